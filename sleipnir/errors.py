@@ -1,0 +1,92 @@
+"""What can go wrong, sorted by who must act.
+
+SleipnirError
+├── UsageError            the caller asked for something that does not exist or makes no sense
+│   ├── AgentNotFound     no agent folder of that name
+│   ├── RunNotFound       no run of that id (it may have expired)
+│   └── GateError         no such open question, or it was answered already
+├── GraphError            the author must fix graph.yaml; carries every Problem with file, line and column
+├── BundleError           the agent folder cannot be packed (too large, a link that leaves it, not readable)
+├── NodeFailed            a node gave up; the graph routes on it (fallback, next) or the run fails
+├── ConfigError           a setting or the environment is wrong; the operator must act before anything runs
+└── StoreUnavailable      Redis did not answer; retry with back-off
+    └── StoreUnsuitable   Redis answered but cannot be used (too old, read-only, evicting)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+class SleipnirError(Exception):
+    """Base of every error that Sleipnir raises on purpose. `str(error)` is fit for a terminal."""
+
+
+class UsageError(SleipnirError):
+    """The caller asked for something that does not exist or makes no sense."""
+
+
+class AgentNotFound(UsageError):
+    """No folder of that name in any of the places agents are looked up."""
+
+
+class RunNotFound(UsageError):
+    """No run of that id: never submitted, or finished longer ago than the retention."""
+
+
+class GateError(UsageError):
+    """The run has no such open question, or it was answered already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding about a graph file: `file:line:col: [node] message`. Lines and columns count from 1."""
+
+    level: Literal["error", "warning"]
+    message: str
+    file: str
+    line: int | None = None
+    column: int | None = None
+    node: str | None = None
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        node = f"[{self.node}] " if self.node else ""
+        level = "warning: " if self.level == "warning" else ""
+        hint = f"\n    {self.hint}" if self.hint else ""
+        return f"{place}: {level}{node}{self.message}{hint}"
+
+
+class GraphError(SleipnirError):
+    """A graph definition that cannot run. `problems` holds all errors and warnings, in file order."""
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
+class BundleError(SleipnirError):
+    """The agent folder cannot be packed or unpacked."""
+
+
+class NodeFailed(SleipnirError):
+    """A node gave up. `kind` is one word a program can branch on (`timeout`, `exit`, `output`, ...)."""
+
+    def __init__(self, message: str, kind: str = "failed") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class ConfigError(SleipnirError):
+    """A setting or the environment is wrong; the message says which, and what to do."""
+
+
+class StoreUnavailable(SleipnirError):
+    """Redis did not answer. Nothing is known to have changed; calling again is safe."""
+
+
+class StoreUnsuitable(StoreUnavailable):
+    """Redis answered but cannot be used: too old, read-only, or set to evict keys."""

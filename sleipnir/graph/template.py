@@ -1,0 +1,158 @@
+"""Placeholders `{{a.b[0]}}`: which state keys a text reads, and rendering it (spec/graph-agents.md 2.6).
+
+Rules. One pass: a substituted value is never scanned again, so user text cannot inject placeholders.
+Strict rendering of a missing path is an error that names all of them; lenient rendering gives "".
+A present null is not missing; it renders as `null`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from sleipnir.graph.model import (
+    AgentNode,
+    ApprovalNode,
+    EndNode,
+    FunctionNode,
+    InputNode,
+    Json,
+    LlmNode,
+    Node,
+    RagNode,
+    ScriptNode,
+)
+
+PLACEHOLDER = re.compile(r"\{\{([a-zA-Z0-9_.\[\]]+)\}\}")
+_SEGMENT = re.compile(r"([^\[\]]*)((?:\[\d+\])*)")
+_INDEX = re.compile(r"\[(\d+)\]")
+
+MISSING: Final = object()
+
+
+class TemplateError(Exception):
+    """A strict template named state that is not there; `missing` lists the paths in order, with duplicates."""
+
+    def __init__(self, missing: list[str]) -> None:
+        self.missing = missing
+        names = ", ".join(f"'{path}'" for path in missing)
+        super().__init__(f"Template interpolation failed: {names} not found in state")
+
+
+def as_text(value: Json) -> str:
+    """How a value reads inside a text: strings as they are, everything else as compact JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def lookup(path: str, state: Mapping[str, Json]) -> Any:
+    """The value at `path`, or MISSING."""
+    value: Any = state
+    for position, segment in enumerate(path.split(".")):
+        match = _SEGMENT.fullmatch(segment)
+        if match is None:
+            return MISSING
+        name, indexes = match.groups()
+        if name or position == 0:
+            if not isinstance(value, Mapping) or name not in value:
+                return MISSING
+            value = value[name]
+        for index in _INDEX.findall(indexes):
+            if not isinstance(value, list) or int(index) >= len(value):
+                return MISSING
+            value = value[int(index)]
+    return value
+
+
+def render(template: str, state: Mapping[str, Json]) -> str:
+    """Strict rendering. Raises TemplateError when a placeholder is missing."""
+    missing: list[str] = []
+
+    def substitute(match: re.Match[str]) -> str:
+        value = lookup(match[1], state)
+        if value is MISSING:
+            missing.append(match[1])
+            return ""
+        return as_text(value)
+
+    text = PLACEHOLDER.sub(substitute, template)
+    if missing:
+        raise TemplateError(missing)
+    return text
+
+
+def render_lenient(template: str, state: Mapping[str, Json]) -> str:
+    """Rendering where a missing placeholder is the empty string."""
+
+    def substitute(match: re.Match[str]) -> str:
+        value = lookup(match[1], state)
+        return "" if value is MISSING else as_text(value)
+
+    return PLACEHOLDER.sub(substitute, template)
+
+
+def keys_read(*templates: str | None) -> frozenset[str]:
+    """The top-level state keys that these templates name."""
+    return frozenset(
+        re.split(r"[.\[]", path, maxsplit=1)[0]
+        for template in templates
+        if template
+        for path in PLACEHOLDER.findall(template)
+    )
+
+
+def apply_updates(
+    updates: Mapping[str, str] | None,
+    state: Mapping[str, Json],
+    *,
+    scoped: str | None = None,
+    value: Json = None,
+) -> dict[str, str]:
+    """What `state_updates` write, given the state after the node body (spec 2.6).
+
+    Every value is rendered leniently, stored as a string, and sees the entries above it. The node's own
+    result is visible under the name `scoped` and under no other circumstance: it never enters the state
+    unless an entry writes that key itself.
+    """
+    written: dict[str, str] = {}
+    if not updates:
+        return written
+    view = dict(state)
+    if scoped is not None:
+        view[scoped] = value
+    for key, template in updates.items():
+        view[key] = written[key] = render_lenient(template, view)
+    return written
+
+
+def updates_read(node: Node) -> frozenset[str]:
+    """State keys that a node's state_updates read, without its scoped variable."""
+    keys = keys_read(*(node.state_updates or {}).values())
+    return keys - {node.scoped} if node.scoped else keys
+
+
+def primary_templates(node: Node) -> Iterable[str | None]:
+    """The templated fields of a node's body, state_updates apart."""
+    match node:
+        case LlmNode():
+            return (node.prompt, node.instructions)
+        case AgentNode():
+            return (node.prompt,)
+        case RagNode():
+            return (node.query,)
+        case ApprovalNode():
+            return (node.question,)
+        case InputNode():
+            return (node.question, node.default)
+        case EndNode():
+            return (node.output,)
+        case ScriptNode() | FunctionNode():
+            return ()
+
+
+def state_read_by(node: Node) -> frozenset[str] | None:
+    """The state keys that executing a node needs. None means all of them: scripts and functions get the whole state."""
+    if isinstance(node, ScriptNode | FunctionNode):
+        return None
+    return keys_read(*primary_templates(node)) | updates_read(node)

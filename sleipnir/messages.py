@@ -1,0 +1,138 @@
+"""The wire contract between client, scheduler and workers: names, and what a visit's call and result look like.
+
+Everything here is JSON on the wire and carries `v`, so that a rolling upgrade can read what the previous
+release wrote. Names are constants, never module paths: files may move while messages are in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NewType, TypeAlias
+
+VERSION = 1
+
+RunId = NewType("RunId", str)
+Seq = NewType("Seq", int)
+
+TASK_NAME = "sleipnir.visit"
+
+QUEUE_OF: Mapping[str, str] = {"script": "scripts", "llm": "llm", "rag": "rag", "function": "functions", "agent": "llm"}
+"""Default queue by node type. Node types that are missing here run in the planner, without a worker."""
+
+QUEUES: tuple[str, ...] = ("scripts", "functions", "llm", "rag")
+
+RunStatus: TypeAlias = Literal["submitted", "running", "waiting", "completed", "failed", "cancelled"]
+FINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class VisitCall:
+    """What a Celery message carries: ids only, never state. One visit, one attempt."""
+
+    run: str
+    node: str
+    seq: int
+    attempt: int
+    agent: str
+    bundle: str
+    v: int = VERSION
+
+    @property
+    def task_id(self) -> str:
+        """`run:node:visit:attempt`, the Celery task id and what Flower shows."""
+        return f"{self.run}:{self.node}:{self.seq}:{self.attempt}"
+
+    @property
+    def shown_name(self) -> str:
+        """`agent.node`: the name in Flower. Low cardinality on purpose, it becomes a metric label."""
+        return f"{self.agent}.{self.node}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _CALL_FIELDS}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> VisitCall:
+        """Unknown fields are ignored: a newer scheduler may send more than this release knows."""
+        return cls(**{name: data[name] for name in _CALL_FIELDS if name in data})
+
+
+_CALL_FIELDS = ("run", "node", "seq", "attempt", "agent", "bundle", "v")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a model call cost. `cost_usd` is None where the price of the model is unknown (never 0 for unknown)."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    calls: int = 0
+    model: str | None = None
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VisitResult:
+    """What an executor returns: the state delta and the next edge.
+
+    `delta` maps state keys to JSON-ready Python values. `next` is the routing the node itself chose
+    (a script's `_next`), None for the declared edge. On failure `ok` is False, `error` is the message,
+    and the planner decides between fallback, next and failing the run; `delta` is still applied
+    (an llm node's state_updates hold the error text; a script's failure writes `_error`).
+    `notes` are narration lines of the body, without the leading marker (`merged: a, b`).
+    """
+
+    ok: bool
+    delta: Mapping[str, Any] = field(default_factory=dict)
+    next: str | None = None
+    error: str | None = None
+    error_kind: str | None = None
+    usage: Usage | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResultHeader:
+    """A delivered result as the scheduler reads it: everything but the values, which stay in Redis."""
+
+    ok: bool
+    keys: tuple[str, ...] = ()
+    next: str | None = None
+    error: str | None = None
+    error_kind: str | None = None
+    usage: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    worker: str = ""
+    started_ms: int = 0
+    took_ms: int = 0
+    v: int = VERSION
+
+    @classmethod
+    def of(cls, result: VisitResult, *, worker: str, started_ms: int, took_ms: int) -> ResultHeader:
+        return cls(
+            ok=result.ok,
+            keys=tuple(result.delta),
+            next=result.next,
+            error=result.error,
+            error_kind=result.error_kind,
+            usage=asdict(result.usage) if result.usage else None,
+            notes=result.notes,
+            worker=worker,
+            started_ms=started_ms,
+            took_ms=took_ms,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _HEADER_FIELDS if getattr(self, name) not in (None, ())}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ResultHeader:
+        known = {name: data[name] for name in _HEADER_FIELDS if name in data}
+        for name in ("keys", "notes"):
+            known[name] = tuple(known.get(name, ()))
+        return cls(**known)
+
+
+_HEADER_FIELDS = (
+    "ok", "keys", "next", "error", "error_kind", "usage", "notes", "worker", "started_ms", "took_ms", "v",
+)  # fmt: skip

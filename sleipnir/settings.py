@@ -1,0 +1,96 @@
+"""Every setting, its unit, its default and what it means. Nothing else reads SLEIPNIR_* from the environment.
+
+An unknown SLEIPNIR_ name stops the process: a misspelt setting that is silently ignored is an outage later.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import platformdirs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sleipnir.errors import ConfigError
+
+PREFIX = "SLEIPNIR_"
+
+
+class Settings(BaseModel):
+    """Read once at start with `Settings.from_env()`. Frozen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: Path = Field(default_factory=lambda: Path(platformdirs.user_data_dir("sleipnir", appauthor=False)))
+    """Where the embedded stack, the bundle cache and the user's agents live."""
+    agents_dir: Path | None = None
+    """Looked up first for agents."""
+    redis_url: str | None = None
+    """The store. Unset: the embedded stack under `home`."""
+    broker_url: str | None = None
+    """Celery's broker. Unset: the same Redis as the store."""
+    key_prefix: str = "slp"
+    """First part of every key; several deployments may share one Redis."""
+    partitions: int = Field(16, ge=1, le=1024)
+    """Fixed for the life of a deployment; stored in Redis on first use and compared at every start."""
+    model: str | None = None
+    """Model for llm nodes when neither node nor graph names one, as `provider:model`."""
+    lease_s: float = Field(15.0, gt=0)
+    """A claimed visit whose worker is silent this long is given to another. Three heartbeats."""
+    heartbeat_s: float = Field(5.0, gt=0)
+    """How often a worker renews the leases of its visits, and learns of cancels."""
+    redispatch_after_s: float = Field(10.0, gt=0)
+    """A visit queued this long without a claim is published again; doubles each time, to 5 minutes."""
+    max_redeliveries: int = Field(3, ge=0)
+    """A visit whose worker was lost this many times fails with WorkerLost."""
+    owner_ttl_s: float = Field(5.0, gt=0)
+    """A scheduler that is silent this long loses its partitions."""
+    retention_s: float = Field(7 * 24 * 3600.0, gt=0)
+    """How long a finished run is kept. Unfinished runs never expire."""
+    max_prompt_bytes: int = Field(4 * 2**20, gt=0)
+    """A larger prompt is refused at submit."""
+    max_bundle_bytes: int = Field(16 * 2**20, gt=0)
+    """A larger agent folder (compressed) is refused at submit."""
+    max_output_bytes: int = Field(16 * 2**20, gt=0)
+    """A script whose stdout, or a node whose delta, is larger fails."""
+    log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """auto: console on a terminal, JSON lines elsewhere."""
+
+    @property
+    def broker(self) -> str | None:
+        return self.broker_url or self.redis_url
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+        """Settings from SLEIPNIR_* variables. Raises ConfigError naming an unknown or unusable variable."""
+        env = os.environ if env is None else env
+        values: dict[str, Any] = {}
+        for name, text in env.items():
+            if not name.startswith(PREFIX):
+                continue
+            key = name[len(PREFIX) :].lower()
+            if key not in cls.model_fields:
+                raise ConfigError(_unknown(name, [PREFIX + field.upper() for field in cls.model_fields]))
+            if text != "":
+                values[key] = text
+        try:
+            return cls(**(values | overrides))
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = PREFIX + str(first["loc"][0]).upper()
+            raise ConfigError(f"{name}={first['input']!r}: {first['msg']}") from None
+
+    def to_env(self) -> dict[str, str]:
+        """The variables that make a child process read these same settings; unset and default values are left out."""
+        dumped = self.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        return {PREFIX + name.upper(): str(value) for name, value in dumped.items()}
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else "see `sleipnir doctor --settings` for the list."
+    return f"{name} is set, but there is no such setting; {hint}"

@@ -1,0 +1,74 @@
+"""What a node executor is, and the registry of them.
+
+One kind of work, one module, one function:
+
+    @executor("script")
+    def run_script(node: ScriptNode, visit: Visit) -> VisitResult: ...
+
+An executor knows nothing of Redis, Celery, leases or retries of visits. It returns a VisitResult, or raises
+NodeFailed; the guard in app.py turns anything else into a failure of the visit. It must call
+`visit.check()` (or wait on `visit.lost`) wherever it can block, so that a cancel or a lost lease stops it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sleipnir.graph.model import Graph, Json, Node
+from sleipnir.messages import VisitResult
+
+
+class VisitLost(BaseException):
+    """This worker no longer owns the visit (cancelled, or another attempt took over). Stop; deliver nothing.
+
+    A BaseException so that `except Exception` in a node's own code cannot swallow it.
+    """
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One claimed visit, as an executor sees it.
+
+    `state` holds the keys the node reads (everything for scripts and functions). `folder` is the agent's
+    folder, materialised from the run's bundle: read-only by convention. `cwd` is the working directory the
+    caller asked for, None for the agent's folder. `variables` are the agent variables of the run.
+    `lost` is set when the visit was cancelled or taken over.
+    """
+
+    run: str
+    node: Node
+    seq: int
+    attempt: int
+    agent: str
+    graph: Graph
+    folder: Path
+    state: Mapping[str, Json]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+    caller_dir: Path | None = None
+    lost: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> None:
+        """Raise VisitLost if the visit is no longer ours."""
+        if self.lost.is_set():
+            raise VisitLost(f"visit {self.run}/{self.seq} is no longer ours")
+
+
+Executor = Callable[[Any, Visit], VisitResult]
+E = TypeVar("E", bound=Executor)
+
+EXECUTORS: dict[str, Executor] = {}
+
+
+def executor(kind: str) -> Callable[[E], E]:
+    """Register the executor of one node type."""
+
+    def register(function: E) -> E:
+        EXECUTORS[kind] = function
+        return function
+
+    return register
