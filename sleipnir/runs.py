@@ -1,0 +1,221 @@
+"""A run, as the planner sees it and the store keeps it: events in, a Transition out.
+
+These shapes are shared by the store (which reads and writes them) and the scheduler's planner (which decides with
+them). They are values: nothing here knows Redis or a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from sleipnir.messages import FINAL, VERSION, ResultHeader, RunStatus
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What a run was submitted with; never changes. Paths are text: they may belong to another machine."""
+
+    agent: str
+    bundle: str
+    variables: dict[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    caller_dir: str | None = None
+    v: int = VERSION
+
+
+VisitState: TypeAlias = Literal["queued", "waiting"]
+"""As the planner knows it. `queued` includes visits that a worker has claimed: claims are the workers' business."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One live visit. `queue` None: no worker needed, the visit waits for a person (later: a child, a timer)."""
+
+    seq: int
+    node: str
+    kind: str
+    attempt: int
+    opened_ms: int
+    queue: str | None = None
+    v: int = VERSION
+
+    @property
+    def state(self) -> VisitState:
+        return "queued" if self.queue else "waiting"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """An open question to a person; belongs to the visit `seq`."""
+
+    seq: int
+    node: str
+    kind: str
+    question: str
+    options: tuple[str, ...] = ()
+    default: str | None = None
+    opened_ms: int = 0
+    v: int = VERSION
+
+
+@dataclass(frozen=True)
+class RunView:
+    """Everything the planner needs of a run, state values apart.
+
+    `version` counts commits and is the fence of the next one; `seq` is the last visit's number, `step` the last
+    journal step, `counts` how often each node was entered.
+    """
+
+    id: str
+    spec: RunSpec
+    status: RunStatus = "submitted"
+    version: int = 0
+    seq: int = 0
+    step: int = 0
+    started_ms: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    frontier: Mapping[int, Visit] = field(default_factory=dict)
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+
+# Events: what happened to a run. Each is one entry of a partition's inbox.
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The run was accepted."""
+
+
+@dataclass(frozen=True)
+class Resulted:
+    """A worker delivered the result of a visit's attempt."""
+
+    seq: int
+    attempt: int
+    header: ResultHeader
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A person answered the gate of a visit."""
+
+    seq: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """Somebody wants the run to end."""
+
+
+@dataclass(frozen=True)
+class LeaseLost:
+    """The worker of a visit's attempt fell silent."""
+
+    seq: int
+    attempt: int
+    worker: str
+
+
+@dataclass(frozen=True)
+class TimerFired:
+    """A timer of the run came due."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An entry that this release does not understand; a newer one beside it does. Left where it is."""
+
+    type: str
+
+
+Event: TypeAlias = Submitted | Resulted | Answered | Cancelled | LeaseLost | TimerFired | Unreadable
+
+
+@dataclass(frozen=True)
+class Step:
+    """One journal entry: a visit that ended. Step 0 is the submission (`kind` "submitted", no node)."""
+
+    step: int
+    kind: str
+    at_ms: int
+    seq: int | None = None
+    node: str | None = None
+    attempt: int = 1
+    ok: bool = True
+    next: str | None = None
+    error: str | None = None
+    opened_ms: int = 0
+    started_ms: int = 0
+    took_ms: int = 0
+    worker: str = ""
+    usage: dict[str, Any] | None = None
+    v: int = VERSION
+
+
+@dataclass(frozen=True)
+class Write:
+    """A journal step with what it writes: the delivered delta of the applied result, then the planner's own `values`."""
+
+    step: Step
+    delta: bool = False
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something for watchers: an entry of the run's event stream."""
+
+    type: str
+    data: dict[str, Any]
+
+
+RUN_DEADLINE = "deadline"
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What one event changes. Applied by the store in one atomic commit, or not at all."""
+
+    close: tuple[Visit, ...] = ()
+    open: tuple[Visit, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    writes: tuple[Write, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    status: RunStatus = "running"
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    error: str | None = None
+    output: str | None = None
+    usage: dict[str, Any] | None = None
+    timers: Mapping[str, int] = field(default_factory=dict)
+    untimers: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def dispatches(self) -> tuple[Visit, ...]:
+        """The visits that workers have to hear of."""
+        return tuple(visit for visit in self.open if visit.queue)
+
+    def apply(self, run: RunView) -> RunView:
+        """The run after this transition was committed."""
+        closed = {visit.seq for visit in self.close}
+        frontier = {seq: visit for seq, visit in run.frontier.items() if seq not in closed}
+        frontier |= {visit.seq: visit for visit in self.open}
+        return replace(
+            run,
+            status=self.status,
+            version=run.version + 1,
+            seq=max([run.seq, *(visit.seq for visit in self.open)]),
+            step=max([run.step, *(write.step.step for write in self.writes)]),
+            started_ms=run.started_ms if self.started_ms is None else self.started_ms,
+            counts={**run.counts, **self.counts},
+            frontier=frontier,
+        )

@@ -1,0 +1,115 @@
+"""From a Transition to the arguments of commit.lua: control as one small JSON, state values as opaque strings beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from sleipnir.runs import Gate, RunView, Transition, Visit
+from sleipnir.store.keys import RunKeys, member
+from sleipnir.store.scripts import Arg
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON. Raises ValueError on NaN and TypeError on what JSON cannot say."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def record(value: Any) -> str:
+    """A stored dataclass: fields that are None are left out."""
+    return dumps({name: field for name, field in asdict(value).items() if field is not None})
+
+
+def control(
+    run: RunView,
+    transition: Transition,
+    *,
+    event_id: str,
+    epoch: int,
+    now_ms: int,
+    publish_ms: int,
+    retention_ms: int,
+) -> tuple[str, list[Arg]]:
+    """The control JSON and the values of one commit. `publish_ms`: when an unclaimed visit is published again."""
+    gates = {gate.seq: gate for gate in transition.gates}
+    after = transition.apply(run)
+    values: list[Arg] = []
+    for write in transition.writes:
+        for key, value in write.values.items():
+            values += (key, dumps(value))
+    if transition.output is not None:
+        values.append(transition.output)
+    body = {
+        "run": run.id,
+        "event": event_id,
+        "epoch": epoch,
+        "version": run.version,
+        "close": [_closed(run.id, visit) for visit in transition.close],
+        "open": [_opened(run.id, visit, gates.get(visit.seq), publish_ms) for visit in transition.open],
+        "steps": [
+            {"step": w.step.step, "header": record(w.step), "delta": w.delta, "writes": len(w.values)}
+            for w in transition.writes
+        ],
+        "set": _fields(after, transition),
+        "add": _usage(transition.usage),
+        "timers": [{"name": f"{run.id}/{name}", "due_ms": due_ms} for name, due_ms in transition.timers.items()],
+        "untimers": [f"{run.id}/{name}" for name in transition.untimers],
+        "output": transition.output is not None,
+        "events": [{"t": notice.type, "d": dumps(notice.data)} for notice in transition.notices],
+        "expire_ms": retention_ms if after.is_final else 0,
+        "expires_at_ms": now_ms + retention_ms,
+    }
+    return dumps(body), values
+
+
+def _closed(run_id: str, visit: Visit) -> dict[str, Any]:
+    closed: dict[str, Any] = {"seq": visit.seq, "member": member(run_id, visit.seq, visit.attempt)}
+    if visit.queue is None:
+        closed["gate"] = f"{run_id}/{visit.seq}"
+    return closed
+
+
+def _opened(run_id: str, visit: Visit, gate: Gate | None, publish_ms: int) -> dict[str, Any]:
+    opened: dict[str, Any] = {"seq": visit.seq, "record": record(visit)}
+    if visit.queue is not None:
+        opened |= {"member": member(run_id, visit.seq, visit.attempt), "publish_ms": publish_ms}
+    if gate is not None:
+        opened |= {"gate": f"{run_id}/{visit.seq}", "question": record(gate), "opened_ms": gate.opened_ms}
+    return opened
+
+
+def _fields(after: RunView, transition: Transition) -> list[str]:
+    fields: dict[str, Any] = {"status": after.status, "seq": after.seq, "step": after.step}
+    fields |= {f"n:{node}": count for node, count in transition.counts.items()}
+    for name in ("started_ms", "ended_ms", "error"):
+        if (value := getattr(transition, name)) is not None:
+            fields[name] = value
+    return [str(part) for pair in fields.items() for part in pair]
+
+
+def _usage(usage: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if not usage:
+        return []
+    adds = {"tokens_in": usage.get("input_tokens", 0), "tokens_out": usage.get("output_tokens", 0)}
+    adds["model_calls"] = usage.get("calls", 0)
+    if usage.get("cost_usd") is None:
+        adds["unpriced_calls"] = usage.get("calls", 0)
+    else:
+        adds["cost_usd"] = usage["cost_usd"]
+    return [{"field": name, "by": by} for name, by in adds.items() if by]
+
+
+def commit_keys(keys: RunKeys, delta: str) -> dict[str, str]:
+    """The run's part of commit.lua's keys. `delta` may name a key that does not exist."""
+    return {
+        "run": keys.run,
+        "state": keys.state,
+        "frontier": keys.frontier,
+        "claims": keys.claims,
+        "journal": keys.journal,
+        "events": keys.events,
+        "gates": keys.gates,
+        "output": keys.output,
+        "delta": delta,
+    }

@@ -1,0 +1,100 @@
+"""Who is there: schedulers and workers announce themselves; queues and the server are looked at for `doctor`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+from sleipnir.errors import ConfigError
+from sleipnir.messages import QUEUES
+from sleipnir.store.connect import Client
+from sleipnir.store.keys import Keys
+from sleipnir.views import Health, WorkerInfo
+
+SEEN_FOR_MS = 30_000  # silent longer: not shown as running
+
+
+class Fleet:
+    """Announcements and health. `broker` is the broker's client when the broker is a Redis, else None."""
+
+    def __init__(self, client: Client, keys: Keys, broker: Client | None) -> None:
+        self._client, self._keys, self._broker = client, keys, broker
+
+    def agree_on_layout(self) -> None:
+        """Fix the number of partitions on first use. Raises ConfigError when this process was told another number."""
+        self._client.hsetnx(self._keys.meta, "partitions", str(self._keys.partitions))
+        stored = int(self._client.hget(self._keys.meta, "partitions") or 0)
+        if stored != self._keys.partitions:
+            raise ConfigError(
+                f"this deployment was created with {stored} partitions, but SLEIPNIR_PARTITIONS says "
+                f"{self._keys.partitions}; the number is fixed for its life. Set SLEIPNIR_PARTITIONS={stored}."
+            )
+
+    def announce_scheduler(self, instance: str, facts: dict[str, Any], now_ms: int) -> None:
+        self._client.hset(self._keys.schedulers, instance, json.dumps(facts | {"seen_ms": now_ms}))
+
+    def announce_worker(self, name: str, queues: Collection[str], facts: dict[str, Any]) -> None:
+        seconds, micros = self._client.time()
+        seen_ms = int(seconds) * 1000 + int(micros) // 1000
+        record = json.dumps(facts | {"queues": sorted(queues), "seen_ms": seen_ms})
+        self._client.hset(self._keys.workers, name, record)
+
+    def leave(self, *, scheduler: str | None = None, worker: str | None = None) -> None:
+        """Say goodbye; a process that dies without is forgotten by the janitor."""
+        if scheduler:
+            self._client.hdel(self._keys.schedulers, scheduler)
+        if worker:
+            self._client.hdel(self._keys.workers, worker)
+
+    def forget_silent(self, before_ms: int) -> int:
+        """Drop announcements older than `before_ms`. Returns how many."""
+        dropped = 0
+        for key in (self._keys.schedulers, self._keys.workers):
+            silent = [n for n, text in self._client.hgetall(key).items() if json.loads(text)["seen_ms"] < before_ms]
+            dropped += int(self._client.hdel(key, *silent)) if silent else 0
+        return dropped
+
+    def health(self) -> Health:
+        """The server's facts, queue lengths and who was seen lately."""
+        info: dict[str, Any] = self._client.info()
+        seconds, micros = self._client.time()
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        schedulers = self._seen(self._keys.schedulers, now_ms)
+        workers = self._seen(self._keys.workers, now_ms)
+        return Health(
+            version=str(info["redis_version"]),
+            appendonly=bool(info.get("aof_enabled")),
+            maxmemory_policy=str(info.get("maxmemory_policy", "noeviction")),
+            queues=self.queue_lengths({queue for facts in workers.values() for queue in facts["queues"]}),
+            schedulers=tuple(sorted(schedulers)),
+            workers=tuple(
+                WorkerInfo(name, tuple(facts["queues"]), facts["seen_ms"]) for name, facts in sorted(workers.items())
+            ),
+            now_ms=now_ms,
+        )
+
+    def queue_lengths(self, queues: Collection[str] = ()) -> dict[str, int]:
+        """Messages waiting in the broker, per queue; hints, not truth: the frontier is. Empty for a broker that is no Redis."""
+        if self._broker is None:
+            return {}
+        names = sorted({*QUEUES, *queues})
+        pipe = self._broker.pipeline(transaction=False)
+        for name in names:
+            pipe.llen(self._keys.broker_prefix + name)
+        return dict(zip(names, pipe.execute(), strict=True))
+
+    def publish(self, messages: dict[str, list[str]]) -> None:
+        """Put ready-made Celery envelopes on the broker's lists, one round trip for all queues.
+
+        Celery's Redis transport pops from the right end of a list, so the first message of a queue is pushed first.
+        """
+        assert self._broker is not None, "only for a broker that is a Redis"
+        pipe = self._broker.pipeline(transaction=False)
+        for queue, envelopes in messages.items():
+            pipe.lpush(self._keys.broker_prefix + queue, *envelopes)
+        pipe.execute()
+
+    def _seen(self, key: str, now_ms: int) -> dict[str, dict[str, Any]]:
+        facts = {name: json.loads(text) for name, text in self._client.hgetall(key).items()}
+        return {name: fact for name, fact in facts.items() if fact["seen_ms"] > now_ms - SEEN_FOR_MS}

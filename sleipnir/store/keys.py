@@ -1,0 +1,172 @@
+"""Every key in Redis, one function each, with its type, its fields and how it dies.
+
+All keys of a run and of its partition share the hash tag `{pNN}`, so a Lua script may touch them together on a
+cluster. Times are milliseconds since the epoch by Redis' clock. JSON values carry `v` where a release may differ.
+
+Lifetimes: "run" means that the last commit of the run sets an expiry of `retention` on it, together with all other
+keys of the run; an unfinished run never expires. "partition" and "fleet" keys hold only what is live.
+"""
+
+from __future__ import annotations
+
+import binascii
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The names under one prefix. `partitions` is fixed for the life of a deployment."""
+
+    prefix: str = "slp"
+    partitions: int = 16
+
+    def partition_of(self, run_id: str) -> int:
+        """CRC16 (XMODEM, as Redis Cluster uses) of the run id, modulo the number of partitions."""
+        return binascii.crc_hqx(run_id.encode(), 0) % self.partitions
+
+    def of_run(self, run_id: str) -> RunKeys:
+        return RunKeys(f"{self._tag(self.partition_of(run_id))}:run:{run_id}")
+
+    def of_partition(self, partition: int) -> PartitionKeys:
+        return PartitionKeys(self._tag(partition))
+
+    def _tag(self, partition: int) -> str:
+        return f"{self.prefix}:{{p{partition:02d}}}"
+
+    @property
+    def meta(self) -> str:
+        """HASH partitions, schema. Never dies: it says how this Redis is laid out."""
+        return f"{self.prefix}:meta"
+
+    @property
+    def schedulers(self) -> str:
+        """HASH instance -> JSON {seen_ms, partitions, host, pid}. The janitor drops silent ones."""
+        return f"{self.prefix}:schedulers"
+
+    @property
+    def workers(self) -> str:
+        """HASH worker name -> JSON {seen_ms, queues, host, pid}. The janitor drops silent ones."""
+        return f"{self.prefix}:workers"
+
+    @property
+    def bundles(self) -> str:
+        """ZSET digest by the time of its last submit. The janitor drops a bundle that no kept run uses."""
+        return f"{self.prefix}:bundles"
+
+    def bundle(self, digest: str) -> str:
+        """STRING the packed agent folder. Dies with its entry in `bundles`."""
+        return f"{self.prefix}:bundle:{digest}"
+
+    @property
+    def broker_prefix(self) -> str:
+        """What Celery puts before its own keys: a queue's list is `<prefix>:broker:<queue>`."""
+        return f"{self.prefix}:broker:"
+
+
+@dataclass(frozen=True)
+class PartitionKeys:
+    """What a partition holds for all of its runs."""
+
+    tag: str
+
+    @property
+    def owner(self) -> str:
+        """HASH instance, epoch, until_ms: the scheduler that may commit here. Never dies; the epoch only grows."""
+        return f"{self.tag}:owner"
+
+    @property
+    def inbox(self) -> str:
+        """STREAM everything that happened to runs and is not yet applied: t (submitted, result, answered, cancelled,
+        lease_lost, timer), run, and by type seq, attempt, h, text, name. The commit that applies an entry deletes it."""
+        return f"{self.tag}:inbox"
+
+    @property
+    def outbox(self) -> str:
+        """ZSET `run/seq/attempt` of visits that nobody has claimed, by the time of their next publication to Celery."""
+        return f"{self.tag}:outbox"
+
+    @property
+    def leases(self) -> str:
+        """ZSET `run/seq/attempt` of claimed visits, by the time their lease ends. A heartbeat moves it on."""
+        return f"{self.tag}:leases"
+
+    @property
+    def timers(self) -> str:
+        """ZSET `run/name` by the time it is due."""
+        return f"{self.tag}:timers"
+
+    @property
+    def gates(self) -> str:
+        """ZSET `run/seq` of open questions, by the time they were asked."""
+        return f"{self.tag}:gates"
+
+    @property
+    def runs(self) -> str:
+        """ZSET run id by the time of its submission, for listing. The janitor drops expired runs."""
+        return f"{self.tag}:runs"
+
+    @property
+    def expiring(self) -> str:
+        """ZSET finished run id by the time its keys expire. The janitor drops both index entries then."""
+        return f"{self.tag}:expiring"
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """What belongs to one run."""
+
+    run: str
+    """HASH spec (JSON: agent, bundle, variables, cwd, caller_dir, created_ms, v), status, version (commits so far), seq
+    (last visit), step (last journal step), started_ms, ended_ms, error, last_event, tokens_in, tokens_out, model_calls,
+    cost_usd, unpriced_calls, and `n:<node>` the number of visits of a node. Dies: run."""
+
+    @property
+    def state(self) -> str:
+        """HASH state key -> JSON text. Dies: run."""
+        return f"{self.run}:state"
+
+    @property
+    def frontier(self) -> str:
+        """HASH seq -> JSON {seq, node, kind, attempt, queue, opened_ms, v}: the live visits. Empty once a run is over."""
+        return f"{self.run}:frontier"
+
+    @property
+    def claims(self) -> str:
+        """HASH seq -> JSON {attempt, worker, token, started_ms, delivered, lost} of the last claim of a live visit.
+        A closed visit's field goes with it."""
+        return f"{self.run}:claims"
+
+    @property
+    def journal(self) -> str:
+        """STREAM id `<step>-1`; h (JSON, runs.Step), then `=<state key>` -> JSON text for each key written. The state at
+        step N is the fold of the entries up to N. Dies: run."""
+        return f"{self.run}:journal"
+
+    @property
+    def events(self) -> str:
+        """STREAM t, d (JSON), newest 1,000 or so: what a watcher sees. Dies: run."""
+        return f"{self.run}:events"
+
+    @property
+    def gates(self) -> str:
+        """HASH seq -> JSON (runs.Gate) of open questions, `<seq>:answer` -> text once answered. Empty once a run is over."""
+        return f"{self.run}:gates"
+
+    @property
+    def output(self) -> str:
+        """STRING the result text of a completed run. Dies: run."""
+        return f"{self.run}:output"
+
+    def delta(self, seq: int, attempt: int) -> str:
+        """HASH state key -> JSON text, delivered by a worker and not yet committed. The commit deletes it."""
+        return f"{self.run}:delta:{seq}.{attempt}"
+
+
+def member(run_id: str, seq: int, attempt: int) -> str:
+    """How outbox and leases name a visit's attempt."""
+    return f"{run_id}/{seq}/{attempt}"
+
+
+def parse_member(text: str) -> tuple[str, int, int]:
+    run_id, seq, attempt = text.rsplit("/", 2)
+    return run_id, int(seq), int(attempt)

@@ -1,0 +1,60 @@
+-- claim: give one queued visit to one worker, under a lease, with the state it reads.
+--
+-- KEYS[1] run       HASH    slp:{p07}:run:<run>
+-- KEYS[2] state     HASH    ...:state
+-- KEYS[3] frontier  HASH    ...:frontier
+-- KEYS[4] claims    HASH    ...:claims
+-- KEYS[5] events    STREAM  ...:events
+-- KEYS[6] leases    ZSET    slp:{p07}:leases
+-- KEYS[7] outbox    ZSET    slp:{p07}:outbox
+-- ARGV[1] member    str     run/seq/attempt
+-- ARGV[2] seq       int
+-- ARGV[3] attempt   int     the attempt the message names
+-- ARGV[4] worker    str
+-- ARGV[5] token     str     unique per execution: the same token may call again after a lost reply
+-- ARGV[6] lease_ms  int
+-- ARGV[7] all       int     1: return the whole state, 0: only the keys that follow
+-- ARGV[8...] wanted  state keys
+--
+-- Returns  {1, spec, started_ms, key, JSON text, ...}  claimed (a missing key is left out)
+--          {0, 'gone'}    the visit is over, or its run is
+--          {0, 'stale'}   a newer attempt exists
+--          {0, 'taken'}   this attempt has been claimed already
+local run, state, frontier, claims, events, leases, outbox = unpack(KEYS)
+local member, seq, attempt, worker, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local lease_ms, all = tonumber(ARGV[6]), ARGV[7] == '1'
+
+local text = redis.call('HGET', frontier, seq)
+if not text then return {0, 'gone'} end
+local visit = cjson.decode(text)
+if visit.attempt ~= attempt then return {0, 'stale'} end
+
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local claimed = redis.call('HGET', claims, seq)
+local claim = claimed and cjson.decode(claimed)
+if claim and claim.attempt == attempt then
+  if claim.token ~= token or claim.delivered or claim.lost then return {0, 'taken'} end
+else
+  claim = {attempt = attempt, worker = worker, token = token, started_ms = now_ms}
+  redis.call('HSET', claims, seq, cjson.encode(claim))
+  redis.call('ZREM', outbox, member)
+  redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 't', 'visit_started', 'd',
+    cjson.encode({seq = tonumber(seq), node = visit.node, attempt = attempt, worker = worker}))
+end
+redis.call('ZADD', leases, now_ms + lease_ms, member)
+
+local reply = {1, redis.call('HGET', run, 'spec'), claim.started_ms}
+if all then
+  local pairs_ = redis.call('HGETALL', state)
+  for i = 1, #pairs_ do reply[#reply + 1] = pairs_[i] end
+elseif #ARGV > 7 then
+  local values = redis.call('HMGET', state, unpack(ARGV, 8))
+  for i = 1, #values do
+    if values[i] then
+      reply[#reply + 1] = ARGV[7 + i]
+      reply[#reply + 1] = values[i]
+    end
+  end
+end
+return reply

@@ -1,0 +1,95 @@
+-- commit: apply one transition of one run, all of it or nothing.
+--
+-- KEYS[1]  run         HASH    slp:{p07}:run:<run>
+-- KEYS[2]  state       HASH    ...:state
+-- KEYS[3]  frontier    HASH    ...:frontier
+-- KEYS[4]  claims      HASH    ...:claims
+-- KEYS[5]  journal     STREAM  ...:journal
+-- KEYS[6]  events      STREAM  ...:events
+-- KEYS[7]  gates       HASH    ...:gates
+-- KEYS[8]  output      STRING  ...:output
+-- KEYS[9]  delta       HASH    ...:delta:<seq>.<attempt>, what the applied result delivered
+-- KEYS[10] owner       HASH    slp:{p07}:owner
+-- KEYS[11] inbox       STREAM  slp:{p07}:inbox
+-- KEYS[12] outbox      ZSET    slp:{p07}:outbox
+-- KEYS[13] leases      ZSET    slp:{p07}:leases
+-- KEYS[14] timers      ZSET    slp:{p07}:timers
+-- KEYS[15] open_gates  ZSET    slp:{p07}:gates
+-- KEYS[16] expiring    ZSET    slp:{p07}:expiring
+-- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
+--                        a delivered value goes from `delta` to state and journal inside Redis.
+-- ARGV[2...] values  for each step its state key, JSON text, ...; last the output text if control.output
+--
+-- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
+--          0  the run is not at control.version: someone else moved it; plan again
+--         -1  control.epoch does not own this partition any more
+local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
+local delta, owner, inbox, outbox, leases, timers, open_gates, expiring = unpack(KEYS, 9, 16)
+local control = cjson.decode(ARGV[1])
+
+if tonumber(redis.call('HGET', owner, 'epoch')) ~= control.epoch then return -1 end
+local at = redis.call('HMGET', run, 'version', 'last_event')
+if tonumber(at[1]) ~= control.version then
+  return at[2] == control.event and 1 or 0
+end
+
+-- visits
+for _, visit in ipairs(control.close) do
+  redis.call('HDEL', frontier, visit.seq)
+  redis.call('HDEL', claims, visit.seq)
+  redis.call('ZREM', leases, visit.member)
+  redis.call('ZREM', outbox, visit.member)
+  if visit.gate then
+    redis.call('HDEL', gates, visit.seq, visit.seq .. ':answer')
+    redis.call('ZREM', open_gates, visit.gate)
+  end
+end
+for _, visit in ipairs(control.open) do
+  redis.call('HSET', frontier, visit.seq, visit.record)
+  if visit.member then redis.call('ZADD', outbox, visit.publish_ms, visit.member) end
+  if visit.gate then
+    redis.call('HSET', gates, visit.seq, visit.question)
+    redis.call('ZADD', open_gates, visit.opened_ms, visit.gate)
+  end
+end
+
+-- state and journal
+local next_value = 2
+for _, step in ipairs(control.steps) do
+  local entry = {'h', step.header}
+  if step.delta then
+    local delivered = redis.call('HGETALL', delta)
+    for i = 1, #delivered, 2 do
+      redis.call('HSET', state, delivered[i], delivered[i + 1])
+      entry[#entry + 1] = '=' .. delivered[i]
+      entry[#entry + 1] = delivered[i + 1]
+    end
+    redis.call('DEL', delta)
+  end
+  for _ = 1, step.writes do
+    local key, value = ARGV[next_value], ARGV[next_value + 1]
+    redis.call('HSET', state, key, value)
+    entry[#entry + 1] = '=' .. key
+    entry[#entry + 1] = value
+    next_value = next_value + 2
+  end
+  redis.call('XADD', journal, step.step .. '-1', unpack(entry))
+end
+
+-- the run itself
+redis.call('HSET', run, 'version', control.version + 1, 'last_event', control.event, unpack(control.set))
+for _, add in ipairs(control.add) do redis.call('HINCRBYFLOAT', run, add.field, add.by) end
+for _, timer in ipairs(control.timers) do redis.call('ZADD', timers, timer.due_ms, timer.name) end
+for _, name in ipairs(control.untimers) do redis.call('ZREM', timers, name) end
+if control.output then redis.call('SET', output, ARGV[next_value]) end
+for _, event in ipairs(control.events) do
+  redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 't', event.t, 'd', event.d)
+end
+redis.call('XDEL', inbox, control.event)
+
+if control.expire_ms > 0 then
+  for _, key in ipairs({run, state, journal, events, output}) do redis.call('PEXPIRE', key, control.expire_ms) end
+  redis.call('DEL', frontier, claims, gates)
+  redis.call('ZADD', expiring, control.expires_at_ms, control.run)
+end
+return 1

@@ -1,0 +1,20 @@
+-- discard: drop an inbox entry that changes nothing (a duplicate, a late result, a run that is over).
+--
+-- KEYS[1] inbox   STREAM  slp:{p07}:inbox
+-- KEYS[2] run     HASH    slp:{p07}:run:<run>
+-- KEYS[3] events  STREAM  ...:events
+-- KEYS[4] delta   HASH    ...:delta:<seq>.<attempt>
+-- ARGV[1] entry   str     stream id
+-- ARGV[2] kind    str     event type to record, or '' for none
+-- ARGV[3] detail  JSON    its data; opaque here
+--
+-- Returns how many entries were dropped. Calling twice is safe.
+local inbox, run, events, delta = unpack(KEYS)
+local entry, kind, detail = unpack(ARGV)
+
+local dropped = redis.call('XDEL', inbox, entry)
+redis.call('DEL', delta)
+if dropped == 1 and kind ~= '' and redis.call('EXISTS', run) == 1 then
+  redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 't', kind, 'd', detail)
+end
+return dropped

@@ -1,0 +1,315 @@
+"""What a scheduler may do: own partitions, read what happened, commit transitions, and keep leases, timers and the
+outbox moving."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sleipnir.messages import ResultHeader, VisitCall
+from sleipnir.runs import (
+    Answered,
+    Cancelled,
+    Event,
+    LeaseLost,
+    Resulted,
+    RunSpec,
+    RunView,
+    Submitted,
+    TimerFired,
+    Transition,
+    Unreadable,
+    Visit,
+)
+from sleipnir.store.commit import commit_keys, control, dumps
+from sleipnir.store.connect import BLOCK_MS_MAX, Client
+from sleipnir.store.keys import Keys, PartitionKeys, parse_member
+from sleipnir.store.scripts import Script, run_batch
+
+_COMMIT = Script("commit")
+_DISCARD = Script("discard")
+_FIRE_TIMERS = Script("fire_timers")
+_OWN = Script("own")
+_TAKE_BACK = Script("take_back")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One inbox entry. `at_ms` is the time Redis received it: the planner's only clock."""
+
+    id: str
+    partition: int
+    run: str
+    event: Event
+
+    @property
+    def at_ms(self) -> int:
+        return int(self.id.split("-", 1)[0])
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A transition to be applied because of `entry`, planned on `run`."""
+
+    entry: Entry
+    run: RunView
+    transition: Transition
+
+
+@dataclass(frozen=True)
+class Due:
+    """A queued visit to publish (again). `publish_ms` is when after that."""
+
+    call: VisitCall
+    queue: str
+    member: str
+    opened_ms: int
+
+
+class Partitions:
+    """The schedulers' side of the store."""
+
+    def __init__(self, client: Client, keys: Keys, *, redispatch_after_ms: int, retention_ms: int) -> None:
+        self._client, self._keys = client, keys
+        self._redispatch_after_ms, self._retention_ms = redispatch_after_ms, retention_ms
+
+    # Ownership
+
+    def own(self, partitions: Iterable[int], instance: str, ttl_ms: int) -> dict[int, int]:
+        """Take or keep partitions. Returns partition -> epoch for those that are ours now; `ttl_ms` 0 gives them back."""
+        wanted = list(partitions)
+        vectors = [
+            _OWN.vector({"owner": self._of(partition).owner}, {"instance": instance, "ttl_ms": ttl_ms})
+            for partition in wanted
+        ]
+        epochs = zip(wanted, map(_checked, run_batch(self._client, _OWN, vectors)), strict=True)
+        return {partition: int(epoch) for partition, epoch in epochs if epoch}
+
+    # Inbox
+
+    def read(self, partitions: Collection[int], *, limit: int, block_ms: int | None) -> list[Entry]:
+        """The oldest unapplied entries, up to `limit` per partition; waits up to `block_ms` (None: not) for the first.
+
+        There is no cursor: an entry stays until a commit or a discard deletes it.
+        """
+        streams = {self._of(partition).inbox: partition for partition in partitions}
+        if not streams:
+            return []
+        block = None if block_ms is None else min(block_ms, BLOCK_MS_MAX)
+        reply: Any = self._client.xread(dict.fromkeys(streams, "0-0"), count=limit, block=block)
+        found: list[Entry] = []
+        for stream, batches in dict(reply or {}).items():
+            for id_, fields in _flat(batches):
+                found.append(Entry(id_, streams[stream], fields["run"], _event(fields)))
+        return found
+
+    def discard(self, drops: Sequence[tuple[Entry, str, Mapping[str, Any]]]) -> None:
+        """Delete entries that change nothing; each with an event type for watchers ("" for none) and its data."""
+        vectors = []
+        for entry, kind, detail in drops:
+            run = self._keys.of_run(entry.run)
+            keys = {
+                "inbox": self._of(entry.partition).inbox,
+                "run": run.run,
+                "events": run.events,
+                "delta": _delta_of(run, entry.event),
+            }
+            vectors.append(_DISCARD.vector(keys, {"entry": entry.id, "kind": kind, "detail": dumps(detail)}))
+        for reply in run_batch(self._client, _DISCARD, vectors):
+            _checked(reply)
+
+    # Runs
+
+    def load(self, run_ids: Collection[str]) -> dict[str, RunView]:
+        """Run views by id; runs that do not exist (expired) are left out."""
+        ids = list(run_ids)
+        if not ids:
+            return {}
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in ids:
+            run = self._keys.of_run(run_id)
+            pipe.hgetall(run.run)
+            pipe.hgetall(run.frontier)
+        replies = pipe.execute()
+        return {
+            run_id: view_of(run_id, record, frontier)
+            for run_id, record, frontier in zip(ids, replies[::2], replies[1::2], strict=True)
+            if record
+        }
+
+    def read_state(self, wanted: Sequence[tuple[Entry, Collection[str]]]) -> list[dict[str, Any]]:
+        """State values for planning, per entry: the keys asked for, as they will be with the entry's own delta applied."""
+        pipe = self._client.pipeline(transaction=False)
+        for entry, keys in wanted:
+            run = self._keys.of_run(entry.run)
+            pipe.hmget(run.state, list(keys))
+            pipe.hmget(_delta_of(run, entry.event), list(keys))
+        replies = pipe.execute()
+        states = []
+        for (_, keys), old, new in zip(wanted, replies[::2], replies[1::2], strict=True):
+            texts = {key: b if b is not None else a for key, a, b in zip(keys, old, new, strict=True)}
+            states.append({key: json.loads(text) for key, text in texts.items() if text is not None})
+        return states
+
+    def commit(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> list[int]:
+        """Apply transitions, one atomic script each, one round trip for all. Per commit: 1 applied, 0 stale, -1 not owner."""
+        vectors = [self._commit_vector(commit, epochs[commit.entry.partition]) for commit in commits]
+        return [int(_checked(reply)) for reply in run_batch(self._client, _COMMIT, vectors)]
+
+    def _commit_vector(self, commit: Commit, epoch: int) -> list[Any]:
+        entry, partition, run = commit.entry, self._of(commit.entry.partition), self._keys.of_run(commit.entry.run)
+        body, values = control(
+            commit.run,
+            commit.transition,
+            event_id=entry.id,
+            epoch=epoch,
+            now_ms=entry.at_ms,
+            publish_ms=entry.at_ms + self._redispatch_after_ms,
+            retention_ms=self._retention_ms,
+        )
+        keys = commit_keys(run, _delta_of(run, entry.event)) | {
+            "owner": partition.owner,
+            "inbox": partition.inbox,
+            "outbox": partition.outbox,
+            "leases": partition.leases,
+            "timers": partition.timers,
+            "open_gates": partition.gates,
+            "expiring": partition.expiring,
+        }
+        return _COMMIT.vector(keys, {"control": body}, values)
+
+    # Leases, timers, outbox
+
+    def take_back(self, partition: int, now_ms: int, limit: int) -> int:
+        """End the leases that lapsed before `now_ms` and report each to the inbox. Returns how many."""
+        part = self._of(partition)
+        vectors = []
+        for name in self._client.zrangebyscore(part.leases, "-inf", now_ms, start=0, num=limit):
+            run_id, seq, attempt = parse_member(name)
+            keys = {"claims": self._keys.of_run(run_id).claims, "leases": part.leases, "inbox": part.inbox}
+            args = {"run_id": run_id, "member": name, "seq": seq, "attempt": attempt}
+            vectors.append(_TAKE_BACK.vector(keys, args))
+        return sum(int(_checked(reply)) for reply in run_batch(self._client, _TAKE_BACK, vectors))
+
+    def fire_timers(self, partition: int, limit: int) -> int:
+        """Move due timers into the inbox. Returns how many."""
+        part = self._of(partition)
+        fired = _FIRE_TIMERS(self._client, {"timers": part.timers, "inbox": part.inbox}, {"limit": limit})
+        return int(fired)
+
+    def due(self, partition: int, now_ms: int, limit: int) -> list[Due]:
+        """Visits in the outbox whose publication is due. Entries of visits that are over are removed on the way."""
+        part = self._of(partition)
+        names = self._client.zrangebyscore(part.outbox, "-inf", now_ms, start=0, num=limit)
+        if not names:
+            return []
+        pipe = self._client.pipeline(transaction=False)
+        for name in names:
+            run_id, seq, _ = parse_member(name)
+            run = self._keys.of_run(run_id)
+            pipe.hget(run.frontier, str(seq))
+            pipe.hget(run.run, "spec")
+        replies = pipe.execute()
+        found: list[Due] = []
+        gone: list[str] = []
+        for name, text, spec_text in zip(names, replies[::2], replies[1::2], strict=True):
+            run_id, seq, attempt = parse_member(name)
+            visit = Visit(**json.loads(text)) if text else None
+            if visit is None or visit.attempt != attempt or visit.queue is None or spec_text is None:
+                gone.append(name)
+                continue
+            call = call_of(run_id, RunSpec(**json.loads(spec_text)), visit)
+            found.append(Due(call, visit.queue, name, visit.opened_ms))
+        if gone:
+            self._client.zrem(part.outbox, *gone)
+        return found
+
+    def published(self, partition: int, dues: Sequence[Due], now_ms: int, most_ms: int) -> None:
+        """Note publications: the next one after the visit's age again (so the wait doubles), within bounds.
+
+        XX: a visit that was claimed meanwhile is not put back.
+        """
+        waits = {due.member: max(self._redispatch_after_ms, min(now_ms - due.opened_ms, most_ms)) for due in dues}
+        self._client.zadd(self._of(partition).outbox, {name: now_ms + wait for name, wait in waits.items()}, xx=True)
+
+    # Cleaning up
+
+    def forget_expired(self, partition: int, now_ms: int, limit: int) -> int:
+        """Drop the index entries of runs whose keys have expired. Returns how many."""
+        part = self._of(partition)
+        runs = self._client.zrangebyscore(part.expiring, "-inf", now_ms, start=0, num=limit)
+        if runs:
+            self._client.zrem(part.runs, *runs)
+            self._client.zrem(part.expiring, *runs)
+        return len(runs)
+
+    def now_ms(self) -> int:
+        seconds, micros = self._client.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def _of(self, partition: int) -> PartitionKeys:
+        return self._keys.of_partition(partition)
+
+
+def call_of(run_id: str, spec: RunSpec, visit: Visit) -> VisitCall:
+    """The message that tells a worker of a visit."""
+    return VisitCall(run_id, visit.node, visit.seq, visit.attempt, spec.agent, spec.bundle)
+
+
+def view_of(run_id: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
+    """A run view from its stored hash fields."""
+    visits = [Visit(**json.loads(text)) for text in frontier.values()]
+    return RunView(
+        id=run_id,
+        spec=RunSpec(**json.loads(record["spec"])),
+        status=record["status"],  # type: ignore[arg-type]
+        version=int(record["version"]),
+        seq=int(record["seq"]),
+        step=int(record["step"]),
+        started_ms=int(record.get("started_ms", 0)),
+        counts={name[2:]: int(count) for name, count in record.items() if name.startswith("n:")},
+        frontier={visit.seq: visit for visit in visits},
+    )
+
+
+def _event(fields: Mapping[str, str]) -> Event:
+    match fields["t"]:
+        case "result":
+            header = ResultHeader.from_json(json.loads(fields["h"]))
+            return Resulted(int(fields["seq"]), int(fields["attempt"]), header)
+        case "submitted":
+            return Submitted()
+        case "answered":
+            return Answered(int(fields["seq"]), str(json.loads(fields["text"])))
+        case "cancelled":
+            return Cancelled()
+        case "lease_lost":
+            return LeaseLost(int(fields["seq"]), int(fields["attempt"]), fields["worker"])
+        case "timer":
+            return TimerFired(fields["name"])
+        case other:
+            return Unreadable(other)
+
+
+def _delta_of(run: Any, event: Event) -> str:
+    """The delta key an event brings; for other events one that never exists."""
+    if isinstance(event, Resulted):
+        return str(run.delta(event.seq, event.attempt))
+    return str(run.delta(0, 0))
+
+
+def _flat(batches: Any) -> Iterable[tuple[str, dict[str, str]]]:
+    """RESP3 nests the entries of a stream once more than RESP2."""
+    for batch in batches:
+        if batch and isinstance(batch[0], tuple | list):
+            yield from batch
+        else:
+            yield batch
+
+
+def _checked(reply: Any) -> Any:
+    if isinstance(reply, Exception):
+        raise reply
+    return reply

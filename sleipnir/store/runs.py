@@ -1,0 +1,232 @@
+"""What a client may do: create runs, look at them, answer and cancel. Planning and committing are the scheduler's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sleipnir.errors import GateError, RunNotFound, UsageError
+from sleipnir.messages import Usage
+from sleipnir.runs import Gate, RunSpec, Step, Visit
+from sleipnir.store.commit import dumps, record
+from sleipnir.store.connect import Client
+from sleipnir.store.keys import Keys
+from sleipnir.store.scripts import Arg, Script
+from sleipnir.views import GateInfo, RunEvent, RunInfo, StepInfo, VisitInfo
+
+_ANSWER = Script("answer")
+_CANCEL = Script("cancel")
+_CREATE_RUN = Script("create_run")
+
+_SUMMARY = ("spec", "status", "created_ms", "started_ms", "ended_ms", "error", "step")
+_USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
+
+
+class Runs:
+    """The clients' side of the store."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client, self._keys = client, keys
+
+    def create(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], now_ms: int) -> bool:
+        """Accept a run; from here on it reaches a visible end. False: it existed already. Safe to repeat."""
+        run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
+        keys = {
+            "run": run.run,
+            "state": run.state,
+            "journal": run.journal,
+            "inbox": partition.inbox,
+            "runs": partition.runs,
+        }
+        step = record(Step(step=0, kind="submitted", at_ms=now_ms))
+        values: list[Arg] = [part for key, value in state.items() for part in (key, dumps(value))]
+        return bool(_CREATE_RUN(self._client, keys, {"run_id": run_id, "spec": record(spec), "step": step}, values))
+
+    def info(self, run_id: str) -> RunInfo:
+        """Raises RunNotFound."""
+        return self.infos([run_id])[0]
+
+    def infos(self, run_ids: Collection[str]) -> list[RunInfo]:
+        """Several runs in one round trip. Raises RunNotFound for the first that is not there."""
+        found = self._read(run_ids)
+        for run_id, info in zip(run_ids, found, strict=True):
+            if info is None:
+                raise RunNotFound(f"no run {run_id!r}: never submitted here, or finished longer ago than the retention")
+        return [info for info in found if info is not None]
+
+    def recent(self, limit: int) -> list[RunInfo]:
+        """The runs submitted last, newest first."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.zrevrange(self._keys.of_partition(partition).runs, 0, limit - 1, withscores=True)
+        listed = sorted(((score, run_id) for reply in pipe.execute() for run_id, score in reply), reverse=True)
+        return [info for info in self._read([run_id for _, run_id in listed[:limit]]) if info is not None]
+
+    def ids_starting_with(self, prefix: str, limit: int = 20) -> list[str]:
+        """Run ids by prefix, of the runs listed; for completing and resolving what people type."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.zrevrange(self._keys.of_partition(partition).runs, 0, 9_999)
+        return sorted(run_id for reply in pipe.execute() for run_id in reply if run_id.startswith(prefix))[:limit]
+
+    def _read(self, run_ids: Collection[str]) -> list[RunInfo | None]:
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            run = self._keys.of_run(run_id)
+            pipe.hmget(run.run, [*_SUMMARY, *_USAGE])
+            pipe.hgetall(run.frontier)
+            pipe.hgetall(run.claims)
+        replies = pipe.execute()
+        return [
+            _info(run_id, fields, frontier, claims)
+            for run_id, fields, frontier, claims in zip(
+                run_ids, replies[::3], replies[1::3], replies[2::3], strict=True
+            )
+        ]
+
+    def output(self, run_id: str) -> str | None:
+        """The result text of a completed run."""
+        text: str | None = self._client.get(self._keys.of_run(run_id).output)
+        return text
+
+    def state(self, run_id: str) -> dict[str, Any]:
+        """The committed state."""
+        return {key: json.loads(text) for key, text in self._client.hgetall(self._keys.of_run(run_id).state).items()}
+
+    def history(self, run_id: str) -> list[StepInfo]:
+        """The journal, oldest first."""
+        return [_step(fields) for _, fields in self._client.xrange(self._keys.of_run(run_id).journal)]
+
+    def fold(self, run_id: str, step: int | None = None) -> dict[str, Any]:
+        """The state as of a journal step (None: the last), computed from the journal alone."""
+        end = "+" if step is None else f"{step}-1"
+        state: dict[str, Any] = {}
+        for _, fields in self._client.xrange(self._keys.of_run(run_id).journal, "-", end):
+            state |= {name[1:]: json.loads(text) for name, text in fields.items() if name.startswith("=")}
+        return state
+
+    def events(self, run_ids: Mapping[str, str], block_ms: int | None = None) -> list[tuple[str, RunEvent]]:
+        """Events of runs after the given ids ("0" for all kept), with the run each belongs to; waits up to `block_ms`."""
+        streams = {self._keys.of_run(run_id).events: run_id for run_id in run_ids}
+        after: dict[Any, Any] = {name: run_ids[run_id] for name, run_id in streams.items()}
+        reply: Any = self._client.xread(after, block=block_ms)
+        return [
+            (streams[name], RunEvent(id_, int(id_.split("-")[0]), fields["t"], json.loads(fields["d"])))
+            for name, batches in dict(reply or {}).items()
+            for batch in batches
+            for id_, fields in (batch if batch and isinstance(batch[0], list | tuple) else [batch])
+        ]
+
+    def gates(self, run_id: str) -> list[GateInfo]:
+        """The open questions of a run, answered ones left out, in the order they were asked."""
+        fields = self._client.hgetall(self._keys.of_run(run_id).gates)
+        found = [
+            Gate(**json.loads(text))
+            for name, text in fields.items()
+            if name.isdigit() and f"{name}:answer" not in fields
+        ]
+        return [
+            GateInfo(run_id, g.seq, g.node, g.kind, g.question, tuple(g.options), g.default, g.opened_ms)
+            for g in sorted(found, key=lambda gate: gate.seq)
+        ]
+
+    def open_gates(self) -> list[GateInfo]:
+        """The open questions of all runs, oldest first."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.zrange(self._keys.of_partition(partition).gates, 0, -1)
+        runs = {name.rsplit("/", 1)[0] for reply in pipe.execute() for name in reply}
+        return sorted((gate for run_id in runs for gate in self.gates(run_id)), key=lambda gate: gate.opened_ms)
+
+    def answer(self, run_id: str, seq: int, text: str) -> None:
+        """Answer an open gate. Raises GateError when there is none, or it was answered before with another text."""
+        run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
+        keys = {"gates": run.gates, "inbox": partition.inbox}
+        reply = _ANSWER(self._client, keys, {"run_id": run_id, "seq": seq, "text": dumps(text)})
+        if reply[0] == -1:
+            raise GateError(
+                f"run {run_id!r} has no open question {seq}; `sleipnir show {run_id}` lists what it waits for"
+            )
+        if reply[0] == 0 and json.loads(reply[1]) != text:
+            raise GateError(f"question {seq} of run {run_id!r} was already answered with {json.loads(reply[1])!r}")
+
+    def cancel(self, run_id: str) -> None:
+        """Ask for a run's end. Raises RunNotFound, or UsageError when it is over."""
+        partition = self._keys.of_partition(self._keys.partition_of(run_id))
+        status = _CANCEL(
+            self._client, {"run": self._keys.of_run(run_id).run, "inbox": partition.inbox}, {"run_id": run_id}
+        )
+        if status is None:
+            raise RunNotFound(f"no run {run_id!r}")
+        if status in ("completed", "failed", "cancelled"):
+            raise UsageError(f"run {run_id!r} is already {status}; nothing to cancel")
+
+
+def _info(
+    run_id: str, fields: list[str | None], frontier: Mapping[str, str], claims: Mapping[str, str]
+) -> RunInfo | None:
+    record_ = dict(zip([*_SUMMARY, *_USAGE], fields, strict=True))
+    if record_["spec"] is None:
+        return None
+    visits = (Visit(**json.loads(text)) for text in frontier.values())
+    return RunInfo(
+        id=run_id,
+        agent=json.loads(record_["spec"])["agent"],
+        status=record_["status"],  # type: ignore[arg-type]
+        created_ms=int(record_["created_ms"] or 0),
+        started_ms=_number(record_["started_ms"]),
+        ended_ms=_number(record_["ended_ms"]),
+        error=record_["error"],
+        step=int(record_["step"] or 0),
+        visits=tuple(sorted((_visit(visit, claims) for visit in visits), key=lambda visit: visit.seq)),
+        usage=_usage_total(record_),
+    )
+
+
+def _visit(visit: Visit, claims: Mapping[str, str]) -> VisitInfo:
+    base = {"seq": visit.seq, "node": visit.node, "kind": visit.kind, "attempt": visit.attempt}
+    if visit.queue is None:
+        return VisitInfo(**base, state="waiting", since_ms=visit.opened_ms, reason="waits for a person's answer")  # type: ignore[arg-type]
+    claim = json.loads(claims.get(str(visit.seq), "{}"))
+    if claim.get("attempt") != visit.attempt or claim.get("lost"):
+        reason = f"queued on {visit.queue!r}"
+        return VisitInfo(**base, state="queued", since_ms=visit.opened_ms, reason=reason)  # type: ignore[arg-type]
+    worker = claim["worker"]
+    reason = f"result of {worker} waits for the scheduler" if claim.get("delivered") else f"runs on {worker}"
+    return VisitInfo(**base, state="started", since_ms=claim["started_ms"], worker=worker, reason=reason)  # type: ignore[arg-type]
+
+
+def _step(fields: Mapping[str, str]) -> StepInfo:
+    step = Step(**json.loads(fields["h"]))
+    return StepInfo(
+        step=step.step,
+        kind=step.kind,
+        at_ms=step.at_ms,
+        seq=step.seq,
+        node=step.node,
+        attempt=step.attempt,
+        ok=step.ok,
+        next=step.next,
+        error=step.error,
+        took_ms=step.took_ms,
+        worker=step.worker,
+        keys=tuple(name[1:] for name in fields if name.startswith("=")),
+        usage=Usage(**step.usage) if step.usage else None,
+    )
+
+
+def _usage_total(record_: Mapping[str, str | None]) -> Usage:
+    """Totals of a run; the cost is unknown (None) as soon as one call's price is."""
+    calls = int(float(record_["model_calls"] or 0))
+    priced = not float(record_["unpriced_calls"] or 0) and calls > 0
+    return Usage(
+        input_tokens=int(float(record_["tokens_in"] or 0)),
+        output_tokens=int(float(record_["tokens_out"] or 0)),
+        calls=calls,
+        cost_usd=round(float(record_["cost_usd"] or 0), 8) if priced else None,
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)

@@ -1,0 +1,83 @@
+"""Lua scripts by name: the header of each `lua/*.lua` file is its contract, and calls are checked against it.
+
+    claim = Script("claim")
+    claim(client, keys={"run": ..., ...}, args={"seq": 1, ...}, rest=[...])
+
+A missing or unknown name is a TypeError here instead of a nil there. `rest` follows the named arguments and is only
+allowed where the header declares `ARGV[n...]`. Scripts are loaded by digest; a server that lost its script cache
+(restart, failover) gets the text again by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any, TypeAlias
+
+import redis
+
+from sleipnir.store.connect import Client
+
+Arg: TypeAlias = str | bytes | int | float
+
+_SLOT = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\.\.\.)?\]\s+(\w+)", re.MULTILINE)
+
+
+class Script:
+    """One Lua file. `keys` and `args` are the declared names in order; `has_rest` says whether more may follow."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.text = (resources.files("sleipnir.store") / "lua" / f"{name}.lua").read_text()
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+        slots = _SLOT.findall(self.text)
+        self.keys = tuple(slot[3] for slot in slots if slot[0] == "KEYS")
+        self.args = tuple(slot[3] for slot in slots if slot[0] == "ARGV" and not slot[2])
+        self.has_rest = any(slot[2] for slot in slots)
+
+    def vector(self, keys: Mapping[str, str], args: Mapping[str, Arg], rest: Sequence[Arg] = ()) -> list[Arg]:
+        """Keys and arguments in declared order. Raises TypeError when a name is missing, unknown or not declared."""
+        if keys.keys() != set(self.keys) or args.keys() != set(self.args) or (rest and not self.has_rest):
+            raise TypeError(
+                f"script {self.name!r} takes keys {self.keys} and args {self.args}{' and more' if self.has_rest else ''}, "
+                f"got keys {tuple(keys)} and args {tuple(args)} and {len(rest)} more"
+            )
+        return [*(keys[name] for name in self.keys), *(args[name] for name in self.args), *rest]
+
+    def __call__(
+        self, client: Client, keys: Mapping[str, str], args: Mapping[str, Arg], rest: Sequence[Arg] = ()
+    ) -> Any:
+        vector = self.vector(keys, args, rest)
+        try:
+            return client.execute_command("EVALSHA", self.sha, len(self.keys), *vector)
+        except redis.exceptions.NoScriptError:
+            return client.execute_command("EVAL", self.text, len(self.keys), *vector)
+
+    def load(self, client: Client) -> None:
+        """Put the text into the server's script cache; pipelines need it there."""
+        client.script_load(self.text)
+
+
+def run_batch(client: Client, script: Script, vectors: Sequence[Sequence[Arg]]) -> list[Any]:
+    """One script with many argument vectors (from `script.vector`) in one round trip; results in order.
+
+    Not a transaction: each call is atomic by itself. A result may be an exception of redis-py.
+    """
+    if not vectors:
+        return []
+    results = _send(client, script, vectors)
+    if any(isinstance(result, redis.exceptions.NoScriptError) for result in results):
+        script.load(client)
+        missing = [i for i, result in enumerate(results) if isinstance(result, redis.exceptions.NoScriptError)]
+        for i, result in zip(missing, _send(client, script, [vectors[i] for i in missing]), strict=True):
+            results[i] = result
+    return results
+
+
+def _send(client: Client, script: Script, vectors: Sequence[Sequence[Arg]]) -> list[Any]:
+    pipe = client.pipeline(transaction=False)
+    for vector in vectors:
+        pipe.execute_command("EVALSHA", script.sha, len(script.keys), *vector)
+    return list(pipe.execute(raise_on_error=False))

@@ -1,0 +1,86 @@
+"""The store: one connection, split by who may do what.
+
+runs        clients: create, look, answer, cancel
+visits      workers: claim, heartbeat, deliver
+partitions  schedulers: own, read, commit, keep things moving
+bundles     packed agent folders
+fleet       who is there, and the broker's queues when it is a Redis
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from sleipnir.errors import ConfigError
+from sleipnir.settings import Settings
+from sleipnir.store.bundles import Bundles
+from sleipnir.store.connect import check_server, connect, is_redis, store_errors
+from sleipnir.store.fleet import Fleet
+from sleipnir.store.keys import Keys
+from sleipnir.store.partitions import Partitions
+from sleipnir.store.runs import Runs
+from sleipnir.store.visits import Visits
+from sleipnir.views import Health
+
+
+class Store:
+    """Use `Store.open(settings)`. A context manager; thread-safe, as redis-py's pool is."""
+
+    def __init__(self, settings: Settings, *, client_name: str = "sleipnir") -> None:
+        if settings.redis_url is None:
+            raise ConfigError(
+                "SLEIPNIR_REDIS_URL is not set: name the Redis of the deployment, e.g. redis://localhost:6379/0"
+            )
+        self.url = settings.redis_url
+        self.keys = Keys(settings.key_prefix, settings.partitions)
+        self._client = connect(self.url, client_name=client_name)
+        self._bytes = connect(self.url, decode=False, client_name=client_name)
+        broker = settings.broker
+        self._broker = connect(broker, client_name=client_name) if broker and is_redis(broker) else None
+        self.runs = Runs(self._client, self.keys)
+        self.visits = Visits(self._client, self.keys)
+        self.bundles = Bundles(self._bytes, self.keys)
+        self.fleet = Fleet(self._client, self.keys, self._broker)
+        self.partitions = Partitions(
+            self._client,
+            self.keys,
+            redispatch_after_ms=int(settings.redispatch_after_s * 1000),
+            retention_ms=int(settings.retention_s * 1000),
+        )
+
+    @classmethod
+    def open(cls, settings: Settings, *, client_name: str = "sleipnir") -> Store:
+        """Connect and check the server and the layout.
+
+        Raises StoreUnavailable, StoreUnsuitable (too old), ConfigError (no URL, another number of partitions).
+        """
+        store = cls(settings, client_name=client_name)
+        with store.errors():
+            check_server(store._client, store.url)
+            store.fleet.agree_on_layout()
+        return store
+
+    def errors(self) -> Any:
+        """A context that turns redis-py's connection errors into StoreUnavailable."""
+        return store_errors(self.url)
+
+    def now_ms(self) -> int:
+        """Redis' clock."""
+        return self.partitions.now_ms()
+
+    def health(self) -> Health:
+        return self.fleet.health()
+
+    def close(self) -> None:
+        for client in (self._client, self._bytes, self._broker):
+            if client is not None:
+                client.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,120 @@
+"""What a worker may do: claim a visit, keep its lease, deliver its result. Never write run state."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sleipnir.messages import ResultHeader, VisitCall
+from sleipnir.runs import RunSpec
+from sleipnir.store.commit import dumps
+from sleipnir.store.connect import Client
+from sleipnir.store.keys import Keys, member, parse_member
+from sleipnir.store.scripts import Arg, Script, run_batch
+
+_CLAIM = Script("claim")
+_DELIVER = Script("deliver")
+_HEARTBEAT = Script("heartbeat")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A visit that is ours now. `state` holds JSON text by key, just what was asked for."""
+
+    spec: RunSpec
+    started_ms: int
+    state: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Not ours: `gone` (visit or run is over), `stale` (a newer attempt exists) or `taken`. A normal outcome."""
+
+    reason: str
+
+
+class Visits:
+    """The workers' side of the store."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client, self._keys = client, keys
+
+    def claim(
+        self, call: VisitCall, *, worker: str, token: str, lease_ms: int, wanted: Collection[str] | None
+    ) -> Claim | Refused:
+        """Take a lease on a visit and read the state it needs (`wanted` None: all of it), in one round trip.
+
+        Safe to repeat with the same token.
+        """
+        run, partition = self._keys.of_run(call.run), self._keys.of_partition(self._keys.partition_of(call.run))
+        keys = {
+            "run": run.run,
+            "state": run.state,
+            "frontier": run.frontier,
+            "claims": run.claims,
+            "events": run.events,
+            "leases": partition.leases,
+            "outbox": partition.outbox,
+        }
+        args: dict[str, Arg] = {
+            "member": member(call.run, call.seq, call.attempt),
+            "seq": call.seq,
+            "attempt": call.attempt,
+            "worker": worker,
+            "token": token,
+            "lease_ms": lease_ms,
+            "all": int(wanted is None),
+        }
+        reply = _CLAIM(self._client, keys, args, sorted(wanted or ()))
+        if not reply[0]:
+            return Refused(str(reply[1]))
+        spec = RunSpec(**json.loads(reply[1]))
+        return Claim(spec, int(reply[2]), dict(zip(reply[3::2], reply[4::2], strict=True)))
+
+    def deliver(
+        self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], *, worker: str, token: str
+    ) -> bool:
+        """Hand over a result; `values` is JSON text by state key. False: refused, the visit is not ours any more.
+
+        Safe to repeat with the same token.
+        """
+        run, partition = self._keys.of_run(call.run), self._keys.of_partition(self._keys.partition_of(call.run))
+        keys = {
+            "run": run.run,
+            "frontier": run.frontier,
+            "claims": run.claims,
+            "events": run.events,
+            "delta": run.delta(call.seq, call.attempt),
+            "leases": partition.leases,
+            "inbox": partition.inbox,
+        }
+        args: dict[str, Arg] = {
+            "run_id": call.run,
+            "member": member(call.run, call.seq, call.attempt),
+            "seq": call.seq,
+            "attempt": call.attempt,
+            "token": token,
+            "worker": worker,
+            "node": call.node,
+            "header": dumps(header.to_json()),
+        }
+        pairs: list[Arg] = [part for pair in values.items() for part in pair]
+        return bool(_DELIVER(self._client, keys, args, pairs))
+
+    def heartbeat(self, calls: Sequence[VisitCall], lease_ms: int) -> set[str]:
+        """Renew the leases of these visits, one round trip for all. Returns the task ids of those that were lost."""
+        names = {member(call.run, call.seq, call.attempt): call.task_id for call in calls}
+        by_partition: dict[int, list[str]] = defaultdict(list)
+        for name in names:
+            by_partition[self._keys.partition_of(parse_member(name)[0])].append(name)
+        vectors = [
+            _HEARTBEAT.vector({"leases": self._keys.of_partition(partition).leases}, {"lease_ms": lease_ms}, members)
+            for partition, members in by_partition.items()
+        ]
+        replies = run_batch(self._client, _HEARTBEAT, vectors)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return {names[name] for reply in replies for name in reply}

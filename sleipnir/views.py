@@ -1,0 +1,120 @@
+"""What people see of a run: values, as `Client` returns them and `--json` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sleipnir.messages import FINAL, RunStatus, Usage
+
+
+@dataclass(frozen=True)
+class VisitInfo:
+    """A live visit. `state` is queued, started or waiting; `since_ms` when that began; `reason` says it in words."""
+
+    seq: int
+    node: str
+    kind: str
+    attempt: int
+    state: Literal["queued", "started", "waiting"]
+    since_ms: int
+    worker: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """One run. Times are milliseconds since the epoch by Redis' clock; `visits` are the live ones."""
+
+    id: str
+    agent: str
+    status: RunStatus
+    created_ms: int
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    error: str | None = None
+    step: int = 0
+    visits: tuple[VisitInfo, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """One journal entry: a visit that ended. Step 0 is the submission. `keys` are the state keys it wrote."""
+
+    step: int
+    kind: str
+    at_ms: int
+    seq: int | None
+    node: str | None
+    attempt: int
+    ok: bool
+    next: str | None
+    error: str | None
+    took_ms: int
+    worker: str
+    keys: tuple[str, ...]
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True)
+class GateInfo:
+    """An open question to a person."""
+
+    run: str
+    seq: int
+    node: str
+    kind: str
+    question: str
+    options: tuple[str, ...]
+    default: str | None
+    opened_ms: int
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """Something that happened to a run, as watchers see it. `id` resumes a stream after this event."""
+
+    id: str
+    at_ms: int
+    type: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AgentInfo:
+    """An agent folder. `problem` says why a broken one cannot run."""
+
+    name: str
+    kind: Literal["graph", "config", "broken"]
+    folder: Path
+    description: str = ""
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker process group that was heard of lately."""
+
+    name: str
+    queues: tuple[str, ...]
+    seen_ms: int
+
+
+@dataclass(frozen=True)
+class Health:
+    """What `doctor` asks of the store."""
+
+    version: str
+    appendonly: bool
+    maxmemory_policy: str
+    queues: Mapping[str, int]
+    schedulers: tuple[str, ...]
+    workers: tuple[WorkerInfo, ...]
+    now_ms: int
