@@ -1,0 +1,134 @@
+"""The click application: global options, commands found through the table, and how errors end the process.
+
+Rule. Every error that Sleipnir raises on purpose ends here as `error: ...` on stderr and an exit code; a
+traceback is shown only with -v, or when it is a bug.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from sleipnir.cli import exit_codes, front_page, terminal
+from sleipnir.cli.options import GlobalOptions
+from sleipnir.errors import BundleError, ConfigError, GraphError, SleipnirError, UsageError
+
+
+class CommandTable(click.Group):
+    """A group whose commands are imported when they are called, not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(front_page.COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in front_page.COMMANDS:
+            return None
+        module, attribute = front_page.COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in front_page.COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(_unknown_command(args[0]), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(front_page.text() + "\n")
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """From the table: click would import every command to ask for its help."""
+        commands = [
+            CompletionItem(name, help=line)
+            for name, (_, line) in front_page.COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SleipnirError as failure:
+            ctx.exit(report(failure, verbose=bool(ctx.params.get("verbose"))))
+
+
+def _unknown_command(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, front_page.COMMANDS, n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else "`sleipnir --help` lists the commands."
+    return f"there is no command {name!r}. {hint}"
+
+
+def report(failure: SleipnirError, *, verbose: bool = False) -> int:
+    """Print the error the way its reader needs it, and return the exit code for it."""
+    if verbose:
+        import traceback
+
+        terminal.note("".join(traceback.format_exception(failure)).rstrip())
+    if isinstance(failure, GraphError) and failure.problems:
+        headline = str(failure).partition("\n")[0].rstrip(":")
+        terminal.error(headline + "".join(f"\n  {problem}" for problem in failure.problems))
+    else:
+        terminal.error(str(failure))
+    return exit_codes.USAGE if isinstance(failure, _USER_ERRORS) else exit_codes.FAILED
+
+
+_USER_ERRORS = (UsageError, GraphError, ConfigError, BundleError)
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"sleipnir {version('sleipnir')}")
+        ctx.exit()
+
+
+_DIRECTORY = click.Path(file_okay=False, path_type=Path, resolve_path=True)
+
+
+@click.group(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.option("--agents-dir", type=_DIRECTORY)
+@click.option("--home", type=_DIRECTORY)
+@click.option("--redis-url", metavar="URL")
+@click.option("-v", "--verbose", count=True)
+@click.option("--no-color", is_flag=True)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
+@click.pass_context
+def app(
+    ctx: click.Context,
+    agents_dir: Path | None,
+    home: Path | None,
+    redis_url: str | None,
+    verbose: int,
+    no_color: bool,
+) -> None:
+    """Runs YAML graph agents as durable, distributed workflows."""
+    if no_color:
+        ctx.color = False
+    ctx.obj = GlobalOptions(agents_dir=agents_dir, home=home, redis_url=redis_url, verbose=verbose)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        result = app.main(list(arguments), prog_name="sleipnir", standalone_mode=False)
+    except click.UsageError as wrong:
+        if wrong.ctx is not None:
+            terminal.note(wrong.ctx.get_usage())
+        terminal.error(wrong.format_message())
+        return exit_codes.USAGE
+    except click.ClickException as wrong:
+        terminal.error(wrong.format_message())
+        return exit_codes.USAGE
+    except click.Abort:
+        terminal.note("interrupted")
+        return exit_codes.INTERRUPTED
+    return result if isinstance(result, int) else exit_codes.COMPLETED
+
+

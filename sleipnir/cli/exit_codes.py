@@ -1,0 +1,26 @@
+"""What the process's exit code tells a shell script."""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMPLETED: Final = 0
+FAILED: Final = 1
+"""The run failed or was cancelled; or something we depend on did not answer."""
+USAGE: Final = 2
+"""The command, the agent or a setting is wrong. Nothing was started."""
+WAITING: Final = 3
+"""The run waits for an answer that nobody here can give."""
+INTERRUPTED: Final = 130
+"""Ctrl-C: 128 + SIGINT, as shells have it."""
+
+
+def of_status(status: str) -> int:
+    """The code for a run that stopped being followed in this status."""
+    match status:
+        case "completed":
+            return COMPLETED
+        case "waiting":
+            return WAITING
+        case _:
+            return FAILED

@@ -1,0 +1,74 @@
+"""What `sleipnir --help` prints, and the table of all commands: name -> where it lives and one line of help.
+
+Rule. Plain data and no imports: the help page must not load click (see `sleipnir.cli`). `app.py` finds the
+commands through this same table and checks its options against OPTIONS, so there is one list of each.
+"""
+
+from __future__ import annotations
+
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Run agents": {
+        "run": ("sleipnir.cli.run:run", "Run an agent, show what it does, print its result."),
+        "submit": ("sleipnir.cli.run:submit", "Start a run and print its id without waiting."),
+        "watch": ("sleipnir.cli.watch:watch", "Show a run from its beginning and follow it to its end."),
+        "wait": ("sleipnir.cli.watch:wait", "Wait until runs have ended."),
+        "cancel": ("sleipnir.cli.runs:cancel", "Stop runs for good."),
+    },
+    "Answer": {
+        "gates": ("sleipnir.cli.gates:gates", "List the open questions of all runs."),
+        "answer": ("sleipnir.cli.gates:answer", "Answer an open question of a run."),
+    },
+    "Look": {
+        "ps": ("sleipnir.cli.runs:ps", "List runs."),
+        "show": ("sleipnir.cli.runs:show", "Show one run: status, where it is, result, state."),
+        "history": ("sleipnir.cli.runs:history", "List the committed steps of a run."),
+    },
+    "Agents": {
+        "agents": ("sleipnir.cli.agents:agents", "List the agents that can be run."),
+        "validate": ("sleipnir.cli.agents:validate", "Check an agent and report every problem."),
+        "draw": ("sleipnir.cli.agents:draw", "Draw a graph as Mermaid or DOT."),
+    },
+    "Operate": {
+        "up": ("sleipnir.cli.services:up", "Run scheduler and workers here, in the foreground."),
+        "scheduler": ("sleipnir.cli.services:scheduler", "Run one scheduler (becomes that process)."),
+        "worker": ("sleipnir.cli.services:worker", "Run one Celery worker (becomes that process)."),
+        "doctor": ("sleipnir.cli.doctor:doctor", "Check this installation and say what to mend."),
+        "completion": ("sleipnir.cli.completion:completion", "Print tab completion for a shell."),
+    },
+}
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    name: entry for commands in SECTIONS.values() for name, entry in commands.items()
+}
+
+OPTIONS: dict[str, str] = {
+    "--agents-dir DIR": "Look here first for agents.",
+    "--home DIR": "Where the private stack and your own agents live.",
+    "--redis-url URL": "The Redis of a deployment. Unset: a private stack in --home.",
+    "-v, --verbose": "Log more; show tracebacks. Twice: log everything.",
+    "--no-color": "No colours (as NO_COLOR does).",
+    "--version": "Print the version.",
+    "-h, --help": "Print this page.",
+}
+
+_HEAD = """\
+Usage: sleipnir [OPTIONS] COMMAND [ARGS]...
+
+  Runs YAML graph agents as durable, distributed workflows."""
+
+_FOOT = """\
+`sleipnir COMMAND --help` says more. Settings are SLEIPNIR_* variables: `sleipnir doctor --settings`."""
+
+
+def text() -> str:
+    """The help page, for 80 columns."""
+    parts = [_HEAD]
+    for title, commands in SECTIONS.items():
+        parts.append(_section(title, {name: line for name, (_, line) in commands.items()}))
+    parts.append(_section("Options", OPTIONS))
+    parts.append(_FOOT)
+    return "\n\n".join(parts)
+
+
+def _section(title: str, lines: dict[str, str]) -> str:
+    return f"{title}:\n" + "\n".join(f"  {name:<18}{line}" for name, line in lines.items())

@@ -1,0 +1,110 @@
+"""A run's events as lines of narration, in Loki's style.
+
+    ▸ graph: triage (start: parse)
+    ▸ parse (script)
+    ▸   running script 'scripts/parse.py'
+    ▸   merged: level, hits
+    ▸ parse -> report
+    ▸ graph done in 0.42s
+
+Rules. `narrate` is pure: the same event is the same lines, whoever watches and whenever. A line starts with
+`▸ `, what belongs to a visit is indented by two more, what continues a line by six and is cut after twelve
+lines. An event type that this release does not know has no lines: a newer scheduler may send it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sleipnir.cli.terminal import printable
+
+if TYPE_CHECKING:
+    from sleipnir.client import Event
+
+MARK = "▸ "
+MAX_CONTINUED = 12
+
+Data = Mapping[str, Any]
+
+
+def narrate(event: Event) -> list[str]:
+    """The lines to print for one event, without line ends; none for events that are not narrated."""
+    write = _LINES.get(event.type)
+    return [] if write is None else [printable(line) for line in write(event.data)]
+
+
+def _run_started(data: Data) -> list[str]:
+    return [f"{MARK}graph: {data['graph']} (start: {data['start']})"]
+
+
+def _visit_opened(data: Data) -> list[str]:
+    return [f"{MARK}{data['node']} ({data['kind']})"]
+
+
+def _visit_started(data: Data) -> list[str]:
+    """Only a second attempt is worth a line: the first one is what everybody expects."""
+    if data["attempt"] <= 1:
+        return []
+    return _detail(f"attempt {data['attempt']} started by {data['worker']}")
+
+
+def _visit_closed(data: Data) -> list[str]:
+    lines = [line for text in data.get("notes") or () for line in _detail(text)]
+    if not data["ok"]:
+        lines += _detail(f"failed: {data.get('error') or 'no reason given'}")
+    if data.get("next"):
+        lines.append(f"{MARK}{data['node']} -> {data['next']}")
+    return lines
+
+
+def _gate_opened(data: Data) -> list[str]:
+    lines = _detail(f"waiting for an answer: {data['question']}")
+    if data.get("options"):
+        lines += _detail(f"options: {', '.join(data['options'])}")
+    return lines
+
+
+def _gate_answered(data: Data) -> list[str]:
+    return _detail(f"answered: {data['answer']}")
+
+
+def _late_result(data: Data) -> list[str]:
+    return _detail(f"late result of attempt {data['attempt']} from {data['worker']} was refused")
+
+
+def _worker_lost(data: Data) -> list[str]:
+    return _detail(f"the worker of attempt {data['attempt']} was lost; another one takes {data['node']} over")
+
+
+def _run_ended(data: Data) -> list[str]:
+    took_s = data["took_ms"] / 1000
+    match data["status"]:
+        case "completed":
+            return [f"{MARK}graph done in {took_s:.2f}s"]
+        case "cancelled":
+            return [f"{MARK}graph cancelled after {took_s:.2f}s"]
+        case status:
+            return [f"{MARK}graph {status} after {took_s:.2f}s"]
+
+
+def _detail(text: str) -> list[str]:
+    """A line that belongs to a visit, and up to MAX_CONTINUED lines that continue it."""
+    first, *rest = text.splitlines() or [""]
+    lines = [f"{MARK}  {first}", *(f"      {line}" for line in rest[:MAX_CONTINUED])]
+    if len(rest) > MAX_CONTINUED:
+        lines.append(f"      ... ({len(rest) - MAX_CONTINUED} more lines)")
+    return lines
+
+
+_LINES: Mapping[str, Callable[[Data], list[str]]] = {
+    "run_started": _run_started,
+    "visit_opened": _visit_opened,
+    "visit_started": _visit_started,
+    "visit_closed": _visit_closed,
+    "gate_opened": _gate_opened,
+    "gate_answered": _gate_answered,
+    "late_result": _late_result,
+    "worker_lost": _worker_lost,
+    "run_ended": _run_ended,
+}

@@ -1,0 +1,94 @@
+"""The options before the command, and what they lead to: settings, and a client connected to a stack."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from sleipnir.client import Client
+    from sleipnir.settings import Settings
+
+
+@dataclass(frozen=True)
+class GlobalOptions:
+    """What was typed before the command. None: not given, the environment or the default holds."""
+
+    agents_dir: Path | None = None
+    home: Path | None = None
+    redis_url: str | None = None
+    verbose: int = 0
+
+    def settings(self) -> Settings:
+        """The settings of this command. Raises ConfigError."""
+        from sleipnir.settings import Settings
+
+        return Settings.from_env(**self._overrides())
+
+    @contextlib.contextmanager
+    def connected(self, *, workers: bool) -> Iterator[Client]:
+        """A client of the deployment at the Redis URL, or of the private stack when there is none.
+
+        `workers=False` is for commands that only read or write records: of the private stack they start
+        no more than its Redis.
+        """
+        from sleipnir.client import Client
+
+        settings = self.settings()
+        with contextlib.ExitStack() as stack:
+            if settings.redis_url is None:
+                from sleipnir import embedded
+
+                settings = stack.enter_context(embedded.stack(settings, workers=workers))
+            yield stack.enter_context(Client(settings))
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether commands use the private stack, which stops when nobody uses it."""
+        return self.settings().redis_url is None
+
+    def command(self, *words: str) -> str:
+        """A `sleipnir` command line to type that reaches the same stack as this one; a password is left out."""
+        flags: list[str] = []
+        if self.agents_dir is not None:
+            flags += ["--agents-dir", str(self.agents_dir)]
+        if self.home is not None:
+            flags += ["--home", str(self.home)]
+        if self.redis_url is not None:
+            flags += ["--redis-url", without_password(self.redis_url)]
+        return shlex.join(["sleipnir", *flags, *words])
+
+    def _overrides(self) -> dict[str, Any]:
+        given = {
+            "agents_dir": self.agents_dir,
+            "home": self.home,
+            "redis_url": self.redis_url,
+            "log_level": (None, "debug", "trace")[min(self.verbose, 2)],
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+pass_options = click.make_pass_decorator(GlobalOptions)
+
+
+def from_context(context: click.Context) -> GlobalOptions:
+    """The options of a command line that is only being completed: nothing of it has run yet."""
+    given = context.find_root().params
+    return GlobalOptions(**{name: given.get(name) for name in ("agents_dir", "home", "redis_url")})
+
+
+def without_password(url: str) -> str:
+    """The URL fit for a message: the password is replaced by `***`."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    netloc = parts.netloc.replace(f":{parts.password}@", ":***@", 1)
+    return urlunsplit(parts._replace(netloc=netloc))

@@ -1,0 +1,58 @@
+"""Writing to people: narration and messages on stderr, results on stdout.
+
+Rule. Text that came from an agent, a model or another person passes `printable` before it reaches a
+terminal, because control sequences in it could rewrite what the reader sees. Results on stdout are data
+and are written as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
+import click
+
+_SHOWN_AS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """The text with control characters spelt out (`\\x1b`); newlines and tabs stay."""
+    return text.translate(_SHOWN_AS)
+
+
+def one_line(text: str, limit: int = 0) -> str:
+    """The text on one line, control characters spelt out; shortened with `…` to `limit` characters (0: never)."""
+    flat = printable(" ".join(text.split()))
+    return flat if not limit or len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether to style what goes to this stream: a terminal, and nobody said no."""
+    context = click.get_current_context(silent=True)
+    refused = (context is not None and context.color is False) or bool(os.environ.get("NO_COLOR"))
+    return stream.isatty() and not refused and os.environ.get("TERM") != "dumb"
+
+
+def narrate_lines(lines: Iterable[str]) -> None:
+    """Narration on stderr: dim on a terminal."""
+    dim = wants_colour(sys.stderr)
+    for line in lines:
+        click.echo(click.style(line, dim=True) if dim else line, err=True)
+
+
+def note(text: str) -> None:
+    """A message to the person at the terminal, on stderr."""
+    click.echo(text, err=True)
+
+
+def error(text: str) -> None:
+    """`error: text` on stderr; the word is red on a terminal."""
+    label = click.style("error:", fg="red", bold=True) if wants_colour(sys.stderr) else "error:"
+    click.echo(f"{label} {printable(text)}", err=True)
+
+
+def can_ask() -> bool:
+    """Whether there is a person: questions are written to stderr and answers read from stdin."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
