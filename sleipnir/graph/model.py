@@ -2,15 +2,17 @@
 
 A `Graph` is what was written; it never holds anything that happened. Fields, defaults and meaning
 follow spec/graph-agents.md 2.3-2.5; the few keys of our own are marked "ours".
-Durations are whole seconds unless the name says otherwise. These classes do no checking:
-`load.py` turns YAML into them, `check.py` looks at the whole.
+Durations are whole seconds unless the name says otherwise. These classes do no checking: `load.py` turns
+YAML into them and holds it against their types, `check.py` looks at the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NewType, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NewType, TypeAlias
+
+from pydantic import Field
 
 NodeId = NewType("NodeId", str)
 
@@ -18,9 +20,17 @@ Json: TypeAlias = Any
 """Any JSON value: None, bool, int, float, str, list of Json, dict of str to Json."""
 
 
+Whole: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=2**53 - 1)]
+"""A whole number, not negative; beyond 2**53 a JSON reader would round it."""
+
+Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+Flag: TypeAlias = Annotated[bool, Field(strict=True)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeBase:
-    """What every node has. `next` is a list for a parallel fan-out (issued later; a one-element list is a plain edge)."""
+    """What every node has. A list as `next` is for parallel edges, later: the loader makes it text or refuses it."""
 
     kind: ClassVar[str]
     scoped: ClassVar[str | None] = None
@@ -39,7 +49,7 @@ class ScriptNode(NodeBase):
     kind = "script"
     script: str
     fallback: str | None = None
-    timeout: int = 30
+    timeout: Whole = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +59,7 @@ class FunctionNode(NodeBase):
     kind = "function"
     call: str
     fallback: str | None = None
-    timeout: int = 30
+    timeout: Whole = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +70,13 @@ class LlmNode(NodeBase):
     instructions: str | None = None
     tools: list[str] | None = None
     model: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
     fallback: str | None = None
-    max_attempts: int = 1
-    max_iterations: int = 10
+    max_attempts: Whole = 1
+    max_iterations: Whole = 10
     output_schema: dict[str, Json] | None = None
-    timeout: int | None = None
+    timeout: Whole | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +86,7 @@ class AgentNode(NodeBase):
     agent: str
     prompt: str
     output_schema: dict[str, Json] | None = None
-    timeout: int = 300
+    timeout: Whole = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +95,13 @@ class RagNode(NodeBase):
     scoped = "output"
     documents: list[str]
     query: str = "{{initial_prompt}}"
-    top_k: int | None = None
+    top_k: Whole | None = None
     embedding_model: str | None = None
-    chunk_size: int | None = None
-    chunk_overlap: int | None = None
+    chunk_size: Whole | None = None
+    chunk_overlap: Whole | None = None
     reranker_model: str | None = None
-    batch_size: int | None = None
-    timeout: int = 120
+    batch_size: Whole | None = None
+    timeout: Whole = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +129,7 @@ class EndNode(NodeBase):
     output: str = ""
 
 
-Node: TypeAlias = (
-    AgentNode | ScriptNode | ApprovalNode | InputNode | LlmNode | RagNode | EndNode | FunctionNode
-)
+Node: TypeAlias = AgentNode | ScriptNode | ApprovalNode | InputNode | LlmNode | RagNode | EndNode | FunctionNode
 
 NODE_TYPES: Mapping[str, type[Node]] = {
     "agent": AgentNode,
@@ -139,11 +147,11 @@ NODE_TYPES: Mapping[str, type[Node]] = {
 class Settings:
     """The `settings:` block (spec 2.4). `timeout` is for the whole run, None means unlimited."""
 
-    max_loop_iterations: int = 100
-    timeout: int | None = None
-    log_state_snapshots: bool = True
-    validate_before_run: bool = True
-    max_concurrency: int = 8
+    max_loop_iterations: Whole = 100
+    timeout: Whole | None = None
+    log_state_snapshots: Flag = True
+    validate_before_run: Flag = True
+    max_concurrency: Whole = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +173,8 @@ class Graph:
     description: str = ""
     version: str = "1.0"
     model: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
     global_tools: list[str] = field(default_factory=list)
     mcp_servers: list[str] = field(default_factory=list)
     conversation_starters: list[str] = field(default_factory=list)

@@ -26,8 +26,9 @@ from sleipnir.graph.model import (
 )
 
 PLACEHOLDER = re.compile(r"\{\{([a-zA-Z0-9_.\[\]]+)\}\}")
-_SEGMENT = re.compile(r"([^\[\]]*)((?:\[\d+\])*)")
-_INDEX = re.compile(r"\[(\d+)\]")
+_SEGMENT = re.compile(r"([^\[\]]*)((?:\[[0-9]+\])*)")
+_INDEX = re.compile(r"\[([0-9]+)\]")
+_INDEX_DIGITS = 18  # no list is longer; int() refuses texts of thousands of digits
 
 MISSING: Final = object()
 
@@ -59,7 +60,7 @@ def lookup(path: str, state: Mapping[str, Json]) -> Any:
                 return MISSING
             value = value[name]
         for index in _INDEX.findall(indexes):
-            if not isinstance(value, list) or int(index) >= len(value):
+            if not isinstance(value, list) or len(index) > _INDEX_DIGITS or int(index) >= len(value):
                 return MISSING
             value = value[int(index)]
     return value

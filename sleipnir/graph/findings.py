@@ -1,0 +1,97 @@
+"""Findings about a graph file: each with the place where it stands and what the author may have meant.
+
+A finding never stops the search for the next one: readers and rules put theirs into a `Findings` and go on.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
+
+from sleipnir.errors import Problem
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""Where a value stands in the data: `("nodes", "review", "options", 0)`."""
+
+Position: TypeAlias = tuple[int, int]
+"""Line and column, both from 1: of the key for a value in a mapping, of the item for a value in a list."""
+
+Positions: TypeAlias = Mapping[KeyPath, Position]
+
+LISTED = 12  # a hint that names more than a dozen choices hides the one that is meant
+
+
+class Findings:
+    """Problems of one file, as found. A path that the file does not hold means its nearest parent."""
+
+    def __init__(self, file: str, positions: Positions, problems: Iterable[Problem] = ()) -> None:
+        self.file = file
+        self._positions = positions
+        self.problems: list[Problem] = list(problems)
+
+    def error(self, path: KeyPath, message: str, hint: str | None = None, *, at: Position | None = None) -> None:
+        """An error; it belongs to a node when the path leads into one. `at` is its place if the path has none."""
+        self._add("error", path, message, hint, _node_of(path), at)
+
+    def warning(self, path: KeyPath, message: str, hint: str | None = None, *, at: Position | None = None) -> None:
+        self._add("warning", path, message, hint, _node_of(path), at)
+
+    def graph_error(self, path: KeyPath, message: str, hint: str | None = None) -> None:
+        """An error of the graph as a whole, even though the path shows a place inside one node."""
+        self._add("error", path, message, hint, None, None)
+
+    def graph_warning(self, path: KeyPath, message: str, hint: str | None = None) -> None:
+        self._add("warning", path, message, hint, None, None)
+
+    @property
+    def has_errors(self) -> bool:
+        return any(problem.level == "error" for problem in self.problems)
+
+    def _add(
+        self,
+        level: Literal["error", "warning"],
+        path: KeyPath,
+        message: str,
+        hint: str | None,
+        node: str | None,
+        at: Position | None,
+    ) -> None:
+        line, column = at or position_of(self._positions, path) or (None, None)
+        self.problems.append(Problem(level, message, self.file, line, column, node, hint))
+
+
+def position_of(positions: Positions, path: KeyPath) -> Position | None:
+    """The position of the value at `path`, or of the nearest parent that has one. None for an empty file."""
+    for length in range(len(path), -1, -1):
+        if path[:length] in positions:
+            return positions[path[:length]]
+    return None
+
+
+def in_file_order(problems: Iterable[Problem]) -> list[Problem]:
+    """By line and column; problems of the whole file first. Problems at one place keep their order."""
+    return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
+
+
+def suggestion(name: str, known: Iterable[str], plural: str) -> str | None:
+    """A hint for a name that is not among `known`: the closest one, else the list of them. None when there are none."""
+    known = list(known)
+    close = closest(name, known)
+    if close is not None:
+        return f'Did you mean "{close}"?'
+    if not known:
+        return None
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return f"The {plural} are: {', '.join(known[:LISTED])}{more}."
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` may be a slip of, whatever its case."""
+    folded = {other.casefold()[:80]: other for other in known}
+    found = difflib.get_close_matches(name.casefold()[:80], folded, n=1)
+    return folded[found[0]] if found else None
+
+
+def _node_of(path: KeyPath) -> str | None:
+    return str(path[1]) if len(path) > 1 and path[0] == "nodes" else None

@@ -1,0 +1,256 @@
+"""Text to `Graph`: everything that can be said about a graph.yaml without looking at the graph as a whole.
+
+Rules.
+1. All problems are found in one pass and returned; only `load_graph` and `read_agent` raise.
+2. A graph comes out only if there is no error. Warnings never stop it.
+3. The messages for version, ids, name, nodes and start are Loki's, word for word (spec/graph-agents.md 2.2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from sleipnir.errors import AgentNotFound, GraphError, Problem, SleipnirError
+from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
+from sleipnir.graph.model import NODE_TYPES, FunctionNode, Graph, Json, Node, Settings, Variable
+from sleipnir.graph.shape import Shaper, shown
+from sleipnir.graph.source import Document, read
+
+GRAPH_FILE: Final = "graph.yaml"
+CONFIG_FILE: Final = "config.yaml"
+VERSIONS: Final = ("1.0",)
+LATER_TYPES: Final = ("map", "tools", "router", "join", "graph")
+
+CALL = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
+"""A function node's `call`: `file.py:name` or `package.module:name`."""
+
+_ONE_TARGET = "Parallel edges are not supported by this version"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a text says. `graph` is None when `problems` holds an error; problems are in file order."""
+
+    graph: Graph | None
+    problems: tuple[Problem, ...]
+    positions: Positions
+
+
+@dataclass(frozen=True)
+class AgentFolder:
+    """A folder that defines an agent. The folder's name is the agent's identity, whatever `name:` says."""
+
+    name: str
+    path: Path
+    kind: Literal["graph", "config"]
+
+    @property
+    def file(self) -> Path:
+        """The file that defines the agent."""
+        return self.path / (GRAPH_FILE if self.kind == "graph" else CONFIG_FILE)
+
+
+def parse(text: str, file: str) -> Loaded:
+    """Everything that `text` says. `file` is what problems call it. Never raises, whatever the text."""
+    document = read(text, file)
+    findings = Findings(file, document.positions, document.problems)
+    graph = _GraphReader(document, findings).graph() if document.readable else None
+    if findings.has_errors:
+        graph = None
+    return Loaded(graph, tuple(in_file_order(findings.problems)), document.positions)
+
+
+def load_graph(text: str, file: str, agent: str) -> Graph:
+    """The graph of a text that was checked before. Warnings are dropped; errors raise GraphError naming each."""
+    loaded = parse(text, file)
+    if loaded.graph is not None:
+        return loaded.graph
+    errors = "".join(f"\n  {problem}" for problem in loaded.problems if problem.level == "error")
+    raise GraphError(f"Failed to load graph.yaml for agent '{agent}'{errors}", loaded.problems)
+
+
+def load_file(path: Path) -> Loaded:
+    """The graph in a file, or in an agent folder. A file that cannot be read is a problem, not an exception."""
+    try:
+        file = _graph_file(path)
+        text = file.read_text(encoding="utf-8")
+    except SleipnirError as error:
+        return _failed(str(error), path)
+    except OSError as error:
+        return _failed(f"Failed to read graph file at '{file}': {error.strerror}", file)
+    except UnicodeDecodeError as error:
+        return _failed(f"Failed to read graph file at '{file}': byte {error.start} is not UTF-8", file)
+    return parse(text, str(file))
+
+
+def read_agent(folder: Path) -> AgentFolder:
+    """What kind of agent a folder holds. Raises GraphError when it has both files, AgentNotFound when it has none."""
+    name = folder.resolve().name
+    has_config, has_graph = (folder / CONFIG_FILE).is_file(), (folder / GRAPH_FILE).is_file()
+    if has_config and has_graph:
+        message = (
+            f"Agent '{name}' has both config.yaml and graph.yaml. A graph agent is defined by graph.yaml alone; "
+            "a normal agent by config.yaml alone. Remove one of the two files."
+        )
+        raise GraphError(message, [Problem("error", message, str(folder))])
+    if not has_config and not has_graph:
+        raise AgentNotFound(f"Agent '{name}' has neither a config.yaml nor a graph.yaml at '{folder}'")
+    return AgentFolder(name, folder, "graph" if has_graph else "config")
+
+
+def _graph_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    agent = read_agent(path)
+    if agent.kind == "config":
+        message = f"Agent '{agent.name}' is defined by config.yaml; this version runs agents with a graph.yaml only"
+        raise GraphError(message)
+    return agent.file
+
+
+def _failed(message: str, path: Path) -> Loaded:
+    return Loaded(None, (Problem("error", message, str(path)),), {})
+
+
+class _GraphReader:
+    """Reads one document, top down. Each part that cannot be built is None, and its problems are in the findings."""
+
+    def __init__(self, document: Document, findings: Findings) -> None:
+        self._data = document.data
+        self._findings = findings
+        self._shaper = Shaper(document, findings)
+
+    def graph(self) -> Graph | None:
+        if not isinstance(self._data, dict):
+            message = f"a graph must be a mapping of keys, got {shown(self._data)}"
+            self._findings.error((), message, "Start with `name:`, `start:` and `nodes:`.")
+            return None
+        self._refuse_reducers(self._data.get("reducers"))
+        values = self._shaper.fields(Graph, self._graph_keys(), ())
+        self._check_version(values)
+        self._check_name_and_nodes(values)
+        self._check_start(values)
+        for key, part in (("nodes", self._nodes), ("settings", self._settings), ("variables", self._variables)):
+            if key in values:
+                values[key] = part(values[key])
+        return self._shaper.build(Graph, {key: value for key, value in values.items() if value is not None}, ())
+
+    def _graph_keys(self) -> dict[str, Json]:
+        """The top-level entries that Graph knows or may warn of. `nodes:` without a value is a graph without nodes."""
+        data = {key: value for key, value in self._data.items() if key != "reducers"}
+        return data | ({"nodes": {}} if "nodes" in data and data["nodes"] is None else {})
+
+    def _refuse_reducers(self, reducers: Json) -> None:
+        if reducers:
+            self._findings.error(("reducers",), f"{_ONE_TARGET}, so there is nothing to reduce", "Remove `reducers:`.")
+
+    def _check_version(self, values: Mapping[str, Json]) -> None:
+        version = values.get("version", VERSIONS[0])
+        if isinstance(version, str) and version not in VERSIONS:
+            message = f"Unsupported graph schema version '{version}'. Supported versions: {', '.join(VERSIONS)}"
+            self._findings.error(("version",), message)
+
+    def _check_name_and_nodes(self, values: Mapping[str, Json]) -> None:
+        name = values.get("name")
+        if isinstance(name, str) and not name.strip():
+            self._findings.error(("name",), "Graph must have a non-empty 'name' field")
+        if values.get("nodes") == {}:
+            self._findings.error(("nodes",), f"Graph '{name or ''}' has no nodes defined")
+
+    def _check_start(self, values: Mapping[str, Json]) -> None:
+        start, nodes = values.get("start"), values.get("nodes")
+        if not isinstance(start, str) or not isinstance(nodes, dict) or not nodes or start in nodes:
+            return
+        available = ", ".join(nodes)
+        message = f"Start node '{start}' not found in graph '{values.get('name', '')}'. Available nodes: {available}"
+        self._findings.error(("start",), message, suggestion(start, nodes, "nodes"))
+
+    def _settings(self, data: Json) -> Any:
+        return self._section(Settings, data, ("settings",))
+
+    def _variables(self, data: Json) -> Json:
+        if not isinstance(data, list):
+            return data
+        read = [self._section(Variable, item, ("variables", index)) for index, item in enumerate(data)]
+        return [variable for variable in read if variable is not None]
+
+    def _section(self, model: type[Any], data: Json, path: KeyPath) -> Any:
+        if not isinstance(data, dict):
+            self._findings.error(path, f"'{path[0]}' must hold {_SECTIONS[path[0]]}, got {shown(data)}")
+            return None
+        return self._shaper.build(model, self._shaper.fields(model, data, path), path)
+
+    def _nodes(self, nodes: Json) -> Json:
+        if not isinstance(nodes, dict):
+            return nodes
+        read = {key: self._node(key, data, ("nodes", key)) for key, data in nodes.items()}
+        return {key: node for key, node in read.items() if node is not None}
+
+    def _node(self, key: str, data: Json, path: KeyPath) -> Node | None:
+        if not isinstance(data, dict):
+            self._findings.error(path, f"a node must be a mapping that holds a type, got {shown(data)}", _VALID_TYPES)
+            return None
+        model = self._model(data.get("type"), path)
+        if model is None:
+            self._check_id(key, data.get("id"), path)
+            return None
+        values = self._shaper.fields(model, {name: value for name, value in data.items() if name != "type"}, path)
+        self._check_id(key, values.get("id"), path)
+        values["id"] = key
+        if "next" in values:
+            values["next"] = self._one_target(values["next"], (*path, "next"))
+        node = self._shaper.build(model, values, path)
+        if isinstance(node, FunctionNode):
+            self._check_call(node, path)
+        return node
+
+    def _model(self, kind: Json, path: KeyPath) -> type[Node] | None:
+        if kind is None:
+            self._findings.error(path, "missing field `type`", _VALID_TYPES)
+        elif not isinstance(kind, str):
+            self._findings.error(
+                (*path, "type"), f"'type' must be the name of a node type, got {shown(kind)}", _VALID_TYPES
+            )
+        elif kind in NODE_TYPES:
+            return NODE_TYPES[kind]
+        elif kind in LATER_TYPES:
+            self._findings.error(
+                (*path, "type"), f"node type '{kind}' is not supported by this version yet", _VALID_TYPES
+            )
+        else:
+            hint = suggestion(kind, NODE_TYPES, "valid node types")
+            hint = _VALID_TYPES if hint is None or hint.startswith("The") else f"{hint} {_VALID_TYPES}"
+            self._findings.error((*path, "type"), f"unknown node type '{kind}'", hint)
+        return None
+
+    def _check_id(self, key: str, given: Json, path: KeyPath) -> None:
+        if given not in (None, "", key):
+            message = f"Node ID mismatch: key '{key}' does not match node.id '{given}'"
+            self._findings.error((*path, "id"), message, "Leave `id` out: the key is the id.")
+
+    def _one_target(self, target: Json, path: KeyPath) -> Json:
+        """The target of a plain edge; None after refusing anything else."""
+        if isinstance(target, list) and len(target) == 1:
+            target = target[0]
+        if isinstance(target, str):
+            return target
+        if isinstance(target, list) and target:
+            hint = "Name one node; run the others one after the other."
+            self._findings.error(path, f"{_ONE_TARGET}: 'next' names {len(target)} nodes", hint)
+        else:
+            given = "an empty list" if target == [] else shown(target)
+            self._findings.error(path, f"'next' must name a node, got {given}")
+        return None
+
+    def _check_call(self, node: FunctionNode, path: KeyPath) -> None:
+        if CALL.fullmatch(node.call) is None:
+            hint = "Write `file.py:name` or `package.module:name`."
+            self._findings.error((*path, "call"), f"'{node.call}' does not name a function", hint)
+
+
+_VALID_TYPES = f"Valid node types: {', '.join(NODE_TYPES)}."
+_SECTIONS: Mapping[str | int, str] = {"settings": "a mapping", "variables": "mappings with a name and a description"}

@@ -1,0 +1,219 @@
+"""One mapping of the file against one dataclass of the model: what is missing, unknown or of the wrong kind.
+
+The dataclass is the only definition: names, types and defaults are read from it. Rules (spec/graph-agents.md 2.1, 2.2):
+1. An unknown key is ignored with a warning; null means that the key is absent.
+2. Where text is expected, another scalar becomes the text it was written as: with a warning inside nodes.
+3. Nothing else is converted: '5' is no number and 5.0 is no whole number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from sleipnir.graph.findings import Findings, KeyPath, suggestion
+from sleipnir.graph.model import NODE_TYPES, Graph, Json, Settings, Variable
+from sleipnir.graph.source import Document
+
+T = TypeVar("T")
+
+Holds: TypeAlias = Literal["text", "texts", "text or texts", "text map", "other"]
+
+_NEWER = "It is a key of newer Loki releases, and this version does not act on it."
+_DERIVED = "Whether an agent may start others is derived: it may when its graph has an agent node."
+_SKILLS = "Skills are part of newer Loki releases, and this version has none."
+
+IGNORED: Mapping[str, str] = {
+    "reasoning_effort": _NEWER,
+    "skills_enabled": _SKILLS,
+    "enabled_skills": _SKILLS,
+    "inject_skill_instructions": _SKILLS,
+    "skill_instructions": _SKILLS,
+    "can_spawn_agents": _DERIVED,
+    "max_concurrent_agents": _NEWER,
+    "max_agent_depth": _NEWER,
+    "max_concurrent_jobs": _NEWER,
+    "mcp_tools": "Name the servers under mcp_servers, and list mcp:<server> in the tools of a node.",
+}
+"""Keys of other Loki releases, and why they do nothing here."""
+
+IGNORED_AT_TOP: Mapping[str, str] = {"documents": "Knowledge belongs to a node: list it in a node of type rag."}
+
+_MUST: Mapping[str, str] = {
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "greater_than_equal": "must not be negative",
+    "less_than_equal": "must be at most 2**53 - 1",
+}
+
+
+def _declared(model: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(model)}
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _holds(hint: Any) -> Holds:
+    alternatives = get_args(hint) if type(None) in get_args(hint) else (hint,)
+    if str in alternatives:
+        return "text or texts" if list[str] in alternatives else "text"
+    if list[str] in alternatives:
+        return "texts"
+    return "text map" if dict[str, str] in alternatives else "other"
+
+
+def _fields(model: type[Any]) -> dict[str, Holds]:
+    hints = get_type_hints(model)
+    return {name: _holds(hints[name]) for name in _declared(model)}
+
+
+FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
+    model: _fields(model) for model in (Graph, Settings, Variable, *NODE_TYPES.values())
+}
+"""The keys of every mapping that a graph.yaml may hold, and what kind of value each has."""
+
+
+class Shaper:
+    """Shapes the mappings of one document; everything it has to say goes into `findings`."""
+
+    def __init__(self, document: Document, findings: Findings) -> None:
+        self._texts = document.texts
+        self._findings = findings
+
+    def fields(self, model: type[Any], data: Mapping[str, Json], path: KeyPath) -> dict[str, Json]:
+        """The entries of `data` that are fields of `model` and not null, with scalars turned into text where due."""
+        kinds = FIELDS[model]
+        found: dict[str, Json] = {}
+        for key, value in data.items():
+            if key not in kinds:
+                self._unknown(model, key, path)
+            elif value is not None:
+                found[key] = self._as_text(kinds[key], value, (*path, key))
+        return found
+
+    def build(self, model: type[T], values: Mapping[str, Json], path: KeyPath) -> T | None:
+        """The instance, or None after saying what is wrong with `values`."""
+        before = len(self._findings.problems)
+        for key, value in values.items():
+            self._refuse_infinite(value, (*path, key))
+        if len(self._findings.problems) > before:
+            return None
+        try:
+            built: T = _adapter(model).validate_python(values)
+            return built
+        except ValidationError as error:
+            for detail in error.errors(include_url=False, include_context=False):
+                self._refused(model, detail["type"], (*path, *detail["loc"]), detail["input"])
+            return None
+
+    def _unknown(self, model: type[Any], key: str, path: KeyPath) -> None:
+        reasons = IGNORED if path else {**IGNORED, **IGNORED_AT_TOP}
+        if key in reasons:
+            self._findings.warning((*path, key), f"'{key}' is ignored", reasons[key])
+            return
+        owners = [kind for kind, other in NODE_TYPES.items() if key in FIELDS[other]]
+        if model in NODE_TYPES.values() and owners:
+            hint = f"It belongs to nodes of type {', '.join(owners)}."
+            self._findings.warning((*path, key), f"'{key}' has no effect on {_titled(model)}", hint)
+            return
+        known = [name for name in FIELDS[model] if name != "id"]
+        self._findings.warning((*path, key), f"unknown key '{key}' is ignored", suggestion(key, known, "keys here"))
+
+    def _as_text(self, holds: Holds, value: Json, path: KeyPath) -> Json:
+        if holds in ("texts", "text or texts") and isinstance(value, list):
+            return [self._spelled(item, (*path, index)) for index, item in enumerate(value)]
+        if holds == "text map" and isinstance(value, dict):
+            return {key: self._spelled(item, (*path, key)) for key, item in value.items()}
+        return self._spelled(value, path) if holds in ("text", "text or texts") else value
+
+    def _spelled(self, value: Json, path: KeyPath) -> Json:
+        if not isinstance(value, bool | int | float):
+            return value
+        text = self._texts[path]
+        if path[0] == "nodes":
+            hint = f'Put it in quotes: "{text}".'
+            self._findings.warning(path, f"'{_label(path)}' is not text; it is read as '{text}'", hint)
+        return text
+
+    def _refuse_infinite(self, value: Json, path: KeyPath) -> None:
+        for place, number in _floats(value, path):
+            if not math.isfinite(number):
+                self._findings.error(place, f"'{_label(place)}' must be a finite number, got {self._texts[place]}")
+
+    def _refused(self, model: type[Any], kind: str, path: KeyPath, value: Json) -> None:
+        if kind == "missing":
+            required = [name for name, field in _declared(model).items() if _is_required(field)]
+            needs = f"{_titled(model)} needs: {', '.join(required)}."
+            self._findings.error(path, f"missing field `{path[-1]}`", needs[0].upper() + needs[1:])
+            return
+        message = f"'{_label(path)}' {_MUST.get(kind, 'is not valid')}, got {shown(value)}"
+        self._findings.error(path, message, _way_out(kind, value))
+
+
+def _way_out(kind: str, value: Json) -> str | None:
+    if kind == "list_type":
+        return "Write `[a, b]`, or lines that start with `- `."
+    if kind == "string_type" and isinstance(value, dict):
+        return 'Text that starts with a brace needs quotes: "{{name}}".'
+    return None
+
+
+def shown(value: Json) -> str:
+    """A value in a message: short, and by its kind where it is not a scalar."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f"the text {value[:40] + '...' if len(value) > 40 else value!r}"
+        case list():
+            return "a list"
+        case dict():
+            return "a mapping"
+        case _:
+            return str(value)
+
+
+def _adapter(model: type[Any]) -> TypeAdapter[Any]:
+    if model not in _ADAPTERS:
+        _ADAPTERS[model] = TypeAdapter(model)
+    return _ADAPTERS[model]
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # built on first use: a graph rarely has every node type
+
+
+def _titled(model: type[Any]) -> str:
+    """How a message calls an instance: `an llm node`, `a variable`."""
+    kind = getattr(model, "kind", None)
+    name = f"{kind} node" if kind else model.__name__.lower()
+    return f"{'an' if name[0] in 'aeiou' or name.startswith('llm') else 'a'} {name}"
+
+
+def _label(path: KeyPath) -> str:
+    """A path within its node or file, as a reader writes it: `options[0]`, `routes.yes`."""
+    parts = path[2:] if path[0] == "nodes" and len(path) > 2 else path
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
+
+
+def _floats(value: Json, path: KeyPath) -> Iterator[tuple[KeyPath, float]]:
+    if isinstance(value, float):
+        yield path, value
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _floats(item, (*path, index))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _floats(item, (*path, key))
