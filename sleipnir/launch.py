@@ -10,13 +10,13 @@ exec in a process that may hold other threads' locks.
 import ctypes
 import os
 import resource
-import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+SIGKILL = 9  # not from the signal module: it imports enum, a third of what a start through here costs
 
 
-def command(argv: list[str], *, signum: int = signal.SIGKILL) -> list[str]:
+def command(argv: list[str], *, signum: int = SIGKILL) -> list[str]:
     """The argument vector that starts `argv` tied to the calling process."""
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(int(signum)), "--", *argv]
 

@@ -1,0 +1,83 @@
+"""What scripts and functions hand back: one JSON object of new state, with an optional `_next`.
+
+Rules. Only a string `_next` routes; any other is dropped without a word, and `_next` is never stored.
+state_updates see the new keys. A failure merges nothing and runs no state_updates; it leaves `_error`
+(`{"node", "message"}`) and `last_error` in the state, so that the node it is routed to can react.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import FunctionNode, ScriptNode
+from sleipnir.graph.template import apply_updates
+from sleipnir.messages import VisitResult
+from sleipnir_workers.node import Visit
+
+NEXT = "_next"
+
+
+def success(node: ScriptNode | FunctionNode, visit: Visit, output: Mapping[str, Any], *, what: str) -> VisitResult:
+    """The result of a body that returned `output`. `what` names the body in the narration ("script")."""
+    merged = {key: value for key, value in output.items() if key != NEXT}
+    target = output.get(NEXT)
+    chosen = target if isinstance(target, str) else None
+    updates = apply_updates(node.state_updates, {**visit.state, **merged})
+    notes = [f"running {what} '{_body_of(node)}'"]
+    if merged:
+        notes.append(f"merged: {', '.join(merged)}")
+    if chosen is not None:
+        notes.append(f"{what} set _next = '{chosen}'")
+    return VisitResult(ok=True, delta={**merged, **updates}, next=chosen, notes=tuple(notes))
+
+
+def failure(node: ScriptNode | FunctionNode, error: NodeFailed, *, what: str) -> VisitResult:
+    """The result of a body that failed."""
+    message = str(error)
+    return VisitResult(
+        ok=False,
+        delta={"_error": {"node": node.id, "message": message}, "last_error": message},
+        error=message,
+        error_kind=error.kind,
+        notes=(f"running {what} '{_body_of(node)}'",),
+    )
+
+
+def first_not_json(output: Mapping[Any, Any]) -> str | None:
+    """What keeps `output` from being JSON, as "key 'a.b[0]' is ...": the first finding, or None."""
+    return next(_not_json(output, "", frozenset()), None)
+
+
+def _not_json(value: Any, path: str, around: frozenset[int]) -> Iterator[str]:
+    if value is None or isinstance(value, str | bool | int):
+        return
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            yield f"key '{path}' is {_NOT_FINITE[str(value)]}, which JSON cannot hold; use null or a number"
+        return
+    if not isinstance(value, dict | list | tuple):
+        yield f"key '{path}' is a {type(value).__qualname__}, which is not JSON"
+        return
+    if id(value) in around:
+        yield f"key '{path}' contains itself"
+        return
+    around |= {id(value)}
+    if isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _not_json(item, f"{path}[{index}]", around)
+        return
+    for key, item in value.items():
+        inner = f"{path}.{key}" if path else str(key)
+        if not isinstance(key, str):
+            yield f"key '{inner}' is named by a {type(key).__qualname__}; names must be strings"
+        yield from _not_json(item, inner, around)
+
+
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _body_of(node: ScriptNode | FunctionNode) -> str:
+    return node.script if isinstance(node, ScriptNode) else node.call

@@ -1,0 +1,244 @@
+"""The script node: a file of the agent's folder gets the state as JSON and prints one JSON object.
+
+Rules (spec 2.7.2). The extension chooses the interpreter. The state is in GRAPH_STATE, or, above 32 KiB,
+in the file that GRAPH_STATE_FILE names; never in both. stdout must be the object and nothing else;
+stderr is for logs. A script sees a clean environment (sandbox.KEPT and what is declared here), and
+everything it started is dead when the visit ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import Json, ScriptNode
+from sleipnir.messages import VisitResult
+from sleipnir_workers import output, sandbox
+from sleipnir_workers.agent_files import agent_file
+from sleipnir_workers.host import Host, here
+from sleipnir_workers.node import Visit, executor
+
+INLINE_STATE_BYTES = 32 * 1024  # Loki's limit; the kernel's for one variable is 128 KiB
+
+INTERPRETERS: Mapping[str, tuple[str, ...]] = {
+    "sh": ("bash",),
+    "py": ("python3",),
+    "ts": ("npx", "tsx"),
+}
+
+
+@executor("script")
+def run_script(node: ScriptNode, visit: Visit, host: Host | None = None) -> VisitResult:
+    """Run the node's script. `host` None means this process's. Raises VisitLost, nothing else."""
+    try:
+        found = _run(node, visit, host or here())
+    except NodeFailed as error:
+        return output.failure(node, error, what="script")
+    return output.success(node, visit, found, what="script")
+
+
+def command_for(path: Path, name: str) -> list[str]:
+    """The argument vector that runs the script at `path`; `name` is what the graph calls it.
+
+    Raises NodeFailed (`extension`).
+    """
+    extension = path.suffix.removeprefix(".")
+    if not extension:
+        raise NodeFailed(f"Script has no file extension: '{name}'; name it .sh, .py or .ts", "extension")
+    if extension not in INTERPRETERS:
+        raise NodeFailed(
+            f"Unsupported script extension '.{extension}' for '{name}'; use one of .sh, .py, .ts", "extension"
+        )
+    return [*INTERPRETERS[extension], str(path)]
+
+
+def _run(node: ScriptNode, visit: Visit, host: Host) -> dict[str, Json]:
+    argv = command_for(agent_file(visit.folder, node.script, what="Script"), node.script)
+    env = environment(visit, host)
+    _need_interpreter(node, argv[0], env["PATH"])
+    limit = host.settings.max_output_bytes
+    with _state_variables(visit.state) as state:
+        try:
+            outcome = sandbox.run(
+                argv,
+                env={**env, **state},
+                cwd=_working_directory(visit),
+                timeout_s=node.timeout,
+                lost=visit.lost,
+                max_stdout_bytes=limit,
+            )
+        except (OSError, ValueError) as error:  # ValueError: a NUL in a variable
+            raise NodeFailed(f"Failed to spawn script process for '{node.script}': {error}", "spawn") from error
+    _raise_for_end(node, outcome, limit)
+    return _parse(node, outcome.stdout)
+
+
+def environment(visit: Visit, host: Host) -> dict[str, str]:
+    """What the script of this visit sees, apart from the state (spec 3.7)."""
+    env = {**_env_file(host, visit.agent), **sandbox.clean_environment(host.env)}
+    for name in ("GRAPH_STATE", "GRAPH_STATE_FILE"):
+        env.pop(name, None)
+    config, folder = host.config_dir, str(visit.folder)
+    bin_dir = str(config / "functions" / "bin")
+    env |= {
+        "PATH": os.pathsep.join([bin_dir, env.get("PATH") or os.defpath]),
+        "LLM_ROOT_DIR": str(config),
+        "LLM_PROMPT_UTILS_FILE": str(config / "functions" / "utils" / "prompt-utils.sh"),
+        "LLM_AGENT_NAME": visit.agent,
+        "LLM_AGENT_ROOT_DIR": folder,
+        "LLM_AGENT_DATA_DIR": folder,
+        "CLICOLOR_FORCE": "1",
+        "FORCE_COLOR": "1",
+        # The folder belongs to every visit of this bundle: importing a neighbour must not write into it.
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "GRAPH_RUN_ID": visit.run,
+        "GRAPH_NODE_ID": visit.node.id,
+        "GRAPH_VISIT": f"{visit.run}/{visit.seq}",
+    }
+    if visit.caller_dir is not None:
+        env["GRAPH_CALLER_DIR"] = str(visit.caller_dir)
+    return env | _agent_variables(visit)
+
+
+def _agent_variables(visit: Visit) -> dict[str, str]:
+    defaults = {item.name: item.default for item in visit.graph.variables if item.default is not None}
+    values = {**defaults, **visit.variables}
+    return {f"LLM_AGENT_VAR_{name.upper().replace('-', '_')}": value for name, value in values.items()}
+
+
+def _env_file(host: Host, agent: str) -> dict[str, str]:
+    path = host.agent_env_file(agent)
+    return {} if path is None else parse_env_file(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def parse_env_file(text: str) -> dict[str, str]:
+    """KEY=VALUE lines; blank lines and lines that start with # are skipped, one pair of quotes is stripped."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        name, value = name.strip(), value.strip()
+        if not equals or not name or name.startswith("#"):
+            continue
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        found[name] = value
+    return found
+
+
+def _need_interpreter(node: ScriptNode, program: str, path: str) -> None:
+    if shutil.which(program, path=path) is None:
+        raise NodeFailed(
+            f"Failed to spawn script process for '{node.script}': {program} is not installed on this worker "
+            f"(not found on PATH)",
+            "spawn",
+        )
+
+
+def _working_directory(visit: Visit) -> Path:
+    return visit.cwd if visit.cwd is not None and visit.cwd.is_dir() else visit.folder
+
+
+@contextlib.contextmanager
+def _state_variables(state: Mapping[str, Json]) -> Iterator[dict[str, str]]:
+    """GRAPH_STATE or GRAPH_STATE_FILE; the file exists while the block runs, readable by this user only."""
+    text = _compact(state)
+    if len(text.encode()) <= INLINE_STATE_BYTES:
+        yield {"GRAPH_STATE": text}
+        return
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="graph-state-", suffix=".json") as file:
+        file.write(text)
+        file.flush()
+        yield {"GRAPH_STATE_FILE": file.name}
+
+
+def _compact(state: Mapping[str, Json]) -> str:
+    text = json.dumps(dict(state), ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON allows only as an escape
+        return json.dumps(dict(state), separators=(",", ":"))
+    return text
+
+
+def _raise_for_end(node: ScriptNode, outcome: sandbox.Outcome, limit: int) -> None:
+    """Raise NodeFailed unless the script ended with exit code 0 in time."""
+    stderr = outcome.stderr.strip()
+    detail = f":\n{stderr}" if stderr else ""
+    match outcome.reason:
+        case "timeout":
+            raise NodeFailed(f"Script '{node.script}' timed out after {node.timeout}s", "timeout")
+        case "stdout_limit":
+            raise NodeFailed(
+                f"Script '{node.script}' was killed: it printed more than {limit} bytes to stdout; "
+                f"write large data to a file and print its path (SLEIPNIR_MAX_OUTPUT_BYTES is the limit)",
+                "output_size",
+            )
+        case "exited":
+            pass
+    if outcome.signal is not None:
+        raise NodeFailed(f"Script '{node.script}' failed: killed by {_signal_name(outcome.signal)}{detail}", "signal")
+    if outcome.code != 0:
+        raise NodeFailed(f"Script '{node.script}' failed with exit code {outcome.code}{detail}", "exit")
+
+
+def _signal_name(signum: int) -> str:
+    try:
+        return f"signal {signum} ({signal.Signals(signum).name})"
+    except ValueError:  # real-time signals have no name
+        return f"signal {signum}"
+
+
+def _parse(node: ScriptNode, stdout: bytes) -> dict[str, Json]:
+    """The object on stdout. Raises NodeFailed (`output`) saying what is there instead."""
+    if not stdout.strip():
+        raise NodeFailed(
+            f"Script '{node.script}' produced no output (scripts must emit a single JSON object on stdout)", "output"
+        )
+    try:
+        return _object(stdout)
+    except _BadOutput as error:
+        raise NodeFailed(f"Failed to merge output from script '{node.script}': {error}", "output") from error
+
+
+class _BadOutput(Exception):
+    """What is wrong with a script's stdout."""
+
+
+def _object(stdout: bytes) -> dict[str, Json]:
+    try:
+        text = stdout.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _BadOutput(f"Script output must be valid JSON: byte {error.start + 1} is not UTF-8") from None
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _BadOutput(f"Script output must be valid JSON: {_hint(text, error)}") from None
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, brackets without end
+        raise _BadOutput(f"Script output must be valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _BadOutput("Script output must be a JSON object, not array or primitive")
+    if problem := output.first_not_json(value):
+        raise _BadOutput(f"Script output must be valid JSON: {problem}")
+    return value
+
+
+def _hint(text: str, error: json.JSONDecodeError) -> str:
+    """Where the JSON breaks; a stray log line, the usual reason, is quoted."""
+    lines = text.split("\n")
+    line = lines[error.lineno - 1].strip()
+    if error.lineno == 1 and not line.startswith("{"):
+        return f"stdout line 1 is not JSON: {_quoted(line)}; print logs to stderr"
+    if error.msg == "Extra data":
+        return f"stdout goes on after the JSON, at line {error.lineno}: {_quoted(line)}; print logs to stderr"
+    return f"{error.msg} at line {error.lineno} column {error.colno}: {_quoted(line)}"
+
+
+def _quoted(line: str) -> str:
+    return repr(line if len(line) <= 120 else line[:119] + "…")
