@@ -84,6 +84,10 @@ class Settings(BaseModel):
             name = PREFIX + str(first["loc"][0]).upper()
             raise ConfigError(f"{name}={first['input']!r}: {first['msg']}") from None
 
+    def to_log(self) -> dict[str, Any]:
+        """What a process logs at start: every setting but the addresses, which may hold a password."""
+        return self.model_dump(mode="json", exclude={"redis_url", "broker_url"})
+
     def to_env(self) -> dict[str, str]:
         """The variables that make a child process read these same settings; unset and default values are left out."""
         dumped = self.model_dump(mode="json", exclude_none=True, exclude_unset=True)

@@ -85,6 +85,16 @@ class Runs:
             )
         ]
 
+    def bundles_in_use(self) -> set[str]:
+        """The digests that kept runs are pinned to."""
+        digests: set[str] = set()
+        for partition in range(self._keys.partitions):
+            pipe = self._client.pipeline(transaction=False)
+            for run_id in self._client.zrange(self._keys.of_partition(partition).runs, 0, -1):
+                pipe.hget(self._keys.of_run(run_id).run, "spec")
+            digests |= {json.loads(text)["bundle"] for text in pipe.execute() if text}
+        return digests
+
     def output(self, run_id: str) -> str | None:
         """The result text of a completed run."""
         text: str | None = self._client.get(self._keys.of_run(run_id).output)

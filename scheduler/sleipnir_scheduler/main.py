@@ -1,0 +1,106 @@
+"""Start the services of one scheduler instance and stop them together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from sleipnir.errors import SleipnirError
+from sleipnir.logs import configure
+from sleipnir.settings import Settings
+from sleipnir.store.connect import safe_url
+from sleipnir.store.store import Store
+from sleipnir_scheduler.dispatch import dispatcher
+from sleipnir_scheduler.graphs import Graphs
+from sleipnir_scheduler.services import janitor, outbox, reaper, timers
+from sleipnir_scheduler.services.advance import Advance
+from sleipnir_scheduler.services.loop import run_forever
+from sleipnir_scheduler.services.ownership import Ownership
+
+BLOCK_MS = 500  # how long a quiet inbox is waited on; also how soon a stop and a new partition are noticed
+
+
+def main() -> None:
+    """Read settings, serve until told to stop. Exit code 1 with a message when the store cannot be used."""
+    try:
+        settings = Settings.from_env()
+        configure(settings)
+        store = Store.open(settings, client_name="sleipnir-scheduler")
+    except SleipnirError as error:
+        sys.exit(f"error: {error}")
+    stop = threading.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: stop.set())
+    serve(settings, store, stop)
+
+
+def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
+    """Run all services until `stop`. `advance` has the main thread; the others are threads that mostly wait."""
+    log = structlog.get_logger()
+    instance = f"{socket.gethostname()}:{os.getpid()}"
+    ownership = Ownership(
+        store.partitions,
+        partitions=settings.partitions,
+        instance=instance,
+        ttl_ms=int(settings.owner_ttl_s * 1000),
+    )
+    dispatch = dispatcher(settings, store)
+    advance = Advance(
+        store.partitions, ownership, Graphs(store.bundles.get), dispatch, max_redeliveries=settings.max_redeliveries
+    )
+    log.info("scheduler starts", instance=instance, redis=safe_url(store.url), **settings.to_log())
+    with store.errors():
+        ownership.run_once()
+
+    def announce() -> None:
+        facts = {"partitions": len(ownership.epochs), "host": socket.gethostname(), "pid": os.getpid()}
+        store.fleet.announce_scheduler(instance, facts, store.now_ms())
+
+    def clean() -> None:
+        janitor.run_once(store, ownership.epochs, store.now_ms(), int(settings.retention_s * 1000))
+
+    services: dict[str, tuple[Callable[[], object], float]] = {
+        "ownership": (ownership.run_once, settings.owner_ttl_s / 3),
+        "announce": (announce, 5.0),
+        "reaper": (lambda: reaper.run_once(store.partitions, ownership.epochs, store.now_ms()), 1.0),
+        "timers": (lambda: timers.run_once(store.partitions, ownership.epochs), 0.25),
+        "outbox": (lambda: outbox.run_once(store.partitions, dispatch, ownership.epochs, store.now_ms()), 1.0),
+        "janitor": (clean, 60.0),
+    }
+    threads = [
+        threading.Thread(
+            target=run_forever, args=(name, once), kwargs={"every_s": every_s, "stop": stop, "store": store}, name=name
+        )
+        for name, (once, every_s) in services.items()
+    ]
+    for thread in threads:
+        thread.start()
+    run_forever("advance", partial(_advance, advance, ownership, stop), every_s=0, stop=stop, store=store)
+    for thread in threads:
+        thread.join()
+    _goodbye(store, ownership, log)
+
+
+def _advance(advance: Advance, ownership: Ownership, stop: threading.Event) -> None:
+    if not ownership.epochs:
+        stop.wait(0.2)  # a standby: nothing to read until a partition is ours
+        return
+    advance.run_once(BLOCK_MS)
+
+
+def _goodbye(store: Store, ownership: Ownership, log: structlog.stdlib.BoundLogger) -> None:
+    try:
+        with store.errors():
+            ownership.give_back()
+            store.fleet.leave(scheduler=ownership.instance)
+        log.info("scheduler stopped")
+    except SleipnirError as error:
+        log.warning("scheduler stopped without giving its partitions back", error=str(error))
+    store.close()

@@ -1,0 +1,143 @@
+"""Apply what happened: inbox entries in, commits out, visits published. Without it no run moves.
+
+One round reads a batch, then repeats: take the first unapplied entry of every run, plan it, commit all of them in one
+round trip, publish the new visits in another. A refused commit means that our view of the run was old: drop the view;
+the entry is still in the inbox. A death anywhere loses nothing: an entry is deleted by the commit that applies it, and
+an unpublished visit is in the outbox.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import structlog
+
+from sleipnir.errors import BundleError, GraphError
+from sleipnir.messages import VisitCall
+from sleipnir.runs import Notice, RunView, Transition, Unreadable
+from sleipnir.store.partitions import Commit, Entry, Partitions, call_of
+from sleipnir_scheduler.dispatch import Dispatcher
+from sleipnir_scheduler.graphs import Graphs
+from sleipnir_scheduler.planner.plan import Ignore, Known, NeedState, fail, plan
+from sleipnir_scheduler.services.ownership import Ownership
+
+BATCH = 200  # entries per partition and read
+VIEWS_KEPT = 20_000  # a view is about 1 kB
+
+
+class Advance:
+    """The one writer of the runs in the partitions that this instance owns."""
+
+    def __init__(
+        self,
+        store: Partitions,
+        ownership: Ownership,
+        graphs: Graphs,
+        dispatcher: Dispatcher,
+        *,
+        max_redeliveries: int,
+    ) -> None:
+        self._store, self._ownership, self._graphs, self._dispatcher = store, ownership, graphs, dispatcher
+        self._max_redeliveries = max_redeliveries
+        self._views: OrderedDict[str, RunView] = OrderedDict()
+        self._log = structlog.get_logger().bind(service="advance")
+
+    def run_once(self, block_ms: int | None = None) -> int:
+        """Apply what is in the inboxes; waits up to `block_ms` for the first entry. Returns how many were applied."""
+        epochs = self._ownership.epochs
+        entries = self._store.read(epochs.keys(), limit=BATCH, block_ms=block_ms)
+        by_run: dict[str, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            if isinstance(entry.event, Unreadable):
+                self._log.warning("inbox entry of a newer release is left alone", entry=entry.id, type=entry.event.type)
+            else:
+                by_run[entry.run].append(entry)
+        applied = 0
+        while by_run:
+            applied += self._round([queue.pop(0) for queue in by_run.values()], by_run, epochs)
+            by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
+        return applied
+
+    def _round(self, entries: list[Entry], by_run: Mapping[str, list[Entry]], epochs: Mapping[int, int]) -> int:
+        """One entry per run: plan, commit, publish. Returns how many entries are done with."""
+        self._load_views({entry.run for entry in entries})
+        commits, drops = self._plan_all(entries)
+        self._store.discard(drops)
+        outcomes = self._store.commit(commits, epochs)
+        published: list[tuple[VisitCall, str]] = []
+        done = len(drops)
+        for commit, outcome in zip(commits, outcomes, strict=True):
+            if outcome == 1:
+                done += 1
+                published += self._applied(commit)
+                continue
+            self._views.pop(commit.run.id, None)
+            by_run[commit.run.id].clear()  # later entries of this run were meant for a view that is gone
+            if outcome == -1:
+                self._ownership.lost(commit.entry.partition)
+        self._dispatcher.publish(published)
+        return done
+
+    def _applied(self, commit: Commit) -> Iterable[tuple[VisitCall, str]]:
+        run, transition = commit.run, commit.transition
+        after = transition.apply(run)
+        if after.is_final:
+            self._views.pop(run.id, None)
+            self._log.info("run ended", run=run.id, agent=run.spec.agent, status=after.status, error=transition.error)
+        else:
+            self._views[run.id] = after
+        for visit in transition.dispatches:
+            self._log.debug("visit queued", run=run.id, node=visit.node, seq=visit.seq, attempt=visit.attempt)
+            yield call_of(run.id, run.spec, visit), str(visit.queue)
+
+    def _load_views(self, run_ids: set[str]) -> None:
+        missing = [run_id for run_id in run_ids if run_id not in self._views]
+        self._views.update(self._store.load(missing))
+        while len(self._views) > VIEWS_KEPT + len(run_ids):
+            self._views.popitem(last=False)
+
+    def _plan_all(self, entries: list[Entry]) -> tuple[list[Commit], list[tuple[Entry, str, Mapping[str, Any]]]]:
+        """Plan every entry; values of state are fetched for all that need some, in one round trip, and planned again."""
+        commits: list[Commit] = []
+        drops: list[tuple[Entry, str, Mapping[str, Any]]] = []
+        known: dict[str, Known] = {}
+        todo = entries
+        while todo:
+            needs: list[tuple[Entry, frozenset[str]]] = []
+            for entry in todo:
+                outcome = self._plan(entry, known.get(entry.id, Known()))
+                if isinstance(outcome, Transition):
+                    commits.append(Commit(entry, self._views[entry.run], outcome))
+                elif isinstance(outcome, NeedState):
+                    needs.append((entry, outcome.keys))
+                else:
+                    drops.append((entry, *_dropped(outcome.notice)))
+            states = self._store.read_state(needs) if needs else []
+            for (entry, keys), values in zip(needs, states, strict=True):
+                known[entry.id] = Known(keys, values)
+            todo = [entry for entry, _ in needs]
+        return commits, drops
+
+    def _plan(self, entry: Entry, known: Known) -> Transition | NeedState | Ignore:
+        run = self._views.get(entry.run)
+        if run is None:
+            return Ignore("the run has expired")
+        try:
+            graph = self._graphs.get(run.spec.bundle, run.spec.agent)
+            return plan(graph, run, entry.event, entry.at_ms, known, max_redeliveries=self._max_redeliveries)
+        except (BundleError, GraphError) as error:
+            return _failed(run, entry, str(error))
+        except Exception as error:
+            # A bug of ours must end in a visible failure of this run, not in a scheduler that spins on one entry.
+            self._log.exception("planning failed", run=entry.run, event=repr(entry.event))
+            return _failed(run, entry, f"internal error: {type(error).__name__}: {error}")
+
+
+def _failed(run: RunView, entry: Entry, message: str) -> Transition | Ignore:
+    return Ignore("the run is over") if run.is_final else fail("graph", run, message, entry.at_ms)
+
+
+def _dropped(notice: Notice | None) -> tuple[str, Mapping[str, Any]]:
+    return (notice.type, notice.data) if notice else ("", {})

@@ -1,0 +1,166 @@
+"""Snapshot an agent folder, and materialise it again by digest.
+
+A bundle is a compressed tar of the folder's files: sorted names, no times, no owners, modes reduced to 644 or 755,
+so that the same content always has the same bytes and the same SHA-256, which names it. Left out: `.env` files and
+other dot-files (they may hold secrets), caches, `sessions/`, `bin/` (Loki regenerates it), and the documents of rag
+nodes, which belong to the knowledge base.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from sleipnir.errors import BundleError
+from sleipnir.graph.load import load_graph
+from sleipnir.graph.model import Graph, RagNode
+
+GRAPH_FILE = "graph.yaml"
+LEFT_OUT = ("__pycache__", "node_modules", "sessions", "bin", ".*", "*.pyc", "*.env")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """`packed` is the archive, `digest` its SHA-256 in hex."""
+
+    digest: str
+    packed: bytes
+
+
+def pack(folder: Path, *, limit_bytes: int, graph: Graph | None = None) -> Bundle:
+    """Pack an agent folder. Raises BundleError when it is too large, or holds a link that leaves it."""
+    files = sorted(_files(folder, _documents(graph)))
+    tar_bytes = io.BytesIO()
+    with tarfile.open(fileobj=tar_bytes, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in files:
+            _add(archive, folder, name)
+    packed = gzip.compress(tar_bytes.getvalue(), compresslevel=6, mtime=0)
+    if len(packed) > limit_bytes:
+        raise BundleError(_too_large(folder, files, len(packed), limit_bytes))
+    return Bundle(hashlib.sha256(packed).hexdigest(), packed)
+
+
+def graph_text(packed: bytes) -> str:
+    """The text of graph.yaml in a bundle. Raises BundleError when there is none."""
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+        try:
+            member = archive.extractfile(GRAPH_FILE)
+        except KeyError:
+            member = None
+        if member is None:
+            raise BundleError(f"the bundle has no {GRAPH_FILE}")
+        return member.read().decode()
+
+
+def unpack(packed: bytes, target: Path) -> None:
+    """Write a bundle's files below `target`, which must not exist; complete or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    staging = Path(tempfile.mkdtemp(prefix=".unpack-", dir=target.parent))
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+            archive.extractall(staging, filter="data")
+        staging.chmod(0o755)
+        staging.rename(target)
+    except OSError as error:
+        shutil.rmtree(staging, ignore_errors=True)
+        if not target.is_dir():  # another worker on this machine was faster: its copy is as good
+            raise BundleError(f"cannot unpack a bundle to {target}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """A bundle ready to run from: its graph, and its folder on this machine."""
+
+    graph: Graph
+    folder: Path
+
+
+class BundleCache:
+    """Bundles by digest, on disk and parsed. `fetch` gets the archive when it is not there yet. Thread-safe."""
+
+    def __init__(self, root: Path, fetch: Callable[[str], bytes | None]) -> None:
+        self._root, self._fetch = root, fetch
+        self._loaded: dict[str, Unpacked] = {}
+        self._lock = threading.Lock()
+
+    def get(self, digest: str, agent: str) -> Unpacked:
+        """Raises BundleError when the bundle is nowhere, GraphError when its graph cannot be read."""
+        known = self._loaded.get(digest)
+        if known is not None:
+            return known
+        with self._lock:
+            if digest not in self._loaded:
+                self._loaded[digest] = self._materialise(digest, agent)
+            return self._loaded[digest]
+
+    def _materialise(self, digest: str, agent: str) -> Unpacked:
+        folder = self._root / digest
+        if not folder.is_dir():
+            packed = self._fetch(digest)
+            if packed is None:
+                raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is not in Redis; was it flushed?")
+            if hashlib.sha256(packed).hexdigest() != digest:
+                raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is damaged: its content has another digest")
+            unpack(packed, folder)
+        file = folder / GRAPH_FILE
+        return Unpacked(load_graph(file.read_text(), GRAPH_FILE, agent), folder)
+
+
+def _files(folder: Path, documents: list[str]) -> Iterator[str]:
+    root = folder.resolve()
+    for current, folders, names in os.walk(root):
+        here = Path(current).relative_to(root)
+        folders[:] = sorted(name for name in folders if not _left_out(here / name, documents))
+        for name in names:
+            if _left_out(here / name, documents):
+                continue
+            path = Path(current) / name
+            if not path.resolve().is_relative_to(root):
+                raise BundleError(f"{path} links to a file outside the agent folder; copy it in, or remove the link")
+            if path.is_file():
+                yield (here / name).as_posix()
+
+
+def _left_out(path: Path, documents: list[str]) -> bool:
+    if any(fnmatch.fnmatch(path.name, pattern) for pattern in LEFT_OUT):
+        return True
+    return any(path.is_relative_to(document) for document in documents)
+
+
+def _documents(graph: Graph | None) -> list[str]:
+    """Relative file and folder sources of rag nodes; URLs and globs match no path and stay harmless."""
+    nodes = graph.nodes.values() if graph else ()
+    sources = [source for node in nodes if isinstance(node, RagNode) for source in node.documents]
+    relative = [str(PurePosixPath(source)) for source in sources if "://" not in source and not source.startswith("/")]
+    return [source for source in relative if source not in ("", ".")]
+
+
+def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
+    path = folder / name
+    try:
+        content = path.read_bytes()
+        executable = os.access(path, os.X_OK)
+    except OSError as error:
+        raise BundleError(f"cannot read {path}: {error.strerror}") from error
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(content), 0o755 if executable else 0o644
+    archive.addfile(info, io.BytesIO(content))
+
+
+def _too_large(folder: Path, files: list[str], size: int, limit: int) -> str:
+    largest = sorted(((folder / name).stat().st_size, name) for name in files)[::-1][:5]
+    listed = "".join(f"\n  {bytes_ / 2**20:8.1f} MiB  {name}" for bytes_, name in largest)
+    return (
+        f"the agent folder {folder} packs to {size / 2**20:.1f} MiB, more than the {limit / 2**20:.0f} MiB of "
+        f"SLEIPNIR_MAX_BUNDLE_BYTES. Move data out of it, or raise the limit. Its largest files:{listed}"
+    )
