@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Graph, Json, Node
 from sleipnir.messages import VisitResult
 
@@ -72,3 +73,11 @@ def executor(kind: str) -> Callable[[E], E]:
         return function
 
     return register
+
+
+def executor_of(kind: str) -> Executor:
+    """The executor of a node type. Raises NodeFailed when this worker has none."""
+    found = EXECUTORS.get(kind)
+    if found is None:
+        raise NodeFailed(f"this worker cannot run {kind} nodes; start one that serves their queue", "no_executor")
+    return found

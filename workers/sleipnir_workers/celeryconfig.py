@@ -1,0 +1,71 @@
+"""Celery's settings, as data. The reasons are measured in docs/celery-settings.md; in short: our leases own retries, so
+the broker only has to carry hints."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from kombu import Queue
+
+from sleipnir.messages import QUEUES
+from sleipnir.settings import Settings
+from sleipnir.store.connect import broker_url, is_redis
+from sleipnir.store.keys import Keys
+
+FLUSH_EVENTS_S = 0.2
+
+
+def celery_config(settings: Settings) -> dict[str, Any]:
+    """The configuration of one worker (or Flower) process."""
+    url = broker_url(settings.broker or "redis://localhost:6379/0")
+    config: dict[str, Any] = {
+        "broker_url": url,
+        "result_backend": None,  # a backend that is down acknowledges tasks and drops their results
+        "task_ignore_result": True,
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "task_queues": [Queue(name) for name in QUEUES],
+        "task_default_queue": "functions",
+        "task_create_missing_queues": True,  # `queue:` on a node may name any queue that a worker serves with -Q
+        "task_repr_maxlevels": 2,
+        "task_acks_late": True,
+        "task_acks_on_failure_or_timeout": True,
+        "task_reject_on_worker_lost": False,  # the reaper owns redelivery
+        "task_send_sent_event": False,
+        "worker_prefetch_multiplier": 1,
+        "worker_send_task_events": True,
+        "worker_enable_remote_control": True,
+        "worker_disable_rate_limits": True,
+        # A fenced duplicate is cheap, a killed node is not.
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+        "worker_max_tasks_per_child": 10_000,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "broker_channel_error_retry": True,
+    }
+    if is_redis(url):
+        config["broker_transport_options"] = _redis_options(settings)
+        config["worker_disable_prefetch"] = True
+    return config
+
+
+def _redis_options(settings: Settings) -> dict[str, Any]:
+    return {
+        "global_keyprefix": Keys(settings.key_prefix).broker_prefix,
+        "client_name": "sleipnir-worker",
+        "priority_steps": [0],
+        "ack_emulation": False,  # leases replace it: half of a worker's work per task
+        "health_check_interval": 15,
+        "socket_timeout": 30,
+        "socket_connect_timeout": 5,
+        "socket_keepalive": True,
+        "socket_keepalive_options": {
+            socket.TCP_KEEPIDLE: 30,
+            socket.TCP_KEEPINTVL: 5,
+            socket.TCP_KEEPCNT: 3,
+        },
+        "body_encoding": "utf-8",
+    }

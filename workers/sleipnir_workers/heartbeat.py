@@ -1,0 +1,74 @@
+"""Keep the leases of running visits, and learn which of them are no longer ours.
+
+One daemon thread per worker process (per pool child in prefork), started with the first visit after a fork. It beats
+for all visits of the process in one round trip. A visit that was cancelled or taken back has lost its lease: its
+`lost` event is set, and the executor stops. If Redis is away, nothing is lost: the beat is repeated, and the lease may
+lapse; then the result of this attempt is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from sleipnir.errors import StoreUnavailable
+from sleipnir.messages import VisitCall
+from sleipnir.store.store import Store
+
+
+class Heartbeat:
+    """`every_s` between beats; `lease_ms` is what each beat grants."""
+
+    def __init__(self, store: Store, *, every_s: float, lease_ms: int) -> None:
+        self._store, self._every_s, self._lease_ms = store, every_s, lease_ms
+        self._running: dict[str, tuple[VisitCall, threading.Event]] = {}
+        self._lock = threading.Lock()
+        self._thread_pid: int | None = None
+        self._log = structlog.get_logger().bind(part="heartbeat")
+
+    @contextmanager
+    def holding(self, call: VisitCall, lost: threading.Event) -> Iterator[None]:
+        """Keep the lease of `call` while the block runs; `lost` is set when it is ours no more."""
+        with self._lock:
+            self._running[call.task_id] = (call, lost)
+            self._ensure_thread()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.pop(call.task_id, None)
+
+    def beat(self) -> int:
+        """One round for all running visits. Returns how many were found lost."""
+        with self._lock:
+            running = dict(self._running)
+        if not running:
+            return 0
+        lost = self._store.visits.heartbeat([call for call, _ in running.values()], self._lease_ms)
+        for task_id in lost:
+            self._log.warning("visit is no longer ours; stopping it", task=task_id)
+            running[task_id][1].set()
+        return len(lost)
+
+    def _ensure_thread(self) -> None:
+        """Threads do not survive a fork, so a pool child starts its own."""
+        if self._thread_pid == os.getpid():
+            return
+        self._thread_pid = os.getpid()
+        threading.Thread(target=self._beat_forever, name="heartbeat", daemon=True).start()
+
+    def _beat_forever(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(self._every_s):
+            try:
+                with self._store.errors():
+                    self.beat()
+            except StoreUnavailable as error:
+                self._log.warning("heartbeat failed; repeating", error=str(error))
+            except Exception:
+                # The thread must outlive any single failure: without it every visit of this process loses its lease.
+                self._log.exception("heartbeat failed; repeating")

@@ -1,0 +1,188 @@
+"""One visit on a worker: claim, execute under a guard, deliver. What the Celery task calls.
+
+Any line here may be the last one this process runs: before the delivery the lease lapses and another worker starts
+over; after it the result is in Redis. A message that comes twice meets a claim that is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from sleipnir.bundle import BundleCache, Unpacked
+from sleipnir.errors import BundleError, GraphError, NodeFailed, StoreUnavailable
+from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode
+from sleipnir.graph.template import apply_updates, state_read_by
+from sleipnir.messages import ResultHeader, VisitCall, VisitResult
+from sleipnir.settings import Settings
+from sleipnir.store.store import Store
+from sleipnir.store.visits import Claim, Refused
+from sleipnir_workers.heartbeat import Heartbeat
+from sleipnir_workers.node import Visit, VisitLost, executor_of
+
+MOST_KEYS = 2_000  # per delta: Lua's stack holds a few thousand values, and a delta this wide wants a nested object
+RETRY_S = (0.1, 0.3, 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a worker process has: the store, the bundles on this machine, its name and its heartbeat."""
+
+    name: str
+    settings: Settings
+    store: Store
+    bundles: BundleCache
+    heartbeat: Heartbeat
+
+    @classmethod
+    def open(cls, name: str, settings: Settings) -> Worker:
+        """Connect. Raises StoreUnavailable and ConfigError."""
+        store = Store.open(settings, client_name="sleipnir-worker")
+        bundles = BundleCache(settings.home / "bundles", store.bundles.get)
+        heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=int(settings.lease_s * 1000))
+        return cls(name, settings, store, bundles, heartbeat)
+
+    def run(self, call: VisitCall) -> dict[str, Any]:
+        """Execute a visit, if it is still to do. Returns the summary that Flower shows: keys written and next edge."""
+        log = structlog.get_logger().bind(run=call.run, node=call.node, visit=call.seq, attempt=call.attempt)
+        try:
+            unpacked: Unpacked | None = self.bundles.get(call.bundle, call.agent)
+            problem = ""
+        except (BundleError, GraphError) as error:
+            unpacked, problem = None, str(error)
+        node = unpacked.graph.nodes.get(call.node) if unpacked else None
+        token = uuid4().hex
+        claim = self.store.visits.claim(
+            call,
+            worker=self.name,
+            token=token,
+            lease_ms=int(self.settings.lease_s * 1000),
+            wanted=state_read_by(node) if node else (),
+        )
+        if isinstance(claim, Refused):
+            log.debug("claim refused", reason=claim.reason)
+            return {"refused": claim.reason}
+        lost, started = threading.Event(), time.monotonic()
+        with self.heartbeat.holding(call, lost):
+            if unpacked is None or node is None:
+                result: VisitResult | None = VisitResult(
+                    ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind="bundle"
+                )
+            else:
+                result = execute(self._visit(call, claim, unpacked, node, lost))
+            if result is None:
+                log.info("visit stopped: cancelled or taken over")
+                return {"lost": True}
+            took_ms = int((time.monotonic() - started) * 1000)
+            return self._deliver(call, result, token=token, started_ms=claim.started_ms, took_ms=took_ms)
+
+    def _visit(self, call: VisitCall, claim: Claim, unpacked: Unpacked, node: Node, lost: threading.Event) -> Visit:
+        spec = claim.spec
+        return Visit(
+            run=call.run,
+            node=node,
+            seq=call.seq,
+            attempt=call.attempt,
+            agent=call.agent,
+            graph=unpacked.graph,
+            folder=unpacked.folder,
+            state={key: json.loads(text) for key, text in claim.state.items()},
+            variables=spec.variables,
+            cwd=Path(spec.cwd) if spec.cwd else None,
+            caller_dir=Path(spec.caller_dir) if spec.caller_dir else None,
+            lost=lost,
+        )
+
+    def _deliver(
+        self, call: VisitCall, result: VisitResult, *, token: str, started_ms: int, took_ms: int
+    ) -> dict[str, Any]:
+        result, values = encoded(result, call.node, self.settings.max_output_bytes)
+        header = ResultHeader.of(result, worker=self.name, started_ms=started_ms, took_ms=took_ms)
+        accepted = self._deliver_while_leased(call, header, values, token)
+        summary: dict[str, Any] = {"keys": sorted(values), "next": result.next, "ok": result.ok}
+        if result.error:
+            summary["error"] = result.error_kind or "failed"
+        return summary if accepted else summary | {"refused": "late result"}
+
+    def _deliver_while_leased(
+        self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], token: str
+    ) -> bool:
+        """Deliver, again and again while Redis is away, until the lease must have lapsed."""
+        deadline = time.monotonic() + self.settings.lease_s
+        tries = 0
+        while True:
+            try:
+                with self.store.errors():
+                    return self.store.visits.deliver(call, header, values, worker=self.name, token=token)
+            except StoreUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                threading.Event().wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
+                tries += 1
+
+
+def execute(visit: Visit) -> VisitResult | None:
+    """Run the node's executor. No exception leaves; None means that the visit is not ours any more."""
+    try:
+        return executor_of(visit.node.kind)(visit.node, visit)
+    except VisitLost:
+        return None
+    except NodeFailed as error:
+        return failed(visit, str(error), error.kind)
+    except BaseException as error:
+        # Also SystemExit, MemoryError and KeyboardInterrupt of a node's own code: one that leaves a Celery task
+        # wedges a thread slot for ever or kills a prefork worker.
+        structlog.get_logger().exception("executor crashed", run=visit.run, node=visit.node.id)
+        return failed(visit, f"{type(error).__name__}: {error}", "crash")
+
+
+def failed(visit: Visit, message: str, kind: str) -> VisitResult:
+    """A failure with what the graph may read of it: `_error` for scripts and functions, `{{output}}` for llm nodes."""
+    node = visit.node
+    if isinstance(node, LlmNode):
+        text = f"LLM node failed: {message}"
+        delta: dict[str, Any] = dict(apply_updates(node.state_updates, visit.state, scoped="output", value=text))
+        return VisitResult(ok=False, delta=delta, error=text, error_kind=kind)
+    if isinstance(node, ScriptNode | FunctionNode):
+        delta = {"_error": {"node": node.id, "message": message}, "last_error": message}
+        return VisitResult(ok=False, delta=delta, error=message, error_kind=kind)
+    return VisitResult(ok=False, error=message, error_kind=kind)
+
+
+def encoded(result: VisitResult, node: str, limit_bytes: int) -> tuple[VisitResult, dict[str, str]]:
+    """The delta as JSON text. A delta that cannot be stored makes the visit fail, with the key named."""
+    try:
+        values = {key: _json(key, value) for key, value in result.delta.items()}
+        size = sum(len(key) + len(text) for key, text in values.items())
+        if size > limit_bytes:
+            largest = max(values, key=lambda key: len(values[key]))
+            raise NodeFailed(
+                f"writes {size:,} bytes to the state, more than SLEIPNIR_MAX_OUTPUT_BYTES={limit_bytes:,}; "
+                f"the largest key is {largest!r}. Store the data in a file and write its path",
+                "too_large",
+            )
+        if len(values) > MOST_KEYS:
+            raise NodeFailed(
+                f"writes {len(values):,} state keys, at most {MOST_KEYS:,} are possible; nest them", "too_large"
+            )
+        return result, values
+    except NodeFailed as error:
+        message = f"node '{node}' {error}"
+        delta = {"_error": {"node": node, "message": message}, "last_error": message}
+        failure = VisitResult(ok=False, delta=delta, error=message, error_kind=error.kind, usage=result.usage)
+        return failure, {key: json.dumps(value) for key, value in delta.items()}
+
+
+def _json(key: str, value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NodeFailed(f"state key {key!r} is not JSON: {error}", "not_json") from None
