@@ -1,0 +1,87 @@
+# Everything starts with `make`. Needs only make and Python 3.11 or newer; all else goes into .venv and .build.
+
+SHELL := /bin/sh
+PYTHON ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+UV := .build/uv-venv/bin/uv
+
+# With this set every process would compile every module again at every start.
+unexport PYTHONDONTWRITEBYTECODE
+unexport PYTHONPATH
+unexport PYTHONHOME
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test check conformance bench lock clean setup
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@echo "make demo         run the log-triage agent on a recorded log"
+	@echo "make test         run all tests (ARGS='-k name' selects)"
+	@echo "make check        formatting, lint, types, import rules"
+	@echo "make conformance  run the tests of the conformance checklist and print it as a table"
+	@echo "make bench        measure speed"
+	@echo "make lock         write requirements.lock anew from pyproject.toml"
+	@echo "make clean        delete .venv, .build and caches"
+	@echo
+	@echo "The first one that needs it sets up .venv. PYTHON=/path/to/python3 chooses the interpreter."
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	@set -e; \
+	python='$(PYTHON)'; \
+	if [ -z "$$python" ]; then \
+	  for name in python3.12 python3.11 python3 python3.13 python3.14 python; do \
+	    if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then python=$$name; break; fi; \
+	  done; \
+	fi; \
+	if [ -z "$$python" ]; then \
+	  echo "error: no Python 3.11 or newer on PATH. Install one, or say where it is: make PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	if ! "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	  echo "error: $$python is not a Python 3.11 or newer." >&2; exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
+	  echo "error: $$python cannot make virtual environments: the modules venv and ensurepip are missing." >&2; \
+	  echo "       On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
+	fi; \
+	echo "setting up $(VENV) with $$("$$python" --version) (once; one to two minutes)"; \
+	"$$python" -m venv --clear $(VENV); \
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock; \
+	$(BIN)/python -m pip install --quiet --no-deps --editable .; \
+	touch $(READY)
+
+demo: $(READY) ## Run the shipped agent, with everything it writes in .build/demo
+	@rm -rf .build/demo && mkdir -p .build/demo
+	@echo "\$$ sleipnir run log-triage server.log --answer approve=yes"
+	@env -u SLEIPNIR_REDIS_URL -u SLEIPNIR_BROKER_URL SLEIPNIR_HOME="$(CURDIR)/.build/demo" \
+	  $(BIN)/sleipnir run log-triage server.log --answer approve=yes
+
+test: $(READY)
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(READY)
+	@ops/check
+
+conformance: $(READY)
+	@$(BIN)/python -m pytest -n 2 -q -p tests.conformance_report -m conformance $(ARGS)
+
+bench: $(READY)
+	@$(BIN)/python ops/bench/visits.py $(ARGS)
+
+lock: $(UV)
+	@UV_PYTHON_DOWNLOADS=never $(UV) pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-annotate --no-header --python-version 3.11 --quiet -o requirements.lock
+	@git diff --stat -- requirements.lock
+
+$(UV):
+	@python3 -m venv .build/uv-venv
+	@.build/uv-venv/bin/python -m pip install --quiet uv
+
+clean:
+	rm -rf $(VENV) .build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,128 @@
+"""A pytest plugin that prints the conformance checklist: which test proves which row, and whether it passed.
+
+Load it with `-p tests.conformance_report` (`make conformance` does). A test names the rows that it proves:
+
+    @pytest.mark.conformance("T05", "V01")
+
+A row in scope without a passed test, or with a failed one, makes the session fail: a skipped test proves nothing.
+Works under pytest-xdist: the ids travel to the controller with each report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+
+def _ids(group: str, *numbers: int | range) -> list[str]:
+    flat = [n for part in numbers for n in (part if isinstance(part, range) else (part,))]
+    return [f"{group}{n:02}" for n in flat]
+
+
+IN_SCOPE: tuple[str, ...] = (
+    *_ids("L", range(1, 7), 8),
+    *_ids("T", range(1, 9), range(10, 20)),
+    *_ids("S", range(1, 11), 12, 13),
+    *_ids("P", range(1, 14)),
+    *_ids("U", range(1, 11)),
+    *_ids("R", range(1, 16)),
+    *_ids("A", range(1, 7)),
+    *_ids("I", range(1, 7)),
+    *_ids("E", 1, 2),
+    *_ids("V", range(1, 9)),
+    *_ids("B", range(1, 5)),
+    *_ids("N", 1, 2),
+    *_ids("O", range(1, 13)),
+    *_ids("M", 1, 2, range(8, 16), 17),
+    *_ids("H", 1),
+)
+"""Rows of the checklist (section 11 of the specification) that this release promises."""
+
+PROPERTY = "conformance"
+
+
+@dataclass
+class Checklist:
+    """What the reports said so far: row id -> test id -> outcome, where a failure in any phase stays."""
+
+    rows: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def add(self, ids: Iterable[str], test: str, outcome: str) -> None:
+        for row in ids:
+            seen = self.rows.setdefault(row, {})
+            if seen.get(test) != "failed":
+                seen[test] = outcome
+
+    def result(self, row: str) -> str:
+        """passed, failed, or missing: failed if any of its tests failed, missing if none passed."""
+        outcomes = self.rows.get(row, {}).values()
+        if "failed" in outcomes:
+            return "failed"
+        return "passed" if "passed" in outcomes else "missing"
+
+    def unproven(self) -> list[str]:
+        return [row for row in IN_SCOPE if self.result(row) != "passed"]
+
+    def lines(self) -> list[str]:
+        extra = sorted(row for row in self.rows if row not in IN_SCOPE)
+        table = [line for row in (*IN_SCOPE, *extra) for line in self._lines_of(row)]
+        proven = len(IN_SCOPE) - len(self.unproven())
+        return [*table, "", f"{proven} of {len(IN_SCOPE)} rows in scope are proven."]
+
+    def _lines_of(self, row: str) -> list[str]:
+        tests = sorted(self.rows.get(row, {}))
+        names = tests or ["(no test)"]
+        return [f"{row if n == 0 else '':<5} {self.result(row) if n == 0 else '':<8} {t}" for n, t in enumerate(names)]
+
+
+_checklist = pytest.StashKey[Checklist]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_checklist] = Checklist()
+    config.pluginmanager.register(_Collector(config.stash[_checklist]), "conformance-collector")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, Any, Any]:
+    report = yield
+    ids = [row for marker in item.iter_markers("conformance") for row in marker.args]
+    if ids and report.when in ("setup", "call", "teardown"):
+        report.user_properties.append((PROPERTY, ids))
+    return report
+
+
+class _Collector:
+    """Listens to the reports, which in the controller of xdist arrive from all workers."""
+
+    def __init__(self, checklist: Checklist) -> None:
+        self.checklist = checklist
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.passed:
+            return
+        properties: list[tuple[str, Any]] = report.user_properties
+        ids = [row for name, rows in properties if name == PROPERTY for row in rows]
+        test = report.nodeid.rpartition("/")[2].partition("[")[0]
+        self.checklist.add(ids, test, report.outcome)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput") or session.config.option.collectonly:
+        return
+    if session.exitstatus == pytest.ExitCode.OK and session.config.stash[_checklist].unproven():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.option.collectonly:
+        return
+    checklist = config.stash[_checklist]
+    terminalreporter.section("conformance")
+    for line in checklist.lines():
+        terminalreporter.write_line(line)
+    if unproven := checklist.unproven():
+        terminalreporter.write_line(f"Not proven: {', '.join(unproven)}", red=True)
