@@ -32,7 +32,9 @@ class CommandTable(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in front_page.COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(_unknown_command(args[0]), ctx)
         return super().resolve_command(ctx, args)
@@ -70,12 +72,15 @@ def report(failure: SleipnirError, *, verbose: bool = False) -> int:
         import traceback
 
         terminal.note("".join(traceback.format_exception(failure)).rstrip())
-    if isinstance(failure, GraphError) and failure.problems:
-        headline = str(failure).partition("\n")[0].rstrip(":")
-        terminal.error(headline + "".join(f"\n  {problem}" for problem in failure.problems))
-    else:
-        terminal.error(str(failure))
+    terminal.error(_with_problems(failure) if isinstance(failure, GraphError) else str(failure))
     return exit_codes.USAGE if isinstance(failure, _USER_ERRORS) else exit_codes.FAILED
+
+
+def _with_problems(failure: GraphError) -> str:
+    """The headline and every problem with its place; a problem that only repeats the headline is not listed."""
+    headline = str(failure).partition("\n")[0]
+    problems = [problem for problem in failure.problems if problem.message != headline]
+    return "".join([headline, *(f"\n  {str(problem).replace(chr(10), chr(10) + '  ')}" for problem in problems)])
 
 
 _USER_ERRORS = (UsageError, GraphError, ConfigError, BundleError)
@@ -130,5 +135,3 @@ def main(arguments: Sequence[str]) -> int:
         terminal.note("interrupted")
         return exit_codes.INTERRUPTED
     return result if isinstance(result, int) else exit_codes.COMPLETED
-
-

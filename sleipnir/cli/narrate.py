@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sleipnir.cli.terminal import printable
 
 if TYPE_CHECKING:
-    from sleipnir.client import Event
+    from sleipnir.views import RunEvent
 
 MARK = "▸ "
 MAX_CONTINUED = 12
@@ -28,7 +28,7 @@ MAX_CONTINUED = 12
 Data = Mapping[str, Any]
 
 
-def narrate(event: Event) -> list[str]:
+def narrate(event: RunEvent) -> list[str]:
     """The lines to print for one event, without line ends; none for events that are not narrated."""
     write = _LINES.get(event.type)
     return [] if write is None else [printable(line) for line in write(event.data)]
@@ -74,7 +74,7 @@ def _late_result(data: Data) -> list[str]:
 
 
 def _worker_lost(data: Data) -> list[str]:
-    return _detail(f"the worker of attempt {data['attempt']} was lost; another one takes {data['node']} over")
+    return _detail(f"attempt {data['attempt']} was lost with its worker {data.get('worker') or '(unknown)'}")
 
 
 def _run_ended(data: Data) -> list[str]:

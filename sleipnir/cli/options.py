@@ -55,13 +55,15 @@ class GlobalOptions:
 
     def command(self, *words: str) -> str:
         """A `sleipnir` command line to type that reaches the same stack as this one; a password is left out."""
+        from sleipnir.store.connect import safe_url
+
         flags: list[str] = []
         if self.agents_dir is not None:
             flags += ["--agents-dir", str(self.agents_dir)]
         if self.home is not None:
             flags += ["--home", str(self.home)]
         if self.redis_url is not None:
-            flags += ["--redis-url", without_password(self.redis_url)]
+            flags += ["--redis-url", safe_url(self.redis_url)]
         return shlex.join(["sleipnir", *flags, *words])
 
     def _overrides(self) -> dict[str, Any]:
@@ -81,14 +83,3 @@ def from_context(context: click.Context) -> GlobalOptions:
     """The options of a command line that is only being completed: nothing of it has run yet."""
     given = context.find_root().params
     return GlobalOptions(**{name: given.get(name) for name in ("agents_dir", "home", "redis_url")})
-
-
-def without_password(url: str) -> str:
-    """The URL fit for a message: the password is replaced by `***`."""
-    from urllib.parse import urlsplit, urlunsplit
-
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    netloc = parts.netloc.replace(f":{parts.password}@", ":***@", 1)
-    return urlunsplit(parts._replace(netloc=netloc))

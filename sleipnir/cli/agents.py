@@ -1,0 +1,132 @@
+"""`agents`, `validate` and `draw`: what can be run, whether it is right, what it looks like. Needs no Redis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sleipnir.cli import exit_codes, terminal
+from sleipnir.cli.completion import complete_agent
+from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.render import print_json, print_table
+from sleipnir.errors import AgentNotFound, GraphError, UsageError
+
+if TYPE_CHECKING:
+    from sleipnir.errors import Problem
+    from sleipnir.graph.model import Graph
+    from sleipnir.settings import Settings
+
+_TARGET = click.argument("target", metavar="AGENT|FOLDER|FILE", shell_complete=complete_agent)
+
+
+@click.command()
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+@pass_options
+def agents(options: GlobalOptions, as_data: bool) -> None:
+    """List the agents that can be run by name, and what is wrong with those that cannot."""
+    from sleipnir.agents import known_agents, places
+
+    settings = options.settings()
+    found = known_agents(settings)
+    if as_data:
+        print_json(found)
+    elif found:
+        rows = [(agent.name, agent.kind, str(agent.folder), agent.problem or agent.description) for agent in found]
+        print_table(("agent", "kind", "folder", "description"), rows)
+    else:
+        searched = "".join(f"\n  {place}" for place in places(settings))
+        terminal.note(f"no agents. Searched in:{searched}")
+
+
+@click.command()
+@_TARGET
+@click.option("--json", "as_data", is_flag=True, help="Print the problems as a JSON list.")
+@pass_options
+def validate(options: GlobalOptions, target: str, as_data: bool) -> int:
+    """Check an agent's graph and report every problem with its place. Exit code 1 when there is an error."""
+    from sleipnir.graph.check import validate as problems_of
+
+    settings = options.settings()
+    path = locate(target, settings)
+    problems = problems_of(path, agents=lambda name: _folder_of(name, settings))
+    errors = sum(problem.level == "error" for problem in problems)
+    if as_data:
+        print_json(problems)
+    else:
+        for problem in problems:
+            click.echo(terminal.printable(str(problem)))
+        click.echo(_summary(path, problems, errors))
+    return exit_codes.FAILED if errors else exit_codes.COMPLETED
+
+
+def _summary(path: Path, problems: list[Problem], errors: int) -> str:
+    warnings = _count(len(problems) - errors, "warning")
+    if errors:
+        return f"{path}: {_count(errors, 'error')}, {warnings}"
+    graph = read(path)
+    return f"ok: {path}: {_count(len(graph.nodes), 'node')}, {_count(_edges(graph), 'edge')}, {warnings}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _edges(graph: Graph) -> int:
+    from sleipnir.graph.model import edges_of
+
+    return sum(len(edges_of(node)) for node in graph.nodes.values())
+
+
+@click.command()
+@_TARGET
+@click.option("--format", "form", type=click.Choice(["mermaid", "dot"]), default="mermaid", show_default=True)
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
+@pass_options
+def draw(options: GlobalOptions, target: str, form: str, output: Path | None) -> None:
+    """Draw a graph: Mermaid for Markdown pages, DOT for `dot -Tsvg`."""
+    from sleipnir.graph.draw import dot, mermaid
+
+    graph = read(locate(target, options.settings()))
+    picture = (mermaid if form == "mermaid" else dot)(graph).rstrip("\n")
+    if output is None:
+        click.echo(picture)
+        return
+    try:
+        output.write_text(picture + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {str(output)!r}: {error.strerror}") from error
+
+
+def locate(target: str, settings: Settings) -> Path:
+    """The graph file, or the agent folder, that is meant. Raises AgentNotFound.
+
+    A path is tried before a name when it has a slash in it or is an existing file, so that `validate graph.yaml`
+    works beside the file.
+    """
+    from sleipnir.agents import find
+
+    path = Path(target)
+    if path.is_file():
+        return path
+    return path if path.is_dir() and ("/" in target or target in (".", "..")) else find(target, settings)
+
+
+def read(path: Path) -> Graph:
+    """The graph of a file or folder. Raises GraphError with every problem."""
+    from sleipnir.graph.load import load_file
+
+    loaded = load_file(path)
+    if loaded.graph is None:
+        raise GraphError(f"{path} cannot be read", loaded.problems)
+    return loaded.graph
+
+
+def _folder_of(name: str, settings: Settings) -> Path | None:
+    from sleipnir.agents import find
+
+    try:
+        return find(name, settings)
+    except AgentNotFound:
+        return None

@@ -1,0 +1,108 @@
+"""Answers to a run's open questions: given on the command line beforehand, or asked on the terminal.
+
+Rules. Questions go to stderr, answers come from stdin. A choice is a number or the option's exact text; free
+text only after choosing `Other (custom)`, so that a slip of the pen is asked again instead of being routed
+as an answer of its own. An empty answer to an input stays empty: the run fills in its default.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from sleipnir.cli.terminal import note, one_line, printable
+
+if TYPE_CHECKING:
+    from sleipnir.cli.options import GlobalOptions
+    from sleipnir.views import GateInfo
+
+OTHER = "Other (custom)"
+
+ReadLine = Callable[[], str]
+
+
+class NobodyAnswers(Exception):
+    """There is nobody to ask, or they closed the input. Carries the gate, which stays open."""
+
+    def __init__(self, gate: GateInfo) -> None:
+        super().__init__(f"nobody answers {gate.node!r}")
+        self.gate = gate
+
+
+class ScriptedAnswers:
+    """The `--answer NODE=TEXT` of a command line: used in order for each node, the last one for all later visits."""
+
+    def __init__(self, answers: Iterable[tuple[str, str]]) -> None:
+        self._left: dict[str, list[str]] = {}
+        for node, text in answers:
+            self._left.setdefault(node, []).append(text)
+        self.unused = set(self._left)
+
+    def next_for(self, node: str) -> str | None:
+        """The answer for this visit of the node; None when none was given for it."""
+        texts = self._left.get(node)
+        if not texts:
+            return None
+        self.unused.discard(node)
+        return texts.pop(0) if len(texts) > 1 else texts[0]
+
+
+def ask(gate: GateInfo, read_line: ReadLine | None = None) -> str:
+    """Put the question to the person at the terminal. Raises NobodyAnswers at the end of the input."""
+    line_of = read_line or sys.stdin.readline
+    if gate.kind == "approval" and gate.options:
+        return _choose(gate, line_of)
+    note(_question(gate))
+    return _read("Your answer: ", gate, line_of)
+
+
+def _question(gate: GateInfo) -> str:
+    question = printable(gate.question)
+    shown = f"[default: {gate.default}]"
+    if not gate.default or shown in gate.question:
+        return question
+    return f"{question} {printable(shown)}"
+
+
+def _choose(gate: GateInfo, read_line: ReadLine) -> str:
+    choices = (*gate.options, OTHER)
+    note(_question(gate))
+    for number, choice in enumerate(choices, 1):
+        note(f"  {number}. {one_line(choice)}")
+    while True:
+        typed = _read(f"Choose [1-{len(choices)}]: ", gate, read_line)
+        chosen = _chosen(typed.strip(), choices)
+        if chosen is None:
+            note(f"Type a number from 1 to {len(choices)}; {len(choices)} is for an answer of your own.")
+        elif chosen == len(choices) - 1:
+            return _read("Custom response: ", gate, read_line)
+        else:
+            return choices[chosen]
+
+
+def _chosen(typed: str, choices: tuple[str, ...]) -> int | None:
+    """Which choice was typed, as text or as a number from 1; an option that reads like a number wins."""
+    if typed in choices:
+        return choices.index(typed)
+    if typed.isascii() and typed.isdigit() and 1 <= int(typed) <= len(choices):
+        return int(typed) - 1
+    return None
+
+
+def _read(prompt: str, gate: GateInfo, read_line: ReadLine) -> str:
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    line = read_line()
+    if not line:
+        note("")
+        raise NobodyAnswers(gate)
+    return line.removesuffix("\n")
+
+
+def how_to_answer(gate: GateInfo, options: GlobalOptions) -> str:
+    """What the run waits for and the commands that answer it, one per option."""
+    samples = [*gate.options, "your own words"] if gate.kind == "approval" else ["your answer"]
+    commands = [f"  {options.command('answer', gate.run, gate.node, text)}" for text in samples]
+    question = one_line(gate.question, 200)
+    return "\n".join([f"run {gate.run} waits for an answer to {gate.node!r}: {question}", *commands])

@@ -1,0 +1,92 @@
+"""Tab completion: the scripts for the shells, and the names of agents and runs.
+
+Rule. A key press must never hang, print an error or start a server: whatever goes wrong or takes longer than
+TIME_LIMIT_S completes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from sleipnir.cli.options import GlobalOptions, from_context
+
+VARIABLE = "_SLEIPNIR_COMPLETE"
+TIME_LIMIT_S = 1.0
+SHOWN_RUNS = 50
+
+WHERE = {
+    "bash": '# In ~/.bashrc:  eval "$(sleipnir completion bash)"',
+    "zsh": '# In ~/.zshrc:  eval "$(sleipnir completion zsh)"',
+    "fish": "# sleipnir completion fish > ~/.config/fish/completions/sleipnir.fish",
+}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(WHERE)))
+def completion(shell: str) -> None:
+    """Print the completion script for SHELL; its first line says where to put it."""
+    from sleipnir.cli.app import app
+
+    script_of = get_completion_class(shell)
+    assert script_of is not None, "click knows the three shells"
+    click.echo(WHERE[shell])
+    click.echo(script_of(app, {}, "sleipnir", VARIABLE).source().strip())
+
+
+Candidates = Callable[[GlobalOptions], Iterator[CompletionItem]]
+
+
+def complete_agent(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of agents; of folders and files when a path was begun."""
+    if "/" in incomplete or incomplete.startswith("."):
+        return [CompletionItem(incomplete, type="file")]
+    return _matching(_agents, ctx, incomplete)
+
+
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of the newest runs, with agent and status as help."""
+    return _matching(_runs, ctx, incomplete)
+
+
+def _matching(candidates: Candidates, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    with contextlib.suppress(Exception), _time_limit():
+        return [item for item in candidates(from_context(ctx)) if item.value.startswith(incomplete)]
+    return []
+
+
+def _agents(options: GlobalOptions) -> Iterator[CompletionItem]:
+    from sleipnir.agents import places
+
+    names = {
+        file.parent.name
+        for place in places(options.settings())
+        for file in (*place.glob("[!.]*/graph.yaml"), *place.glob("[!.]*/config.yaml"))
+    }
+    return (CompletionItem(name) for name in sorted(names))
+
+
+def _runs(options: GlobalOptions) -> Iterator[CompletionItem]:
+    with options.connected_if_up() as client:
+        runs = client.runs(limit=SHOWN_RUNS) if client else []
+    return (CompletionItem(info.id, help=f"{info.agent}, {info.status}") for info in runs)
+
+
+@contextlib.contextmanager
+def _time_limit() -> Iterator[None]:
+    """Raise TimeoutError in the block after TIME_LIMIT_S. Only for the main thread, where completion runs."""
+
+    def give_up(signum: int, frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,257 @@
+"""`doctor`: look at everything a run needs, and say for each thing whether it is right and what to do if not.
+
+Rules. One function per question; each returns findings and raises nothing, so one broken thing hides no other.
+`fail`: runs cannot work. `warn`: some will not, or will be lost in a crash. A finding that is not ok says what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from sleipnir.cli import exit_codes
+from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.render import STATUS_STYLE, print_json, print_table
+from sleipnir.cli.terminal import printable, wants_colour
+from sleipnir.errors import ConfigError, SleipnirError
+
+if TYPE_CHECKING:
+    from sleipnir.settings import Settings
+    from sleipnir.views import Health
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `hint` is the way out; empty when all is well."""
+
+    level: Literal["ok", "warn", "fail"]
+    subject: str
+    text: str
+    hint: str = ""
+
+
+Findings = Iterator[Finding]
+
+
+@click.command()
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+@click.option("--settings", "only_settings", is_flag=True, help="Print every setting, its value and its meaning.")
+@pass_options
+def doctor(options: GlobalOptions, as_data: bool, only_settings: bool) -> int:
+    """Check this installation: Python, settings, Redis, broker, schedulers, workers, model key.
+
+    Exit code 1 when something that every run needs does not work.
+    """
+    if only_settings:
+        _print_settings(options.settings(), as_data=as_data)
+        return exit_codes.COMPLETED
+    findings = []
+    for finding in examine(options):
+        findings.append(finding)
+        if not as_data:
+            _print(finding)
+    if as_data:
+        print_json(findings)
+    failed = any(finding.level == "fail" for finding in findings)
+    return exit_codes.FAILED if failed else exit_codes.COMPLETED
+
+
+def examine(options: GlobalOptions) -> Findings:
+    """Every finding, in the order in which things depend on each other."""
+    yield from look_at_python()
+    yield from look_at_interpreters()
+    try:
+        settings = options.settings()
+    except ConfigError as wrong:
+        yield Finding("fail", "settings", str(wrong), "`sleipnir doctor --settings` lists them once this one is right")
+        return
+    yield Finding("ok", "settings", f"{len(settings.model_fields_set)} set, the others have their defaults")
+    yield from look_at_home(settings.home)
+    yield from look_at_model(settings.model)
+    if settings.redis_url is None:
+        yield from look_at_embedded(settings)
+    else:
+        yield from look_at_deployment(settings)
+
+
+def look_at_python() -> Findings:
+    system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.platform == "linux":
+        yield Finding("ok", "python", system)
+        return
+    yield Finding(
+        "warn", "python", system, "outside Linux, scripts can outlive a worker that is killed; use Linux in production"
+    )
+
+
+def look_at_interpreters() -> Findings:
+    """What script nodes are run with."""
+    for program, kind in (("bash", ".sh"), ("python3", ".py")):
+        found = shutil.which(program)
+        if found is None:
+            yield Finding("warn", program, "not on PATH", f"script nodes with {kind} files fail; install {program}")
+        else:
+            yield Finding("ok", program, found)
+    if shutil.which("node") and shutil.which("npx"):
+        yield Finding("ok", "node", "node and npx are on PATH")
+    else:
+        yield Finding(
+            "warn", "node", "node or npx is not on PATH", "only .ts scripts need them; install Node.js for those"
+        )
+
+
+def look_at_home(home: Path) -> Findings:
+    """Whether the private stack and the bundle cache have a place; made now if it is not there yet."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        yield Finding("fail", "home", f"{home}: {error.strerror}", "choose a directory of yours with SLEIPNIR_HOME")
+        return
+    yield Finding("ok", "home", f"{home} is writable")
+
+
+def look_at_model(model: str | None) -> Findings:
+    """Whether llm nodes that name no model have one, and a key for it here."""
+    if model is None:
+        hint = "llm nodes that name no model fail: set SLEIPNIR_MODEL=provider:model and the provider's key"
+        yield Finding("warn", "model", "SLEIPNIR_MODEL is not set", hint)
+        return
+    client = model.partition(":")[0].upper().replace("-", "_")
+    names = [f"{name}_{suffix}" for name in _names_of(client) for suffix in ("API_KEY", "API_BASE")]
+    found = [name for name in names if os.environ.get(name)]
+    if found:
+        yield Finding("ok", "model", f"{model}, {' and '.join(found)} set")
+    else:
+        hint = f"set {names[0]} where the llm workers run (here, if that is `sleipnir run` or `sleipnir up`)"
+        yield Finding("warn", "model", f"{model}, but none of {', '.join(names)} is set here", hint)
+
+
+_ALIASES = ({"ANTHROPIC", "CLAUDE"}, {"GOOGLE", "GEMINI"}, {"AZURE", "AZURE_OPENAI"}, {"VERTEX", "VERTEXAI"})
+
+
+def _names_of(client: str) -> list[str]:
+    """The name as given, then the other name of the same provider (spec 10.2)."""
+    same = next((names for names in _ALIASES if client in names), {client})
+    return [client, *sorted(same - {client})]
+
+
+def look_at_embedded(settings: Settings) -> Findings:
+    raise NotImplementedError
+
+
+def look_at_deployment(settings: Settings) -> Findings:
+    from sleipnir.store.connect import safe_url
+    from sleipnir.store.store import Store
+
+    url = safe_url(settings.redis_url or "")
+    try:
+        with Store.open(settings, client_name="sleipnir-doctor") as store, store.errors():
+            health = store.health()
+    except SleipnirError as failure:
+        yield Finding("fail", "redis", str(failure), f"start Redis at {url}, or correct SLEIPNIR_REDIS_URL")
+        return
+    yield Finding("ok", "redis", f"{url} answers, version {health.version}")
+    yield from look_at_durability(health)
+    yield from look_at_broker(settings)
+    yield from look_at_fleet(health)
+
+
+def look_at_durability(health: Health) -> Findings:
+    if health.appendonly:
+        yield Finding("ok", "appendonly", "on: what Redis acknowledged survives its crash")
+    else:
+        hint = "a restart of Redis loses runs: set `appendonly yes` and `appendfsync everysec`"
+        yield Finding("warn", "appendonly", "off", hint)
+    if health.maxmemory_policy == "noeviction":
+        yield Finding("ok", "maxmemory", "noeviction")
+    else:
+        hint = "a full Redis would delete parts of live runs: set `maxmemory-policy noeviction`"
+        yield Finding("fail", "maxmemory", health.maxmemory_policy, hint)
+
+
+def look_at_broker(settings: Settings) -> Findings:
+    """Whether Celery's broker takes a connection; it may be another server than the store."""
+    from kombu import Connection
+
+    from sleipnir.store.connect import broker_url, safe_url
+
+    url = settings.broker or ""
+    try:
+        with Connection(broker_url(url), connect_timeout=3) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=5)
+    except Exception as error:  # each transport has its own errors
+        yield Finding("fail", "broker", f"{safe_url(url)}: {error}", "start the broker, or correct SLEIPNIR_BROKER_URL")
+        return
+    yield Finding("ok", "broker", f"{safe_url(url)} takes connections")
+
+
+def look_at_fleet(health: Health) -> Findings:
+    """Who schedules, who works, and whether somebody takes what waits in each queue."""
+    if health.schedulers:
+        yield Finding("ok", "schedulers", ", ".join(health.schedulers))
+    else:
+        yield Finding("fail", "schedulers", "none was seen lately", "no run moves without one: `sleipnir scheduler`")
+    served = {queue for worker in health.workers for queue in worker.queues}
+    for queue in sorted({*health.queues, *served}):
+        yield _look_at_queue(queue, health)
+
+
+def _look_at_queue(queue: str, health: Health) -> Finding:
+    waiting = health.queues.get(queue, 0)
+    workers = [worker.name for worker in health.workers if queue in worker.queues]
+    if workers:
+        return Finding("ok", f"queue {queue}", f"{waiting} waiting; {', '.join(workers)}")
+    hint = f"`sleipnir worker -Q {queue}` starts a worker for it"
+    return Finding("warn", f"queue {queue}", f"{waiting} waiting; no worker was seen lately", hint)
+
+
+def _print(finding: Finding) -> None:
+    level = f"{finding.level:<5}"
+    if wants_colour(sys.stdout):
+        level = click.style(level, fg=STATUS_STYLE[finding.level])
+    click.echo(f"{level} {finding.subject}: {printable(finding.text)}")
+    if finding.hint:
+        click.echo(f"      -> {finding.hint}")
+
+
+def _print_settings(settings: Settings, *, as_data: bool) -> None:
+    from sleipnir.settings import PREFIX
+    from sleipnir.store.connect import safe_url
+
+    meanings = _meanings()
+    rows = []
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        shown = "" if value is None else safe_url(value) if name.endswith("_url") else str(value)
+        rows.append((PREFIX + name.upper(), shown, meanings.get(name, "")))
+    if as_data:
+        print_json([{"name": name, "value": value or None, "meaning": meaning} for name, value, meaning in rows])
+    else:
+        print_table(("setting", "value", "meaning"), rows)
+
+
+def _meanings() -> dict[str, str]:
+    """What stands under each field of Settings, read from its source: the words there are the documentation."""
+    import ast
+    import inspect
+
+    from sleipnir.settings import Settings
+
+    body = ast.parse(inspect.getsource(Settings)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    meanings: dict[str, str] = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            meanings[field.target.id] = " ".join(ast.literal_eval(below.value).split())
+    return meanings

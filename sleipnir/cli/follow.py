@@ -1,0 +1,74 @@
+"""Following one run on the terminal: narration while it goes on, then its result and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sleipnir.cli import exit_codes, terminal
+from sleipnir.cli.narrate import narrate
+from sleipnir.cli.render import as_json, print_json
+
+if TYPE_CHECKING:
+    from sleipnir.cli.options import GlobalOptions
+    from sleipnir.client import Run
+    from sleipnir.views import GateInfo, RunEvent, RunInfo
+
+
+def follow(run: Run, on_gate: Callable[[GateInfo], None]) -> None:
+    """Narrate the run from its beginning until it has ended. Calls `on_gate` for each question, as it opens."""
+    for event in run.events():
+        terminal.narrate_lines(narrate(event))
+        if event.type == "gate_opened":
+            on_gate(gate_of(run.id, event))
+
+
+def gate_of(run_id: str, event: RunEvent) -> GateInfo:
+    """The question that a gate_opened event announces."""
+    from sleipnir.views import GateInfo
+
+    data = event.data
+    return GateInfo(
+        run=run_id,
+        seq=data["seq"],
+        node=data["node"],
+        kind=data["kind"],
+        question=data["question"],
+        options=tuple(data.get("options") or ()),
+        default=data.get("default"),
+        opened_ms=event.at_ms,
+    )
+
+
+def print_result(run: Run, *, as_data: bool = False) -> int:
+    """Print how the run ended: its output, or why there is none. Returns the exit code."""
+    info = run.info()
+    if as_data:
+        print_json(result_data(run, info))
+    elif info.status == "completed":
+        click.echo(run.output or "")
+    if info.status == "failed":
+        terminal.error(info.error or f"run {run.id} failed")
+    if info.status == "cancelled":
+        terminal.error(f"run {run.id} was cancelled")
+    return exit_codes.of_status(info.status)
+
+
+def result_data(run: Run, info: RunInfo) -> dict[str, Any]:
+    """What `--json` prints of a run: its record, its output and the questions that are open."""
+    return as_json(info) | {
+        "output": run.output if info.status == "completed" else None,
+        "gates": [] if info.is_final else [as_json(gate) for gate in run.gates()],
+    }
+
+
+def say_it_goes_on(run_id: str, options: GlobalOptions) -> None:
+    """After Ctrl-C: the run is durable, and how to see it again or to stop it."""
+    if options.is_embedded:
+        terminal.note(f"\nrun {run_id} is kept; the next `sleipnir run` or `sleipnir up` resumes it")
+    else:
+        terminal.note(f"\nrun {run_id} goes on without this terminal")
+    terminal.note(f"  {options.command('watch', run_id)}    to see it")
+    terminal.note(f"  {options.command('cancel', run_id)}   to stop it")

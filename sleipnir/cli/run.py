@@ -1,0 +1,194 @@
+"""`run` and `submit`: start an agent; `run` stays with it in the foreground."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sleipnir.cli import exit_codes, terminal
+from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, how_to_answer
+from sleipnir.cli.completion import complete_agent
+from sleipnir.cli.follow import follow, print_result, result_data, say_it_goes_on
+from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.render import print_json
+from sleipnir.errors import GateError, UsageError
+
+if TYPE_CHECKING:
+    from sleipnir.client import Client, Run
+    from sleipnir.views import GateInfo
+
+NO_SESSIONS = (
+    "Graph-based agent '{agent}' does not support sessions. The graph manages its own state; re-run without a session."
+)
+
+
+class Assignment(click.ParamType[tuple[str, str]]):
+    """`NAME=TEXT` as a pair. TEXT may be empty and may contain `=`."""
+
+    name = "assignment"
+
+    def convert(
+        self, value: str | tuple[str, str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not name or not equals:
+            self.fail(f"{value!r} is not of the form {param.metavar if param else 'NAME=TEXT'}", param, ctx)
+        return name, text
+
+
+_AGENT = click.argument("agent", shell_complete=complete_agent)
+_PROMPT = click.argument("prompt", required=False)
+_FILE = click.option(
+    "-f", "--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A text file that is the prompt, or follows PROMPT after a blank line.",
+)  # fmt: skip
+_VAR = click.option(
+    "--var", "variables", multiple=True, metavar="NAME=TEXT", type=Assignment(),
+    help="An agent variable; repeatable.",
+)  # fmt: skip
+_CWD = click.option(
+    "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True),
+    help="Working directory of the agent's scripts. Default: the agent's folder.",
+)  # fmt: skip
+_JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of text.")
+_SESSION = click.option("--session", hidden=True, is_flag=False, flag_value="")
+
+
+@click.command()
+@_AGENT
+@_PROMPT
+@_FILE
+@_VAR
+@click.option(
+    "--answer", "answers", multiple=True, metavar="NODE=TEXT", type=Assignment(),
+    help="Answer NODE's question with TEXT at each visit; repeat it for a second, third, ... visit.",
+)  # fmt: skip
+@_CWD
+@_JSON
+@_SESSION
+@pass_options
+def run(
+    options: GlobalOptions,
+    agent: str,
+    prompt: str | None,
+    file: Path | None,
+    variables: tuple[tuple[str, str], ...],
+    answers: tuple[tuple[str, str], ...],
+    cwd: Path | None,
+    as_data: bool,
+    session: str | None,
+) -> int:
+    """Run AGENT (a name or a folder) with PROMPT, narrate on stderr, print its result on stdout.
+
+    Without PROMPT, text piped into the command is the prompt; `-` reads it from a terminal too. Questions are
+    answered by --answer, else asked on the terminal. Where there is none, the run is left waiting and the
+    command to answer it is printed.
+
+    Exit codes: 0 completed, 1 failed or cancelled, 2 wrong usage or a broken agent, 3 waiting for an answer,
+    130 interrupted (the run goes on).
+    """
+    refuse_session(session, agent)
+    text = prompt_text(prompt, file)
+    with options.connected(workers=True) as client:
+        started = submit_agent(client, agent, text, variables, cwd)
+        return _in_foreground(started, ScriptedAnswers(answers), options, as_data=as_data)
+
+
+@click.command()
+@_AGENT
+@_PROMPT
+@_FILE
+@_VAR
+@_CWD
+@_JSON
+@_SESSION
+@pass_options
+def submit(
+    options: GlobalOptions,
+    agent: str,
+    prompt: str | None,
+    file: Path | None,
+    variables: tuple[tuple[str, str], ...],
+    cwd: Path | None,
+    as_data: bool,
+    session: str | None,
+) -> int:
+    """Start a run of AGENT with PROMPT and print the run's id. The run goes on without this command."""
+    refuse_session(session, agent)
+    text = prompt_text(prompt, file)
+    with options.connected(workers=False) as client:
+        started = submit_agent(client, agent, text, variables, cwd)
+        if as_data:
+            print_json(result_data(started, started.info()))
+        else:
+            click.echo(started.id)
+    if options.is_embedded:
+        terminal.note(f"it runs while `sleipnir up` does; or follow it here: {options.command('watch', started.id)}")
+    return exit_codes.COMPLETED
+
+
+def refuse_session(session: str | None, agent: str) -> None:
+    """Raises UsageError when a session was asked for."""
+    if session is not None:
+        raise UsageError(NO_SESSIONS.format(agent=agent))
+
+
+def prompt_text(prompt: str | None, file: Path | None) -> str:
+    """The prompt from the argument, the file and the standard input (see `run`). Raises UsageError."""
+    piped = prompt is None and file is None and not sys.stdin.isatty()
+    if prompt == "-" or piped:
+        prompt = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    if file is None:
+        return prompt or ""
+    try:
+        content = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {str(file)!r} as UTF-8 text: {error}") from error
+    return f"{prompt}\n\n{content}" if prompt else content
+
+
+def submit_agent(
+    client: Client, agent: str, prompt: str, variables: Iterable[tuple[str, str]], cwd: Path | None
+) -> Run:
+    """Submit for the person at this terminal: relative paths are theirs. An AGENT with a slash in it is a folder."""
+    where = Path(agent) if "/" in agent or agent in (".", "..") else agent
+    return client.submit(where, prompt, variables=dict(variables), cwd=cwd, caller_dir=Path.cwd())
+
+
+def _in_foreground(run: Run, answers: ScriptedAnswers, options: GlobalOptions, *, as_data: bool) -> int:
+    try:
+        follow(run, lambda gate: _answer(run, gate, answers))
+    except NobodyAnswers as unanswered:
+        return _leave_waiting(run, unanswered.gate, options, as_data=as_data)
+    except KeyboardInterrupt:
+        say_it_goes_on(run.id, options)
+        return exit_codes.INTERRUPTED
+    for node in sorted(answers.unused):
+        terminal.note(f"note: --answer {node}=... was not used: the run did not ask at {node!r}")
+    return print_result(run, as_data=as_data)
+
+
+def _answer(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
+    text = answers.next_for(gate.node)
+    if text is None:
+        if not terminal.can_ask():
+            raise NobodyAnswers(gate)
+        text = ask(gate)
+    try:
+        run.answer(text, gate=gate.seq)
+    except GateError as late:
+        terminal.note(f"note: {late}")  # someone else was quicker; the run goes on with their answer
+
+
+def _leave_waiting(run: Run, gate: GateInfo, options: GlobalOptions, *, as_data: bool) -> int:
+    terminal.note(how_to_answer(gate, options))
+    terminal.note(f"and then: {options.command('watch', run.id)}")
+    if as_data:
+        print_json(result_data(run, run.info()))
+    return exit_codes.WAITING

@@ -1,0 +1,172 @@
+"""`ps`, `show`, `history` and `cancel`: looking at runs, and ending them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from sleipnir.cli import exit_codes, terminal
+from sleipnir.cli.ask import how_to_answer
+from sleipnir.cli.completion import complete_run
+from sleipnir.cli.follow import result_data
+from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.render import duration, moment, print_fields, print_json, print_table
+from sleipnir.errors import SleipnirError
+
+if TYPE_CHECKING:
+    from sleipnir.client import Run
+    from sleipnir.messages import Usage
+    from sleipnir.views import RunInfo, StepInfo, VisitInfo
+
+UNFINISHED = ("submitted", "running", "waiting")
+STATUSES = (*UNFINISHED, "completed", "failed", "cancelled")
+
+_RUN = click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+
+
+@click.command()
+@click.option("-a", "--all", "ended_too", is_flag=True, help="Also runs that have ended.")
+@click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; repeatable.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The newest so many.")
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+@pass_options
+def ps(options: GlobalOptions, ended_too: bool, statuses: tuple[str, ...], limit: int, as_data: bool) -> None:
+    """List runs that have not ended, the newest first."""
+    wanted = set(statuses or (STATUSES if ended_too else UNFINISHED))
+    with options.connected(workers=False) as client:
+        infos = client.runs(limit=limit, status=wanted)
+    if as_data:
+        print_json(infos)
+    elif infos:
+        now_ms = int(time.time() * 1000)
+        rows = [
+            (info.id, info.agent, info.status, moment(info.created_ms), _took(info, now_ms), _where(info))
+            for info in infos
+        ]
+        print_table(("run", "agent", "status", "created", "took", "at"), rows)
+    else:
+        terminal.note("no runs" if wanted == set(STATUSES) else "no such runs; `sleipnir ps --all` lists all")
+
+
+@click.command()
+@_RUN
+@click.option("--json", "as_data", is_flag=True, help="Print the run as one JSON document.")
+@click.option("--state", "only_state", is_flag=True, help="Print the run's state, as JSON.")
+@pass_options
+def show(options: GlobalOptions, run_id: str, as_data: bool, only_state: bool) -> None:
+    """Show one run: status, where it is, open questions, cost, result."""
+    with options.connected(workers=False) as client:
+        run = client.run(run_id)
+        if as_data:
+            state = {"state": run.state()} if only_state else {}
+            print_json(result_data(run, run.info()) | state)
+        elif only_state:
+            click.echo(json.dumps(run.state(), indent=2, ensure_ascii=False))
+        else:
+            print_fields(_fields(run, options))
+
+
+def _fields(run: Run, options: GlobalOptions) -> Iterator[tuple[str, str]]:
+    info = run.info()
+    yield "run", info.id
+    yield "agent", info.agent
+    yield "status", info.status
+    yield "created", moment(info.created_ms)
+    if info.ended_ms is not None:
+        yield "ended", moment(info.ended_ms)
+    yield "took", _took(info, int(time.time() * 1000))
+    yield "steps", str(info.step)
+    for visit in info.visits:
+        yield "at", _visit(visit)
+    for gate in () if info.is_final else run.gates():
+        yield "question", how_to_answer(gate, options)
+    if info.usage.calls:
+        yield "usage", _usage(info.usage)
+    if info.error:
+        yield "error", info.error
+    if run.output:
+        yield "output", run.output
+
+
+@click.command()
+@_RUN
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+@pass_options
+def history(options: GlobalOptions, run_id: str, as_data: bool) -> None:
+    """List the committed steps of RUN: what each visit wrote and where it went."""
+    with options.connected(workers=False) as client:
+        steps = client.run(run_id).history()
+    if as_data:
+        print_json(steps)
+    else:
+        print_table(*_history_table(steps))
+
+
+def _history_table(steps: list[StepInfo]) -> tuple[list[str], list[list[str]]]:
+    """Attempts and errors have a column only where there is one to show."""
+    columns = ["step", "node", "kind", "took", "wrote", "next"]
+    rows = [
+        [str(step.step), step.node or "", step.kind, duration(step.took_ms), ", ".join(step.keys), step.next or ""]
+        for step in steps
+    ]
+    if any(step.attempt > 1 for step in steps):
+        columns.append("attempt")
+        rows = [[*row, str(step.attempt)] for row, step in zip(rows, steps, strict=True)]
+    if any(step.error for step in steps):
+        columns.append("error")
+        rows = [[*row, step.error or ""] for row, step in zip(rows, steps, strict=True)]
+    return columns, rows
+
+
+@click.command()
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
+@pass_options
+def cancel(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
+    """Stop runs for good: nothing is committed after this, running scripts are killed."""
+    code = exit_codes.COMPLETED
+    with options.connected(workers=False) as client:
+        for run_id in run_ids:
+            try:
+                _cancel(client.run(run_id))
+            except SleipnirError as failure:
+                terminal.error(str(failure))
+                code = exit_codes.FAILED
+    return code
+
+
+def _cancel(run: Run) -> None:
+    info = run.info()
+    if info.is_final:
+        terminal.note(f"run {run.id} has ended already: {info.status}")
+        return
+    run.cancel()
+    terminal.note(f"run {run.id} is being cancelled")
+
+
+def _took(info: RunInfo, now_ms: int) -> str:
+    """From the start to the end; to now for a run that has not ended."""
+    if info.started_ms is None:
+        return "-"
+    return duration(max(0, (info.ended_ms or now_ms) - info.started_ms))
+
+
+def _where(info: RunInfo) -> str:
+    """Where a live run is; why a failed one failed."""
+    if info.error:
+        return terminal.one_line(info.error, 100)
+    return ", ".join(_visit(visit) for visit in info.visits)
+
+
+def _visit(visit: VisitInfo) -> str:
+    attempt = f", attempt {visit.attempt}" if visit.attempt > 1 else ""
+    return f"{visit.node} ({visit.reason or visit.state}{attempt})"
+
+
+def _usage(usage: Usage) -> str:
+    cost = "cost unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+    tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+    return f"{usage.calls} model calls, {tokens}, {cost}" + (f" ({usage.model})" if usage.model else "")

@@ -1,0 +1,133 @@
+"""`watch` and `wait`: be there when runs end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from sleipnir.cli import exit_codes, terminal
+from sleipnir.cli.ask import how_to_answer
+from sleipnir.cli.completion import complete_run
+from sleipnir.cli.follow import follow, print_result, say_it_goes_on
+from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.render import print_json
+
+if TYPE_CHECKING:
+    from sleipnir.client import Run
+    from sleipnir.views import GateInfo, RunInfo
+
+LOOK_S = 0.5  # how long one run is waited for before the others are looked at again
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@click.option("--json", "as_data", is_flag=True, help="Print the run as one JSON document at the end.")
+@pass_options
+def watch(options: GlobalOptions, run_id: str, as_data: bool) -> int:
+    """Narrate RUN from its beginning, follow it to its end and print its result. Exit codes as `run`."""
+    with options.connected(workers=True) as client:
+        run = client.run(run_id)
+        try:
+            follow(run, lambda gate: _say_if_open(run, gate, options))
+        except KeyboardInterrupt:
+            say_it_goes_on(run.id, options)
+            return exit_codes.INTERRUPTED
+        return print_result(run, as_data=as_data)
+
+
+def _say_if_open(run: Run, gate: GateInfo, options: GlobalOptions) -> None:
+    """Questions of the past were answered; only an open one needs the command."""
+    if any(gate.seq == still_open.seq for still_open in run.gates()):
+        terminal.note(how_to_answer(gate, options))
+
+
+@click.command()
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after this long."
+)
+@click.option("--json", "as_data", is_flag=True, help="Print the runs as one JSON list.")
+@pass_options
+def wait(options: GlobalOptions, run_ids: tuple[str, ...], timeout_s: float | None, as_data: bool) -> int:
+    """Wait until every RUN has ended.
+
+    Exit codes: 0 all completed, 1 one failed, was cancelled or did not end in time, 3 one was still waiting
+    for an answer when the time was up.
+    """
+    with options.connected(workers=True) as client:
+        runs = list({run.id: run for run in map(client.run, run_ids)}.values())
+        said: set[tuple[str, int]] = set()
+        with _progress(len(runs)) as ended_one:
+            pending = _until_ended(runs, timeout_s, ended_one, lambda run: _say_once(run, said, options))
+        infos = [run.info() for run in runs]
+    if as_data:
+        print_json(infos)
+    for info in infos:
+        _say_how_it_ended(info, timed_out=info.id in pending)
+    return _worst([info.status for info in infos])
+
+
+def _until_ended(
+    runs: list[Run], timeout_s: float | None, ended_one: Callable[[], None], on_waiting: Callable[[Run], None]
+) -> set[str]:
+    """Block until all have ended or the time is up. Returns the ids of those that have not ended."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pending = {run.id: run for run in runs}
+    while pending:
+        for run in list(pending.values()):
+            info = run.info()
+            if info.is_final:
+                del pending[run.id]
+                ended_one()
+            elif info.status == "waiting":
+                on_waiting(run)
+        left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+        if left_s <= 0:
+            break
+        if pending:
+            with contextlib.suppress(TimeoutError):
+                next(iter(pending.values())).wait(timeout_s=left_s)
+    return set(pending)
+
+
+def _say_once(run: Run, said: set[tuple[str, int]], options: GlobalOptions) -> None:
+    for gate in run.gates():
+        if (run.id, gate.seq) not in said:
+            said.add((run.id, gate.seq))
+            terminal.note(how_to_answer(gate, options))
+
+
+def _say_how_it_ended(info: RunInfo, *, timed_out: bool) -> None:
+    if timed_out:
+        terminal.error(f"run {info.id} has not ended in time: it is {info.status}")
+    elif info.status == "failed":
+        terminal.error(f"run {info.id} failed: {info.error}")
+    else:
+        terminal.note(f"run {info.id} {info.status}")
+
+
+def _worst(statuses: list[str]) -> int:
+    """The code for all of them: failure before waiting before success."""
+    codes = {exit_codes.of_status(status) for status in statuses}
+    return next((code for code in (exit_codes.FAILED, exit_codes.WAITING) if code in codes), exit_codes.COMPLETED)
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """A progress bar for several runs on a terminal; nothing elsewhere. Yields what to call per ended run."""
+    if total < 2 or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True, color_system="auto" if terminal.wants_colour(sys.stderr) else None)
+    columns = (TextColumn("runs ended"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("runs", total=total)
+        yield lambda: progress.advance(task)
