@@ -48,11 +48,18 @@ def failure(node: ScriptNode | FunctionNode, error: NodeFailed, *, what: str) ->
 
 def first_not_json(output: Mapping[Any, Any]) -> str | None:
     """What keeps `output` from being JSON, as "key 'a.b[0]' is ...": the first finding, or None."""
-    return next(_not_json(output, "", frozenset()), None)
+    try:
+        return next(_not_json(output, "", frozenset()), None)
+    except RecursionError:
+        return "it is nested too deeply"
 
 
 def _not_json(value: Any, path: str, around: frozenset[int]) -> Iterator[str]:
-    if value is None or isinstance(value, str | bool | int):
+    if value is None or isinstance(value, bool | int):
+        return
+    if isinstance(value, str):
+        if not _is_text(value):
+            yield f"key '{path}' holds half of a surrogate pair, which is not text"
         return
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -74,6 +81,16 @@ def _not_json(value: Any, path: str, around: frozenset[int]) -> Iterator[str]:
         if not isinstance(key, str):
             yield f"key '{inner}' is named by a {type(key).__qualname__}; names must be strings"
         yield from _not_json(item, inner, around)
+
+
+def _is_text(value: str) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

@@ -1,0 +1,93 @@
+"""Load Python files of agent folders as modules, apart from each other and from the worker.
+
+Each directory becomes a private package of its own (`sleipnir_agent_<digest>`), so two agents, or two
+versions of one, may both have a `steps.py`. sys.path stays as it is. Inside such a file `import helper`
+finds `helper.py` beside it first, as it would in a script, and the worker's modules otherwise: the
+loader gives the file an `__import__` of its own. `from . import helper` works too. importlib.import_module
+knows nothing of it. A file is loaded once per process; bundles never change, so nothing is reloaded.
+No bytecode is written or read: the folder is not ours, and its timestamps say nothing.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import hashlib
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from sleipnir.errors import NodeFailed
+
+PREFIX = "sleipnir_agent_"
+
+
+def load(path: Path) -> ModuleType:
+    """The module of the file at `path` (absolute, links followed). Raises whatever its top level raises."""
+    if "." in path.stem:
+        raise NodeFailed(f"'{path.name}' cannot be imported: its name has a dot before .py; rename it", "not_found")
+    return importlib.import_module(f"{_package_of(path.parent)}.{path.stem}")
+
+
+def _package_of(directory: Path) -> str:
+    """The private package of a directory, made on first use."""
+    name = PREFIX + hashlib.sha256(str(directory).encode()).hexdigest()[:16]
+    if name not in sys.modules:
+        package = ModuleType(name, f"Python files of {directory}")
+        package.__path__ = [str(directory)]
+        sys.modules.setdefault(name, package)
+    return name
+
+
+class _Finder:
+    """Finds the submodules of private packages, and declines everything else."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if not name.startswith(PREFIX) or path is None:
+            return None
+        for directory in path:
+            if spec := FileFinder(directory, (_Loader, [".py"])).find_spec(name):
+                return spec
+        return None
+
+
+class _Loader(SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        package = module.__name__.partition(".")[0]
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _import_from(package)}
+        super().exec_module(module)
+
+
+@functools.cache
+def _has(package: str, name: str) -> bool:
+    return _Finder.find_spec(f"{package}.{name}", sys.modules[package].__path__) is not None
+
+
+def _import_from(package: str) -> Any:
+    """An `__import__` that looks in `package` first."""
+    inside = {"__package__": package, "__name__": f"{package}.any", "__path__": None}
+
+    def find_and_import(
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] = (),
+        level: int = 0,
+    ) -> ModuleType:
+        if level == 0 and _has(package, name.partition(".")[0]):
+            return builtins.__import__(name, inside, locals, fromlist, 1)
+        return builtins.__import__(name, globals, locals, fromlist, level)
+
+    return find_and_import
+
+
+sys.meta_path.append(_Finder)

@@ -1,0 +1,177 @@
+"""Interrupt a Python call at its deadline, or as soon as its visit is lost, without a thread per call.
+
+One watchdog thread per process looks at all running calls every TICK_S and raises an exception in the
+thread of a call that must stop (PyThreadState_SetAsyncExc). Arming and disarming touch one set and one
+lock and wake nobody, so a call that ends in time pays microseconds.
+
+The exception arrives at the next bytecode: a call that blocks in C (time.sleep, a socket without a
+timeout) is interrupted only when it comes back to Python. Code that swallows the exception gets it
+again every REPEAT_S.
+
+The race at the end. The exception may strike anywhere, so also while the call is being disarmed.
+Disarming is therefore safe to repeat and is repeated until one pass was not interrupted; the watchdog
+raises only while it holds the call's lock and finds it not done; and a pending exception is taken
+back before the lock is let go. After `call` returned, nothing can strike.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from sleipnir_workers.node import VisitLost
+
+TICK_S = 0.05
+REPEAT_S = 1.0
+_IDLE_S = 1.0  # with no call for this long the watchdog sleeps until it is woken
+
+T = TypeVar("T")
+
+
+class DeadlinePassed(Exception):
+    """The call did not end in time."""
+
+
+class _Interrupt(BaseException):
+    """Raised in the thread of a call that must stop. A BaseException: `except Exception` must not stop it."""
+
+
+class _Watch:
+    """One running call. The lock is reentrant because its holder may be interrupted while taking it."""
+
+    __slots__ = ("deadline", "done", "lock", "lost", "raise_at", "struck", "thread")
+
+    def __init__(self, deadline: float, lost: threading.Event) -> None:
+        self.thread = threading.get_ident()
+        self.deadline = deadline
+        self.lost = lost
+        self.raise_at = 0.0
+        self.struck = False
+        self.done = False
+        self.lock = threading.RLock()
+
+
+def call(function: Callable[[], T], *, timeout_s: float, lost: threading.Event) -> T:
+    """Call `function` in this thread.
+
+    Raises DeadlinePassed after about `timeout_s`, VisitLost once `lost` is set; both also when the call
+    ended by itself after it was told to stop. Calls nest.
+    """
+    watch = _Watch(time.monotonic() + timeout_s, lost)
+    try:
+        try:
+            _watchdog.arm(watch)
+            return function()
+        finally:
+            _watchdog.disarm(watch)
+    except _Interrupt:
+        _finish(watch)
+        if not watch.struck:  # meant for a call around this one
+            raise
+    finally:
+        _raise_verdict(watch)
+    raise AssertionError("unreachable: an interrupted call has a verdict")
+
+
+def _finish(watch: _Watch) -> None:
+    while True:
+        try:
+            return _watchdog.disarm(watch)
+        except _Interrupt:
+            continue
+
+
+def _raise_verdict(watch: _Watch) -> None:
+    if not watch.struck:
+        return
+    if watch.lost.is_set():
+        raise VisitLost("the visit was lost while its function was running") from None
+    raise DeadlinePassed from None
+
+
+class _Watchdog:
+    def __init__(self) -> None:
+        self._armed: set[_Watch] = set()
+        self._wake = threading.Condition()
+        self._asleep = True
+        self._thread: threading.Thread | None = None
+
+    def arm(self, watch: _Watch) -> None:
+        self._armed.add(watch)
+        if self._asleep:
+            self._rouse()
+
+    def disarm(self, watch: _Watch) -> None:
+        """Make sure that nothing strikes any more. Safe to interrupt and to repeat."""
+        with watch.lock:
+            watch.done = True
+            self._armed.discard(watch)
+            if watch.struck:
+                _set_async_exception(watch.thread, None)
+
+    def _rouse(self) -> None:
+        with self._wake:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch_calls, name="deadline-watchdog", daemon=True)
+                self._thread.start()
+            self._asleep = False
+            self._wake.notify()
+
+    def _watch_calls(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            now = time.monotonic()
+            calls = tuple(self._armed)
+            for watch in calls:
+                _strike_if_due(watch, now)
+            if calls:
+                idle_since = now
+            if now - idle_since > _IDLE_S:
+                self._sleep()
+                idle_since = time.monotonic()
+            time.sleep(TICK_S)
+
+    def _sleep(self) -> None:
+        with self._wake:
+            self._asleep = True
+            if self._armed:  # armed by someone who did not see us asleep yet
+                self._asleep = False
+            while self._asleep:
+                self._wake.wait()
+
+
+def _strike_if_due(watch: _Watch, now: float) -> None:
+    if now < watch.raise_at or not (watch.lost.is_set() or now >= watch.deadline):
+        return
+    # Not blocking: whoever holds the lock is disarming, and may have been interrupted while at it.
+    if not watch.lock.acquire(blocking=False):
+        return
+    try:
+        if not watch.done:
+            watch.struck = True
+            watch.raise_at = now + REPEAT_S
+            _set_async_exception(watch.thread, _Interrupt)
+    finally:
+        watch.lock.release()
+
+
+def _set_async_exception(thread: int, exception: type[BaseException] | None) -> None:
+    """Raise in `thread`; None takes back what was raised and did not arrive yet."""
+    argument = None if exception is None else ctypes.py_object(exception)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)
+
+
+_watchdog = _Watchdog()
+
+
+def _after_fork() -> None:
+    """A child has none of its parent's threads, and its locks may be held by one of them."""
+    global _watchdog
+    _watchdog = _Watchdog()
+
+
+os.register_at_fork(after_in_child=_after_fork)
