@@ -1,0 +1,438 @@
+"""Rules about a graph as a whole, one function per rule, named by what it promises.
+
+Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
+are ours. Every rule looks at the whole graph and reports everything it finds; none raises. The only thing
+read besides the graph is the agent's folder, and that only where the caller names one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias, TypeVar
+
+from sleipnir.errors import Problem
+from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
+from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
+from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_file
+from sleipnir.graph.model import (
+    AgentNode,
+    ApprovalNode,
+    Edge,
+    EndNode,
+    FunctionNode,
+    Graph,
+    InputNode,
+    Json,
+    LlmNode,
+    Node,
+    RagNode,
+    ScriptNode,
+    edges_of,
+)
+from sleipnir.graph.tools import MCP, CustomTools, custom_tools, defined_names, known_tools, stem
+
+FindAgent: TypeAlias = Callable[[str], Path | None]
+"""The folder of an agent by its name, None when there is no such agent."""
+
+RUNTIMES = (".sh", ".py", ".ts")
+TAKEN_BY_FILES = ("rag", "config", "graph")
+
+N = TypeVar("N", bound=Node)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One graph under examination. `folder` and `find_agent` are None where the caller cannot say."""
+
+    graph: Graph
+    findings: Findings
+    folder: Path | None
+    find_agent: FindAgent | None
+    more_tools: tuple[str, ...]
+
+    def nodes(self, kind: type[N]) -> Iterator[tuple[N, KeyPath]]:
+        """The nodes of one type, in file order, each with its path."""
+        for node_id, node in self.graph.nodes.items():
+            if isinstance(node, kind):
+                yield node, ("nodes", node_id)
+
+    @cached_property
+    def edges(self) -> dict[str, list[Edge]]:
+        return {node_id: edges_of(node) for node_id, node in self.graph.nodes.items()}
+
+    @cached_property
+    def reachable(self) -> set[str]:
+        """What the declared edges lead to from the start, the start included."""
+        seen, todo = {self.graph.start}, [self.graph.start]
+        while todo:
+            targets = {edge.target for edge in self.edges[todo.pop()]} & self.edges.keys()
+            todo += targets - seen
+            seen |= targets
+        return seen
+
+    @cached_property
+    def custom_tools(self) -> CustomTools:
+        return CustomTools() if self.folder is None else custom_tools(self.folder)
+
+
+Rule: TypeAlias = Callable[[Case], None]
+
+
+def check(
+    graph: Graph,
+    positions: Positions,
+    file: str,
+    folder: Path | None = None,
+    agents: FindAgent | None = None,
+    tools: Iterable[str] = (),
+) -> list[Problem]:
+    """Every problem of the graph as a whole, in the order of the rules.
+
+    Without `folder` nothing is said about scripts, functions and tools that may be in it; without `agents`
+    nothing about whether an agent exists. `tools` are names an llm node may use besides those the graph declares.
+    """
+    findings = Findings(file, positions)
+    case = Case(graph, findings, folder, agents, tuple(tools))
+    for rule in RULES:
+        rule(case)
+    return findings.problems
+
+
+def validate(path: Path, agents: FindAgent | None = None, tools: Iterable[str] = ()) -> list[Problem]:
+    """Every problem of a graph file or agent folder, in file order. The whole is only checked if each part is right."""
+    loaded = load_file(path)
+    if loaded.graph is None:
+        return list(loaded.problems)
+    folder, file = (path, path / GRAPH_FILE) if path.is_dir() else (path.parent, path)
+    found = check(loaded.graph, loaded.positions, str(file), folder, agents, tools)
+    return in_file_order([*loaded.problems, *found])
+
+
+def format_headline(problems: Iterable[Problem]) -> str:
+    """The errors as Loki reports them when a run is refused. Warnings are left out."""
+    errors = [problem for problem in problems if problem.level == "error"]
+    lines = [f"\n  [{error.node}] {error.message}" if error.node else f"\n  {error.message}" for error in errors]
+    return f"Graph validation failed with {len(errors)} error(s):{''.join(lines)}"
+
+
+def every_edge_leads_to_a_node(case: Case) -> None:
+    for edge in _all_edges(case):
+        if edge.target not in case.graph.nodes:
+            message = f"References non-existent node '{edge.target}' in {_edge_label(case, edge)}"
+            case.findings.error(_edge_path(edge), message, suggestion(edge.target, case.graph.nodes, "nodes"))
+
+
+def declared_edges_form_no_cycle(case: Case) -> None:
+    """Only the first cycle is named: the others are often its variations."""
+    found = _first_cycle(case.edges)
+    if found is None:
+        return
+    cycle, closing = found
+    hint = "Declared edges cannot form a loop; a script can go back by printing `_next`."
+    case.findings.graph_error(_edge_path(closing), f"Cycle detected: {' -> '.join(cycle)}", hint)
+
+
+def every_node_can_be_reached(case: Case) -> None:
+    message = "Node is unreachable from the start node via declared edges (script `_next` routing is not analyzed)"
+    for node_id in case.graph.nodes:
+        if node_id not in case.reachable:
+            case.findings.warning(("nodes", node_id), message)
+
+
+def some_node_ends_the_graph(case: Case) -> None:
+    ends = {node.id for node, _ in case.nodes(EndNode)}
+    if not ends:
+        hint = "Add a node of type end."
+        case.findings.graph_error(("nodes",), "Graph has no end nodes; execution would never terminate", hint)
+    elif not ends & case.reachable:
+        message = "No end node is reachable from the start node via declared edges "
+        message += "(a script's `_next` may still route to one)"
+        case.findings.graph_warning(("start",), message)
+
+
+def every_script_exists(case: Case) -> None:
+    if case.folder is None:
+        return
+    for path, label, file in _code_files(case):
+        if not _leaves(case.folder, file) and not _is_file(case.folder / file):
+            message = f"{label} file not found: '{case.folder.absolute() / file}'"
+            case.findings.error(path, message, suggestion(file, _files_near(case.folder, file), "files there"))
+
+
+def every_agent_exists(case: Case) -> None:
+    if case.find_agent is None:
+        return
+    for node, path in case.nodes(AgentNode):
+        folder = case.find_agent(node.agent)
+        if folder is None or not folder.is_dir():
+            hint = suggestion(node.agent, _neighbours(case.folder), "agents beside this one")
+            case.findings.error((*path, "agent"), f"Agent '{node.agent}' not found (directory missing)", hint)
+        elif not (folder / CONFIG_FILE).is_file() and not (folder / GRAPH_FILE).is_file():
+            message = f"Agent '{node.agent}' has neither a config.yaml nor a graph.yaml"
+            case.findings.error((*path, "agent"), message, f"Its folder is '{folder}'.")
+
+
+def every_option_has_a_route(case: Case) -> None:
+    for node, path in case.nodes(ApprovalNode):
+        for index, option in enumerate(node.options):
+            if option not in node.routes:
+                hint = "Add it to `routes`; `on_other` is for answers that are not options."
+                case.findings.error((*path, "options", index), f"Approval option '{option}' has no route defined", hint)
+
+
+def every_route_has_an_option(case: Case) -> None:
+    for node, path in case.nodes(ApprovalNode):
+        for option in node.routes:
+            if option not in node.options:
+                hint = suggestion(option, [name for name in node.options if name not in node.routes], "open options")
+                case.findings.warning((*path, "routes", option), f"Route '{option}' has no corresponding option", hint)
+
+
+def every_rag_node_has_documents(case: Case) -> None:
+    for node, path in case.nodes(RagNode):
+        if not node.documents:
+            message = "RAG node has no 'documents'; at least one knowledge source is required"
+            case.findings.error((*path, "documents"), message)
+
+
+def every_rag_result_is_kept(case: Case) -> None:
+    for node, path in case.nodes(RagNode):
+        if not node.state_updates:
+            message = "RAG node has no 'state_updates'; its retrieval result will not be written to state"
+            case.findings.warning(path, message, 'Add `state_updates: {context: "{{output.context}}"}`.')
+
+
+def every_tool_is_known(case: Case) -> None:
+    for node, path in case.nodes(LlmNode):
+        for index, tool in enumerate(node.tools or ()):
+            if tool.startswith(MCP):
+                _check_server(case, tool, (*path, "tools", index))
+            elif case.folder is not None:
+                _check_tool(case, tool, (*path, "tools", index))
+
+
+def every_model_is_named_with_its_provider(case: Case) -> None:
+    """That is all that can be known of a model without asking its provider."""
+    hint = "Write it as `provider:model`, for example openai:gpt-4o-mini."
+    if case.graph.model is not None and not _is_model(case.graph.model):
+        case.findings.graph_error(("model",), f"unknown model '{case.graph.model}'", hint)
+    for node, path in case.nodes(LlmNode):
+        if node.model is not None and not _is_model(node.model):
+            case.findings.error((*path, "model"), f"llm node references unknown model '{node.model}'", hint)
+
+
+def every_step_has_a_next(case: Case) -> None:
+    """Ours; Loki says so only when a run gets there. A script may choose its way by `_next`."""
+    for kind in (AgentNode, InputNode, LlmNode, RagNode):
+        for node, path in case.nodes(kind):
+            if node.next is None:
+                message = f"{node.kind} node has no `next`; a run that gets here fails"
+                case.findings.warning(path, message, "Name the node that comes after it.")
+
+
+def no_knowledge_base_overwrites_a_file(case: Case) -> None:
+    """Ours: the knowledge base of a rag node is `<node-id>.yaml` in the agent's folder."""
+    for node, path in case.nodes(RagNode):
+        if node.id in TAKEN_BY_FILES:
+            message = f"a rag node cannot be called '{node.id}': its knowledge base would be the file {node.id}.yaml"
+            case.findings.error(path, message, "Give the node another name.")
+
+
+def every_validation_can_be_read(case: Case) -> None:
+    """Ours, and a warning: Loki finds out only when a run gets there."""
+    for node, path in case.nodes(InputNode):
+        try:
+            parse_length_rule(node.validation or "len(input) >= 0")
+        except LengthRuleError as error:
+            hint = "Write for example `len(input) > 0`; the operators are > >= < <= ==."
+            case.findings.warning((*path, "validation"), str(error), hint)
+
+
+def every_output_schema_is_a_schema(case: Case) -> None:
+    schemas = [(node.output_schema, path) for node, path in case.nodes(LlmNode)]
+    schemas += [(node.output_schema, path) for node, path in case.nodes(AgentNode)]
+    for schema, path in schemas:
+        if schema is not None:
+            _check_schema(case, schema, (*path, "output_schema"))
+
+
+def every_script_has_a_runtime(case: Case) -> None:
+    """Ours, and a warning: Loki finds out only when a run gets there."""
+    for node, path in case.nodes(ScriptNode):
+        suffix = PurePosixPath(node.script).suffix
+        if suffix in RUNTIMES:
+            continue
+        message = f"Unsupported script extension '{suffix}'" if suffix else "Script file has no file extension"
+        hint = "Scripts are run by their extension: .sh, .py or .ts."
+        case.findings.warning((*path, "script"), f"{message} for '{node.script}'", hint)
+
+
+def every_function_is_defined(case: Case) -> None:
+    """Ours, and a warning: a module may define names in ways that reading it does not show."""
+    if case.folder is None:
+        return
+    for node, path in case.nodes(FunctionNode):
+        file, _, name = node.call.rpartition(":")
+        names = defined_names(case.folder / file) if file.endswith(".py") else None
+        if names is not None and name not in names:
+            message = f"'{file}' does not seem to define '{name}'"
+            case.findings.warning((*path, "call"), message, suggestion(name, sorted(names), "names there"))
+
+
+def no_code_is_outside_the_folder(case: Case) -> None:
+    """Ours: a run is pinned to a bundle of the folder, and a worker has nothing else."""
+    hint = "Keep the file in the agent's folder and write its path from there."
+    for path, label, file in _code_files(case):
+        if _leaves(case.folder, file):
+            case.findings.error(path, f"{label} path '{file}' leaves the agent's folder", hint)
+
+
+RULES: Sequence[Rule] = (
+    every_edge_leads_to_a_node,
+    declared_edges_form_no_cycle,
+    every_node_can_be_reached,
+    some_node_ends_the_graph,
+    every_script_exists,
+    every_agent_exists,
+    every_option_has_a_route,
+    every_route_has_an_option,
+    every_rag_node_has_documents,
+    every_rag_result_is_kept,
+    every_tool_is_known,
+    every_model_is_named_with_its_provider,
+    every_step_has_a_next,
+    no_knowledge_base_overwrites_a_file,
+    every_validation_can_be_read,
+    every_output_schema_is_a_schema,
+    every_script_has_a_runtime,
+    every_function_is_defined,
+    no_code_is_outside_the_folder,
+)
+
+
+def _all_edges(case: Case) -> Iterator[Edge]:
+    for edges in case.edges.values():
+        yield from edges
+
+
+def _edge_label(case: Case, edge: Edge) -> str:
+    owner = "" if edge.kind == "next" else f"{case.graph.nodes[edge.source].kind} "
+    return f"{owner}'{edge.kind}'"
+
+
+def _edge_path(edge: Edge) -> KeyPath:
+    path = ("nodes", edge.source, edge.kind)
+    return (*path, edge.label) if edge.kind == "routes" else path
+
+
+def _first_cycle(edges: dict[str, list[Edge]]) -> tuple[list[str], Edge] | None:
+    """The first cycle of a depth-first search in file order, and the edge that closes it.
+
+    Not recursive: a chain of nodes may be longer than Python's stack.
+    """
+    finished: set[str] = set()
+    for root in edges:
+        trail = {root: iter(edges[root])}  # in the order of the walk
+        while trail:
+            here = next(reversed(trail))
+            edge = next(trail[here], None)
+            if edge is None:
+                finished.add(here)
+                del trail[here]
+            elif edge.target in trail:
+                walked = list(trail)
+                return [*walked[walked.index(edge.target) :], edge.target], edge
+            elif edge.target in edges and edge.target not in finished:
+                trail[edge.target] = iter(edges[edge.target])
+    return None
+
+
+def _code_files(case: Case) -> Iterator[tuple[KeyPath, str, str]]:
+    """Every file of the folder that nodes run: where it is named, what it is called in a message, its path."""
+    for script, path in case.nodes(ScriptNode):
+        yield (*path, "script"), "Script", script.script
+    for function, path in case.nodes(FunctionNode):
+        file, _, _ = function.call.rpartition(":")
+        if file.endswith(".py"):
+            yield (*path, "call"), "Function", file
+
+
+def _leaves(folder: Path | None, file: str) -> bool:
+    """By the path alone, and by the links on it where the folder is known."""
+    path, depth = PurePosixPath(file), 0
+    for part in path.parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return True
+    if path.is_absolute() or folder is None:
+        return path.is_absolute()
+    try:
+        return not (folder / file).resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # a loop of links, or a name no file can have
+        return False
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _files_near(folder: Path, file: str) -> list[str]:
+    """Files that the author may have meant: those in the named directory, in scripts/ and beside graph.yaml."""
+    places = dict.fromkeys(((folder / file).parent, folder / "scripts", folder))
+    files = [found for place in places for found in _listing(place) if found.suffix in RUNTIMES]
+    return [found.relative_to(folder).as_posix() for found in files]
+
+
+def _neighbours(folder: Path | None) -> list[str]:
+    beside = [] if folder is None else _listing(folder.absolute().parent)
+    return [other.name for other in beside if other.is_dir() and not other.name.startswith(".")]
+
+
+def _listing(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except (OSError, ValueError):  # a hint is not worth an error
+        return []
+
+
+def _check_server(case: Case, tool: str, path: KeyPath) -> None:
+    server, servers = tool.removeprefix(MCP), case.graph.mcp_servers
+    if server in servers:
+        return
+    hint = suggestion(server, servers, "declared MCP servers") or "Declare the server under mcp_servers."
+    case.findings.error(path, f"llm node references unknown MCP server '{tool}'", hint)
+
+
+def _check_tool(case: Case, tool: str, path: KeyPath) -> None:
+    known = [*known_tools(case.graph, case.custom_tools), *(stem(name) for name in case.more_tools)]
+    if stem(tool) in known:
+        return
+    hint = case.custom_tools.complaint or suggestion(stem(tool), known, "tools of this graph")
+    case.findings.error(path, f"llm node references unknown tool '{tool}'", hint)
+
+
+def _is_model(model: str) -> bool:
+    provider, _, name = model.partition(":")
+    return bool(provider.strip() and name.strip())
+
+
+def _check_schema(case: Case, schema: dict[str, Json], path: KeyPath) -> None:
+    # Imported here: it costs more than all the rest of a check, and few graphs have a schema.
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
+
+    if not isinstance(schema.get("$schema", ""), str):
+        case.findings.error((*path, "$schema"), "output_schema is not a valid JSON Schema: '$schema' must be text")
+        return
+    try:
+        validator_for(schema, default=Draft202012Validator).check_schema(schema)
+    except SchemaError as error:
+        place = (*path, *error.absolute_path)
+        case.findings.error(place, f"output_schema is not a valid JSON Schema: {error.message[:200]}")

@@ -1,0 +1,141 @@
+"""Which tools the llm nodes of a graph may name: the universe that their `tools:` lists choose from.
+
+It is what spec/graph-agents.md 2.3 says: global tools, the functions of the folder's tools file, the tools for
+talking to people and to other agents, and the functions of the declared MCP servers. The scan of a tools file
+is a light one: names only. What the functions take is read where they are called.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sleipnir.graph.model import Graph
+
+MCP = "mcp:"
+MCP_FUNCTIONS = ("mcp_search_", "mcp_describe_", "mcp_invoke_")
+USER_TOOLS = ("user__ask", "user__confirm", "user__input", "user__checkbox")
+MESSAGE_TOOLS = ("agent__send_message", "agent__check_inbox")
+SPAWN_TOOLS = (
+    "agent__spawn",
+    "agent__check",
+    "agent__collect",
+    "agent__list",
+    "agent__cancel",
+    "agent__reply_escalation",
+    "agent__task_create",
+    "agent__task_list",
+    "agent__task_complete",
+    "agent__task_fail",
+)
+"""Only a graph with an agent node may start further agents."""
+
+_EXTENSION = re.compile(r"\.(?:sh|py|ts)\Z")
+_BASH_COMMAND = re.compile(r"#+\s*@cmd\b")
+_BASH_FUNCTION = re.compile(r"(?:function\s+([\w.:-]+)|([\w.:-]+)\s*\(\s*\))")
+_TS_FUNCTION = re.compile(r"^export\s+(?:default\s+)?(?:async\s+)?function\s+([\w$]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class CustomTools:
+    """The functions of a folder's tools file. `complaint` says why they are not known, None when they are."""
+
+    names: tuple[str, ...] = ()
+    complaint: str | None = None
+
+
+def stem(tool: str) -> str:
+    """The name a tool is declared under: graphs may write it with the extension of its file."""
+    return _EXTENSION.sub("", tool)
+
+
+def known_tools(graph: Graph, custom: CustomTools) -> list[str]:
+    """Every name that a `tools:` list of this graph may hold, `mcp:<server>` apart."""
+    declared = [stem(name) for name in graph.global_tools]
+    mcp = [prefix + server for server in graph.mcp_servers for prefix in MCP_FUNCTIONS]
+    spawn = SPAWN_TOOLS if graph.can_spawn_agents else ()
+    return [*declared, *custom.names, *mcp, *USER_TOOLS, *MESSAGE_TOOLS, *spawn]
+
+
+def custom_tools(folder: Path) -> CustomTools:
+    """The functions of the first of tools.sh, tools.py and tools.ts that the folder has."""
+    for name, scan in _SCANS.items():
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            return CustomTools(tuple(scan(file.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, SyntaxError, RecursionError) as error:
+            return CustomTools(complaint=f"{name} cannot be read, so its functions are not known: {error}")
+    return CustomTools()
+
+
+def defined_names(file: Path) -> set[str] | None:
+    """The names a Python file binds at its top level. None where reading cannot tell."""
+    try:
+        names = {name for statement in _statements(file.read_text(encoding="utf-8")) for name in _names_of(statement)}
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return None
+    return None if "*" in names else names
+
+
+def _bash_commands(text: str) -> Iterator[str]:
+    is_command = False
+    for line in text.splitlines():
+        if _BASH_COMMAND.match(line):
+            is_command = True
+        elif is_command and (function := _BASH_FUNCTION.match(line)):
+            is_command = False
+            name = (function[1] or function[2]).rstrip("_").replace("-", "_")
+            if not name.startswith("_") and ":" not in name:
+                yield name
+
+
+def _python_functions(text: str) -> Iterator[str]:
+    for statement in _statements(text):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and not statement.name.startswith("_"):
+            yield from _declared_as(statement.name)
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an odd escape in the author's file is none of our business here
+        return ast.parse(text).body
+
+
+def _names_of(statement: ast.stmt) -> Iterator[str]:
+    """Names that a top-level statement may bind, `*` for all of another module. Rather too many than too few."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name
+        return
+    for part in ast.walk(statement):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.alias):
+            yield part.asname or part.name
+        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield part.name
+
+
+def _typescript_functions(text: str) -> Iterator[str]:
+    for function in _TS_FUNCTION.finditer(text):
+        yield from _declared_as(function[1])
+
+
+def _declared_as(name: str) -> Iterator[str]:
+    """The name as written, and in the form Loki offers it to a model (`getIP` is `getip` there)."""
+    yield name
+    declared = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    if declared != name:
+        yield declared
+
+
+_SCANS: Mapping[str, Callable[[str], Iterator[str]]] = {
+    "tools.sh": _bash_commands,
+    "tools.py": _python_functions,
+    "tools.ts": _typescript_functions,
+}
