@@ -75,7 +75,7 @@ bench: $(READY)
 
 lock: $(UV)
 	@UV_PYTHON_DOWNLOADS=never $(UV) pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url \
-	  --no-emit-find-links --no-annotate --no-header --python-version 3.11 --quiet -o requirements.lock
+	  --no-emit-find-links --no-annotate --no-header --python-version 3.11 --system-certs --quiet -o requirements.lock
 	@git diff --stat -- requirements.lock
 
 $(UV):
