@@ -176,27 +176,20 @@ def _wait_for_stop(home: Home) -> None:
     deadline = time.monotonic() + STOP_S
     while time.monotonic() < deadline:
         state = home.running()
-        if state is None or not state.while_used or not _unused(home):
+        if state is None or not state.while_used or _has_users(home):
             return
         time.sleep(_LOOK_AGAIN_S)
 
 
-def _unused(home: Home) -> bool:
-    """Whether nobody holds the users' lock. The supervisor's own look holds it for a moment: then nobody does either."""
+def _has_users(home: Home) -> bool:
+    """Whether somebody else uses the stack. A supervisor that stops holds the lock alone, which is no user."""
     with (home.root / "users.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return _held_shared(home)
-        return True
-
-
-def _held_shared(home: Home) -> bool:
-    """True when the lock is held exclusively (by the supervisor that stops), False when by users."""
-    with (home.root / "users.lock").open("a") as lock:
+            return False
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         return False

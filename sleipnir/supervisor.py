@@ -151,6 +151,7 @@ class Supervisor:
         self.scripts, self.llm, self.while_used = scripts, llm, while_used
         self.wants_workers = workers
         self.stop = threading.Event()
+        self._users = (self.home.root / "users.lock").open("a")
         self._redis: list[Child] = []
         self._services: list[Child] = []
 
@@ -163,6 +164,7 @@ class Supervisor:
                 self._watch()
             finally:
                 self._stop_all()
+                self._users.close()
 
     def _start_redis(self) -> None:
         env = {name: value for name, value in os.environ.items() if not SECRET_NAME.search(name)}
@@ -185,20 +187,15 @@ class Supervisor:
                 self.stop.wait(0.01)
 
     def _watch(self) -> None:
-        unused = 0
         while not self.stop.is_set():
             if self.wants_workers and not self._services:
                 self._services = self._make_services()
             for child in (*self._redis, *self._services):
                 child.keep_running(sys.stderr)
             StackState(os.getpid(), self.wants_workers, self.while_used).write(self.home)
-            if not self.while_used:
-                self.stop.wait(0.5)
-                continue
-            unused = unused + 1 if self._nobody_uses_it() else 0
-            if unused >= 2:  # twice in a row: a user who is between starting us and locking is not missed
+            if self.while_used and self._lock_out_users():
                 return
-            self.stop.wait(TICK_S)
+            self.stop.wait(TICK_S if self.while_used else 0.5)
 
     def _make_services(self) -> list[Child]:
         env = {**os.environ, **self.settings.to_env(), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -243,13 +240,13 @@ class Supervisor:
                 ) from None
             yield
 
-    def _nobody_uses_it(self) -> bool:
-        with (self.home.root / "users.lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
+    def _lock_out_users(self) -> bool:
+        """True when nobody uses the stack. The lock is kept: who comes now waits until we are gone, and starts anew."""
+        try:
+            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def _log(self, name: str) -> Path:
         """The child's log file; one that has grown large is started anew, keeping one old one."""
