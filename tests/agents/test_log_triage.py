@@ -66,10 +66,10 @@ def test_the_shipped_log_shows_the_trouble_that_we_caused_when_we_recorded_it() 
 
 def test_the_rules_name_the_full_redis_as_the_cause_and_the_report_keeps_the_rest() -> None:
     read = read_log("server.log")
-    diagnosis = diagnose(read, model_error="LLM node failed: no model is configured\nsecond line")
+    diagnosis = diagnose(read, model_error="LLM node failed: refused: bad key\nsecond line")
     assert diagnosis["cause"] == "Redis has reached maxmemory and refuses every write."
     assert diagnosis["confidence"] == "high"
-    assert diagnosis["diagnosed_by"] == "fixed rules (no model is configured)"
+    assert diagnosis["diagnosed_by"] == "fixed rules (refused: bad key)"
     report = report_of(read | diagnosis)
     assert report.startswith("Likely cause: Redis has reached maxmemory")
     assert "Task shop.charge raised unexpected: KeyError('currency') (2 times), at shop.py:31 in charge" in report

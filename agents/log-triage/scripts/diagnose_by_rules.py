@@ -123,9 +123,9 @@ def quote(finding: dict) -> str:
 
 
 def why_no_model(state: dict) -> str:
-    """The first line of what the llm node said when it failed."""
-    said = str(state.get("model_error") or "").strip().partition("\n")[0].removeprefix("LLM node failed: ")
-    return said[:160] or "no model was asked"
+    """What the llm node said when it failed: its first line."""
+    said = str(state.get("model_error") or "no model").strip().partition("\n")[0].removeprefix("LLM node failed: ")
+    return "no model is configured" if said.startswith("no model") else said[:160]
 
 
 if __name__ == "__main__":

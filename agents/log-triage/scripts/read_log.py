@@ -226,7 +226,7 @@ def report(name: str, log: Log, skipped: int) -> None:
 
 
 def summarise(about: dict, findings: list[dict]) -> str:
-    text = f"{about['name']}: {about['lines']:,} lines"
+    text = f"{about['name']}: {plural(about['lines'], 'line')}"
     if about["sources"]:
         text += f" from {', '.join(about['sources'])}"
     if about["first"]:
