@@ -11,7 +11,7 @@ from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json, print_table
-from sleipnir.errors import AgentNotFound, GraphError, UsageError
+from sleipnir.errors import GraphError, UsageError
 
 if TYPE_CHECKING:
     from sleipnir.errors import Problem
@@ -46,11 +46,12 @@ def agents(options: GlobalOptions, as_data: bool) -> None:
 @pass_options
 def validate(options: GlobalOptions, target: str, as_data: bool) -> int:
     """Check an agent's graph and report every problem with its place. Exit code 1 when there is an error."""
+    from sleipnir.agents import folder_or_none
     from sleipnir.graph.check import validate as problems_of
 
     settings = options.settings()
     path = locate(target, settings)
-    problems = problems_of(path, agents=lambda name: _folder_of(name, settings))
+    problems = problems_of(path, agents=lambda name: folder_or_none(name, settings))
     errors = sum(problem.level == "error" for problem in problems)
     if as_data:
         print_json(problems)
@@ -121,12 +122,3 @@ def read(path: Path) -> Graph:
     if loaded.graph is None:
         raise GraphError(f"{path} cannot be read", loaded.problems)
     return loaded.graph
-
-
-def _folder_of(name: str, settings: Settings) -> Path | None:
-    from sleipnir.agents import find
-
-    try:
-        return find(name, settings)
-    except AgentNotFound:
-        return None

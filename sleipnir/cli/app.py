@@ -15,8 +15,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from sleipnir.cli import exit_codes, front_page, terminal
+from sleipnir.cli.failures import report
 from sleipnir.cli.options import GlobalOptions
-from sleipnir.errors import BundleError, ConfigError, GraphError, SleipnirError, UsageError
+from sleipnir.errors import SleipnirError
 
 
 class CommandTable(click.Group):
@@ -64,26 +65,6 @@ def _unknown_command(name: str) -> str:
     close = difflib.get_close_matches(name, front_page.COMMANDS, n=1)
     hint = f"Did you mean {close[0]!r}?" if close else "`sleipnir --help` lists the commands."
     return f"there is no command {name!r}. {hint}"
-
-
-def report(failure: SleipnirError, *, verbose: bool = False) -> int:
-    """Print the error the way its reader needs it, and return the exit code for it."""
-    if verbose:
-        import traceback
-
-        terminal.note("".join(traceback.format_exception(failure)).rstrip())
-    terminal.error(_with_problems(failure) if isinstance(failure, GraphError) else str(failure))
-    return exit_codes.USAGE if isinstance(failure, _USER_ERRORS) else exit_codes.FAILED
-
-
-def _with_problems(failure: GraphError) -> str:
-    """The headline and every problem with its place; a problem that only repeats the headline is not listed."""
-    headline = str(failure).partition("\n")[0]
-    problems = [problem for problem in failure.problems if problem.message != headline]
-    return "".join([headline, *(f"\n  {str(problem).replace(chr(10), chr(10) + '  ')}" for problem in problems)])
-
-
-_USER_ERRORS = (UsageError, GraphError, ConfigError, BundleError)
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:

@@ -80,7 +80,7 @@ def examine(options: GlobalOptions) -> Findings:
     if settings.redis_url is None:
         yield from look_at_embedded(settings)
     else:
-        yield from look_at_deployment(settings)
+        yield from look_at_redis(settings)
 
 
 def look_at_python() -> Findings:
@@ -147,10 +147,24 @@ def _names_of(client: str) -> list[str]:
 
 
 def look_at_embedded(settings: Settings) -> Findings:
-    raise NotImplementedError
+    """The private stack: whether it can be started, and how it is when it runs. Starts nothing."""
+    from sleipnir.embedded import Home
+    from sleipnir.supervisor import find_server
+
+    try:
+        yield Finding("ok", "redis-server", f"{find_server()}, for the private stack (SLEIPNIR_REDIS_URL is not set)")
+    except ConfigError as missing:
+        yield Finding("fail", "redis-server", str(missing))
+        return
+    home = Home(settings.home.absolute())
+    if home.running() is None:
+        yield Finding("ok", "stack", f"none runs in {home.root}; `sleipnir run` and `sleipnir up` start it")
+        return
+    yield from look_at_redis(settings.model_copy(update={"redis_url": home.redis_url}))
 
 
-def look_at_deployment(settings: Settings) -> Findings:
+def look_at_redis(settings: Settings) -> Findings:
+    """Store, broker and fleet behind the settings' Redis URL."""
     from sleipnir.store.connect import safe_url
     from sleipnir.store.store import Store
 

@@ -58,7 +58,8 @@ def print_result(run: Run, *, as_data: bool = False) -> int:
 
 def result_data(run: Run, info: RunInfo) -> dict[str, Any]:
     """What `--json` prints of a run: its record, its output and the questions that are open."""
-    return as_json(info) | {
+    return {
+        **as_json(info),
         "output": run.output if info.status == "completed" else None,
         "gates": [] if info.is_final else [as_json(gate) for gate in run.gates()],
     }

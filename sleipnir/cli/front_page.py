@@ -57,7 +57,8 @@ Usage: sleipnir [OPTIONS] COMMAND [ARGS]...
   Runs YAML graph agents as durable, distributed workflows."""
 
 _FOOT = """\
-`sleipnir COMMAND --help` says more. Settings are SLEIPNIR_* variables: `sleipnir doctor --settings`."""
+`sleipnir COMMAND --help` says more; `sleipnir doctor --settings` lists the
+settings, which are SLEIPNIR_* variables."""
 
 
 def text() -> str:

@@ -48,6 +48,22 @@ class GlobalOptions:
                 settings = stack.enter_context(embedded.stack(settings, workers=workers))
             yield stack.enter_context(Client(settings))
 
+    @contextlib.contextmanager
+    def connected_if_up(self) -> Iterator[Client | None]:
+        """A client of what runs already; None when that would need starting something."""
+        from sleipnir.client import Client
+        from sleipnir.embedded import Home
+
+        settings = self.settings()
+        if settings.redis_url is None:
+            home = Home(settings.home.absolute())
+            if home.running() is None:
+                yield None
+                return
+            settings = settings.model_copy(update={"redis_url": home.redis_url})
+        with Client(settings) as client:
+            yield client
+
     @property
     def is_embedded(self) -> bool:
         """Whether commands use the private stack, which stops when nobody uses it."""
@@ -82,4 +98,4 @@ pass_options = click.make_pass_decorator(GlobalOptions)
 def from_context(context: click.Context) -> GlobalOptions:
     """The options of a command line that is only being completed: nothing of it has run yet."""
     given = context.find_root().params
-    return GlobalOptions(**{name: given.get(name) for name in ("agents_dir", "home", "redis_url")})
+    return GlobalOptions(given.get("agents_dir"), given.get("home"), given.get("redis_url"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -13,6 +13,7 @@ from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, how_to_answer
 from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.follow import follow, print_result, result_data, say_it_goes_on
+from sleipnir.cli.narrate import MARK
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json
 from sleipnir.errors import GateError, UsageError
@@ -94,9 +95,10 @@ def run(
     130 interrupted (the run goes on).
     """
     refuse_session(session, agent)
-    text = prompt_text(prompt, file)
+    text = prompt_text(prompt, file, sys.stdin)
     with options.connected(workers=True) as client:
         started = submit_agent(client, agent, text, variables, cwd)
+        terminal.narrate_lines([f"{MARK}run {started.id}"])
         return _in_foreground(started, ScriptedAnswers(answers), options, as_data=as_data)
 
 
@@ -121,7 +123,7 @@ def submit(
 ) -> int:
     """Start a run of AGENT with PROMPT and print the run's id. The run goes on without this command."""
     refuse_session(session, agent)
-    text = prompt_text(prompt, file)
+    text = prompt_text(prompt, file, sys.stdin)
     with options.connected(workers=False) as client:
         started = submit_agent(client, agent, text, variables, cwd)
         if as_data:
@@ -139,11 +141,11 @@ def refuse_session(session: str | None, agent: str) -> None:
         raise UsageError(NO_SESSIONS.format(agent=agent))
 
 
-def prompt_text(prompt: str | None, file: Path | None) -> str:
+def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO) -> str:
     """The prompt from the argument, the file and the standard input (see `run`). Raises UsageError."""
-    piped = prompt is None and file is None and not sys.stdin.isatty()
+    piped = prompt is None and file is None and not stdin.isatty()
     if prompt == "-" or piped:
-        prompt = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+        prompt = stdin.read().removesuffix("\n").removesuffix("\r")
     if file is None:
         return prompt or ""
     try:

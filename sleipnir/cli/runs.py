@@ -12,6 +12,7 @@ import click
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import how_to_answer
 from sleipnir.cli.completion import complete_run
+from sleipnir.cli.failures import report
 from sleipnir.cli.follow import result_data
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import duration, moment, print_fields, print_json, print_table
@@ -131,20 +132,12 @@ def cancel(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
     with options.connected(workers=False) as client:
         for run_id in run_ids:
             try:
-                _cancel(client.run(run_id))
+                run = client.run(run_id)
+                run.cancel()
+                terminal.note(f"run {run.id} is being cancelled")
             except SleipnirError as failure:
-                terminal.error(str(failure))
-                code = exit_codes.FAILED
+                code = max(code, report(failure))
     return code
-
-
-def _cancel(run: Run) -> None:
-    info = run.info()
-    if info.is_final:
-        terminal.note(f"run {run.id} has ended already: {info.status}")
-        return
-    run.cancel()
-    terminal.note(f"run {run.id} is being cancelled")
 
 
 def _took(info: RunInfo, now_ms: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -83,7 +82,7 @@ def worker_command(queues: str, concurrency: int, pool: str, name: str | None, l
     ]  # fmt: skip
 
 
-def become(command: Sequence[str], settings: Settings) -> NoReturn:
+def become(command: list[str], settings: Settings) -> NoReturn:
     """Replace this process by the command, which reads the same settings. Raises ConfigError without a Redis URL."""
     if settings.redis_url is None:
         raise ConfigError(

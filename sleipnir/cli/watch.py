@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +19,10 @@ from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json
 
 if TYPE_CHECKING:
-    from sleipnir.client import Run
+    from sleipnir.client import Client, Run
     from sleipnir.views import GateInfo, RunInfo
 
-LOOK_S = 0.5  # how long one run is waited for before the others are looked at again
+LOOK_S = 1.0  # how often runs that have not ended are looked at for new questions
 
 
 @click.command()
@@ -60,39 +61,38 @@ def wait(options: GlobalOptions, run_ids: tuple[str, ...], timeout_s: float | No
     for an answer when the time was up.
     """
     with options.connected(workers=True) as client:
-        runs = list({run.id: run for run in map(client.run, run_ids)}.values())
+        runs = {run.id: run for run in map(client.run, run_ids)}
         said: set[tuple[str, int]] = set()
         with _progress(len(runs)) as ended_one:
-            pending = _until_ended(runs, timeout_s, ended_one, lambda run: _say_once(run, said, options))
-        infos = [run.info() for run in runs]
+            for _ in _as_they_end(client, list(runs), timeout_s, lambda run_id: _say_once(runs[run_id], said, options)):
+                ended_one()
+        infos = [run.info() for run in runs.values()]
     if as_data:
         print_json(infos)
     for info in infos:
-        _say_how_it_ended(info, timed_out=info.id in pending)
+        _say_how_it_ended(info)
     return _worst([info.status for info in infos])
 
 
-def _until_ended(
-    runs: list[Run], timeout_s: float | None, ended_one: Callable[[], None], on_waiting: Callable[[Run], None]
-) -> set[str]:
-    """Block until all have ended or the time is up. Returns the ids of those that have not ended."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    pending = {run.id: run for run in runs}
-    while pending:
-        for run in list(pending.values()):
-            info = run.info()
-            if info.is_final:
-                del pending[run.id]
-                ended_one()
-            elif info.status == "waiting":
-                on_waiting(run)
-        left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
-        if left_s <= 0:
-            break
-        if pending:
-            with contextlib.suppress(TimeoutError):
-                next(iter(pending.values())).wait(timeout_s=left_s)
-    return set(pending)
+def _as_they_end(
+    client: Client, run_ids: list[str], timeout_s: float | None, on_look: Callable[[str], None]
+) -> Iterator[RunInfo]:
+    """Each run's record as it ends; stops when the time is up. Calls `on_look` for those left, every LOOK_S."""
+    from sleipnir.client import wait_all
+
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    left = run_ids
+    while left:
+        ended = set()
+        with contextlib.suppress(TimeoutError):
+            for info in wait_all(client.store, left, min(LOOK_S, max(0.0, deadline - time.monotonic()))):
+                ended.add(info.id)
+                yield info
+        left = [run_id for run_id in left if run_id not in ended]
+        for run_id in left:
+            on_look(run_id)
+        if time.monotonic() >= deadline:
+            return
 
 
 def _say_once(run: Run, said: set[tuple[str, int]], options: GlobalOptions) -> None:
@@ -102,8 +102,8 @@ def _say_once(run: Run, said: set[tuple[str, int]], options: GlobalOptions) -> N
             terminal.note(how_to_answer(gate, options))
 
 
-def _say_how_it_ended(info: RunInfo, *, timed_out: bool) -> None:
-    if timed_out:
+def _say_how_it_ended(info: RunInfo) -> None:
+    if not info.is_final:
         terminal.error(f"run {info.id} has not ended in time: it is {info.status}")
     elif info.status == "failed":
         terminal.error(f"run {info.id} failed: {info.error}")

@@ -1,0 +1,26 @@
+"""How Sleipnir's own errors are told to people, and which exit code they become."""
+
+from __future__ import annotations
+
+from sleipnir.cli import exit_codes, terminal
+from sleipnir.errors import BundleError, ConfigError, GraphError, SleipnirError, UsageError
+
+USER_ERRORS = (UsageError, GraphError, ConfigError, BundleError)
+"""What the caller or the author has to mend: exit code 2. Everything else is 1."""
+
+
+def report(failure: SleipnirError, *, verbose: bool = False) -> int:
+    """Print the error the way its reader needs it, and return the exit code for it."""
+    if verbose:
+        import traceback
+
+        terminal.note("".join(traceback.format_exception(failure)).rstrip())
+    terminal.error(_with_problems(failure) if isinstance(failure, GraphError) else str(failure))
+    return exit_codes.USAGE if isinstance(failure, USER_ERRORS) else exit_codes.FAILED
+
+
+def _with_problems(failure: GraphError) -> str:
+    """The headline and every problem with its place; a problem that only repeats the headline is not listed."""
+    headline = str(failure).partition("\n")[0]
+    problems = [problem for problem in failure.problems if problem.message != headline]
+    return "".join([headline, *(f"\n  {str(problem).replace(chr(10), chr(10) + '  ')}" for problem in problems)])

@@ -1,0 +1,130 @@
+"""`agents`, `validate` and `draw`, on folders as people write them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sleipnir.cli import main
+
+GOOD = """\
+name: greeter
+start: greet
+nodes:
+  greet:
+    type: script
+    script: greet.py
+    next: done
+  done:
+    type: end
+    output: "{{greeting}}"
+"""
+BROKEN = GOOD.replace("next: done", "next: dnoe").replace("start: greet", "start: great")
+
+
+@pytest.fixture(autouse=True)
+def agents_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of agents that the command line finds first, and nothing else of this machine's set-up."""
+    folder = tmp_path / "agents"
+    folder.mkdir()
+    monkeypatch.setenv("SLEIPNIR_AGENTS_DIR", str(folder))
+    monkeypatch.setenv("SLEIPNIR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LOKI_CONFIG_DIR", str(tmp_path / "loki"))
+    return folder
+
+
+def write_agent(agents_dir: Path, name: str, text: str) -> Path:
+    folder = agents_dir / name
+    folder.mkdir()
+    (folder / "graph.yaml").write_text(text)
+    (folder / "greet.py").write_text("print('{}')\n")
+    return folder
+
+
+def test_a_sound_agent_is_ok_with_its_counts(agents_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_agent(agents_dir, "greeter", GOOD)
+    for target in ("greeter", str(folder), str(folder / "graph.yaml")):
+        assert main(["validate", target]) == 0
+        assert capsys.readouterr().out.endswith(": 2 nodes, 1 edge, 0 warnings\n")
+
+
+def test_every_problem_is_reported_with_its_place(agents_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_agent(agents_dir, "greeter", BROKEN)
+    assert main(["validate", "greeter"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{folder}/graph.yaml:2:")
+    assert "Start node 'great' not found" in lines[0]
+    assert lines[-1].startswith(f"{folder}: ") and "error" in lines[-1]
+
+
+def test_problems_as_json_are_a_list_and_keep_the_exit_code(
+    agents_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_agent(agents_dir, "greeter", BROKEN)
+    assert main(["validate", "--json", "greeter"]) == 1
+    problems = json.loads(capsys.readouterr().out)
+    assert problems[0]["level"] == "error"
+    assert problems[0]["line"] == 2
+
+
+def test_an_unknown_agent_is_wrong_usage_with_a_suggestion(
+    agents_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_agent(agents_dir, "greeter", GOOD)
+    for command in ("validate", "draw"):
+        assert main([command, "greeters"]) == 2
+        assert "error: no agent 'greeters'. Did you mean 'greeter'?" in capsys.readouterr().err
+
+
+def test_a_graph_is_drawn_to_stdout_or_into_a_file(
+    agents_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_agent(agents_dir, "greeter", GOOD)
+    assert main(["draw", "greeter"]) == 0
+    mermaid = capsys.readouterr().out
+    assert mermaid.startswith("flowchart")
+    assert main(["draw", "greeter", "-o", str(tmp_path / "g.mmd")]) == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "g.mmd").read_text() == mermaid
+    assert main(["draw", "greeter", "--format", "dot"]) == 0
+    assert capsys.readouterr().out.startswith("digraph")
+
+
+def test_a_broken_graph_is_not_drawn_and_names_each_problem_once(
+    agents_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_agent(agents_dir, "greeter", BROKEN)
+    assert main(["draw", "greeter"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ")
+    assert shown.count("Start node 'great' not found") == 1
+    assert "Traceback" not in shown
+
+
+def test_a_picture_that_cannot_be_written_is_an_error_not_a_traceback(
+    agents_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_agent(agents_dir, "greeter", GOOD)
+    assert main(["draw", "greeter", "-o", str(tmp_path / "nowhere" / "g.mmd")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_agents_are_listed_with_what_is_wrong_with_them(agents_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_agent(agents_dir, "greeter", GOOD)
+    (write_agent(agents_dir, "torn", GOOD) / "config.yaml").touch()
+    assert main(["agents", "--json"]) == 0
+    listed = {agent["name"]: agent for agent in json.loads(capsys.readouterr().out)}
+    assert listed["greeter"]["kind"] == "graph"
+    assert listed["torn"]["kind"] == "broken"
+    assert "both config.yaml and graph.yaml" in listed["torn"]["problem"]
+
+
+@pytest.mark.conformance("N02")
+@pytest.mark.parametrize("session", [["--session", "s1"], ["--session"]])
+def test_sessions_are_refused_with_lokis_words(session: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("run", "submit"):
+        assert main([command, "greeter", "hi", *session]) == 2
+        assert capsys.readouterr().err == (
+            "error: Graph-based agent 'greeter' does not support sessions. "
+            "The graph manages its own state; re-run without a session.\n"
+        )

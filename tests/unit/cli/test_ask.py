@@ -1,0 +1,93 @@
+"""Answers: scripted on the command line, or typed at a terminal."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, how_to_answer
+from sleipnir.cli.options import GlobalOptions
+from sleipnir.views import GateInfo
+
+APPROVAL = GateInfo("r1run", 4, "approve", "approval", "Send the report?", ("yes", "no"), None, 0)
+INPUT = GateInfo("r1run", 2, "name", "input", "Who is it for? [default: me]", (), "me", 0)
+
+
+def typed(*lines: str) -> Callable[[], str]:
+    """A terminal at which these lines are typed, then the input is closed."""
+    left = list(lines)
+    return lambda: left.pop(0) + "\n" if left else ""
+
+
+def test_a_choice_is_made_by_number() -> None:
+    assert ask(APPROVAL, typed("2")) == "no"
+
+
+def test_a_choice_is_made_by_its_text() -> None:
+    assert ask(APPROVAL, typed(" yes ")) == "yes"
+
+
+def test_an_option_that_reads_like_a_number_wins_over_the_number() -> None:
+    assert ask(replace(APPROVAL, options=("3", "2", "1")), typed("1")) == "1"
+
+
+def test_a_slip_of_the_pen_is_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(APPROVAL, typed("yess", "0", "4", "", "1")) == "yes"
+    assert capsys.readouterr().err.count("Type a number from 1 to 3") == 4
+
+
+def test_the_last_choice_is_for_free_text() -> None:
+    assert ask(APPROVAL, typed("3", "only to Ann")) == "only to Ann"
+
+
+def test_the_question_shows_numbered_options_and_the_free_one(capsys: pytest.CaptureFixture[str]) -> None:
+    ask(APPROVAL, typed("1"))
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "Send the report?\n  1. yes\n  2. no\n  3. Other (custom)\nChoose [1-3]: "
+
+
+def test_an_approval_without_options_takes_free_text() -> None:
+    assert ask(replace(APPROVAL, options=()), typed("as you like")) == "as you like"
+
+
+def test_an_input_shows_its_default_once_and_keeps_the_empty_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(INPUT, typed("")) == ""
+    assert capsys.readouterr().err == "Who is it for? [default: me]\nYour answer: "
+    ask(replace(INPUT, question="Who is it for?"), typed("x"))
+    assert "Who is it for? [default: me]" in capsys.readouterr().err
+
+
+def test_a_closed_input_leaves_the_question_open() -> None:
+    for gate in (APPROVAL, INPUT):
+        with pytest.raises(NobodyAnswers) as unanswered:
+            ask(gate, typed())
+        assert unanswered.value.gate == gate
+
+
+def test_control_sequences_in_a_question_are_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
+    ask(replace(APPROVAL, question="\x1b[31mred", options=("\x1b[2J",)), typed("1"))
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_a_scripted_answer_holds_for_every_visit_of_its_node() -> None:
+    answers = ScriptedAnswers([("approve", "yes")])
+    assert [answers.next_for("approve") for _ in range(3)] == ["yes", "yes", "yes"]
+    assert answers.next_for("other") is None
+    assert answers.unused == set()
+
+
+def test_several_scripted_answers_are_used_in_order_and_the_last_one_stays() -> None:
+    answers = ScriptedAnswers([("approve", "no"), ("name", "Ann"), ("approve", "yes")])
+    assert [answers.next_for("approve") for _ in range(3)] == ["no", "yes", "yes"]
+    assert answers.unused == {"name"}
+
+
+def test_the_way_to_answer_is_a_command_that_can_be_typed() -> None:
+    options = GlobalOptions(redis_url="redis://:secret@host:6379/0")
+    assert how_to_answer(replace(APPROVAL, options=("go on",)), options) == (
+        "run r1run waits for an answer to 'approve': Send the report?\n"
+        "  sleipnir --redis-url 'redis://:***@host:6379/0' answer r1run approve 'go on'\n"
+        "  sleipnir --redis-url 'redis://:***@host:6379/0' answer r1run approve 'your own words'"
+    )
+    assert how_to_answer(INPUT, GlobalOptions()).splitlines()[1] == "  sleipnir answer r1run name 'your answer'"

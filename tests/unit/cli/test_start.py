@@ -1,0 +1,137 @@
+"""Starting the command line: what it loads, what its help says, how it reports mistakes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from sleipnir.cli import front_page, main
+from sleipnir.cli.app import app
+
+HEAVY = ("celery", "kombu", "litellm", "pydantic", "redis", "rich", "yaml")
+
+
+def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
+    return subprocess.run(
+        [sys.executable, *arguments], env=clean | environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """The modules that a command line has loaded when it ends."""
+    program = (
+        "import json, sys\nfrom sleipnir.cli import main\n"
+        f"try:\n    main({list(arguments)!r})\nfinally:\n    print(json.dumps(list(sys.modules)), file=sys.stderr)"
+    )
+    return set(json.loads(run_python("-c", program).stderr.splitlines()[-1]))
+
+
+def test_the_help_page_loads_neither_click_nor_anything_heavy() -> None:
+    assert loaded_by("--help") & {*HEAVY, "click"} == set()
+
+
+@pytest.mark.parametrize("command", list(front_page.COMMANDS))
+def test_the_help_of_a_command_loads_nothing_heavy(command: str) -> None:
+    assert loaded_by(command, "--help") & set(HEAVY) == set()
+
+
+def test_the_help_page_costs_at_most_five_times_starting_python() -> None:
+    """The fastest of several runs each, taken in turns: noise of the machine only ever adds."""
+
+    def best(*arguments: str) -> float:
+        started = time.perf_counter()
+        assert run_python(*arguments).returncode == 0
+        return time.perf_counter() - started
+
+    pairs = [(best("-c", "pass"), best("-m", "sleipnir", "--help")) for _ in range(8)]
+    assert min(help_s for _, help_s in pairs) <= 5 * min(bare_s for bare_s, _ in pairs)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["-v", "--help"]])
+def test_help_names_every_command_and_option(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    page = capsys.readouterr().out
+    assert page == front_page.text() + "\n"
+    assert all(f"\n  {name} " in page for name in front_page.COMMANDS)
+    assert max(map(len, page.splitlines())) <= 80
+
+
+def test_the_help_page_lists_exactly_the_options_there_are() -> None:
+    there_are = {option for param in app.params for option in (*param.opts, *param.secondary_opts)} | {"-h", "--help"}
+    listed = {word.rstrip(",") for options in front_page.OPTIONS for word in options.split() if word.startswith("-")}
+    assert listed == there_are
+
+
+@pytest.mark.parametrize("name", list(front_page.COMMANDS))
+def test_every_command_of_the_table_exists_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = app.get_command(click.Context(app), name)
+    assert command is not None
+    assert command.name == name
+    assert main([name, "--help"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 3
+
+
+def test_an_unknown_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rnu"]) == 2
+    assert "error: there is no command 'rnu'. Did you mean 'run'?" in capsys.readouterr().err
+
+
+def test_wrong_usage_is_one_error_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines()[0].startswith("Usage: sleipnir run ")
+    assert shown.err.splitlines()[-1].startswith("error: ")
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("sleipnir ")
+
+
+def test_the_module_is_the_command() -> None:
+    finished = run_python("-m", "sleipnir", "--help")
+    assert (finished.returncode, finished.stdout) == (0, front_page.text() + "\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert script.startswith("# ")
+    assert f"_SLEIPNIR_COMPLETE={shell}_complete" in script
+
+
+def complete(*words: str, **environment: str) -> list[str]:
+    """What bash is offered for the last word."""
+    finished = run_python(
+        "-m", "sleipnir", _SLEIPNIR_COMPLETE="bash_complete", COMP_WORDS=" ".join(["sleipnir", *words]),
+        COMP_CWORD=str(len(words)), **environment,
+    )  # fmt: skip
+    assert finished.stderr == ""
+    return [line.partition(",")[2] for line in finished.stdout.splitlines() if line]
+
+
+def test_tab_completes_commands_and_options() -> None:
+    assert complete("wa") == ["watch", "wait"]
+    assert complete("--red") == ["--redis-url"]
+    assert complete("run", "--ans") == ["--answer"]
+
+
+def test_tab_completes_agents_by_name(tmp_path: Path) -> None:
+    for name in ("zebra", "zoo", ".zshared"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "graph.yaml").touch()
+    assert complete("run", "z", SLEIPNIR_AGENTS_DIR=str(tmp_path)) == ["zebra", "zoo"]
+    assert complete("--agents-dir", str(tmp_path), "run", "ze") == ["zebra"]
+
+
+def test_tab_is_silent_when_something_is_wrong() -> None:
+    assert complete("run", "z", SLEIPNIR_PARTITIONS="many") == []
+    assert complete("watch", "a", SLEIPNIR_REDIS_URL="redis://127.0.0.1:1/0") == []
