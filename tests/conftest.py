@@ -1,0 +1,41 @@
+"""Fixtures that many tests share. Processes live for the session of one pytest worker; key prefixes live for one test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sleipnir.settings import Settings
+from sleipnir.store.store import Store
+from tests.processes import RedisServer, Stack
+
+_prefixes = (f"t{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A real redis-server for the session."""
+    server = RedisServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def store(redis_server: RedisServer, tmp_path: Path) -> Iterator[Store]:
+    """A store under a key prefix of its own. Fails the test when it leaves a key that no rule lets die."""
+    prefix = next(_prefixes)
+    settings = Settings(redis_url=redis_server.url, home=tmp_path, key_prefix=prefix, partitions=2)
+    with Store.open(settings) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def stack(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A scheduler and one worker for all queues, shared by the tests that break nothing."""
+    with Stack(redis_server, tmp_path_factory.mktemp("stack"), key_prefix="shared") as running:
+        running.start_scheduler()
+        running.start_worker()
+        yield running

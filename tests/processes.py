@@ -1,0 +1,171 @@
+"""Real processes for tests: a redis-server, a scheduler, workers. Started on private sockets, tied to the test process,
+stopped by pid."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sleipnir import launch
+from sleipnir.client import Client
+from sleipnir.settings import Settings
+from sleipnir.store.connect import connect
+from sleipnir.supervisor import find_server
+
+T = TypeVar("T")
+
+FAST: Mapping[str, Any] = {"lease_s": 2.0, "heartbeat_s": 0.5, "redispatch_after_s": 2.0, "owner_ttl_s": 2.0}
+"""Settings under which faults show within seconds."""
+
+
+def wait_until(condition: Callable[[], T], description: str, timeout_s: float = 30.0) -> T:
+    """The first true value of `condition`; fails the test, naming what it waited for, after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {description}"
+        pause.wait(0.02)
+
+
+class RedisServer:
+    """A redis-server with an append-only file on a unix socket in a directory of its own. It can be killed and restarted."""
+
+    def __init__(self, *options: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="slp-"))  # short: a socket's path has 108 bytes
+        self.url = f"unix://{self.folder}/redis.sock?db=0"
+        self._options = options
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        command = [
+            str(find_server()), "--port", "0", "--unixsocket", f"{self.folder}/redis.sock", "--dir", str(self.folder),
+            "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", *self._options,
+        ]  # fmt: skip
+        with (self.folder / "redis.log").open("ab") as log:
+            self.process = subprocess.Popen(launch.command(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        client = connect(self.url, retries=0)
+        wait_until(lambda: _answers(client), "redis-server answers")
+        client.close()
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(10)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _answers(client: Any) -> bool:
+    try:
+        return bool(client.ping())
+    except Exception:
+        return False
+
+
+class Stack:
+    """A scheduler and workers on a Redis, as processes. A context manager."""
+
+    def __init__(self, redis: RedisServer, home: Path, **settings: Any) -> None:
+        self.redis, self.home = redis, home
+        self.settings = Settings(**{"redis_url": redis.url, "home": home, "log_level": "debug", **FAST, **settings})
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        home.mkdir(parents=True, exist_ok=True)
+
+    def client(self) -> Client:
+        return Client(self.settings)
+
+    def start_scheduler(self, name: str = "scheduler") -> None:
+        self._start(name, [sys.executable, "-m", "sleipnir_scheduler"])
+
+    def start_worker(
+        self,
+        name: str = "worker",
+        queues: str = "scripts,functions,llm,rag",
+        *,
+        pool: str = "threads",
+        concurrency: int = 2,
+        env: Mapping[str, str] | None = None,
+        ready: bool = True,
+    ) -> None:
+        command = [
+            sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "worker", "-Q", queues, "-P", pool,
+            "-c", str(concurrency), "-n", f"{name}@%h", "--loglevel", "INFO", "--without-gossip", "--without-mingle",
+        ]  # fmt: skip
+        self._start(name, command, env)
+        if ready:
+            self.wait_for_worker(name)
+
+    def wait_for_worker(self, name: str) -> None:
+        with self.client() as client:
+            wait_until(
+                lambda: [w for w in client.health().workers if w.name.startswith(f"{name}@")],
+                f"worker {name} is announced\n{self.log(name)}",
+            )
+
+    def _start(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SLEIPNIR_")}
+        environment |= {**self.settings.to_env(), **(env or {})}
+        with (self.home / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                launch.command(command), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def log(self, name: str) -> str:
+        file = self.home / f"{name}.log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def signal(self, name: str, signum: int) -> None:
+        self.processes[name].send_signal(signum)
+
+    def kill(self, name: str) -> None:
+        """kill -9, and be sure that it is gone."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.processes = {}
+
+    def __enter__(self) -> Stack:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def write_agent(folder: Path, graph: str, **files: str) -> Path:
+    """An agent folder with this graph.yaml and these files; `scripts__a_py` becomes `scripts/a.py`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "graph.yaml").write_text(graph)
+    for name, text in files.items():
+        stem, _, suffix = name.replace("__", "/").rpartition("_")
+        file = folder / f"{stem}.{suffix}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder

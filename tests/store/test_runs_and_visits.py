@@ -1,0 +1,311 @@
+"""Store operations on a real Redis: one test per return code and promise."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sleipnir.errors import GateError, RunNotFound, UsageError
+from sleipnir.messages import ResultHeader, VisitCall
+from sleipnir.runs import (
+    Answered,
+    Cancelled,
+    Gate,
+    LeaseLost,
+    Notice,
+    Resulted,
+    RunSpec,
+    Step,
+    Submitted,
+    Transition,
+    Visit,
+    Write,
+)
+from sleipnir.store.partitions import Commit, Entry
+from sleipnir.store.store import Store
+from sleipnir.store.visits import Claim, Refused
+
+LEASE_MS = 60_000
+RUN = "run000000001"
+
+
+class Bench:
+    """A store with one run, moved by hand as the scheduler and a worker would move it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.partition = store.keys.partition_of(RUN)
+        self.epochs = store.partitions.own([self.partition], "me", 60_000)
+
+    def create(self, **state: Any) -> None:
+        assert self.store.runs.create(RUN, RunSpec("agent", "digest"), {"initial_prompt": "hi", **state}, 1)
+
+    def entries(self) -> list[Entry]:
+        return self.store.partitions.read([self.partition], limit=10, block_ms=None)
+
+    def commit(self, entry: Entry, transition: Transition, epochs: dict[int, int] | None = None) -> int:
+        view = self.store.partitions.load([RUN])[RUN]
+        return self.store.partitions.commit([Commit(entry, view, transition)], epochs or self.epochs)[0]
+
+    def open_visit(self, **visit: Any) -> VisitCall:
+        """Apply the submission by opening visit 1 on a queue."""
+        entry = self.entries()[0]
+        opened = Visit(1, "a", "script", 1, entry.at_ms, visit.pop("queue", "scripts"))
+        assert self.commit(entry, Transition(open=(opened,), counts={"a": 1}, started_ms=entry.at_ms, **visit)) == 1
+        return VisitCall(RUN, "a", 1, 1, "agent", "digest")
+
+    def claim(self, call: VisitCall, token: str = "t1", wanted: tuple[str, ...] | None = ()) -> Claim | Refused:
+        return self.store.visits.claim(call, worker="w1", token=token, lease_ms=LEASE_MS, wanted=wanted)
+
+    def deliver(self, call: VisitCall, token: str = "t1", **values: Any) -> bool:
+        header = ResultHeader(ok=True, keys=tuple(values), worker="w1")
+        texts = {key: json.dumps(value) for key, value in values.items()}
+        return self.store.visits.deliver(call, header, texts, worker="w1", token=token)
+
+    def end(self, entry: Entry, *writes: Write, **more: Any) -> Transition:
+        live = tuple(self.store.partitions.load([RUN])[RUN].frontier.values())
+        return Transition(close=live, writes=writes, status="completed", ended_ms=entry.at_ms, output="done", **more)
+
+
+@pytest.fixture
+def bench(store: Store) -> Bench:
+    return Bench(store)
+
+
+def step(number: int, node: str = "a") -> Step:
+    return Step(step=number, kind="script", at_ms=5, seq=number, node=node)
+
+
+def test_a_run_is_created_once_and_is_in_the_inbox(bench: Bench) -> None:
+    bench.create(x=[1])
+    assert not bench.store.runs.create(RUN, RunSpec("other", "digest"), {"x": 2}, 1)
+    assert bench.store.runs.state(RUN) == {"initial_prompt": "hi", "x": [1]}
+    assert [(entry.run, entry.event) for entry in bench.entries()] == [(RUN, Submitted())]
+    assert bench.store.runs.info(RUN).status == "submitted"
+
+
+def test_an_unknown_run_is_named(bench: Bench) -> None:
+    with pytest.raises(RunNotFound, match="no run 'nope'"):
+        bench.store.runs.info("nope")
+
+
+def test_a_commit_opens_visits_and_takes_its_entry_out_of_the_inbox(bench: Bench) -> None:
+    bench.create()
+    bench.open_visit()
+    assert bench.entries() == []
+    view = bench.store.partitions.load([RUN])[RUN]
+    assert (view.version, view.seq, view.counts, list(view.frontier)) == (1, 1, {"a": 1}, [1])
+
+
+def test_a_commit_on_an_old_version_changes_nothing(bench: Bench) -> None:
+    bench.create()
+    entry = bench.entries()[0]
+    old = bench.store.partitions.load([RUN])[RUN]
+    bench.open_visit()
+    fresh = Entry("1-1", bench.partition, RUN, Submitted())
+    commit = Commit(fresh, old, Transition(counts={"a": 99}))
+    assert bench.store.partitions.commit([commit], bench.epochs) == [0]
+    assert bench.store.partitions.load([RUN])[RUN].counts == {"a": 1}
+    again = Commit(entry, old, Transition(counts={"a": 99}))
+    assert bench.store.partitions.commit([again], bench.epochs) == [1], "the same entry twice is applied once"
+    assert bench.store.partitions.load([RUN])[RUN].counts == {"a": 1}
+
+
+def test_a_scheduler_that_lost_its_partition_commits_nothing(bench: Bench) -> None:
+    bench.create()
+    entry = bench.entries()[0]
+    bench.store.partitions.own([bench.partition], "me", 0)
+    assert bench.store.partitions.own([bench.partition], "other", 60_000) == {bench.partition: 2}
+    assert bench.commit(entry, Transition()) == -1
+    assert bench.store.partitions.own([bench.partition], "me", 60_000) == {}
+    assert bench.store.partitions.load([RUN])[RUN].version == 0
+
+
+def test_a_claim_gives_a_lease_and_just_the_state_that_was_asked_for(bench: Bench) -> None:
+    bench.create(x=[1], y=2)
+    call = bench.open_visit()
+    claim = bench.claim(call, wanted=("x", "missing"))
+    assert isinstance(claim, Claim)
+    assert (claim.state, claim.spec) == ({"x": "[1]"}, RunSpec("agent", "digest"))
+    info = bench.store.runs.info(RUN).visits[0]
+    assert (info.state, info.worker) == ("started", "w1")
+
+
+def test_a_claim_can_read_the_whole_state(bench: Bench) -> None:
+    bench.create(x=[1])
+    claim = bench.claim(bench.open_visit(), wanted=None)
+    assert isinstance(claim, Claim)
+    assert claim.state == {"x": "[1]", "initial_prompt": '"hi"'}
+
+
+def test_a_second_claim_of_an_attempt_is_refused_but_the_same_one_may_repeat(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    assert isinstance(bench.claim(call), Claim)
+    assert isinstance(bench.claim(call), Claim)
+    assert bench.claim(call, token="t2") == Refused("taken")
+
+
+def test_a_claim_of_a_closed_visit_or_an_old_attempt_is_refused(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    assert bench.claim(VisitCall(RUN, "a", 7, 1, "agent", "digest")) == Refused("gone")
+    bench.store.runs.cancel(RUN)
+    reopened = Visit(1, "a", "script", 2, 5, "scripts")
+    view = bench.store.partitions.load([RUN])[RUN]
+    bench.commit(bench.entries()[0], Transition(close=(view.frontier[1],), open=(reopened,)))
+    assert bench.claim(call) == Refused("stale")
+
+
+def test_a_result_is_delivered_once_and_its_values_go_to_state_and_journal_by_the_commit(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    bench.claim(call)
+    assert bench.deliver(call, x={"a": [1.5, None]}, big="z" * 100_000)
+    assert bench.deliver(call, x="again"), "a lost reply may be asked for again"
+    entry = bench.entries()[0]
+    assert isinstance(entry.event, Resulted)
+    assert entry.event.header.keys == ("x", "big")
+    assert bench.store.runs.state(RUN) == {"initial_prompt": "hi"}
+    assert bench.commit(entry, bench.end(entry, Write(step(1), delta=True), Write(step(2), values={"y": 1}))) == 1
+    expected = {"initial_prompt": "hi", "x": {"a": [1.5, None]}, "big": "z" * 100_000, "y": 1}
+    assert bench.store.runs.state(RUN) == expected
+    assert bench.store.runs.fold(RUN) == expected
+    assert bench.store.runs.fold(RUN, 1) == {k: v for k, v in expected.items() if k != "y"}
+    written = [(s.step, sorted(s.keys)) for s in bench.store.runs.history(RUN)]
+    assert written == [(0, ["initial_prompt"]), (1, ["big", "x"]), (2, ["y"])]
+    assert bench.store.runs.output(RUN) == "done"
+
+
+def test_the_state_a_plan_sees_includes_the_delivered_delta(bench: Bench) -> None:
+    bench.create(x="old", y="kept")
+    call = bench.open_visit()
+    bench.claim(call)
+    bench.deliver(call, x="new")
+    entry = bench.entries()[0]
+    assert bench.store.partitions.read_state([(entry, ["x", "y", "z"])]) == [{"x": "new", "y": "kept"}]
+
+
+def test_without_a_claim_or_with_another_token_a_result_is_refused_and_shown(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    assert not bench.deliver(call)
+    bench.claim(call)
+    assert not bench.deliver(call, token="other")
+    assert bench.entries() == []
+    events = [event.type for _, event in bench.store.runs.events({RUN: "0"})]
+    assert events.count("late_result") == 2
+
+
+def test_a_lapsed_lease_is_taken_back_once_and_its_worker_s_result_is_refused_from_then_on(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    bench.store.visits.claim(call, worker="w1", token="t1", lease_ms=0, wanted=())
+    now_ms = bench.store.now_ms() + 1
+    assert bench.store.partitions.take_back(bench.partition, now_ms, 10) == 1
+    assert bench.store.partitions.take_back(bench.partition, now_ms, 10) == 0
+    assert [entry.event for entry in bench.entries()] == [LeaseLost(1, 1, "w1")]
+    assert not bench.deliver(call, x=1)
+    assert bench.claim(call, token="t2") == Refused("taken")
+
+
+def test_a_live_lease_is_not_taken_back_and_a_heartbeat_keeps_it(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    bench.claim(call)
+    assert bench.store.partitions.take_back(bench.partition, bench.store.now_ms() + 10**9, 10) == 0
+    assert bench.store.visits.heartbeat([call], LEASE_MS) == set()
+
+
+def test_a_heartbeat_names_the_visits_that_were_cancelled(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    bench.claim(call)
+    bench.store.runs.cancel(RUN)
+    entry = bench.entries()[0]
+    assert entry.event == Cancelled()
+    live = tuple(bench.store.partitions.load([RUN])[RUN].frontier.values())
+    bench.commit(entry, Transition(close=live, status="cancelled"))
+    assert bench.store.visits.heartbeat([call], LEASE_MS) == {call.task_id}
+    with pytest.raises(UsageError, match="already cancelled"):
+        bench.store.runs.cancel(RUN)
+
+
+def test_a_queued_visit_is_in_the_outbox_until_it_is_claimed(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    far = bench.store.now_ms() + 10**9
+    dues = bench.store.partitions.due(bench.partition, far, 10)
+    assert [(due.call, due.queue) for due in dues] == [(call, "scripts")]
+    bench.store.partitions.published(bench.partition, dues, far, 300_000)
+    assert bench.store.partitions.due(bench.partition, far, 10) == []
+    bench.claim(call)
+    bench.store.partitions.published(bench.partition, dues, far, 300_000)
+    assert bench.store.partitions.due(bench.partition, far * 2, 10) == []
+
+
+def test_a_question_is_answered_once(bench: Bench) -> None:
+    bench.create()
+    gate = Gate(1, "a", "approval", "ok?", ("yes", "no"), None, 7)
+    bench.open_visit(queue=None, gates=(gate,), status="waiting")
+    assert [g.question for g in bench.store.runs.open_gates()] == ["ok?"]
+    bench.store.runs.answer(RUN, 1, "yes")
+    bench.store.runs.answer(RUN, 1, "yes")
+    assert [entry.event for entry in bench.entries()] == [Answered(1, "yes")]
+    assert bench.store.runs.gates(RUN) == []
+    with pytest.raises(GateError, match="already answered with 'yes'"):
+        bench.store.runs.answer(RUN, 1, "no")
+    with pytest.raises(GateError, match="no open question 9"):
+        bench.store.runs.answer(RUN, 9, "no")
+
+
+def test_a_timer_fires_once_when_it_is_due(bench: Bench) -> None:
+    bench.create()
+    bench.open_visit(timers={"deadline": 1, "later": bench.store.now_ms() + 10**9})
+    assert bench.store.partitions.fire_timers(bench.partition, 10) == 1
+    assert bench.store.partitions.fire_timers(bench.partition, 10) == 0
+    assert [entry.run for entry in bench.entries()] == [RUN]
+
+
+def test_an_entry_that_changes_nothing_is_dropped_with_its_delta(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    bench.claim(call)
+    bench.deliver(call, x=1)
+    entry = bench.entries()[0]
+    bench.store.partitions.discard([(entry, "late_result", {"seq": 1})])
+    assert bench.entries() == []
+    bench.store.partitions.discard([(entry, "late_result", {"seq": 1})])
+    types = [event.type for _, event in bench.store.runs.events({RUN: "0"})]
+    assert types == ["visit_started", "late_result"]
+
+
+def test_usage_adds_up_and_an_unknown_price_makes_the_total_unknown(bench: Bench) -> None:
+    bench.create()
+    bench.open_visit(usage={"input_tokens": 5, "output_tokens": 2, "calls": 1, "cost_usd": 0.25})
+    bench.store.runs.cancel(RUN)
+    entry = bench.entries()[0]
+    usage = bench.store.runs.info(RUN).usage
+    assert (usage.input_tokens, usage.output_tokens, usage.calls, usage.cost_usd) == (5, 2, 1, 0.25)
+    bench.commit(entry, Transition(usage={"input_tokens": 1, "output_tokens": 1, "calls": 1}))
+    usage = bench.store.runs.info(RUN).usage
+    assert (usage.input_tokens, usage.calls, usage.cost_usd) == (6, 2, None)
+
+
+def test_a_finished_run_leaves_only_keys_that_expire(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit(timers={"deadline": bench.store.now_ms() + 10**9})
+    bench.claim(call)
+    bench.deliver(call, x=1)
+    entry = bench.entries()[0]
+    ended = bench.end(entry, Write(step(1), delta=True), untimers=("deadline",), notices=(Notice("run_ended", {}),))
+    assert bench.commit(entry, ended) == 1
+    client = bench.store._client
+    lasting = [key for key in client.scan_iter(f"{bench.store.keys.prefix}:*") if client.ttl(key) < 0]
+    part = bench.store.keys.of_partition(bench.partition)
+    assert sorted(lasting) == sorted([bench.store.keys.meta, part.owner, part.runs, part.expiring, part.inbox])
+    assert client.xlen(part.inbox) == 0
+    assert bench.store.partitions.forget_expired(bench.partition, 10**15, 10) == 1
+    assert bench.store.runs.recent(10) == []
