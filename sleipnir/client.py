@@ -235,7 +235,8 @@ class Run:
         which = f" of node {gate!r}" if gate else ""
         if still_open:
             listed = ", ".join(f"{found.seq} ({found.node})" for found in still_open)
-            return f"run {self.id!r} has {len(still_open)} open questions: {listed}. Name one by number or node"
+            fitting = "several open questions" if len(still_open) > 1 and gate is None else f"no open question{which}"
+            return f"run {self.id!r} has {fitting}; open: {listed}. Name one by its number or its node"
         answered = [step for step in self.history() if step.kind in ("approval", "input") and gate in (None, step.node)]
         if answered:
             return f"the question{which} of run {self.id!r} was already answered; `sleipnir history {self.id}` shows it"
