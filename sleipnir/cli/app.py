@@ -7,6 +7,8 @@ traceback is shown only with -v, or when it is a bug.
 from __future__ import annotations
 
 import importlib
+import io
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,8 @@ def app(
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a result is worth more than its last accent
     try:
         result = app.main(list(arguments), prog_name="sleipnir", standalone_mode=False)
     except click.UsageError as wrong:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from sleipnir.cli.terminal import note, one_line, printable
+from sleipnir.cli.terminal import first_line, note, one_line, printable
 
 if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions
@@ -104,5 +104,5 @@ def how_to_answer(gate: GateInfo, options: GlobalOptions) -> str:
     """What the run waits for and the commands that answer it, one per option."""
     samples = [*gate.options, "your own words"] if gate.kind == "approval" else ["your answer"]
     commands = [f"  {options.command('answer', gate.run, gate.node, text)}" for text in samples]
-    question = one_line(gate.question, 200)
-    return "\n".join([f"run {gate.run} waits for an answer to {gate.node!r}: {question}", *commands])
+    headline = f"run {gate.run} waits for an answer to {gate.node!r}: {first_line(gate.question)}"
+    return "\n".join([headline, *commands])

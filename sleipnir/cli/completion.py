@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from sleipnir.cli.options import GlobalOptions, from_context
 
 VARIABLE = "_SLEIPNIR_COMPLETE"
-TIME_LIMIT_S = 1.0
+TIME_LIMIT_S = 2.0
 SHOWN_RUNS = 50
 
 WHERE = {

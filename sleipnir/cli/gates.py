@@ -59,7 +59,7 @@ def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...]) -> None:
 
 def _text(gate: GateInfo) -> str:
     options = f" [{', '.join(gate.options)}]" if gate.options else ""
-    return terminal.one_line(gate.question) + options
+    return terminal.first_line(gate.question) + options
 
 
 def _mention_free_text(gate: GateInfo, text: str) -> None:

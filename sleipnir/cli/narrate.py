@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sleipnir.cli.terminal import printable
+from sleipnir.cli.terminal import first_line, printable
 
 if TYPE_CHECKING:
     from sleipnir.views import RunEvent
@@ -59,7 +59,8 @@ def _visit_closed(data: Data) -> list[str]:
 
 
 def _gate_opened(data: Data) -> list[str]:
-    lines = _detail(f"waiting for an answer: {data['question']}")
+    """The first line tells which question it is; the whole of it is shown where it is asked and by `sleipnir show`."""
+    lines = _detail(f"waiting for an answer: {first_line(data['question'])}")
     if data.get("options"):
         lines += _detail(f"options: {', '.join(data['options'])}")
     return lines
@@ -91,7 +92,7 @@ def _run_ended(data: Data) -> list[str]:
 def _detail(text: str) -> list[str]:
     """A line that belongs to a visit, and up to MAX_CONTINUED lines that continue it."""
     first, *rest = text.splitlines() or [""]
-    lines = [f"{MARK}  {first}", *(f"      {line}" for line in rest[:MAX_CONTINUED])]
+    lines = [f"{MARK}  {first}", *(f"      {line}".rstrip() for line in rest[:MAX_CONTINUED])]
     if len(rest) > MAX_CONTINUED:
         lines.append(f"      ... ({len(rest) - MAX_CONTINUED} more lines)")
     return lines

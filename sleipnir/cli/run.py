@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,7 +18,7 @@ from sleipnir.cli.render import print_json
 from sleipnir.errors import GateError, UsageError
 
 if TYPE_CHECKING:
-    from sleipnir.client import Client, Run
+    from sleipnir.client import Run
     from sleipnir.views import GateInfo
 
 NO_SESSIONS = (
@@ -94,10 +93,13 @@ def run(
     Exit codes: 0 completed, 1 failed or cancelled, 2 wrong usage or a broken agent, 3 waiting for an answer,
     130 interrupted (the run goes on).
     """
+    from sleipnir.agents import find
+
     refuse_session(session, agent)
     text = prompt_text(prompt, file, sys.stdin)
+    folder = find(agent, options.settings())  # before a stack is started for an agent that does not exist
     with options.connected(workers=True) as client:
-        started = submit_agent(client, agent, text, variables, cwd)
+        started = client.submit(folder, text, variables=dict(variables), cwd=cwd)
         terminal.narrate_lines([f"{MARK}run {started.id}"])
         return _in_foreground(started, ScriptedAnswers(answers), options, as_data=as_data)
 
@@ -122,10 +124,13 @@ def submit(
     session: str | None,
 ) -> int:
     """Start a run of AGENT with PROMPT and print the run's id. The run goes on without this command."""
+    from sleipnir.agents import find
+
     refuse_session(session, agent)
     text = prompt_text(prompt, file, sys.stdin)
+    folder = find(agent, options.settings())  # before a stack is started for an agent that does not exist
     with options.connected(workers=False) as client:
-        started = submit_agent(client, agent, text, variables, cwd)
+        started = client.submit(folder, text, variables=dict(variables), cwd=cwd)
         if as_data:
             print_json(result_data(started, started.info()))
         else:
@@ -153,14 +158,6 @@ def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {str(file)!r} as UTF-8 text: {error}") from error
     return f"{prompt}\n\n{content}" if prompt else content
-
-
-def submit_agent(
-    client: Client, agent: str, prompt: str, variables: Iterable[tuple[str, str]], cwd: Path | None
-) -> Run:
-    """Submit for the person at this terminal: relative paths are theirs. An AGENT with a slash in it is a folder."""
-    where = Path(agent) if "/" in agent or agent in (".", "..") else agent
-    return client.submit(where, prompt, variables=dict(variables), cwd=cwd, caller_dir=Path.cwd())
 
 
 def _in_foreground(run: Run, answers: ScriptedAnswers, options: GlobalOptions, *, as_data: bool) -> int:

@@ -84,7 +84,7 @@ def _fields(run: Run, options: GlobalOptions) -> Iterator[tuple[str, str]]:
     for visit in info.visits:
         yield "at", _visit(visit)
     for gate in () if info.is_final else run.gates():
-        yield "question", how_to_answer(gate, options)
+        yield "question", f"{gate.question}\n\n{how_to_answer(gate, options)}"
     if info.usage.calls:
         yield "usage", _usage(info.usage)
     if info.error:

@@ -28,6 +28,12 @@ def one_line(text: str, limit: int = 0) -> str:
     return flat if not limit or len(flat) <= limit else flat[: limit - 1] + "…"
 
 
+def first_line(text: str) -> str:
+    """The first line that holds something, with ` …` if there are more: enough to know which text it is."""
+    first, *more = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    return printable(first) + (" …" if more else "")
+
+
 def wants_colour(stream: TextIO) -> bool:
     """Whether to style what goes to this stream: a terminal, and nobody said no."""
     context = click.get_current_context(silent=True)
@@ -39,18 +45,18 @@ def narrate_lines(lines: Iterable[str]) -> None:
     """Narration on stderr: dim on a terminal."""
     dim = wants_colour(sys.stderr)
     for line in lines:
-        click.echo(click.style(line, dim=True) if dim else line, err=True)
+        note(click.style(line, dim=True) if dim else line)
 
 
 def note(text: str) -> None:
-    """A message to the person at the terminal, on stderr."""
-    click.echo(text, err=True)
+    """A message to the person at the terminal, on stderr. Not click.echo: it writes past a progress bar, into it."""
+    print(text, file=sys.stderr)
 
 
 def error(text: str) -> None:
     """`error: text` on stderr; the word is red on a terminal."""
     label = click.style("error:", fg="red", bold=True) if wants_colour(sys.stderr) else "error:"
-    click.echo(f"{label} {printable(text)}", err=True)
+    note(f"{label} {printable(text)}")
 
 
 def can_ask() -> bool:

@@ -94,11 +94,11 @@ def test_what_continues_a_note_is_indented_and_cut_after_twelve_lines() -> None:
     assert lines[13:] == ["      ... (3 more lines)"]
 
 
-def test_a_question_of_several_lines_keeps_its_lines() -> None:
+def test_of_a_long_question_only_the_first_line_is_narrated() -> None:
     opened = event(
         "gate_opened", seq=1, node="ask", kind="input", question="Name?\nBe brief.", options=[], default=None
     )
-    assert narrate(opened) == ["▸   waiting for an answer: Name?", "      Be brief."]
+    assert narrate(opened) == ["▸   waiting for an answer: Name? …"]
 
 
 def test_an_event_of_a_newer_release_is_not_narrated() -> None:

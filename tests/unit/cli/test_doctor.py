@@ -1,0 +1,115 @@
+"""`doctor`: every finding that is not ok says what to do."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sleipnir.cli import main
+from sleipnir.cli.doctor import Finding, look_at_durability, look_at_fleet, look_at_home, look_at_model
+from sleipnir.cli.services import scheduler_command, worker_command
+from sleipnir.settings import Settings
+from sleipnir.views import Health, WorkerInfo
+
+SOUND = Health(
+    version="7.2.4",
+    appendonly=True,
+    maxmemory_policy="noeviction",
+    queues={"scripts": 3, "llm": 0, "rag": 0},
+    schedulers=("a:1",),
+    workers=(WorkerInfo("w@a", ("llm", "scripts"), 0),),
+    now_ms=0,
+)
+
+
+def levels(findings: list[Finding]) -> dict[str, str]:
+    assert all(finding.hint for finding in findings if finding.level != "ok")
+    return {finding.subject: finding.level for finding in findings}
+
+
+def test_a_sound_deployment_is_ok() -> None:
+    assert levels([*look_at_durability(SOUND), *look_at_fleet(SOUND)]) == {
+        "appendonly": "ok",
+        "maxmemory": "ok",
+        "schedulers": "ok",
+        "queue llm": "ok",
+        "queue scripts": "ok",
+    }
+
+
+def test_a_redis_that_forgets_is_a_warning_and_one_that_evicts_a_failure() -> None:
+    forgetful = replace(SOUND, appendonly=False, maxmemory_policy="allkeys-lru")
+    assert levels(list(look_at_durability(forgetful))) == {"appendonly": "warn", "maxmemory": "fail"}
+
+
+def test_nobody_to_schedule_or_to_work_is_noticed() -> None:
+    findings = list(look_at_fleet(replace(SOUND, schedulers=(), workers=())))
+    assert levels(findings) == {"schedulers": "fail", "queue llm": "warn", "queue scripts": "warn"}
+    assert "3 waiting" in next(finding.text for finding in findings if finding.subject == "queue scripts")
+
+
+def test_the_model_needs_a_key_of_its_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CLAUDE_API_KEY", "ANTHROPIC_API_KEY", "CLAUDE_API_BASE", "ANTHROPIC_API_BASE"):
+        monkeypatch.delenv(name, raising=False)
+    assert levels(list(look_at_model(None))) == {"model": "warn"}
+    assert levels(list(look_at_model("claude:large"))) == {"model": "warn"}
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    (finding,) = look_at_model("claude:large")
+    assert finding.level == "ok"
+    assert "sk-secret" not in finding.text
+
+
+def test_a_home_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert levels(list(look_at_home(tmp_path / "file"))) == {"home": "fail"}
+    assert levels(list(look_at_home(tmp_path / "new"))) == {"home": "ok"}
+
+
+def test_the_report_is_complete_without_anything_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLEIPNIR_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SLEIPNIR_REDIS_URL", raising=False)
+    assert main(["doctor", "--json"]) == 0
+    subjects = [finding["subject"] for finding in json.loads(capsys.readouterr().out)]
+    assert subjects[:1] + subjects[-3:] == ["python", "model", "redis-server", "stack"]
+
+
+def test_a_redis_that_is_down_fails_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLEIPNIR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SLEIPNIR_REDIS_URL", "redis://:hunter2@127.0.0.1:1/0")
+    assert main(["doctor"]) == 1
+    report = capsys.readouterr().out
+    assert "fail  redis: " in report and "hunter2" not in report
+
+
+def test_a_misspelt_setting_is_a_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SLEIPNIR_MODLE", "x:y")
+    assert main(["doctor"]) == 1
+    assert "did you mean SLEIPNIR_MODEL?" in capsys.readouterr().out
+
+
+def test_the_settings_are_listed_with_value_and_meaning_but_no_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLEIPNIR_BROKER_URL", "redis://:hunter2@broker:6379/1")
+    assert main(["--redis-url", "redis://:hunter2@store/0", "doctor", "--settings", "--json"]) == 0
+    text = capsys.readouterr().out
+    listed = {entry["name"]: entry for entry in json.loads(text)}
+    assert len(listed) == len(Settings.model_fields)
+    assert listed["SLEIPNIR_REDIS_URL"]["value"] == "redis://:***@store/0"
+    assert "given to another" in listed["SLEIPNIR_LEASE_S"]["meaning"]
+    assert "hunter2" not in text
+
+
+def test_the_services_are_started_by_these_commands() -> None:
+    assert scheduler_command()[1:] == ["-m", "sleipnir_scheduler"]
+    command = worker_command("scripts,functions", 4, "threads", None, "trace")
+    assert " ".join(command[1:]) == (
+        "-m celery -A sleipnir_workers.app worker -Q scripts,functions -c 4 -P threads -n scripts@%h "
+        "--loglevel DEBUG --without-gossip --without-mingle"
+    )
+    assert "me@there" in worker_command("llm", 1, "solo", "me@there", "info")
