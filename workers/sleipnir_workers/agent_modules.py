@@ -90,4 +90,5 @@ def _import_from(package: str) -> Any:
     return find_and_import
 
 
-sys.meta_path.append(_Finder)
+# Before the path finder, which would find the files too, with a loader of its own.
+sys.meta_path.insert(0, _Finder)

@@ -56,62 +56,59 @@ class _Watch:
 
 
 def call(function: Callable[[], T], *, timeout_s: float, lost: threading.Event) -> T:
-    """Call `function` in this thread.
+    """Call `function` in this thread, under this process's watchdog.
 
     Raises DeadlinePassed after about `timeout_s`, VisitLost once `lost` is set; both also when the call
     ended by itself after it was told to stop. Calls nest.
     """
-    watch = _Watch(time.monotonic() + timeout_s, lost)
-    try:
-        try:
-            _watchdog.arm(watch)
-            return function()
-        finally:
-            _watchdog.disarm(watch)
-    except _Interrupt:
-        _finish(watch)
-        if not watch.struck:  # meant for a call around this one
-            raise
-    finally:
-        _raise_verdict(watch)
-    raise AssertionError("unreachable: an interrupted call has a verdict")
+    return _of_this_process.call(function, timeout_s=timeout_s, lost=lost)
 
 
-def _finish(watch: _Watch) -> None:
-    while True:
-        try:
-            return _watchdog.disarm(watch)
-        except _Interrupt:
-            continue
+class Watchdog:
+    """One thread that looks at the calls made through it every `tick_s`. `call` is the function above."""
 
-
-def _raise_verdict(watch: _Watch) -> None:
-    if not watch.struck:
-        return
-    if watch.lost.is_set():
-        raise VisitLost("the visit was lost while its function was running") from None
-    raise DeadlinePassed from None
-
-
-class _Watchdog:
-    def __init__(self) -> None:
+    def __init__(self, tick_s: float = TICK_S) -> None:
+        self._tick_s = tick_s
         self._armed: set[_Watch] = set()
         self._wake = threading.Condition()
         self._asleep = True
         self._thread: threading.Thread | None = None
 
-    def arm(self, watch: _Watch) -> None:
+    def call(self, function: Callable[[], T], *, timeout_s: float, lost: threading.Event) -> T:
+        watch = _Watch(time.monotonic() + timeout_s, lost)
+        try:
+            try:
+                self._arm(watch)
+                return function()
+            finally:
+                self._disarm(watch)
+        except _Interrupt:
+            self._disarm_at_last(watch)
+            if not watch.struck:  # meant for a call around this one
+                raise
+        finally:
+            _raise_verdict(watch)
+        raise AssertionError("unreachable: an interrupted call has a verdict")
+
+    def _arm(self, watch: _Watch) -> None:
         self._armed.add(watch)
         if self._asleep:
             self._rouse()
 
-    def disarm(self, watch: _Watch) -> None:
+    def _disarm(self, watch: _Watch) -> None:
         """Make sure that nothing strikes any more. Safe to interrupt and to repeat."""
         with watch.lock:
             watch.done = True
             self._armed.discard(watch)
             if watch.struck:
                 _set_async_exception(watch.thread, None)
+
+    def _disarm_at_last(self, watch: _Watch) -> None:
+        while True:
+            try:
+                return self._disarm(watch)
+            except _Interrupt:
+                continue
 
     def _rouse(self) -> None:
         with self._wake:
@@ -133,7 +130,7 @@ class _Watchdog:
             if now - idle_since > _IDLE_S:
                 self._sleep()
                 idle_since = time.monotonic()
-            time.sleep(TICK_S)
+            time.sleep(self._tick_s)
 
     def _sleep(self) -> None:
         with self._wake:
@@ -142,6 +139,14 @@ class _Watchdog:
                 self._asleep = False
             while self._asleep:
                 self._wake.wait()
+
+
+def _raise_verdict(watch: _Watch) -> None:
+    if not watch.struck:
+        return
+    if watch.lost.is_set():
+        raise VisitLost("the visit was lost while its function was running") from None
+    raise DeadlinePassed from None
 
 
 def _strike_if_due(watch: _Watch, now: float) -> None:
@@ -165,13 +170,13 @@ def _set_async_exception(thread: int, exception: type[BaseException] | None) -> 
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)
 
 
-_watchdog = _Watchdog()
+_of_this_process = Watchdog()
 
 
 def _after_fork() -> None:
     """A child has none of its parent's threads, and its locks may be held by one of them."""
-    global _watchdog
-    _watchdog = _Watchdog()
+    global _of_this_process
+    _of_this_process = Watchdog()
 
 
 os.register_at_fork(after_in_child=_after_fork)

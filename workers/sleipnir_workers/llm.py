@@ -252,12 +252,12 @@ class _CallFailed(Exception):
 
     @classmethod
     def from_error(cls, error: BaseException, clean: Callable[[str], str]) -> _CallFailed:
-        texts = _chain(error)
-        message = texts[0] or type(error).__name__
-        if texts[-1] not in message:  # "Connection error." says less than "[Errno 111] Connection refused"
-            message = f"{message} ({texts[-1]})"
+        chain = _chain(error)
+        message = str(error) or type(error).__name__
+        if isinstance(chain[-1], OSError):  # litellm's "Connection error." does not say what went wrong
+            message = f"{message} ({chain[-1]})"
         status = getattr(error, "status_code", None)
-        text = f"{' '.join(texts)} {status if status == 429 else ''}".lower()
+        text = " ".join([*map(str, chain), str(status)]).lower()
         kind = "rate_limit" if status == 429 else "model_call"
         return cls(clean(message)[:_ERROR_CHARACTERS], transient=any(part in text for part in TRANSIENT), kind=kind)
 
@@ -309,14 +309,12 @@ def _text_of(response: Any) -> str:
     return str(text).encode("utf-8", "replace").decode()
 
 
-def _chain(error: BaseException) -> list[str]:
-    """The texts of an error and of everything that led to it, outermost first."""
-    texts: list[str] = []
-    current: BaseException | None = error
-    while current is not None and len(texts) < 10:
-        texts.append(str(current))
-        current = current.__cause__ or current.__context__
-    return texts
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and everything that led to it, outermost first."""
+    chain = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and len(chain) < 10:
+        chain.append(before)
+    return chain
 
 
 @functools.cache

@@ -1,0 +1,256 @@
+"""The function node, with real files and modules."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleipnir.graph.model import FunctionNode
+from sleipnir.messages import VisitResult
+from sleipnir_workers.function import run_function
+from sleipnir_workers.node import VisitLost
+from tests.unit.workers.visits import visit
+
+
+def run(
+    folder: Path, body: str, *, call: str = "steps.py:step", files: dict[str, str] | None = None, **fields: Any
+) -> VisitResult:
+    """Run `body`, the text of steps.py, as a function node."""
+    for name, text in {"steps.py": body, **(files or {})}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    node_fields = {key: fields.pop(key) for key in ("timeout", "state_updates") if key in fields}
+    node = FunctionNode(id="step", call=call, **node_fields)
+    return run_function(node, visit(node, folder, **fields))
+
+
+def failure(message: str, kind: str) -> VisitResult:
+    return VisitResult(
+        ok=False,
+        delta={"_error": {"node": "step", "message": message}, "last_error": message},
+        error=message,
+        error_kind=kind,
+        notes=("running function 'steps.py:step'",),
+    )
+
+
+def test_the_returned_dict_is_merged(tmp_path: Path) -> None:
+    result = run(tmp_path, "def step(state):\n    return {'n': state['n'] + 1, 'l': [None]}", state={"n": 1})
+    assert result == VisitResult(
+        ok=True, delta={"n": 2, "l": [None]}, notes=("running function 'steps.py:step'", "merged: n, l")
+    )
+
+
+def test_none_is_an_empty_dict(tmp_path: Path) -> None:
+    assert run(tmp_path, "def step(state): pass").delta == {}
+
+
+def test_next_routes_as_in_a_script(tmp_path: Path) -> None:
+    result = run(tmp_path, "def step(state): return {'_next': 'again', 'a': 1}")
+    assert (result.next, result.delta) == ("again", {"a": 1})
+    result = run(tmp_path / "other", "def step(state): return {'_next': 3}")
+    assert (result.ok, result.next, result.delta) == (True, None, {})
+
+
+def test_state_updates_see_the_new_keys(tmp_path: Path) -> None:
+    result = run(
+        tmp_path, "def step(state): return {'n': 2}", state_updates={"text": "{{n}} of {{all}}"}, state={"all": 3}
+    )
+    assert result.delta == {"n": 2, "text": "2 of 3"}
+
+
+def test_the_state_is_a_deep_copy(tmp_path: Path) -> None:
+    state = {"list": [{"a": 1}]}
+    run(tmp_path, "def step(state):\n    state['list'][0]['a'] = 2\n    state.clear()", state=state)
+    assert state == {"list": [{"a": 1}]}
+
+
+def test_an_installed_module_is_called_by_its_name(tmp_path: Path) -> None:
+    assert run(tmp_path, "", call="copy:deepcopy", state={"a": 1}).delta == {"a": 1}
+
+
+# Loading
+
+
+def test_a_file_is_loaded_once(tmp_path: Path) -> None:
+    body = "calls = []\ndef step(state):\n    calls.append(1)\n    return {'calls': len(calls)}"
+    assert [run(tmp_path, body).delta["calls"] for _ in range(3)] == [1, 2, 3]
+
+
+def test_two_agents_may_use_the_same_file_names(tmp_path: Path) -> None:
+    body = "import helper\ndef step(state): return {'who': helper.WHO}"
+    for who in ("a", "b"):
+        assert run(tmp_path / who, body, files={"helper.py": f"WHO = '{who}'"}).delta == {"who": who}
+
+
+def test_neighbours_are_imported_in_every_form(tmp_path: Path) -> None:
+    body = """
+import helper
+import pack.inner
+from helper import WHO
+from pack.inner import DEEP as deep
+from . import helper as relative
+import json, os.path
+
+def step(state):
+    import later
+    same = helper is relative and helper.WHO == WHO and pack.inner.DEEP == deep
+    return {"same": same, "later": later.VALUE, "json": json.dumps([os.path.sep])}
+"""
+    files = {
+        "helper.py": "import later\nWHO = later.VALUE",
+        "later.py": "VALUE = 'l'",
+        "pack/__init__.py": "",
+        "pack/inner.py": "import helper\nDEEP = helper.WHO + 'd'",
+    }
+    assert run(tmp_path, body, files=files).delta == {"same": True, "later": "l", "json": '["/"]'}
+
+
+@pytest.fixture
+def bytecode_is_written() -> Iterator[None]:
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    yield
+    sys.dont_write_bytecode = before
+
+
+@pytest.mark.usefixtures("bytecode_is_written")
+def test_loading_leaves_no_trace_on_the_import_path(tmp_path: Path) -> None:
+    before = list(sys.path)
+    run(tmp_path, "import neighbour_of_this_test\ndef step(state): pass", files={"neighbour_of_this_test.py": ""})
+    assert sys.path == before
+    assert "neighbour_of_this_test" not in sys.modules
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_dataclasses_work_in_a_loaded_file(tmp_path: Path) -> None:
+    body = """
+from __future__ import annotations
+from dataclasses import dataclass, asdict
+@dataclass
+class Point:
+    x: int
+def step(state): return asdict(Point(1))
+"""
+    assert run(tmp_path, body).delta == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("gone.py:step", "Function file not found: 'gone.py'"),
+        ("../steps.py:step", "Function file '../steps.py' is outside the agent's folder"),
+        ("steps.py:gone", "Function 'steps.py:gone' not found: 'steps.py' defines no 'gone'"),
+        ("steps.py:NUMBER", "Function 'steps.py:NUMBER' is a int, which cannot be called"),
+        ("steps.py:wait", "Function 'steps.py:wait' is async; write a plain def"),
+        ("steps.py", "Function call 'steps.py' must be 'file.py:name' or 'package.module:name'"),
+        ("no_such_module:step", "Function 'no_such_module:step' not found: no module 'no_such_module' is installed"),
+    ],
+)
+def test_a_call_that_cannot_be_found_says_why(tmp_path: Path, call: str, message: str) -> None:
+    (tmp_path / "steps.py").write_text("")
+    result = run(tmp_path / "agent", "NUMBER = 1\nasync def wait(state): pass", call=call)
+    assert not result.ok
+    assert str(result.error).startswith(message)
+
+
+def test_a_missing_dependency_of_a_file_is_named(tmp_path: Path) -> None:
+    result = run(tmp_path, "import no_such_module\ndef step(state): pass")
+    assert result == failure(
+        "Function 'steps.py:step' raised ModuleNotFoundError: No module named 'no_such_module' "
+        "(steps.py:1: import no_such_module)",
+        "exception",
+    )
+
+
+def test_a_syntax_error_names_its_line(tmp_path: Path) -> None:
+    assert "raised SyntaxError:" in str(run(tmp_path, "x = 1\ndef step(state) return {}").error)
+    assert "steps.py, line 2" in str(run(tmp_path, "x = 1\ndef step(state) return {}").error)
+
+
+# Failing
+
+
+def test_an_exception_is_a_failure_with_the_users_own_line(tmp_path: Path) -> None:
+    body = "import json\ndef step(state):\n    return json.loads(state['text'])"
+    result = run(tmp_path, body, state={"text": "{"})
+    assert result == failure(
+        "Function 'steps.py:step' raised JSONDecodeError: Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1) (steps.py:3: return json.loads(state['text']))",
+        "exception",
+    )
+
+
+def test_leaving_the_process_is_a_failure(tmp_path: Path) -> None:
+    assert run(tmp_path, "import sys\ndef step(state): sys.exit(3)").error_kind == "exception"
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("{'a': {1}}", "key 'a' is a set, which is not JSON"),
+        ("{'a': [{'b': __import__('datetime').date(2024, 1, 1)}]}", "key 'a[0].b' is a date, which is not JSON"),
+        ("{'a': float('nan')}", "key 'a' is NaN, which JSON cannot hold; use null or a number"),
+        ("{'a': {2: 'x'}}", "key 'a.2' is named by a int; names must be strings"),
+        ("{3: 'x'}", "key '3' is named by a int; names must be strings"),
+        ("{'a': b'x'}", "key 'a' is a bytes, which is not JSON"),
+        ("CYCLE", "key 'a[0]' contains itself"),
+        ("DEEP", "it is nested too deeply"),
+    ],
+)
+def test_what_is_not_json_is_named(tmp_path: Path, expression: str, problem: str) -> None:
+    body = f"""
+loop = []
+loop.append(loop)
+CYCLE = {{"a": loop}}
+DEEP = {{}}
+for _ in range(100_000): DEEP = {{"d": DEEP}}
+def step(state): return {expression}
+"""
+    message = f"Function 'steps.py:step' returned something that is not JSON: {problem}"
+    assert run(tmp_path, body) == failure(message, "output")
+
+
+def test_a_value_used_twice_is_no_cycle(tmp_path: Path) -> None:
+    assert run(tmp_path, "def step(state):\n    x = [1]\n    return {'a': [x, x]}").delta == {"a": [[1], [1]]}
+
+
+def test_something_else_than_a_dict_is_refused(tmp_path: Path) -> None:
+    message = "Function 'steps.py:step' returned a list; return a dict or None"
+    assert run(tmp_path, "def step(state): return []") == failure(message, "output")
+
+
+def test_a_timeout_interrupts_the_function(tmp_path: Path) -> None:
+    started = time.monotonic()
+    result = run(tmp_path, "def step(state):\n    while True: pass", timeout=1)
+    assert result == failure("Function 'steps.py:step' timed out after 1s", "timeout")
+    assert time.monotonic() - started < 5
+
+
+def test_a_function_that_catches_every_exception_cannot_escape_its_timeout(tmp_path: Path) -> None:
+    body = (
+        "def step(state):\n    while True:\n        try:\n            while True: pass\n        except Exception: pass"
+    )
+    assert run(tmp_path, body, timeout=1).error_kind == "timeout"
+
+
+def test_a_lost_visit_stops_the_function_and_returns_nothing(tmp_path: Path) -> None:
+    lost = threading.Event()
+    started = threading.Event()
+    body = "def step(state):\n    state_of_test['started'].set()\n    while True: pass"
+    run(tmp_path, body, call="steps.py:gone")  # loads the file
+    module = next(
+        module for module in list(sys.modules.values()) if getattr(module, "__file__", "") == str(tmp_path / "steps.py")
+    )
+    vars(module)["state_of_test"] = {"started": started}
+    loser = threading.Thread(target=lambda: started.wait(10) and lost.set())
+    loser.start()
+    with pytest.raises(VisitLost):
+        run(tmp_path, body, lost=lost)
+    loser.join()

@@ -1,0 +1,165 @@
+"""The sandbox: nothing that a visit's command started outlives the visit, and nothing it does holds us up."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleipnir_workers import sandbox
+from sleipnir_workers.node import VisitLost
+from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
+
+
+def run(command: str, folder: Path, **changes: Any) -> sandbox.Outcome:
+    arguments: dict[str, Any] = {
+        "env": {"PATH": PATH},
+        "cwd": folder,
+        "timeout_s": 20.0,
+        "lost": threading.Event(),
+        "max_stdout_bytes": 2**20,
+        "grace_s": 0.1,
+    }
+    return sandbox.run(["bash", "-c", command], **(arguments | changes))
+
+
+def test_output_and_exit_code_of_a_command(tmp_path: Path) -> None:
+    outcome = run("echo out; echo err >&2; exit 3", tmp_path)
+    assert outcome == sandbox.Outcome("exited", 3, None, b"out\n", "err\n")
+
+
+def test_a_signal_is_told_from_an_exit_code(tmp_path: Path) -> None:
+    outcome = run("kill -SEGV $$", tmp_path)
+    assert (outcome.reason, outcome.code, outcome.signal) == ("exited", None, 11)
+
+
+def test_stdin_is_empty(tmp_path: Path) -> None:
+    assert run("cat; echo end", tmp_path).stdout == b"end\n"
+
+
+def test_the_environment_is_exactly_the_given_one(tmp_path: Path) -> None:
+    outcome = run("env", tmp_path, env={"PATH": PATH, "ANSWER": "42"})
+    names = {line.partition("=")[0] for line in outcome.stdout.decode().splitlines()}
+    assert names <= {"PATH", "ANSWER", "PWD", "SHLVL", "_", "LC_CTYPE"}  # bash and python add the others
+    assert "ANSWER=42" in outcome.stdout.decode().splitlines()
+
+
+def test_only_harmless_variables_are_inherited() -> None:
+    inherited = sandbox.clean_environment(
+        {
+            "PATH": "/bin",
+            "LC_ALL": "C",
+            "TZ": "UTC",
+            "OPENAI_API_KEY": "k",
+            "SLEIPNIR_REDIS_URL": "redis://:pw@host",
+            "CELERY_BROKER_URL": "redis://:pw@host",
+            "AWS_SECRET_ACCESS_KEY": "k",
+            "LD_PRELOAD": "x.so",
+        }
+    )
+    assert inherited == {"PATH": "/bin", "LC_ALL": "C", "TZ": "UTC"}
+
+
+def test_the_command_leads_a_session_of_its_own(tmp_path: Path) -> None:
+    own, group, session = run("echo $$; ps -o pgid= -p $$; ps -o sid= -p $$", tmp_path).stdout.split()
+    assert own == group == session
+    assert int(session) != os.getsid(0)
+
+
+def test_core_dumps_are_off(tmp_path: Path) -> None:
+    assert run("ulimit -c", tmp_path).stdout == b"0\n"
+
+
+def test_too_much_output_ends_the_command(tmp_path: Path) -> None:
+    started = time.monotonic()
+    outcome = run("head -c 100000000 /dev/zero; sleep 60", tmp_path, max_stdout_bytes=1000)
+    assert outcome.reason == "stdout_limit"
+    assert len(outcome.stdout) <= 1001
+    assert time.monotonic() - started < 10
+
+
+def test_output_of_exactly_the_limit_is_fine(tmp_path: Path) -> None:
+    outcome = run("printf 12345", tmp_path, max_stdout_bytes=5)
+    assert (outcome.reason, outcome.stdout) == ("exited", b"12345")
+
+
+def test_long_errors_keep_their_start_and_their_end(tmp_path: Path) -> None:
+    stderr = run("echo first >&2; head -c 1000000 /dev/zero | tr '\\0' x >&2; echo last >&2", tmp_path).stderr
+    assert stderr.startswith("first\n") and stderr.endswith("last\n")
+    assert "bytes left out" in stderr
+    assert len(stderr) < sandbox.STDERR_BYTES + 100
+
+
+def test_a_flood_on_both_pipes_does_not_block(tmp_path: Path) -> None:
+    outcome = run("head -c 500000 /dev/zero & head -c 500000 /dev/zero >&2; wait", tmp_path)
+    assert len(outcome.stdout) == 500_000
+
+
+def test_a_timeout_ends_a_command_that_obeys_sigterm(tmp_path: Path) -> None:
+    command = "trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done"
+    outcome = run(command, tmp_path, timeout_s=1.0, grace_s=10.0)
+    assert (outcome.reason, outcome.code, outcome.stdout) == ("timeout", 0, b"bye\n")
+
+
+def test_a_timeout_kills_a_command_that_ignores_sigterm(tmp_path: Path) -> None:
+    started = time.monotonic()
+    outcome = run("trap '' TERM; while :; do sleep 60; done", tmp_path, timeout_s=0.3)
+    assert (outcome.reason, outcome.signal) == ("timeout", 9)
+    assert time.monotonic() - started < 5
+
+
+def test_a_timeout_kills_children_too(tmp_path: Path) -> None:
+    run("sleep 60 & echo $! > child; wait", tmp_path, timeout_s=0.5)
+    assert is_gone(text_of(tmp_path / "child"))
+
+
+def test_a_child_that_keeps_the_pipes_open_neither_blocks_nor_survives(tmp_path: Path) -> None:
+    started = time.monotonic()
+    outcome = run("sleep 60 & echo $! > child; echo done", tmp_path)
+    assert (outcome.reason, outcome.code, outcome.stdout) == ("exited", 0, b"done\n")
+    assert time.monotonic() - started < 5
+    pid = text_of(tmp_path / "child")
+    wait_until(lambda: is_gone(pid), "the background child is dead")
+
+
+def test_a_daemon_that_left_the_session_does_not_block(tmp_path: Path) -> None:
+    started = time.monotonic()
+    outcome = run("setsid sleep 60 & echo $! > daemon; echo done", tmp_path)
+    assert (outcome.reason, outcome.stdout) == ("exited", b"done\n")
+    assert time.monotonic() - started < 5
+    os.kill(int(text_of(tmp_path / "daemon")), 9)
+
+
+def test_output_written_just_after_the_leader_ended_is_kept(tmp_path: Path) -> None:
+    assert run("echo late > >(sleep 0.05; cat)", tmp_path).stdout == b"late\n"
+
+
+def test_a_lost_visit_kills_the_group_within_a_second(tmp_path: Path) -> None:
+    lost = threading.Event()
+    command = "trap '' TERM; sleep 60 & echo $! > child; echo $$ > leader; wait"
+    with When(lambda: text_of(tmp_path / "leader"), lost.set) as trigger, pytest.raises(VisitLost):
+        run(command, tmp_path, lost=lost, timeout_s=60.0)
+    assert time.monotonic() - trigger.acted_at < 1.0
+    for name in ("leader", "child"):
+        pid = text_of(tmp_path / name)
+        wait_until(lambda pid=pid: is_gone(pid), f"the {name} is dead")
+
+
+def test_a_visit_that_is_lost_already_starts_nothing(tmp_path: Path) -> None:
+    lost = threading.Event()
+    lost.set()
+    with pytest.raises(VisitLost):
+        run("echo ran > ran", tmp_path, lost=lost)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_file_descriptor_is_left_open(tmp_path: Path) -> None:
+    run("true", tmp_path)
+    before = sorted(Path("/proc/self/fd").iterdir())
+    for command in ("true", "sleep 60 & echo x", "trap '' TERM; sleep 60"):
+        run(command, tmp_path, timeout_s=0.3)
+    assert sorted(Path("/proc/self/fd").iterdir()) == before

@@ -1,0 +1,83 @@
+"""Makes visits and hosts for executor tests, and waits for conditions."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sleipnir.graph.model import Graph, Node, ScriptNode
+from sleipnir.settings import Settings
+from sleipnir_workers.host import Host
+from sleipnir_workers.node import Visit
+
+# The interpreter of the test run first: a version manager's `python3` costs a tenth of a second per start.
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+
+def host(env: dict[str, str] | None = None, **settings: Any) -> Host:
+    """A worker that knows only these variables, and where to find interpreters."""
+    return Host(env={"PATH": PATH, "HOME": "/nonexistent", **(env or {})}, settings=Settings(**settings))
+
+
+def visit(node: Node, folder: Path, *, graph: dict[str, Any] | None = None, **fields: Any) -> Visit:
+    """The seventh visit of run r1, to `node` of agent `triage`."""
+    written = Graph(name="Triage", start=node.id, nodes={node.id: node}, **(graph or {}))
+    defaults: dict[str, Any] = {"run": "r1", "seq": 7, "attempt": 1, "agent": "triage", "state": {}}
+    return Visit(node=node, graph=written, folder=folder, **(defaults | fields))
+
+
+def script(folder: Path, name: str, text: str, **fields: Any) -> ScriptNode:
+    """A script node and its file."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return ScriptNode(id="step", script=name, **fields)
+
+
+def wait_until(condition: Callable[[], Any], description: str, timeout_s: float = 10.0) -> Any:
+    """The first true value of `condition`."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"never happened: {description}"
+        pause.wait(0.01)
+    return value
+
+
+def text_of(path: Path) -> str:
+    """What a script wrote to `path` as a whole line, or the empty string while it did not."""
+    text = path.read_text() if path.exists() else ""
+    return text.strip() if text.endswith("\n") else ""
+
+
+def is_gone(pid: str) -> bool:
+    """The process does not run: it does not exist, or waits to be reaped."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+class When:
+    """A thread that does `action` as soon as `condition` is true; leaving the block waits for it."""
+
+    def __init__(self, condition: Callable[[], Any], action: Callable[[], Any]) -> None:
+        self._thread = threading.Thread(target=lambda: (wait_until(condition, "the trigger"), self._act(action)))
+        self.acted_at = 0.0
+
+    def _act(self, action: Callable[[], Any]) -> None:
+        self.acted_at = time.monotonic()
+        action()
+
+    def __enter__(self) -> When:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
