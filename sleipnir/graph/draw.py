@@ -36,7 +36,7 @@ _DOT_SHAPES: Mapping[str, str] = {
 }
 
 _LABELS: Mapping[str, str] = {"next": "", "on_other": "other", "fallback": "fallback"}
-_MERMAID_SPECIAL = re.compile(r"[^\w .,:/()=+-]")
+_MERMAID_SPECIAL = re.compile(r"[^\w .,:/()=+-]|^[-+]|(?<=^\d)\.")  # a label like a list item is refused too
 _LINE_BREAKS = re.compile(r"\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
