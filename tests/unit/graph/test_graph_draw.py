@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleipnir.graph.draw import dot, mermaid
-from sleipnir.graph.model import ApprovalNode, EndNode, Graph, LlmNode, ScriptNode, edges_of
+from sleipnir.graph.model import ApprovalNode, EndNode, Graph, LlmNode, Node, ScriptNode, edges_of
 from tests.unit.graph.writing import graph_of, yaml_graph
 
 NODES = """
@@ -119,7 +119,7 @@ DOT_EDGE = re.compile(rf'    (start|n\d+) -> n\d+( \[(label={QUOTED})?(, )?(styl
 def odd_graph(first: str, second: str, option: str) -> Graph:
     """A graph whose ids and options are any text; the ids are made different."""
     review, end = first, second + "2"
-    nodes = {
+    nodes: dict[str, Node] = {
         review: ApprovalNode(id=review, question="q", options=[option], routes={option: end}, on_other=end),
         end: EndNode(id=end),
     }

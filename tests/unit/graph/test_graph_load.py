@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -235,7 +236,7 @@ def test_a_node_without_a_type_is_refused(node: str, message: str) -> None:
     assert problems_of(f"a: {node}") == [f"4:3 error [a] {message}"]
 
 
-REQUIRED = {
+REQUIRED: dict[str, dict[str, Any]] = {
     "agent": {"agent": "x", "prompt": "p"},
     "script": {"script": "s.py"},
     "approval": {"question": "q", "options": ["y"], "routes": {"y": "a"}, "on_other": "a"},
@@ -250,7 +251,7 @@ REQUIRED = {
 @pytest.mark.parametrize(("kind", "missing"), [(kind, key) for kind, keys in REQUIRED.items() for key in keys])
 @pytest.mark.parametrize("is_null", [False, True])
 def test_a_missing_required_key_is_named_with_those_that_the_type_needs(kind: str, missing: str, is_null: bool) -> None:
-    keys = {"type": kind, **REQUIRED[kind], missing: None}
+    keys: dict[str, Any] = {"type": kind, **REQUIRED[kind], missing: None}
     if not is_null:
         del keys[missing]
     (problem,) = parse(yaml_graph(f"a: {json.dumps(keys)}"), "g.yaml").problems

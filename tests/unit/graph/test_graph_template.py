@@ -218,14 +218,18 @@ def test_the_keys_a_text_reads_are_the_first_names_of_its_paths() -> None:
 def test_a_node_reads_the_keys_of_its_texts_and_of_its_updates_but_not_its_own_result() -> None:
     updates = {"k": "{{output.x}} {{more}}"}
     llm = LlmNode(id="a", prompt="{{p}}", instructions="{{i}}", model="{{m}}", state_updates=updates)
-    assert (updates_read(llm), state_read_by(llm)) == ({"more"}, {"p", "i", "more"})
-    assert state_read_by(AgentNode(id="a", agent="{{no}}", prompt="{{p}} {{output}}")) == {"p", "output"}
-    assert state_read_by(RagNode(id="a", documents=["{{no}}"])) == {"initial_prompt"}
+    assert updates_read(llm) == frozenset({"more"})
     review = ApprovalNode(id="a", question="{{q}}", options=["{{no}}"], routes={}, on_other="b")
-    assert state_read_by(review) == {"q"}
-    assert state_read_by(InputNode(id="a", question="{{q}}", default="{{d}}", validation="{{no}}")) == {"q", "d"}
     end = EndNode(id="a", output="{{o}}", state_updates={"k": "{{output}}"})
-    assert state_read_by(end) == {"o", "output"}
+    for node, keys in (
+        (llm, {"p", "i", "more"}),
+        (AgentNode(id="a", agent="{{no}}", prompt="{{p}} {{output}}"), {"p", "output"}),
+        (RagNode(id="a", documents=["{{no}}"]), {"initial_prompt"}),
+        (review, {"q"}),
+        (InputNode(id="a", question="{{q}}", default="{{d}}", validation="{{no}}"), {"q", "d"}),
+        (end, {"o", "output"}),
+    ):
+        assert state_read_by(node) == frozenset(keys)
 
 
 def test_scripts_and_functions_read_everything() -> None:
