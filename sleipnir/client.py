@@ -188,7 +188,7 @@ class Run:
             for _, event in batch:
                 after = event.id
                 yield event
-                if event.type == "run_ended":
+                if follow and event.type == "run_ended":
                     return
             if not follow or (not batch and self.info().is_final):
                 return

@@ -96,7 +96,12 @@ def store_errors(url: str) -> Iterator[None]:
 
 def check_server(client: Client, url: str) -> str:
     """The server's version. Raises StoreUnsuitable below 6.2."""
-    info: dict[str, Any] = client.info("server")
+    try:
+        info: dict[str, Any] = client.info("server")
+    except redis.exceptions.ResponseError as error:
+        if "HELLO" not in str(error):
+            raise
+        info = connect(url, protocol=2).info("server")  # older than 6.0: ask in the old protocol, to name the version
     version = str(info["redis_version"])
     if server_version(version) < MIN_VERSION:
         raise StoreUnsuitable(
