@@ -64,17 +64,32 @@ def graph_text(packed: bytes) -> str:
 
 def unpack(packed: bytes, target: Path) -> None:
     """Write a bundle's files below `target`, which must not exist; complete or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    staging = Path(tempfile.mkdtemp(prefix=".unpack-", dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        staging = Path(tempfile.mkdtemp(prefix=".unpack-", dir=target.parent))
+    except OSError as error:
+        raise BundleError(f"cannot unpack a bundle to {target}: {error}") from error
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
-            archive.extractall(staging, filter="data")
+            for member in archive:
+                _extract(archive, member, staging)
         staging.chmod(0o755)
         staging.rename(target)
-    except OSError as error:
+    except (OSError, BundleError) as error:
         shutil.rmtree(staging, ignore_errors=True)
         if not target.is_dir():  # another worker on this machine was faster: its copy is as good
             raise BundleError(f"cannot unpack a bundle to {target}: {error}") from error
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Write one file. `extractall(filter="data")` would do, but Python 3.11 knows it only from 3.11.4 on."""
+    content = archive.extractfile(member) if member.isfile() else None
+    path = folder / member.name
+    if content is None or not path.resolve().is_relative_to(folder.resolve()):
+        raise BundleError(f"{member.name!r} is not a file inside the bundle")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.read())
+    path.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
 @dataclass(frozen=True)
