@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,5 +24,7 @@ def __getattr__(name: str) -> Any:
 
         return Settings
     if name == "__version__":
+        from importlib.metadata import version
+
         return version("sleipnir")
     raise AttributeError(f"module 'sleipnir' has no attribute {name!r}")

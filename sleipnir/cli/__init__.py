@@ -9,12 +9,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: sys.argv) and return its exit code. Prints; raises only on a bug."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` for one, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would complain again
+        code = 1
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     if arguments in ([], ["--help"], ["-h"]) and "_SLEIPNIR_COMPLETE" not in os.environ:
         from sleipnir.cli.front_page import text
 

@@ -71,9 +71,9 @@ def _unknown_command(name: str) -> str:
 
 def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from sleipnir import __version__
 
-        click.echo(f"sleipnir {version('sleipnir')}")
+        click.echo(f"sleipnir {__version__}")
         ctx.exit()
 
 

@@ -33,7 +33,7 @@ def loaded_by(*arguments: str) -> set[str]:
 
 
 def test_the_help_page_loads_neither_click_nor_anything_heavy() -> None:
-    assert loaded_by("--help") & {*HEAVY, "click"} == set()
+    assert loaded_by("--help") & {*HEAVY, "click", "importlib.metadata", "dataclasses", "inspect"} == set()
 
 
 @pytest.mark.parametrize("command", list(front_page.COMMANDS))
@@ -135,3 +135,13 @@ def test_tab_completes_agents_by_name(tmp_path: Path) -> None:
 def test_tab_is_silent_when_something_is_wrong() -> None:
     assert complete("run", "z", SLEIPNIR_PARTITIONS="many") == []
     assert complete("watch", "a", SLEIPNIR_REDIS_URL="redis://127.0.0.1:1/0") == []
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--settings"], ["completion", "bash"]])
+def test_a_reader_that_stops_reading_causes_no_traceback(arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "sleipnir", *arguments]
+    finished = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert (finished.returncode, finished.stderr) == (1, "")
