@@ -16,6 +16,7 @@ import random
 import re
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -330,6 +331,8 @@ def _litellm() -> Any:
         import litellm
     except ImportError as error:
         raise NodeFailed(f"llm nodes need litellm ({error}); install sleipnir[llm] on this worker", "model") from error
+    # A remark of pydantic about one of litellm's own types, on the first call of every process.
+    warnings.filterwarnings("ignore", message="Item 'summary' on TypedDict class", category=UserWarning)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     return litellm

@@ -101,7 +101,7 @@ def test_nothing_strikes_after_the_call_returned() -> None:
     never = threading.Event()
     ended = {"in time": 0, "late": 0}
     until = time.monotonic() + 20.0
-    while min(ended.values()) < 100 and time.monotonic() < until:
+    while min(ended.values()) < 30 and time.monotonic() < until:
         turn = sum(ended.values())
         try:
             watchdog.call(lambda length=turn % 200: list(range(length)), timeout_s=turn % 50 * 1e-6, lost=never)
@@ -109,7 +109,7 @@ def test_nothing_strikes_after_the_call_returned() -> None:
         except deadline.DeadlinePassed:
             ended["late"] += 1
     spin(0.1)
-    assert min(ended.values()) >= 100
+    assert min(ended.values()) >= 30
 
 
 def test_calls_in_many_threads_are_interrupted_apart() -> None:
@@ -150,7 +150,8 @@ def test_a_forked_child_has_a_watchdog_of_its_own() -> None:
 
 
 def test_calls_share_one_watchdog_thread() -> None:
+    call(lambda: None)
+    before = set(threading.enumerate())
     for _ in range(100):
         call(lambda: None)
-    names = [thread.name for thread in threading.enumerate()]
-    assert names.count("deadline-watchdog") == 1
+    assert set(threading.enumerate()) <= before

@@ -210,7 +210,7 @@ loop = []
 loop.append(loop)
 CYCLE = {{"a": loop}}
 DEEP = {{}}
-for _ in range(100_000): DEEP = {{"d": DEEP}}
+for _ in range(5_000): DEEP = {{"d": DEEP}}
 def step(state): return {expression}
 """
     message = f"Function 'steps.py:step' returned something that is not JSON: {problem}"

@@ -1,0 +1,386 @@
+"""The llm node against a real HTTP server that speaks the OpenAI protocol (spec 2.7.1, 2.9)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleipnir.graph.model import LlmNode
+from sleipnir.messages import Usage, VisitResult
+from sleipnir_workers import llm, structured
+from sleipnir_workers.node import VisitLost
+from tests.model_server import ModelServer, Reply
+from tests.unit.workers.visits import When, host, visit
+
+# pytest puts its own filters over the one that llm.py sets.
+pytestmark = pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class:UserWarning")
+
+MODEL = "openai:gpt-test"
+KEY = "sk-a-key-nobody-may-see"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def litellm_is_imported() -> None:
+    """The import takes two seconds, which no test is about."""
+    llm.warm_up()
+
+
+def run(
+    server: ModelServer,
+    *,
+    prompt: str = "hello",
+    env: dict[str, str] | None = None,
+    settings: dict[str, Any] | None = None,
+    visit_fields: dict[str, Any] | None = None,
+    **node_fields: Any,
+) -> VisitResult:
+    node = LlmNode(**{"id": "ask", "prompt": prompt, "model": MODEL, **node_fields})
+    worker = host({**server.env(key=KEY), **(env or {})}, **(settings or {}))
+    return llm.run_llm(node, visit(node, Path(), **(visit_fields or {})), worker)
+
+
+def ask(replies: Iterable[Reply | str], **fields: Any) -> tuple[VisitResult, ModelServer]:
+    with ModelServer(replies) as server:
+        return run(server, **fields), server
+
+
+# What is sent
+
+
+@pytest.mark.conformance("M01", "M02", "M14")
+def test_a_prompt_alone_is_one_user_message_and_nothing_else() -> None:
+    result, server = ask(["hi"], tools=[])
+    assert result.ok
+    [request] = server.requests
+    assert request.body == {"model": "gpt-test", "messages": [{"role": "user", "content": "hello"}]}
+    assert request.authorization == f"Bearer {KEY}"
+
+
+@pytest.mark.conformance("M01", "P12")
+def test_instructions_are_the_system_message_and_values_are_not_rendered_again() -> None:
+    state = {"topic": "{{secret}}", "secret": "s", "list": [1, "ä"]}
+    _, server = ask(
+        ["hi"],
+        prompt='{{topic}} {{list}} {"a":1}',
+        instructions="about {{topic}}",
+        visit_fields={"state": state},
+    )
+    assert server.requests[0].messages == [
+        {"role": "system", "content": "about {{secret}}"},
+        {"role": "user", "content": '{{secret}} [1,"ä"] {"a":1}'},
+    ]
+
+
+@pytest.mark.conformance("M14")
+def test_a_second_visit_knows_nothing_of_the_first() -> None:
+    with ModelServer(["one", "two"]) as server:
+        run(server, prompt="first")
+        run(server, prompt="second")
+    assert server.requests[1].messages == [{"role": "user", "content": "second"}]
+
+
+@pytest.mark.conformance("T06", "M13")
+@pytest.mark.parametrize(
+    ("node", "graph", "setting", "expected"),
+    [
+        ("openai:n", "openai:g", "openai:s", "n"),
+        (None, "openai:g", "openai:s", "g"),
+        (None, None, "openai:s", "s"),
+    ],
+)
+def test_the_model_is_the_nodes_else_the_graphs_else_the_settings(
+    node: str | None, graph: str | None, setting: str, expected: str
+) -> None:
+    result, server = ask(["hi"], model=node, visit_fields={"graph": {"model": graph}}, settings={"model": setting})
+    assert server.requests[0].model == expected
+    assert result.notes == (f"llm call: model=openai:{expected} tools=<none>",)
+
+
+def test_no_model_at_all_says_where_to_name_one() -> None:
+    result, _ = ask([], model=None)
+    assert result.error == (
+        "LLM node failed: no model: name one as `model: client:model` on the node or the graph, "
+        "or set SLEIPNIR_MODEL on the llm workers"
+    )
+
+
+@pytest.mark.conformance("T07", "M13")
+@pytest.mark.parametrize(
+    ("node", "graph", "expected"),
+    [
+        ({}, {}, {}),
+        ({}, {"temperature": 0.2, "top_p": 0.9}, {"temperature": 0.2, "top_p": 0.9}),
+        ({"temperature": 0.0}, {"temperature": 0.2, "top_p": 0.9}, {"temperature": 0.0, "top_p": 0.9}),
+        ({"top_p": 0.1}, {"temperature": 0.2}, {"temperature": 0.2, "top_p": 0.1}),
+    ],
+)
+def test_sampling_is_the_nodes_else_the_graphs_else_not_sent(
+    node: dict[str, float], graph: dict[str, float], expected: dict[str, float]
+) -> None:
+    _, server = ask(["hi"], visit_fields={"graph": graph}, **node)
+    body = server.requests[0].body
+    assert {name: body[name] for name in ("temperature", "top_p") if name in body} == expected
+
+
+def test_a_client_of_ones_own_is_reached_by_its_name() -> None:
+    with ModelServer(["hi"]) as server:
+        result = run(server, model="my-box:llama", env=server.env("my-box", key="box-key"))
+    assert result.ok
+    assert (server.requests[0].model, server.requests[0].authorization) == ("llama", "Bearer box-key")
+
+
+def test_tools_are_refused_until_they_are_supported() -> None:
+    result, server = ask(["hi"], tools=["web_search"], state_updates={"said": "{{output}}"})
+    assert (result.ok, result.error_kind, server.requests) == (False, "tools", [])
+    assert "llm node 'ask' lists tools (web_search)" in result.delta["said"]
+
+
+# What comes back
+
+
+@pytest.mark.conformance("U01", "U02", "U03")
+def test_the_text_is_visible_to_state_updates_only() -> None:
+    result, _ = ask(["hi"], state_updates={"said": "<{{output}}>"}, visit_fields={"state": {"other": 1}})
+    assert (result.ok, result.delta, result.next) == (True, {"said": "<hi>"}, None)
+    assert ask(["hi"])[0].delta == {}
+
+
+@pytest.mark.conformance("U10")
+def test_a_state_key_called_output_keeps_its_value() -> None:
+    result, _ = ask(["new"], state_updates={"said": "{{output}}"}, visit_fields={"state": {"output": "old"}})
+    assert result.delta == {"said": "new"}
+
+
+@pytest.mark.parametrize("text", ["", None])
+def test_an_empty_reply_is_a_success(text: str | None) -> None:
+    result, _ = ask([Reply(text)], state_updates={"said": "[{{output}}]"})
+    assert (result.ok, result.delta) == (True, {"said": "[]"})
+
+
+def test_usage_counts_every_call_and_the_price_is_unknown_not_zero() -> None:
+    result, _ = ask([Reply(status=429), Reply("hi", input_tokens=7, output_tokens=2)], max_attempts=2)
+    assert result.usage == Usage(7, 2, 2, MODEL, None)
+
+
+def test_a_known_model_has_a_price() -> None:
+    result, _ = ask(
+        [Reply("no json", input_tokens=1000), Reply("{}", input_tokens=1000)],
+        model="openai:gpt-4o-mini",
+        output_schema={},
+    )
+    assert result.usage is not None and result.usage.cost_usd is not None
+    assert result.usage.input_tokens == 2000
+    assert 0 < result.usage.cost_usd < 0.01
+
+
+def test_a_failed_call_is_counted_too() -> None:
+    result, _ = ask([Reply(status=401)])
+    assert result.usage == Usage(0, 0, 1, MODEL, None)
+
+
+# Failures
+
+
+@pytest.mark.conformance("M12", "U06")
+def test_a_failure_leaves_its_text_in_output() -> None:
+    result, _ = ask([Reply(status=400, error="no such model")], state_updates={"said": "{{output}}", "also": "x"})
+    assert (result.ok, result.next, result.error_kind) == (False, None, "model_call")
+    assert result.delta == {"said": result.error, "also": "x"}
+    assert str(result.error).startswith("LLM node failed: ")
+    assert "no such model" in str(result.error)
+
+
+@pytest.mark.conformance("M15")
+@pytest.mark.parametrize(("field", "what"), [("prompt", "prompt"), ("instructions", "instructions")])
+def test_a_missing_state_key_fails_the_node_and_is_named(field: str, what: str) -> None:
+    result, server = ask(["hi"], **{field: "{{a}} {{b.c}}"}, state_updates={"said": "{{output}}"})
+    assert result.delta == {
+        "said": f"LLM node failed: Failed to interpolate llm node {what}: "
+        "Template interpolation failed: 'a', 'b.c' not found in state"
+    }
+    assert server.requests == []
+
+
+@pytest.mark.conformance("M08")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Reply(status=429, error="slow down"),
+        Reply(status=500, error="upstream RATE LIMIT"),
+        Reply(status=500, error="upstream timed out"),
+        Reply(status=500, error="connection reset by peer"),
+    ],
+)
+def test_transient_errors_are_tried_again_up_to_max_attempts(bad: Reply) -> None:
+    result, server = ask([bad, bad, "hi"], max_attempts=3, state_updates={"said": "{{output}}"})
+    assert (result.delta, len(server.requests)) == ({"said": "hi"}, 3)
+    result, server = ask([bad, bad, "hi"], max_attempts=2)
+    assert (result.ok, len(server.requests)) == (False, 2)
+
+
+@pytest.mark.conformance("M08")
+def test_one_attempt_is_the_default() -> None:
+    result, server = ask([Reply(status=429), "hi"])
+    assert (result.ok, result.error_kind, len(server.requests)) == (False, "rate_limit", 1)
+
+
+@pytest.mark.conformance("M08")
+def test_a_server_that_is_not_there_is_transient_and_named() -> None:
+    with ModelServer() as server:
+        pass
+    result = run(server, max_attempts=2)
+    assert "Connection refused" in str(result.error)
+    assert result.usage is not None and result.usage.calls == 2
+
+
+@pytest.mark.conformance("M09")
+@pytest.mark.parametrize("bad", [Reply(status=401), Reply(status=400), Reply(status=500), Reply(body="no json at all")])
+def test_other_errors_are_not_tried_again(bad: Reply) -> None:
+    result, server = ask([bad, "hi"], max_attempts=5)
+    assert (result.ok, len(server.requests)) == (False, 1)
+
+
+def test_no_attempts_and_no_iterations_are_failures() -> None:
+    assert ask([], max_attempts=0)[0].error == "LLM node failed: llm node exhausted retries"
+    assert ask([], max_iterations=0)[0].error == "LLM node failed: llm node ended without producing output"
+
+
+@pytest.mark.conformance("M10")
+def test_the_timeout_ends_a_call_that_hangs() -> None:
+    started = time.monotonic()
+    result, server = ask([Reply(hang=True), "hi"], timeout=1, max_attempts=5)
+    assert (result.error, result.error_kind) == ("LLM node failed: llm node timed out after 1s", "timeout")
+    assert len(server.requests) == 1
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.conformance("M10")
+def test_the_timeout_covers_all_attempts_together() -> None:
+    with ModelServer(lambda request: Reply(status=429)) as server:
+        result = run(server, timeout=1, max_attempts=1000)
+    assert result.error == "LLM node failed: llm node timed out after 1s"
+    assert 1 < len(server.requests) < 20
+
+
+def test_a_lost_visit_leaves_a_call_that_hangs_within_a_second() -> None:
+    lost = threading.Event()
+    with ModelServer([Reply(hang=True)]) as server:
+        with When(lambda: server.requests, lost.set) as trigger, pytest.raises(VisitLost):
+            run(server, visit_fields={"lost": lost})
+        assert time.monotonic() - trigger.acted_at < 1.0
+
+
+def test_a_lost_visit_ends_the_pause_between_attempts() -> None:
+    lost = threading.Event()
+    with ModelServer(lambda request: Reply(status=429)) as server:
+        with When(lambda: len(server.requests) >= 3, lost.set) as trigger, pytest.raises(VisitLost):
+            run(server, max_attempts=1000, visit_fields={"lost": lost})
+        assert time.monotonic() - trigger.acted_at < 1.0
+
+
+def test_no_key_appears_in_an_error() -> None:
+    echo = Reply(status=401, error=f"Incorrect API key: {KEY}, and also hunter2-hunter2")
+    result, _ = ask([echo], env={"DB_PASSWORD": "hunter2-hunter2"}, state_updates={"said": "{{output}}"})
+    assert "Incorrect API key: [redacted], and also [redacted]" in result.delta["said"]
+    assert KEY not in repr(result) and "hunter2" not in repr(result)
+
+
+# Structured output
+
+SCHEMA = {"type": "object", "properties": {"items": {"type": "array"}}}
+
+
+@pytest.mark.conformance("O01")
+def test_the_schema_is_asked_for_in_the_instructions_else_in_the_prompt() -> None:
+    hint = (
+        "Respond with a JSON object that matches this schema. Output ONLY the JSON object with no surrounding "
+        'prose or markdown fences.\n\nSchema:\n{\n  "type": "object",\n  "x": "{{not a placeholder}}"\n}'
+    )
+    schema = {"type": "object", "x": "{{not a placeholder}}"}
+    _, server = ask(["{}"], instructions="be brief", output_schema=schema)
+    assert (server.requests[0].system, server.requests[0].prompt) == (f"be brief\n\n{hint}", "hello")
+    _, server = ask(["{}"], output_schema=schema)
+    assert (server.requests[0].system, server.requests[0].prompt) == (None, f"hello\n\n{hint}")
+
+
+@pytest.mark.conformance("O06", "U04", "U05")
+def test_an_objects_keys_are_merged_with_their_types_and_state_updates_win() -> None:
+    result, _ = ask(
+        ['```json\n{"items": [1, "a"], "n": 5, "kept": 1}\n```'],
+        output_schema=SCHEMA,
+        state_updates={"first": "{{output.items[0]}}", "n": "{{output.n}}!", "all": "{{output}}", "seen": "{{kept}}"},
+    )
+    assert result.delta == {
+        "items": [1, "a"],
+        "n": "5!",
+        "kept": 1,
+        "first": "1",
+        "all": '{"items":[1,"a"],"n":5,"kept":1}',
+        "seen": "1",
+    }
+
+
+@pytest.mark.conformance("O07")
+def test_a_value_that_is_no_object_is_only_in_output() -> None:
+    result, _ = ask(['["a", "b"]'], output_schema={"type": "array"}, state_updates={"second": "{{output[1]}}"})
+    assert result.delta == {"second": "b"}
+
+
+@pytest.mark.conformance("O04", "O11")
+def test_the_extractor_is_one_more_call_of_the_same_model_in_its_own_context() -> None:
+    result, server = ask(
+        ["The items are a.", '{"items": ["a"]}'],
+        instructions="be brief",
+        model=None,
+        visit_fields={"graph": {"model": "openai:of-the-graph"}},
+        output_schema=SCHEMA,
+    )
+    assert result.delta == {"items": ["a"]}
+    second = server.requests[1]
+    assert second.model == "of-the-graph"
+    assert [message["role"] for message in second.messages] == ["system", "user"]
+    assert second.system == structured.EXTRACTOR
+    assert second.prompt.endswith("Input:\nThe items are a.")
+    assert result.notes[1:] == ("structured-output: parsing raw output failed, invoking extractor",)
+    assert result.usage is not None and result.usage.calls == 2
+
+
+@pytest.mark.conformance("O05", "O08")
+def test_two_bad_replies_of_the_extractor_fail_the_node_and_merge_nothing() -> None:
+    result, server = ask(["a", "b", "c"], output_schema=SCHEMA, state_updates={"said": "{{output}}"})
+    message = (
+        "LLM node structured-extraction failed: "
+        "Structured-output extractor failed to produce valid JSON after repair retry. Last response:\nc"
+    )
+    assert (result.ok, result.error, result.error_kind) == (False, message, "structured")
+    assert result.delta == {"said": message}
+    assert len(server.requests) == 3
+    assert len(result.notes) == 3
+
+
+@pytest.mark.conformance("O08")
+def test_an_extractor_that_cannot_be_called_fails_the_node() -> None:
+    result, _ = ask(["a", Reply(status=400, error="too long")], output_schema=SCHEMA, max_attempts=3)
+    assert str(result.error).startswith(
+        "LLM node structured-extraction failed: Structured-output extractor LLM call failed: "
+    )
+
+
+def test_the_timeout_covers_the_extractor() -> None:
+    result, _ = ask(["a", Reply(hang=True)], output_schema=SCHEMA, timeout=1)
+    assert result.error == "LLM node structured-extraction failed: llm node timed out after 1s"
+
+
+# The process
+
+
+def test_loading_the_executors_does_not_import_litellm() -> None:
+    code = "import sys; from sleipnir_workers import function, llm, script; sys.exit('litellm' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
