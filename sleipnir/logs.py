@@ -1,5 +1,5 @@
 """Logs of the services: structlog, one event per line; JSON unless a person reads it. Values whose name says secret
-are masked before they are rendered."""
+are masked before they are rendered. `trace` is debug plus the one record that asks the setting itself: the full state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import structlog
 
 from sleipnir.settings import Settings
 
-TRACE = 5
-_LEVELS = {"trace": TRACE, "debug": 10, "info": 20, "warning": 30, "error": 40}
+_LEVELS = {"trace": 10, "debug": 10, "info": 20, "warning": 30, "error": 40}
 _SECRET_WORDS = ("key", "token", "password", "secret", "authorization")
 _NOT_SECRET = {"key_prefix", "keys", "tokens_in", "tokens_out"}
 
@@ -22,7 +21,6 @@ def configure(settings: Settings) -> None:
     """Set up structlog and the standard library's logging for a service process. Call once, at start."""
     console = settings.log_format == "console" or (settings.log_format == "auto" and sys.stderr.isatty())
     level = _LEVELS[settings.log_level]
-    logging.addLevelName(TRACE, "TRACE")
     logging.basicConfig(level=max(level, logging.INFO), stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     structlog.configure(
         processors=[

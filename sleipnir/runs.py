@@ -61,11 +61,23 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class Timing:
+    """How long the visits of one node took that have ended."""
+
+    visits: int = 0
+    total_ms: int = 0
+    max_ms: int = 0
+
+    def plus(self, took_ms: int) -> Timing:
+        return Timing(self.visits + 1, self.total_ms + took_ms, max(self.max_ms, took_ms))
+
+
+@dataclass(frozen=True)
 class RunView:
     """Everything the planner needs of a run, state values apart.
 
     `version` counts commits and is the fence of the next one; `seq` is the last visit's number, `step` the last
-    journal step, `counts` how often each node was entered.
+    journal step, `counts` how often each node was entered, `timings` how long its visits took.
     """
 
     id: str
@@ -76,6 +88,7 @@ class RunView:
     step: int = 0
     started_ms: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
+    timings: Mapping[str, Timing] = field(default_factory=dict)
     frontier: Mapping[int, Visit] = field(default_factory=dict)
 
     @property
@@ -189,6 +202,7 @@ class Transition:
     gates: tuple[Gate, ...] = ()
     writes: tuple[Write, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    timings: Mapping[str, Timing] = field(default_factory=dict)
     status: RunStatus = "running"
     started_ms: int | None = None
     ended_ms: int | None = None
@@ -217,5 +231,6 @@ class Transition:
             step=max([run.step, *(write.step.step for write in self.writes)]),
             started_ms=run.started_ms if self.started_ms is None else self.started_ms,
             counts={**run.counts, **self.counts},
+            timings={**run.timings, **self.timings},
             frontier=frontier,
         )

@@ -82,6 +82,8 @@ def _opened(run_id: str, visit: Visit, gate: Gate | None, publish_ms: int) -> di
 def _fields(after: RunView, transition: Transition) -> list[str]:
     fields: dict[str, Any] = {"status": after.status, "seq": after.seq, "step": after.step}
     fields |= {f"n:{node}": count for node, count in transition.counts.items()}
+    for node, timing in transition.timings.items():
+        fields[f"t:{node}"] = f"{timing.visits} {timing.total_ms} {timing.max_ms}"
     for name in ("started_ms", "ended_ms", "error"):
         if (value := getattr(transition, name)) is not None:
             fields[name] = value

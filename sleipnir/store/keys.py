@@ -118,7 +118,8 @@ class RunKeys:
     run: str
     """HASH spec (JSON: agent, bundle, variables, cwd, caller_dir, created_ms, v), status, version (commits so far), seq
     (last visit), step (last journal step), started_ms, ended_ms, error, last_event, tokens_in, tokens_out, model_calls,
-    cost_usd, unpriced_calls, and `n:<node>` the number of visits of a node. Dies: run."""
+    cost_usd, unpriced_calls, and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and longest ms).
+    Dies: run."""
 
     @property
     def state(self) -> str:

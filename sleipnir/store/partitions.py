@@ -19,6 +19,7 @@ from sleipnir.runs import (
     RunView,
     Submitted,
     TimerFired,
+    Timing,
     Transition,
     Unreadable,
     Visit,
@@ -270,6 +271,7 @@ def view_of(run_id: str, record: Mapping[str, str], frontier: Mapping[str, str])
         step=int(record["step"]),
         started_ms=int(record.get("started_ms", 0)),
         counts={name[2:]: int(count) for name, count in record.items() if name.startswith("n:")},
+        timings={n[2:]: Timing(*map(int, text.split())) for n, text in record.items() if n.startswith("t:")},
         frontier={visit.seq: visit for visit in visits},
     )
 

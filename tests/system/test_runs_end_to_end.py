@@ -153,9 +153,13 @@ def _is_zombie(pid: int) -> bool:
 
 
 @pytest.mark.conformance("S04")
-def test_the_run_s_timeout_lets_a_running_script_finish_and_starts_no_further_node(stack: Stack, tmp_path: Path) -> None:
-    text = SLOW.replace("start: a", "start: a\nsettings: {timeout: 1}").replace("next: done", "next: b").replace(
-        "  done:", "  b: {type: script, script: a.sh, next: done}\n  done:"
+def test_the_run_s_timeout_lets_a_running_script_finish_and_starts_no_further_node(
+    stack: Stack, tmp_path: Path
+) -> None:
+    text = (
+        SLOW.replace("start: a", "start: a\nsettings: {timeout: 1}")
+        .replace("next: done", "next: b")
+        .replace("  done:", "  b: {type: script, script: a.sh, next: done}\n  done:")
     )
     agent = write_agent(tmp_path / "timeout", text, a_sh="sleep 1.2; echo '{\"finished\": true}'\n")
     with stack.client() as client:

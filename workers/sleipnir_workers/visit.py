@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ class Worker:
             worker=self.name,
             token=token,
             lease_ms=int(self.settings.lease_s * 1000),
-            wanted=state_read_by(node) if node else (),
+            wanted=self._wanted(unpacked, node),
         )
         if isinstance(claim, Refused):
             log.debug("claim refused", reason=claim.reason)
@@ -77,12 +77,31 @@ class Worker:
                     ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind="bundle"
                 )
             else:
-                result = execute(self._visit(call, claim, unpacked, node, lost))
+                visit = self._visit(call, claim, unpacked, node, lost)
+                self._log_state(visit, claim)
+                result = execute(visit)
             if result is None:
                 log.info("visit stopped: cancelled or taken over")
                 return {"lost": True}
             took_ms = int((time.monotonic() - started) * 1000)
             return self._deliver(call, result, token=token, started_ms=claim.started_ms, took_ms=took_ms)
+
+    def _wanted(self, unpacked: Unpacked | None, node: Node | None) -> Collection[str] | None:
+        """The state keys to fetch: what the node reads, or everything (None) when snapshots are logged."""
+        if unpacked is None or node is None:
+            return ()
+        snapshots = self.settings.log_level in ("debug", "trace") and unpacked.graph.settings.log_state_snapshots
+        return None if snapshots else state_read_by(node)
+
+    def _log_state(self, visit: Visit, claim: Claim) -> None:
+        """Size and keys at debug; the values at trace only, because state can hold secrets (spec 2.13)."""
+        if not visit.graph.settings.log_state_snapshots or self.settings.log_level not in ("debug", "trace"):
+            return
+        log, place = structlog.get_logger().bind(run=visit.run), f"[graph:{visit.agent}] [{visit.node.id}]"
+        size = sum(len(key) + len(text) for key, text in claim.state.items())
+        log.debug(f"{place} state: {size} bytes, keys={sorted(claim.state)}")
+        if self.settings.log_level == "trace":
+            log.debug(f"{place} full state: {json.dumps(visit.state, ensure_ascii=False)}")
 
     def _visit(self, call: VisitCall, claim: Claim, unpacked: Unpacked, node: Node, lost: threading.Event) -> Visit:
         spec = claim.spec

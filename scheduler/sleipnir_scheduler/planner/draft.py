@@ -8,7 +8,7 @@ from typing import Any
 
 from sleipnir.graph.model import Json, Node
 from sleipnir.messages import ResultHeader, RunStatus
-from sleipnir.runs import RUN_DEADLINE, Gate, Notice, RunView, Step, Transition, Visit, Write
+from sleipnir.runs import RUN_DEADLINE, Gate, Notice, RunView, Step, Timing, Transition, Visit, Write
 
 
 class Draft:
@@ -20,6 +20,7 @@ class Draft:
         self.written: dict[str, Json] = {}
         self._step, self._seq = run.step, run.seq
         self._counts: dict[str, int] = {}
+        self._timings: dict[str, Timing] = {}
         self._close: list[Visit] = []
         self._open: list[Visit] = []
         self._gates: list[Gate] = []
@@ -89,7 +90,7 @@ class Draft:
         self._writes.append(Write(step, delta=True))
         if header.usage:
             self._fields["usage"] = header.usage
-        self._closed_notice(step, header.notes)
+        self._closed(step, header.notes)
 
     def close(self, visit: Visit, target: str | None, writes: Mapping[str, Json], *, error: str | None = None) -> None:
         """Close a visit that the planner itself decided."""
@@ -126,6 +127,7 @@ class Draft:
             gates=tuple(self._gates),
             writes=tuple(self._writes),
             counts=self._counts,
+            timings=self._timings,
             status=self._status or self._live_status(),
             started_ms=self._fields.get("started_ms"),
             ended_ms=self._fields.get("ended_ms"),
@@ -161,9 +163,12 @@ class Draft:
             took_ms=self._now_ms - visit.opened_ms,
         )
         self._writes.append(Write(step, values=writes))
-        self._closed_notice(step)
+        self._closed(step)
 
-    def _closed_notice(self, step: Step, notes: tuple[str, ...] = ()) -> None:
+    def _closed(self, step: Step, notes: tuple[str, ...] = ()) -> None:
+        node = str(step.node)
+        timing = self._timings.get(node) or self._run.timings.get(node) or Timing()
+        self._timings[node] = timing.plus(step.took_ms)
         self.notice(
             "visit_closed",
             seq=step.seq,

@@ -20,6 +20,7 @@ from sleipnir.runs import Notice, RunView, Transition, Unreadable
 from sleipnir.store.partitions import Commit, Entry, Partitions, call_of
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
+from sleipnir_scheduler.narration import log_transition
 from sleipnir_scheduler.planner.plan import Ignore, Known, NeedState, fail, plan
 from sleipnir_scheduler.services.ownership import Ownership
 
@@ -83,13 +84,12 @@ class Advance:
     def _applied(self, commit: Commit) -> Iterable[tuple[VisitCall, str]]:
         run, transition = commit.run, commit.transition
         after = transition.apply(run)
+        log_transition(run, after, transition)
         if after.is_final:
             self._views.pop(run.id, None)
-            self._log.info("run ended", run=run.id, agent=run.spec.agent, status=after.status, error=transition.error)
         else:
             self._views[run.id] = after
         for visit in transition.dispatches:
-            self._log.debug("visit queued", run=run.id, node=visit.node, seq=visit.seq, attempt=visit.attempt)
             yield call_of(run.id, run.spec, visit), str(visit.queue)
 
     def _load_views(self, run_ids: set[str]) -> None:

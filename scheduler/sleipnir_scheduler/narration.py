@@ -1,0 +1,54 @@
+"""What the scheduler logs of a run, in the words of Loki's log records (spec/graph-agents.md 2.13).
+
+info: start, end and a performance summary; error: failures; debug: every entry and route. State is never logged here;
+workers log its size and keys at debug, and the whole of it at trace only, because it can hold secrets.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from sleipnir.runs import Notice, RunView, Transition
+
+_log = structlog.get_logger()
+
+
+def log_transition(before: RunView, after: RunView, transition: Transition) -> None:
+    """Log a committed transition. Costs next to nothing for records below the log level."""
+    log = _log.bind(run=before.id)
+    graph = f"[graph:{before.spec.agent}]"
+    for notice in transition.notices:
+        match notice.type:
+            case "run_started":
+                log.info(f"{graph} start at '{notice.data['start']}'")
+            case "visit_opened":
+                node = notice.data["node"]
+                log.debug(f"{graph} entering '{node}' (visit {after.counts.get(node, 1)})")
+            case "visit_closed":
+                log.debug(f"{graph} {notice.data['node']} -> {notice.data['next'] or 'END'}")
+            case "worker_lost":
+                log.warning(f"{graph} worker lost, visit goes to another", **notice.data)
+            case "run_ended":
+                _log_end(graph, notice, after)
+
+
+def _log_end(graph: str, notice: Notice, after: RunView) -> None:
+    log = _log.bind(run=after.id)
+    took_s = notice.data["took_ms"] / 1000
+    if notice.data["status"] == "failed":
+        log.error(f"{graph} execution failed: {notice.data['error']}")
+        return
+    log.info(f"{graph} end: {notice.data['status']} (elapsed {took_s:.2f}s)")
+    if notice.data["status"] == "completed":
+        log.info(f"{graph} performance summary (slowest first):")
+        for line in performance_summary(after):
+            log.info(f"{graph}   {line}")
+
+
+def performance_summary(run: RunView) -> list[str]:
+    """One line per node: visits, total, average and longest time; slowest total first."""
+    slowest_first = sorted(run.timings.items(), key=lambda item: (-item[1].total_ms, item[0]))
+    return [
+        f"{node}: {t.visits} visit(s), total {t.total_ms}ms, avg {t.total_ms // t.visits}ms, max {t.max_ms}ms"
+        for node, t in slowest_first
+    ]
