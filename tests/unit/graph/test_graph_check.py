@@ -132,6 +132,12 @@ def test_paths_that_meet_again_are_no_cycle() -> None:
     assert checked(nodes) == []
 
 
+def test_a_graph_with_very_many_paths_is_checked_at_once() -> None:
+    rungs = [f"n{i}: {{type: script, script: s.py, next: n{i + 1}, fallback: m{i}}}" for i in range(64)]
+    rungs += [f"m{i}: {{type: llm, prompt: p, next: n{i + 1}}}" for i in range(64)]
+    assert checked("\n".join([*rungs, "n64: {type: end}"]), start="n0") == []
+
+
 @pytest.mark.conformance("V03")
 def test_a_loop_that_only_a_script_closes_is_allowed() -> None:
     assert checked("a: {type: script, script: loop.py, next: b}\nb: {type: end}") == []

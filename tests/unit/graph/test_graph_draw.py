@@ -165,6 +165,12 @@ def test_special_characters_become_codes_and_letters_stay() -> None:
     assert 'label="a \\"b\\"\\nend"' in dot(graph)
 
 
+def test_a_backslash_is_no_escape_in_dot() -> None:
+    graph = Graph(name="g\\", start="a\\l", nodes={"a\\l": EndNode(id="a\\l")})
+    assert dot(graph).startswith('digraph "g\\\\" {\n')
+    assert 'label="a\\\\l\\nend"' in dot(graph)
+
+
 def test_equal_graphs_give_equal_pictures_whatever_the_ids() -> None:
     def graph(names: list[str]) -> Graph:
         first, second = names

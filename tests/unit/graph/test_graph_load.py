@@ -148,6 +148,7 @@ def test_a_version_without_quotes_is_taken_silently() -> None:
         ("start: a\nnodes: {a: {type: end}}", ["missing field `name`"]),
         ("name:\nstart: a\nnodes: {a: {type: end}}", ["missing field `name`"]),
         ("name: ''\nstart: a\nnodes: {a: {type: end}}", ["Graph must have a non-empty 'name' field"]),
+        ("name: '  '\nstart: a\nnodes: {a: {type: end}}", ["Graph must have a non-empty 'name' field"]),
         ("name: g\nnodes: {a: {type: end}}", ["missing field `start`"]),
         ("name: g\nstart: a", ["missing field `nodes`"]),
         ("name: g\nstart: a\nnodes: {}", ["Graph 'g' has no nodes defined"]),
