@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 import click
 
@@ -26,20 +26,19 @@ NO_SESSIONS = (
 )
 
 
-class Assignment(click.ParamType[tuple[str, str]]):
-    """`NAME=TEXT` as a pair. TEXT may be empty and may contain `=`."""
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
-    name = "assignment"
 
-    def convert(
-        self, value: str | tuple[str, str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = value.partition("=")
-        if not name or not equals:
-            self.fail(f"{value!r} is not of the form {param.metavar if param else 'NAME=TEXT'}", param, ctx)
-        return name, text
+def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Pairs:
+    """`NAME=TEXT` as pairs. TEXT may be empty and may contain `=`."""
+    return tuple(_pair(ctx, param, value) for value in values)
+
+
+def _pair(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, str]:
+    name, equals, text = value.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"{value!r} is not of the form {param.metavar}", ctx, param)
+    return name, text
 
 
 _AGENT = click.argument("agent", shell_complete=complete_agent)
@@ -49,7 +48,7 @@ _FILE = click.option(
     help="A text file that is the prompt, or follows PROMPT after a blank line.",
 )  # fmt: skip
 _VAR = click.option(
-    "--var", "variables", multiple=True, metavar="NAME=TEXT", type=Assignment(),
+    "--var", "variables", multiple=True, metavar="NAME=TEXT", callback=_pairs,
     help="An agent variable; repeatable.",
 )  # fmt: skip
 _CWD = click.option(
@@ -66,7 +65,7 @@ _SESSION = click.option("--session", hidden=True, is_flag=False, flag_value="")
 @_FILE
 @_VAR
 @click.option(
-    "--answer", "answers", multiple=True, metavar="NODE=TEXT", type=Assignment(),
+    "--answer", "answers", multiple=True, metavar="NODE=TEXT", callback=_pairs,
     help="Answer NODE's question with TEXT at each visit; repeat it for a second, third, ... visit.",
 )  # fmt: skip
 @_CWD
@@ -78,8 +77,8 @@ def run(
     agent: str,
     prompt: str | None,
     file: Path | None,
-    variables: tuple[tuple[str, str], ...],
-    answers: tuple[tuple[str, str], ...],
+    variables: Pairs,
+    answers: Pairs,
     cwd: Path | None,
     as_data: bool,
     session: str | None,
@@ -118,7 +117,7 @@ def submit(
     agent: str,
     prompt: str | None,
     file: Path | None,
-    variables: tuple[tuple[str, str], ...],
+    variables: Pairs,
     cwd: Path | None,
     as_data: bool,
     session: str | None,
