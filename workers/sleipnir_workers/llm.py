@@ -62,7 +62,7 @@ def run_llm(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResul
 
 
 def warm_up() -> None:
-    """Import litellm now, in this process, instead of during the first visit."""
+    """Import litellm now instead of during the first visit. Starts no thread, so it is safe before a fork."""
     _litellm()
 
 

@@ -113,8 +113,9 @@ def test_a_timeout_kills_a_command_that_ignores_sigterm(tmp_path: Path) -> None:
 
 
 def test_a_timeout_kills_children_too(tmp_path: Path) -> None:
-    run("sleep 60 & echo $! > child; wait", tmp_path, timeout_s=0.5)
-    assert is_gone(text_of(tmp_path / "child"))
+    run("sleep 60 & echo $! > child; wait", tmp_path, timeout_s=1.0)
+    pid = text_of(tmp_path / "child")
+    wait_until(lambda: is_gone(pid), "the child is dead")
 
 
 def test_a_child_that_keeps_the_pipes_open_neither_blocks_nor_survives(tmp_path: Path) -> None:

@@ -379,7 +379,8 @@ def test_a_hundred_megabytes_on_stdout_are_refused(tmp_path: Path) -> None:
 def test_a_timeout_kills_the_script_and_its_children(tmp_path: Path) -> None:
     result = run(tmp_path, "sleep 60 & echo $! > child; wait", timeout=1)
     assert failed_with(result, "timeout", "Script 'step.sh' timed out after 1s")
-    assert is_gone(text_of(tmp_path / "child"))
+    pid = text_of(tmp_path / "child")
+    wait_until(lambda: is_gone(pid), "the child is dead")
 
 
 @pytest.mark.conformance("R12")

@@ -57,6 +57,7 @@ def text_of(path: Path) -> str:
 
 def is_gone(pid: str) -> bool:
     """The process does not run: it does not exist, or waits to be reaped."""
+    assert pid, "the script did not come so far as to write its number"
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
