@@ -1,10 +1,11 @@
 """Run one command for a visit, so that nothing of it outlives the visit.
 
 Rules. The command is the leader of its own session and process group, reads /dev/null, and dies with
-the worker (sleipnir.launch). Its output is read while it runs and kept up to a limit. However it ends
-(by itself, at its timeout, because the visit was lost, because it printed too much), the whole group is
-killed before we return, so a background child cannot hold us up. A process that moves to a session of
-its own escapes the group; it cannot hold us up either, but it lives on.
+the worker (sleipnir.launch), as the rest of its group does (group_guard). Its output is read while it
+runs and kept up to a limit. However it ends (by itself, at its timeout, because the visit was lost,
+because it printed too much), the whole group is killed before we return, so a background child cannot
+hold us up. A process that moves to a session of its own escapes the group; it cannot hold us up either,
+but it lives on.
 
 The leader is reaped after its group was signalled: until then its number cannot be given to another
 process, so we never signal a stranger.
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from sleipnir import launch
+from sleipnir_workers import group_guard
 from sleipnir_workers.node import VisitLost
 
 TICK_S = 0.1  # how late we may see that the visit was lost; an Event cannot be waited for together with pipes
@@ -104,14 +106,22 @@ class _Command:
             cwd=cwd,
             start_new_session=True,
         )
+        self._guard = group_guard.guard
         self._selector = selectors.DefaultSelector()
-        self._pidfd = self._watch()
+        try:
+            self._guard.add(self._process.pid)
+            self._pidfd = self._watch()
+        except OSError:  # out of processes or file descriptors
+            self._pidfd = None
+            self.__exit__()
+            raise
 
     def __enter__(self) -> _Command:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._signal(signal.SIGKILL)
+        self._guard.remove(self._process.pid)
         self._process.wait()
         self._selector.close()
         for pipe in (self._process.stdout, self._process.stderr):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir_workers import sandbox
+from sleipnir_workers import group_guard, sandbox
 from sleipnir_workers.node import VisitLost
 from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
 
@@ -164,3 +166,51 @@ def test_no_file_descriptor_is_left_open(tmp_path: Path) -> None:
     for command in ("true", "sleep 60 & echo x", "trap '' TERM; sleep 60"):
         run(command, tmp_path, timeout_s=0.3)
     assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+RUN_FOR_EVER = """
+import pathlib, sys, threading
+from sleipnir_workers import sandbox
+command = "trap '' TERM HUP; sleep 60 & echo $! > child; echo $$ > leader; wait"
+sandbox.run(["bash", "-c", command], env={"PATH": sys.argv[1]}, cwd=pathlib.Path(sys.argv[2]), timeout_s=60.0,
+            lost=threading.Event(), max_stdout_bytes=1000)
+"""
+
+
+def test_a_killed_worker_takes_its_commands_and_their_children_with_it(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", RUN_FOR_EVER, PATH, str(tmp_path)]) as worker:
+        wait_until(lambda: text_of(tmp_path / "leader"), "the command runs")
+        worker.kill()
+    for name in ("leader", "child"):
+        pid = text_of(tmp_path / name)
+        wait_until(lambda pid=pid: is_gone(pid), f"the {name} is dead")
+
+
+def test_the_companion_of_a_worker_is_replaced_when_it_was_killed() -> None:
+    guard = group_guard.GroupGuard()
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as victim:
+        guard.add(victim.pid)
+        first = guard.companion_pid
+        assert first is not None
+        os.kill(first, 9)
+        wait_until(lambda: is_gone(str(first)), "the companion is dead")
+        guard.remove(0)  # nothing to tell, nobody to tell it to
+        with subprocess.Popen(["true"], start_new_session=True) as next_one:
+            guard.add(next_one.pid)
+            guard.remove(next_one.pid)
+        assert guard.companion_pid != first
+        guard.close()
+        assert victim.wait(10) == -9
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_has_a_companion_of_its_own_and_lets_go_of_its_parents(tmp_path: Path) -> None:
+    run("true", tmp_path)
+    parents = group_guard.guard.companion_pid
+    child = os.fork()
+    if child == 0:
+        fresh = group_guard.guard.companion_pid is None
+        run("true", tmp_path)
+        os._exit(17 if fresh and group_guard.guard.companion_pid not in (None, parents) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+    assert not is_gone(str(parents))

@@ -1,0 +1,112 @@
+"""Kill the process groups of commands whose worker died.
+
+launch.py ties a command to its worker, but the kernel forgets that tie for the command's own children. So
+every worker process that runs commands has one small companion (`python -I -S group_guard.py`): it is told
+which groups run now, by lines `+N` and `-N` on its stdin, and kills them when stdin ends, which is when the
+worker is gone, however it went. It has a session of its own, so that what kills the worker's group spares it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from typing import IO
+
+SIGKILL = 9
+
+
+class GroupGuard:
+    """A worker process's side. The companion is started on first use, and again if it was killed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: set[int] = set()
+        self._companion: subprocess.Popen[bytes] | None = None
+
+    def add(self, group: int) -> None:
+        """From now on `group` dies with this process. Raises OSError if no companion can be started."""
+        with self._lock:
+            self._groups.add(group)
+            if not self._tell(f"+{group}\n"):
+                self._start()
+
+    def remove(self, group: int) -> None:
+        """Call it before the group's leader is reaped: until then the number belongs to nobody else."""
+        with self._lock:
+            self._groups.discard(group)
+            self._tell(f"-{group}\n")
+
+    @property
+    def companion_pid(self) -> int | None:
+        """None before the first group."""
+        return None if self._companion is None else self._companion.pid
+
+    def close(self) -> None:
+        """End the companion, and with it every group that was not removed."""
+        with self._lock:
+            if self._companion is not None:
+                _stdin(self._companion).close()
+                self._companion.wait()
+                self._companion = None
+
+    def forget(self) -> None:
+        """In a forked child: let go of the parent's companion, which must see its stdin end with the parent."""
+        if self._companion is not None:
+            _stdin(self._companion).close()
+            self._companion.returncode = 0  # not our child to wait for
+
+    def _tell(self, line: str) -> bool:
+        """False if there is no companion to tell."""
+        if self._companion is None or self._companion.poll() is not None:
+            return False
+        try:
+            _stdin(self._companion).write(line.encode())
+        except BrokenPipeError:
+            return False
+        return True
+
+    def _start(self) -> None:
+        if self._companion is not None:
+            _stdin(self._companion).close()
+        self._companion = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env={},
+            start_new_session=True,
+        )
+        _stdin(self._companion).write("".join(f"+{group}\n" for group in self._groups).encode())
+
+
+def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdin is not None
+    return process.stdin
+
+
+guard = GroupGuard()
+
+
+def _after_fork() -> None:
+    global guard
+    guard.forget()
+    guard = GroupGuard()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def main() -> None:
+    groups: set[int] = set()
+    for line in sys.stdin:
+        (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
