@@ -17,7 +17,7 @@ from sleipnir.settings import Settings
 
 @dataclass(frozen=True)
 class Host:
-    """A worker's environment variables and settings. Hold secrets: never log or pickle one."""
+    """A worker's environment variables and settings. It holds secrets: never log or pickle one."""
 
     env: Mapping[str, str]
     settings: Settings
