@@ -50,6 +50,12 @@ def pack(folder: Path, *, limit_bytes: int, graph: Graph | None = None) -> Bundl
     return Bundle(hashlib.sha256(packed).hexdigest(), packed)
 
 
+def folder_signature(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, size and change time of every file that could be packed: equal signatures, equal bundles."""
+    stats = ((name, (folder / name).stat()) for name in _files(folder, []))
+    return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+
+
 def graph_text(packed: bytes) -> str:
     """The text of graph.yaml in a bundle. Raises BundleError when there is none."""
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:

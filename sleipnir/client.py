@@ -15,15 +15,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from sleipnir import agents
-from sleipnir.bundle import pack
+from sleipnir.bundle import Bundle, folder_signature, pack
 from sleipnir.errors import GateError, GraphError, RunNotFound, UsageError
-from sleipnir.graph.check import format_headline, validate
-from sleipnir.graph.load import load_file, read_agent
+from sleipnir.graph.check import check, format_headline
+from sleipnir.graph.load import GRAPH_FILE, Loaded, load_file, read_agent
 from sleipnir.graph.model import Graph
 from sleipnir.messages import RunStatus
 from sleipnir.runs import RunSpec
@@ -37,11 +38,21 @@ PREFIX_LENGTH = 6
 _BLOCK_MS = 2_000
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """An agent folder ready to submit, as of `signature`."""
+
+    signature: tuple[tuple[str, int, int], ...]
+    graph: Graph
+    bundle: Bundle
+
+
 class Client:
     """A connection to a deployment. Thread-safe. Opening it raises StoreUnavailable or ConfigError."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings.from_env()
+        self._prepared: dict[Path, Prepared] = {}
         self.store = Store.open(self.settings, client_name="sleipnir-client")
 
     def submit(
@@ -61,19 +72,18 @@ class Client:
         (with all problems), BundleError, UsageError (prompt too large, variable missing), StoreUnavailable.
         """
         folder = agents.find(agent, self.settings)
-        graph = self._checked_graph(folder)
+        prepared = self._prepare(folder)
         size = len(prompt.encode())
         if size > self.settings.max_prompt_bytes:
             raise UsageError(
                 f"the prompt has {size:,} bytes, more than SLEIPNIR_MAX_PROMPT_BYTES="
                 f"{self.settings.max_prompt_bytes:,}. Write it to a file and pass the file's path as prompt"
             )
-        values = resolved_variables(graph, variables or {})
-        bundle = pack(folder, limit_bytes=self.settings.max_bundle_bytes, graph=graph)
+        graph, bundle = prepared.graph, prepared.bundle
         spec = RunSpec(
             agent=folder.name,
             bundle=bundle.digest,
-            variables=values,
+            variables=resolved_variables(graph, variables or {}),
             cwd=str(cwd) if cwd else None,
             caller_dir=str(caller_dir or Path.cwd()),
         )
@@ -121,6 +131,16 @@ class Client:
         with self.store.errors():
             return self.store.health()
 
+    def _prepare(self, folder: Path) -> Prepared:
+        """The checked graph and the bundle of a folder; kept while no file of it changes, for batches of runs."""
+        signature = folder_signature(folder)
+        known = self._prepared.get(folder)
+        if known is None or known.signature != signature:
+            graph = self._checked_graph(folder)
+            bundle = pack(folder, limit_bytes=self.settings.max_bundle_bytes, graph=graph)
+            known = self._prepared[folder] = Prepared(signature, graph, bundle)
+        return known
+
     def _checked_graph(self, folder: Path) -> Graph:
         if read_agent(folder).kind == "config":
             raise UsageError(
@@ -130,10 +150,14 @@ class Client:
         if loaded.graph is None:
             raise GraphError(f"Failed to load graph.yaml for agent '{folder.name}'", loaded.problems)
         if loaded.graph.settings.validate_before_run:
-            problems = validate(folder, agents=lambda name: agents.folder_or_none(name, self.settings))
-            if any(problem.level == "error" for problem in problems):
-                raise GraphError(format_headline(problems), problems)
+            self._refuse_errors(loaded.graph, loaded, folder)
         return loaded.graph
+
+    def _refuse_errors(self, graph: Graph, loaded: Loaded, folder: Path) -> None:
+        file = str(folder / GRAPH_FILE)
+        found = check(graph, loaded.positions, file, folder, lambda name: agents.folder_or_none(name, self.settings))
+        if any(problem.level == "error" for problem in found):
+            raise GraphError(format_headline(found), [*loaded.problems, *found])
 
     def close(self) -> None:
         self.store.close()
@@ -184,8 +208,8 @@ class Run:
         """What happened, from after event id `after` ("0": all that is kept); with `follow` until the run is over."""
         while True:
             with self._store.errors():
-                batch = self._store.runs.events({self.id: after}, block_ms=_BLOCK_MS if follow else None)
-            for _, event in batch:
+                batch = self._store.runs.events(self.id, after, block_ms=_BLOCK_MS if follow else None)
+            for event in batch:
                 after = event.id
                 yield event
                 if follow and event.type == "run_ended":
@@ -244,23 +268,31 @@ class Run:
 
 
 def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = None) -> Iterator[RunInfo]:
-    """Yield each run's info as it ends. Raises RunNotFound at once for an unknown run, TimeoutError after `timeout_s`."""
+    """Yield each run's info as it ends; thousands of runs cost one blocking read.
+
+    Raises RunNotFound at once for an unknown run, TimeoutError after `timeout_s`.
+    """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    left_over = list(dict.fromkeys(run_ids))
-    while left_over:
+    left_over = dict.fromkeys(run_ids)
+    with store.errors():
+        position = store.runs.ended_position()  # before the look, so that no end falls between the two
+    look_at = list(left_over)
+    while True:
         with store.errors():
-            tails = store.runs.last_events(left_over)  # before the look, so that no end falls between the two
-            infos = store.runs.infos(left_over)
-        yield from (info for info in infos if info.is_final)
-        left_over = [info.id for info in infos if not info.is_final]
+            infos = store.runs.infos(look_at) if look_at else []
+        for info in infos:
+            if info.is_final:
+                left_over.pop(info.id, None)
+                yield info
         if not left_over:
             return
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and left <= 0:
+        left_s = _BLOCK_MS / 1000 if deadline is None else deadline - time.monotonic()
+        if left_s <= 0:
             raise TimeoutError(f"not over after {timeout_s:g} s: {', '.join(left_over)}")
-        block_ms = _BLOCK_MS if left is None else max(1, min(_BLOCK_MS, int(left * 1000)))
         with store.errors():
-            store.runs.events({run_id: tails[run_id] for run_id in left_over}, block_ms=block_ms)
+            ended = store.runs.ended_since(position, max(1, min(_BLOCK_MS, int(left_s * 1000))))
+        # A quiet moment is a chance to look at all: the streams of ended runs are capped.
+        look_at = [run_id for run_id in left_over if run_id in ended] if ended else list(left_over)
 
 
 def resolved_variables(graph: Graph, presets: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 from sleipnir.runs import Gate, RunView, Transition, Visit
@@ -18,7 +17,7 @@ def dumps(value: Any) -> str:
 
 def record(value: Any) -> str:
     """A stored dataclass: fields that are None are left out."""
-    return dumps({name: field for name, field in asdict(value).items() if field is not None})
+    return dumps({name: field for name, field in vars(value).items() if field is not None})
 
 
 def control(
@@ -56,7 +55,7 @@ def control(
         "timers": [{"name": f"{run.id}/{name}", "due_ms": due_ms} for name, due_ms in transition.timers.items()],
         "untimers": [f"{run.id}/{name}" for name in transition.untimers],
         "output": transition.output is not None,
-        "events": [{"t": notice.type, "d": dumps(notice.data)} for notice in transition.notices],
+        "events": dumps([[notice.type, notice.data] for notice in transition.notices]) if transition.notices else "",
         "expire_ms": retention_ms if after.is_final else 0,
         "expires_at_ms": now_ms + retention_ms,
     }

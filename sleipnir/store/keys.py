@@ -106,6 +106,11 @@ class PartitionKeys:
         return f"{self.tag}:runs"
 
     @property
+    def ended(self) -> str:
+        """STREAM run: the last 10,000 or so runs that ended, so that one reader can wait for thousands. Bounded."""
+        return f"{self.tag}:ended"
+
+    @property
     def expiring(self) -> str:
         """ZSET finished run id by the time its keys expire. The janitor drops both index entries then."""
         return f"{self.tag}:expiring"
@@ -145,7 +150,7 @@ class RunKeys:
 
     @property
     def events(self) -> str:
-        """STREAM t, d (JSON), newest 1,000 or so: what a watcher sees. Dies: run."""
+        """STREAM e: JSON [[type, data], ...], the newest 1,000 entries or so: what a watcher sees. Dies: run."""
         return f"{self.run}:events"
 
     @property

@@ -14,6 +14,7 @@ from sleipnir.runs import (
     Cancelled,
     Event,
     LeaseLost,
+    Notice,
     Resulted,
     RunSpec,
     RunView,
@@ -106,10 +107,10 @@ class Partitions:
                 found.append(Entry(id_, streams[stream], fields["run"], _event(fields)))
         return found
 
-    def discard(self, drops: Sequence[tuple[Entry, str, Mapping[str, Any]]]) -> None:
-        """Delete entries that change nothing; each with an event type for watchers ("" for none) and its data."""
+    def discard(self, drops: Sequence[tuple[Entry, Notice | None]]) -> None:
+        """Delete entries that change nothing, each with what watchers should know of it."""
         vectors = []
-        for entry, kind, detail in drops:
+        for entry, notice in drops:
             run = self._keys.of_run(entry.run)
             keys = {
                 "inbox": self._of(entry.partition).inbox,
@@ -117,7 +118,8 @@ class Partitions:
                 "events": run.events,
                 "delta": _delta_of(run, entry.event),
             }
-            vectors.append(_DISCARD.vector(keys, {"entry": entry.id, "kind": kind, "detail": dumps(detail)}))
+            notices = dumps([[notice.type, notice.data]]) if notice else ""
+            vectors.append(_DISCARD.vector(keys, {"entry": entry.id, "notices": notices}))
         for reply in run_batch(self._client, _DISCARD, vectors):
             _checked(reply)
 
@@ -178,6 +180,7 @@ class Partitions:
             "timers": partition.timers,
             "open_gates": partition.gates,
             "expiring": partition.expiring,
+            "ended": partition.ended,
         }
         return _COMMIT.vector(keys, {"control": body}, values)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from sleipnir.errors import GateError, RunNotFound, UsageError
@@ -77,13 +77,10 @@ class Runs:
             pipe.hmget(run.run, [*_SUMMARY, *_USAGE])
             pipe.hgetall(run.frontier)
             pipe.hgetall(run.claims)
+            pipe.hkeys(run.gates)
         replies = pipe.execute()
-        return [
-            _info(run_id, fields, frontier, claims)
-            for run_id, fields, frontier, claims in zip(
-                run_ids, replies[::3], replies[1::3], replies[2::3], strict=True
-            )
-        ]
+        rows = zip(run_ids, replies[::4], replies[1::4], replies[2::4], replies[3::4], strict=True)
+        return [_info(*row) for row in rows]
 
     def bundles_in_use(self) -> set[str]:
         """The digests that kept runs are pinned to."""
@@ -116,24 +113,39 @@ class Runs:
             state |= {name[1:]: json.loads(text) for name, text in fields.items() if name.startswith("=")}
         return state
 
-    def events(self, run_ids: Mapping[str, str], block_ms: int | None = None) -> list[tuple[str, RunEvent]]:
-        """Events of runs after the given ids ("0" for all kept), with the run each belongs to; waits up to `block_ms`."""
-        streams = {self._keys.of_run(run_id).events: run_id for run_id in run_ids}
-        after: dict[Any, Any] = {name: run_ids[run_id] for name, run_id in streams.items()}
-        reply: Any = self._client.xread(after, block=block_ms)
-        return [
-            (streams[name], RunEvent(id_, int(id_.split("-")[0]), fields["t"], json.loads(fields["d"])))
-            for name, batches in dict(reply or {}).items()
-            for batch in batches
-            for id_, fields in (batch if batch and isinstance(batch[0], list | tuple) else [batch])
-        ]
+    def events(self, run_id: str, after: str, block_ms: int | None = None) -> list[RunEvent]:
+        """Events of a run after an event id ("0": all that are kept), oldest first; waits up to `block_ms` for some.
 
-    def last_events(self, run_ids: Collection[str]) -> dict[str, str]:
-        """The id of each run's newest event, "0" where there is none."""
+        One commit's events come together. All but the last of them carry an id from which reading again repeats
+        them all: a reader that stops in the middle misses none.
+        """
+        reply: Any = self._client.xread({self._keys.of_run(run_id).events: after}, block=block_ms)
+        found: list[RunEvent] = []
+        for id_, fields in _entries(reply):
+            batch = json.loads(fields["e"])
+            ids = [_before(id_)] * (len(batch) - 1) + [id_]
+            at_ms = int(id_.split("-")[0])
+            found += [RunEvent(i, at_ms, type_, data) for i, (type_, data) in zip(ids, batch, strict=True)]
+        return found
+
+    def ended_position(self) -> dict[str, str]:
+        """Where the streams of ended runs end now; for `ended_since`."""
+        streams = [self._keys.of_partition(partition).ended for partition in range(self._keys.partitions)]
         pipe = self._client.pipeline(transaction=False)
-        for run_id in run_ids:
-            pipe.xrevrange(self._keys.of_run(run_id).events, count=1)
-        return {run_id: reply[0][0] if reply else "0" for run_id, reply in zip(run_ids, pipe.execute(), strict=True)}
+        for stream in streams:
+            pipe.xrevrange(stream, count=1)
+        return {name: reply[0][0] if reply else "0" for name, reply in zip(streams, pipe.execute(), strict=True)}
+
+    def ended_since(self, position: dict[str, str], block_ms: int) -> set[str]:
+        """The runs that ended after `position`, which is moved on; waits up to `block_ms` for the first."""
+        after: dict[Any, Any] = dict(position)
+        reply: Any = self._client.xread(after, block=block_ms)
+        found = set()
+        for name, batches in dict(reply or {}).items():
+            for id_, fields in _entries({name: batches}):
+                position[name] = id_
+                found.add(fields["run"])
+        return found
 
     def gates(self, run_id: str) -> list[GateInfo]:
         """The open questions of a run, answered ones left out, in the order they were asked."""
@@ -181,7 +193,11 @@ class Runs:
 
 
 def _info(
-    run_id: str, fields: list[str | None], frontier: Mapping[str, str], claims: Mapping[str, str]
+    run_id: str,
+    fields: list[str | None],
+    frontier: Mapping[str, str],
+    claims: Mapping[str, str],
+    gates: Collection[str],
 ) -> RunInfo | None:
     record_ = dict(zip([*_SUMMARY, *_USAGE], fields, strict=True))
     if record_["spec"] is None:
@@ -196,15 +212,17 @@ def _info(
         ended_ms=_number(record_["ended_ms"]),
         error=record_["error"],
         step=int(record_["step"] or 0),
-        visits=tuple(sorted((_visit(visit, claims) for visit in visits), key=lambda visit: visit.seq)),
+        visits=tuple(sorted((_visit(visit, claims, gates) for visit in visits), key=lambda visit: visit.seq)),
         usage=_usage_total(record_),
     )
 
 
-def _visit(visit: Visit, claims: Mapping[str, str]) -> VisitInfo:
+def _visit(visit: Visit, claims: Mapping[str, str], gates: Collection[str]) -> VisitInfo:
     base = {"seq": visit.seq, "node": visit.node, "kind": visit.kind, "attempt": visit.attempt}
     if visit.queue is None:
-        return VisitInfo(**base, state="waiting", since_ms=visit.opened_ms, reason="waits for a person's answer")  # type: ignore[arg-type]
+        answered = f"{visit.seq}:answer" in gates
+        reason = "answered; waits for a scheduler" if answered else "waits for a person's answer"
+        return VisitInfo(**base, state="waiting", since_ms=visit.opened_ms, reason=reason)  # type: ignore[arg-type]
     claim = json.loads(claims.get(str(visit.seq), "{}"))
     if claim.get("attempt") != visit.attempt or claim.get("lost"):
         reason = f"queued on {visit.queue!r}"
@@ -243,6 +261,19 @@ def _usage_total(record_: Mapping[str, str | None]) -> Usage:
         calls=calls,
         cost_usd=round(float(record_["cost_usd"] or 0), 8) if priced else None,
     )
+
+
+def _entries(reply: Any) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The entries of an XREAD reply; RESP3 nests those of a stream once more than RESP2."""
+    for batches in dict(reply or {}).values():
+        for batch in batches:
+            yield from batch if batch and isinstance(batch[0], list | tuple) else [batch]
+
+
+def _before(stream_id: str) -> str:
+    """The largest possible id below: reading after it gives the entry again."""
+    ms, number = map(int, stream_id.split("-"))
+    return f"{ms}-{number - 1}" if number else f"{ms - 1}-{2**64 - 1}"
 
 
 def _number(text: str | None) -> int | None:

@@ -195,7 +195,7 @@ def test_without_a_claim_or_with_another_token_a_result_is_refused_and_shown(ben
     bench.claim(call)
     assert not bench.deliver(call, token="other")
     assert bench.entries() == []
-    events = [event.type for _, event in bench.store.runs.events({RUN: "0"})]
+    events = [event.type for event in bench.store.runs.events(RUN, "0")]
     assert events.count("late_result") == 2
 
 
@@ -275,11 +275,30 @@ def test_an_entry_that_changes_nothing_is_dropped_with_its_delta(bench: Bench) -
     bench.claim(call)
     bench.deliver(call, x=1)
     entry = bench.entries()[0]
-    bench.store.partitions.discard([(entry, "late_result", {"seq": 1})])
+    bench.store.partitions.discard([(entry, Notice("late_result", {"seq": 1}))])
     assert bench.entries() == []
-    bench.store.partitions.discard([(entry, "late_result", {"seq": 1})])
-    types = [event.type for _, event in bench.store.runs.events({RUN: "0"})]
+    bench.store.partitions.discard([(entry, Notice("late_result", {"seq": 1}))])
+    types = [event.type for event in bench.store.runs.events(RUN, "0")]
     assert types == ["visit_started", "late_result"]
+
+
+def test_a_reader_that_stops_in_the_middle_of_a_commit_s_events_misses_none(bench: Bench) -> None:
+    bench.create()
+    bench.open_visit(notices=(Notice("one", {}), Notice("two", {}), Notice("three", {})))
+    first, *_ = bench.store.runs.events(RUN, "0")
+    again = bench.store.runs.events(RUN, first.id)
+    assert [event.type for event in again] == ["one", "two", "three"]
+    assert bench.store.runs.events(RUN, again[-1].id) == []
+
+
+def test_who_waits_for_many_runs_learns_which_ended(bench: Bench) -> None:
+    bench.create()
+    position = bench.store.runs.ended_position()
+    assert bench.store.runs.ended_since(position, 1) == set()
+    entry = bench.entries()[0]
+    assert bench.commit(entry, bench.end(entry)) == 1
+    assert bench.store.runs.ended_since(position, 1) == {RUN}
+    assert bench.store.runs.ended_since(position, 1) == set()
 
 
 def test_usage_adds_up_and_an_unknown_price_makes_the_total_unknown(bench: Bench) -> None:
@@ -305,7 +324,9 @@ def test_a_finished_run_leaves_only_keys_that_expire(bench: Bench) -> None:
     client = bench.store._client
     lasting = [key for key in client.scan_iter(f"{bench.store.keys.prefix}:*") if client.ttl(key) < 0]
     part = bench.store.keys.of_partition(bench.partition)
-    assert sorted(lasting) == sorted([bench.store.keys.meta, part.owner, part.runs, part.expiring, part.inbox])
+    assert sorted(lasting) == sorted(
+        [bench.store.keys.meta, part.owner, part.runs, part.expiring, part.inbox, part.ended]
+    )
     assert client.xlen(part.inbox) == 0
     assert bench.store.partitions.forget_expired(bench.partition, 10**15, 10) == 1
     assert bench.store.runs.recent(10) == []

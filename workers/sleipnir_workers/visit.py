@@ -52,12 +52,15 @@ class Worker:
 
     def run(self, call: VisitCall) -> dict[str, Any]:
         """Execute a visit, if it is still to do. Returns the summary that Flower shows: keys written and next edge."""
-        log = structlog.get_logger().bind(run=call.run, node=call.node, visit=call.seq, attempt=call.attempt)
         try:
             unpacked: Unpacked | None = self.bundles.get(call.bundle, call.agent)
             problem = ""
-        except (BundleError, GraphError) as error:
-            unpacked, problem = None, str(error)
+        except Exception as error:
+            # Whatever is wrong with the bundle here must end in a visible failure of the visit, not in a message that
+            # is published again for ever.
+            if not isinstance(error, BundleError | GraphError):
+                structlog.get_logger().exception("bundle cannot be used", task=call.task_id)
+            unpacked, problem = None, f"{type(error).__name__}: {error}"
         node = unpacked.graph.nodes.get(call.node) if unpacked else None
         token = uuid4().hex
         claim = self.store.visits.claim(
@@ -68,7 +71,7 @@ class Worker:
             wanted=self._wanted(unpacked, node),
         )
         if isinstance(claim, Refused):
-            log.debug("claim refused", reason=claim.reason)
+            structlog.get_logger().debug("claim refused", task=call.task_id, reason=claim.reason)
             return {"refused": claim.reason}
         lost, started = threading.Event(), time.monotonic()
         with self.heartbeat.holding(call, lost):
@@ -81,7 +84,7 @@ class Worker:
                 self._log_state(visit, claim)
                 result = execute(visit)
             if result is None:
-                log.info("visit stopped: cancelled or taken over")
+                structlog.get_logger().info("visit stopped: cancelled or taken over", task=call.task_id)
                 return {"lost": True}
             took_ms = int((time.monotonic() - started) * 1000)
             return self._deliver(call, result, token=token, started_ms=claim.started_ms, took_ms=took_ms)

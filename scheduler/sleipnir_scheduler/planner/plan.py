@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
 from sleipnir.graph.model import (
     AgentNode,
     ApprovalNode,
@@ -42,7 +43,6 @@ from sleipnir.runs import (
     Visit,
 )
 from sleipnir_scheduler.planner.draft import Draft
-from sleipnir_scheduler.planner.validation import checked_input
 
 
 @dataclass(frozen=True)
@@ -194,9 +194,12 @@ class _Planner:
         """The answer, or the rendered default for an empty one; only a real answer is validated (spec 2.7.4)."""
         if text == "":
             return render_lenient(node.default, self._state(keys_read(node.default))) if node.default else ""
-        problem = checked_input(node.validation, text)
-        if problem:
-            raise _RunFailed(problem, node.id)
+        try:
+            rule = parse_length_rule(node.validation) if node.validation is not None else None
+        except LengthRuleError as error:
+            raise _RunFailed(str(error), node.id) from None
+        if rule is not None and not rule.accepts(text):
+            raise _RunFailed(rule.refusal(text), node.id)
         return text
 
     def _lease_lost(self, event: LeaseLost) -> Transition | Ignore:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import structlog
 
@@ -98,10 +97,10 @@ class Advance:
         while len(self._views) > VIEWS_KEPT + len(run_ids):
             self._views.popitem(last=False)
 
-    def _plan_all(self, entries: list[Entry]) -> tuple[list[Commit], list[tuple[Entry, str, Mapping[str, Any]]]]:
+    def _plan_all(self, entries: list[Entry]) -> tuple[list[Commit], list[tuple[Entry, Notice | None]]]:
         """Plan every entry; values of state are fetched for all that need some, in one round trip, and planned again."""
         commits: list[Commit] = []
-        drops: list[tuple[Entry, str, Mapping[str, Any]]] = []
+        drops: list[tuple[Entry, Notice | None]] = []
         known: dict[str, Known] = {}
         todo = entries
         while todo:
@@ -113,7 +112,7 @@ class Advance:
                 elif isinstance(outcome, NeedState):
                     needs.append((entry, outcome.keys))
                 else:
-                    drops.append((entry, *_dropped(outcome.notice)))
+                    drops.append((entry, outcome.notice))
             states = self._store.read_state(needs) if needs else []
             for (entry, keys), values in zip(needs, states, strict=True):
                 known[entry.id] = Known(keys, values)
@@ -137,7 +136,3 @@ class Advance:
 
 def _failed(run: RunView, entry: Entry, message: str) -> Transition | Ignore:
     return Ignore("the run is over") if run.is_final else fail("graph", run, message, entry.at_ms)
-
-
-def _dropped(notice: Notice | None) -> tuple[str, Mapping[str, Any]]:
-    return (notice.type, notice.data) if notice else ("", {})

@@ -39,8 +39,8 @@ else
   claim = {attempt = attempt, worker = worker, token = token, started_ms = now_ms}
   redis.call('HSET', claims, seq, cjson.encode(claim))
   redis.call('ZREM', outbox, member)
-  redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 't', 'visit_started', 'd',
-    cjson.encode({seq = tonumber(seq), node = visit.node, attempt = attempt, worker = worker}))
+  redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e',
+    cjson.encode({{'visit_started', {seq = tonumber(seq), node = visit.node, attempt = attempt, worker = worker}}}))
 end
 redis.call('ZADD', leases, now_ms + lease_ms, member)
 

@@ -16,6 +16,7 @@
 -- KEYS[14] timers      ZSET    slp:{p07}:timers
 -- KEYS[15] open_gates  ZSET    slp:{p07}:gates
 -- KEYS[16] expiring    ZSET    slp:{p07}:expiring
+-- KEYS[17] ended       STREAM  slp:{p07}:ended
 -- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
 --                        a delivered value goes from `delta` to state and journal inside Redis.
 -- ARGV[2...] values  for each step its state key, JSON text, ...; last the output text if control.output
@@ -24,7 +25,7 @@
 --          0  the run is not at control.version: someone else moved it; plan again
 --         -1  control.epoch does not own this partition any more
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
-local delta, owner, inbox, outbox, leases, timers, open_gates, expiring = unpack(KEYS, 9, 16)
+local delta, owner, inbox, outbox, leases, timers, open_gates, expiring, ended = unpack(KEYS, 9, 17)
 local control = cjson.decode(ARGV[1])
 
 if tonumber(redis.call('HGET', owner, 'epoch')) ~= control.epoch then return -1 end
@@ -82,14 +83,13 @@ for _, add in ipairs(control.add) do redis.call('HINCRBYFLOAT', run, add.field, 
 for _, timer in ipairs(control.timers) do redis.call('ZADD', timers, timer.due_ms, timer.name) end
 for _, name in ipairs(control.untimers) do redis.call('ZREM', timers, name) end
 if control.output then redis.call('SET', output, ARGV[next_value]) end
-for _, event in ipairs(control.events) do
-  redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 't', event.t, 'd', event.d)
-end
+if control.events ~= '' then redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e', control.events) end
 redis.call('XDEL', inbox, control.event)
 
 if control.expire_ms > 0 then
   for _, key in ipairs({run, state, journal, events, output}) do redis.call('PEXPIRE', key, control.expire_ms) end
   redis.call('DEL', frontier, claims, gates)
   redis.call('ZADD', expiring, control.expires_at_ms, control.run)
+  redis.call('XADD', ended, 'MAXLEN', '~', 10000, '*', 'run', control.run)
 end
 return 1

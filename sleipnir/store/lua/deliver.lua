@@ -29,8 +29,8 @@ local ours = visit and claim and claim.token == token and not claim.lost
   and cjson.decode(visit).attempt == tonumber(attempt)
 if not ours then
   if redis.call('EXISTS', run) == 1 then
-    redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 't', 'late_result', 'd',
-      cjson.encode({seq = tonumber(seq), node = node, attempt = tonumber(attempt), worker = worker}))
+    redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e',
+      cjson.encode({{'late_result', {seq = tonumber(seq), node = node, attempt = tonumber(attempt), worker = worker}}}))
   end
   return 0
 end

@@ -383,6 +383,15 @@ def test_an_answer_that_fails_its_validation_fails_the_run() -> None:
     assert "at node 'ask': Input failed validation 'len(input) >= 3' (got 2 chars)" in transition.error
 
 
+@pytest.mark.conformance("I06")
+def test_a_rule_outside_the_grammar_fails_the_run_when_it_is_used() -> None:
+    driver = Driver(ASKING.replace("len(input) >= 3", "input > 3"), {"title": "Dr"})
+    driver.send(Submitted())
+    error = driver.send(Answered(1, "Ada")).error
+    assert error is not None
+    assert "Unsupported validation expression 'input > 3'; only `len(input) OP N` is supported" in error
+
+
 def test_an_input_without_next_fails_the_run_after_its_answer() -> None:
     text = "name: g\nstart: a\nnodes:\n  a: {type: input, question: q}\n  e: {type: end}\n"
     driver = Driver(text)
