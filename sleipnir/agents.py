@@ -59,7 +59,7 @@ def folder_or_none(name: str, settings: Settings) -> Path | None:
 
 
 def known_agents(settings: Settings) -> list[AgentInfo]:
-    """Every agent that can be named, sorted; a folder hidden by one of the same name in an earlier place is left out."""
+    """Every agent that can be named, sorted. Of several folders of one name, the first place's is the one."""
     seen: dict[str, Path] = {}
     for folder in _folders(settings):
         seen.setdefault(folder.name, folder)

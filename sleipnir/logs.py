@@ -1,5 +1,8 @@
-"""Logs of the services: structlog, one event per line; JSON unless a person reads it. Values whose name says secret
-are masked before they are rendered. `trace` is debug plus the one record that asks the setting itself: the full state."""
+"""Logs of the services: structlog, one event per line; JSON unless a person reads it.
+
+Values whose name says secret are masked before they are rendered. `trace` is debug plus the one record that asks the
+setting itself: the full state.
+"""
 
 from __future__ import annotations
 

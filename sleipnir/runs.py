@@ -175,7 +175,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Write:
-    """A journal step with what it writes: the delivered delta of the applied result, then the planner's own `values`."""
+    """A journal step with what it writes: the delivered delta of the result, then the planner's own `values`."""
 
     step: Step
     delta: bool = False

@@ -1,4 +1,4 @@
-"""Fixtures that many tests share. Processes live for the session of one pytest worker; key prefixes live for one test."""
+"""Fixtures that many tests share. Processes live for a session of a pytest worker, key prefixes for one test."""
 
 from __future__ import annotations
 

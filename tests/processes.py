@@ -40,7 +40,7 @@ def wait_until(condition: Callable[[], T], description: str, timeout_s: float = 
 
 
 class RedisServer:
-    """A redis-server with an append-only file on a unix socket in a directory of its own. It can be killed and restarted."""
+    """A redis-server with an append-only file, on a unix socket of its own. It can be killed and restarted."""
 
     def __init__(self, *options: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="slp-"))  # short: a socket's path has 108 bytes

@@ -1,4 +1,4 @@
-"""From a Transition to the arguments of commit.lua: control as one small JSON, state values as opaque strings beside it."""
+"""From a Transition to the arguments of commit.lua: control as one small JSON, state values as opaque strings."""
 
 from __future__ import annotations
 

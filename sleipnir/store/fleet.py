@@ -75,7 +75,7 @@ class Fleet:
         )
 
     def queue_lengths(self, queues: Collection[str] = ()) -> dict[str, int]:
-        """Messages waiting in the broker, per queue; hints, not truth: the frontier is. Empty for a broker that is no Redis."""
+        """Messages waiting in the broker, per queue: hints, the frontier is the truth. Empty unless it is a Redis."""
         if self._broker is None:
             return {}
         names = sorted({*QUEUES, *queues})

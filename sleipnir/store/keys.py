@@ -77,7 +77,7 @@ class PartitionKeys:
     @property
     def inbox(self) -> str:
         """STREAM everything that happened to runs and is not yet applied: t (submitted, result, answered, cancelled,
-        lease_lost, timer), run, and by type seq, attempt, h, text, name. The commit that applies an entry deletes it."""
+        lease_lost, timer), run, and by type seq, attempt, h, text, name. The commit of an entry deletes it."""
         return f"{self.tag}:inbox"
 
     @property
@@ -133,7 +133,7 @@ class RunKeys:
 
     @property
     def frontier(self) -> str:
-        """HASH seq -> JSON {seq, node, kind, attempt, queue, opened_ms, v}: the live visits. Empty once a run is over."""
+        """HASH seq -> JSON {seq, node, kind, attempt, queue, opened_ms, v}: live visits. Gone once a run is over."""
         return f"{self.run}:frontier"
 
     @property
@@ -144,8 +144,8 @@ class RunKeys:
 
     @property
     def journal(self) -> str:
-        """STREAM id `<step>-1`; h (JSON, runs.Step), then `=<state key>` -> JSON text for each key written. The state at
-        step N is the fold of the entries up to N. Dies: run."""
+        """STREAM id `<step>-1`; h (JSON, runs.Step), then `=<state key>` -> JSON text for each key written. The state
+        at step N is the fold of the entries up to N. Dies: run."""
         return f"{self.run}:journal"
 
     @property
@@ -155,7 +155,7 @@ class RunKeys:
 
     @property
     def gates(self) -> str:
-        """HASH seq -> JSON (runs.Gate) of open questions, `<seq>:answer` -> text once answered. Empty once a run is over."""
+        """HASH seq -> JSON (runs.Gate) of questions, `<seq>:answer` -> text once answered. Gone after the run."""
         return f"{self.run}:gates"
 
     @property

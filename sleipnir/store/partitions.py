@@ -80,7 +80,7 @@ class Partitions:
     # Ownership
 
     def own(self, partitions: Iterable[int], instance: str, ttl_ms: int) -> dict[int, int]:
-        """Take or keep partitions. Returns partition -> epoch for those that are ours now; `ttl_ms` 0 gives them back."""
+        """Take or keep partitions; partition -> epoch of those that are ours now; `ttl_ms` 0 gives them back."""
         wanted = list(partitions)
         vectors = [
             _OWN.vector({"owner": self._of(partition).owner}, {"instance": instance, "ttl_ms": ttl_ms})
@@ -143,7 +143,7 @@ class Partitions:
         }
 
     def read_state(self, wanted: Sequence[tuple[Entry, Collection[str]]]) -> list[dict[str, Any]]:
-        """State values for planning, per entry: the keys asked for, as they will be with the entry's own delta applied."""
+        """State for planning, per entry: the keys asked for, as they will be with the entry's own delta applied."""
         pipe = self._client.pipeline(transaction=False)
         for entry, keys in wanted:
             run = self._keys.of_run(entry.run)
@@ -157,7 +157,10 @@ class Partitions:
         return states
 
     def commit(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> list[int]:
-        """Apply transitions, one atomic script each, one round trip for all. Per commit: 1 applied, 0 stale, -1 not owner."""
+        """Apply transitions, one atomic script each, one round trip for all.
+
+        Per commit: 1 applied, 0 the view was old, -1 the partition is not ours.
+        """
         vectors = [self._commit_vector(commit, epochs[commit.entry.partition]) for commit in commits]
         return [int(_checked(reply)) for reply in run_batch(self._client, _COMMIT, vectors)]
 

@@ -41,7 +41,8 @@ class Script:
         """Keys and arguments in declared order. Raises TypeError when a name is missing, unknown or not declared."""
         if keys.keys() != set(self.keys) or args.keys() != set(self.args) or (rest and not self.has_rest):
             raise TypeError(
-                f"script {self.name!r} takes keys {self.keys} and args {self.args}{' and more' if self.has_rest else ''}, "
+                f"script {self.name!r} takes keys {self.keys} and args {self.args}"
+                f"{' and more' if self.has_rest else ''}, "
                 f"got keys {tuple(keys)} and args {tuple(args)} and {len(rest)} more"
             )
         return [*(keys[name] for name in self.keys), *(args[name] for name in self.args), *rest]

@@ -88,7 +88,9 @@ def test_a_visit_whose_worker_is_killed_is_run_by_another_worker(own_stack: Stac
 
 def test_a_frozen_worker_s_result_is_refused_and_shown(own_stack: Stack, tmp_path: Path) -> None:
     """SIGSTOP, another worker takes over, SIGCONT: the first worker's late result changes nothing."""
-    text = "name: late\nstart: a\nnodes:\n  a: {type: function, call: 'f.py:f', next: e, timeout: 600}\n  e: {type: end, output: '{{who}}'}\n"
+    text = SLOW.replace("type: script, script: a.sh", "type: function, call: 'f.py:f'").replace(
+        "by attempt {{attempt}}", "{{who}}"
+    )
     mark, go = tmp_path / "mark", tmp_path / "go"
     code = (
         "import os, pathlib, threading\n"
@@ -222,7 +224,7 @@ def test_lost_and_doubled_celery_messages_change_nothing(own_stack: Stack, tmp_p
 def test_redis_down_at_submit_is_said_with_a_way_out(own_redis: RedisServer, tmp_path: Path) -> None:
     settings = Settings(redis_url=own_redis.url, home=tmp_path)
     own_redis.kill()
-    with pytest.raises(StoreUnavailable, match="does not answer.*Is it running"):
+    with pytest.raises(StoreUnavailable, match=r"does not answer.*Is it running"):
         Client(settings)
 
 

@@ -18,6 +18,7 @@ from sleipnir.errors import ConfigError, SleipnirError
 from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
+from sleipnir_workers import function, llm, script
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, celery_config
 from sleipnir_workers.visit import Worker
 
@@ -32,6 +33,7 @@ app = Celery("sleipnir", set_as_current=True)
 app.config_from_object(celery_config(settings))
 
 ANNOUNCE_S = 5.0
+EXECUTORS = (script, function, llm)  # importing one registers it; litellm itself is imported only where it is used
 
 _worker: tuple[int, Worker] | None = None
 _lock = threading.Lock()
@@ -89,7 +91,9 @@ def _start(sender: Any = None, **_: Any) -> None:
     global _name
     _name = str(getattr(sender, "hostname", None) or _name)
     configure(settings)
-    _load_executors()
+    queues = set(app.amqp.queues.consume_from)
+    if "llm" in queues:
+        llm.warm_up()  # seconds of imports, now instead of in the first visit; starts no thread, so forks are safe
 
 
 @signals.worker_ready.connect
@@ -103,11 +107,6 @@ def _stopped(**_: Any) -> None:
         worker().store.fleet.leave(worker=_name)
     except Exception as error:
         structlog.get_logger().warning("could not say goodbye", error=str(error))
-
-
-def _load_executors() -> None:
-    """Import the modules whose executors this process may need; each registers itself."""
-    from sleipnir_workers import function, llm, script  # noqa: F401
 
 
 def _queues(consumer: Any) -> list[str]:

@@ -98,7 +98,7 @@ class Advance:
             self._views.popitem(last=False)
 
     def _plan_all(self, entries: list[Entry]) -> tuple[list[Commit], list[tuple[Entry, Notice | None]]]:
-        """Plan every entry; values of state are fetched for all that need some, in one round trip, and planned again."""
+        """Plan every entry; state is fetched for all that need some, in one round trip, and they are planned again."""
         commits: list[Commit] = []
         drops: list[tuple[Entry, Notice | None]] = []
         known: dict[str, Known] = {}

@@ -169,7 +169,14 @@ def test_an_llm_node_without_next_fails_the_run_when_it_is_done() -> None:
 
 @pytest.mark.conformance("M11", "O08")
 def test_a_failed_llm_node_goes_to_its_fallback() -> None:
-    text = "name: g\nstart: a\nnodes:\n  a: {type: llm, prompt: hi, next: e, fallback: f}\n  e: {type: end}\n  f: {type: end}\n"
+    text = """
+name: g
+start: a
+nodes:
+  a: {type: llm, prompt: hi, next: e, fallback: f}
+  e: {type: end}
+  f: {type: end}
+"""
     driver = Driver(text)
     driver.send(Submitted())
     assert driver.send(bad(1)).writes[0].step.next == "f"
@@ -320,7 +327,13 @@ def test_an_approval_asks_its_rendered_question_with_its_options_and_holds_no_wo
 
 @pytest.mark.conformance("A01", "P07")
 def test_an_approval_whose_question_names_missing_state_fails_the_run() -> None:
-    text = "name: g\nstart: a\nnodes:\n  a: {type: approval, question: '{{x}} {{y}}', options: [], routes: {}, on_other: e}\n  e: {type: end}\n"
+    text = """
+name: g
+start: a
+nodes:
+  a: {type: approval, question: "{{x}} {{y}}", options: [], routes: {}, on_other: e}
+  e: {type: end}
+"""
     transition = Driver(text).send(Submitted())
     assert transition.error is not None
     assert (
