@@ -11,7 +11,7 @@ import json
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -98,12 +98,12 @@ class RedisDispatcher:
 
 
 class KombuDispatcher:
-    """Any broker that kombu reaches."""
+    """Any broker that kombu reaches. `transport_options` are kombu's own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, transport_options: Mapping[str, Any] | None = None) -> None:
         from kombu import Connection
 
-        self._connection = Connection(url, connect_timeout=5)
+        self._connection = Connection(url, connect_timeout=5, transport_options=dict(transport_options or {}))
         self._producer = self._connection.Producer(serializer="json", auto_declare=False)
 
     def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> int:
