@@ -89,8 +89,7 @@ def deployed(folder: Path, model_url: str) -> Iterator[Deployment]:
             environment = _environment(service.get("environment", {}), replaced, known)
             running.append(_start(name, command, environment, folder))
             if name == "redis":
-                client = connect(f"redis://127.0.0.1:{redis_port}/0", retries=0)
-                wait_until(lambda: _answers(client), "redis answers")
+                _wait_for_redis(f"redis://127.0.0.1:{redis_port}/0")
         yield Deployment(folder, f"redis://127.0.0.1:{redis_port}/0", f"http://127.0.0.1:{flower_port}")
     finally:
         for process in reversed(running):
@@ -128,6 +127,11 @@ def _start(name: str, command: list[str], env: Mapping[str, str], folder: Path) 
         return subprocess.Popen(
             launch.command(command), env={**env, **own}, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
+
+
+def _wait_for_redis(url: str) -> None:
+    client = connect(url, retries=0)
+    wait_until(lambda: _answers(client), "redis answers")
 
 
 def _answers(client: Any) -> bool:

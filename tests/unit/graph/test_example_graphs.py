@@ -9,7 +9,7 @@ import pytest
 from sleipnir.graph.check import validate
 from sleipnir.graph.draw import dot, mermaid
 from sleipnir.graph.load import load_file
-from sleipnir.graph.model import NODE_TYPES, ApprovalNode, LlmNode, edges_of
+from sleipnir.graph.model import NODE_TYPES, AgentNode, ApprovalNode, LlmNode, edges_of
 from sleipnir.graph.shape import FIELDS
 
 ROOT = Path(__file__).parents[3]
@@ -70,3 +70,13 @@ def test_the_full_example_is_read_as_it_is_meant() -> None:
 
 def test_the_structured_sample_needs_nothing_beside_its_file() -> None:
     assert validate(FIXTURES / "structured-test") == []
+
+
+@pytest.mark.conformance("O02")
+def test_the_schema_of_an_agent_node_leaves_its_prompt_as_it_was_written() -> None:
+    graph = load_file(FIXTURES / "example-graph-agent").graph
+    assert graph is not None
+    [node] = [node for node in graph.nodes.values() if isinstance(node, AgentNode)]
+    assert node.output_schema is not None
+    assert "JSON" not in node.prompt
+    assert "matches this schema" not in node.prompt

@@ -442,6 +442,7 @@ TOOLS_PY = (
 TOOLS_TS = "export function add(a: number) {}\nexport async function fetchPage() {}\nfunction hidden() {}\n"
 
 
+@pytest.mark.conformance("L06")
 @pytest.mark.parametrize(
     ("file", "text", "known", "unknown"),
     [

@@ -21,6 +21,7 @@ from sleipnir.runs import (
     Submitted,
     TimerFired,
     Transition,
+    Visit,
 )
 from sleipnir_scheduler.planner.plan import Ignore, Known, NeedState, plan
 
@@ -428,6 +429,19 @@ def test_nodes_of_a_later_version_fail_the_run_and_say_so(kind: str) -> None:
     error = driver.send(Submitted()).error
     assert error is not None
     assert f"at node 'a': {kind} nodes cannot run in this version of Sleipnir" in error
+
+
+@pytest.mark.conformance("O09")
+def test_a_failed_agent_visit_fails_the_run_whatever_next_says() -> None:
+    graph = graph_of("name: g\nstart: a\nnodes:\n  a: {type: agent, agent: x, prompt: p, next: e}\n  e: {type: end}\n")
+    visit = Visit(1, "a", "agent", 1, 5, "llm")
+    run = replace(new_run(), status="running", seq=1, started_ms=5, frontier={1: visit})
+    outcome = plan(graph, run, bad(1, "Agent 'x' output failed structured-output extraction"), 9)
+    assert isinstance(outcome, Transition)
+    assert outcome.status == "failed"
+    assert outcome.error == (
+        "Graph execution failed for agent 'agent': at node 'a': Agent 'x' output failed structured-output extraction"
+    )
 
 
 def test_the_planner_asks_only_for_the_state_that_a_control_node_reads() -> None:

@@ -58,6 +58,14 @@ def litellm_is_warm() -> None:
 # What is sent
 
 
+@pytest.mark.conformance("T08")
+def test_global_tools_and_servers_of_the_graph_are_not_given_to_a_node_that_lists_none() -> None:
+    universe = {"graph": {"global_tools": ["web.sh"], "mcp_servers": ["docs"]}}
+    result, server = ask(["hi"], visit_fields=universe)
+    assert result.ok
+    assert server.requests[0].body.keys() == {"model", "messages"}
+
+
 @pytest.mark.conformance("M01", "M02", "M14")
 def test_a_prompt_alone_is_one_user_message_and_nothing_else() -> None:
     result, server = ask(["hi"], tools=[])
