@@ -26,7 +26,7 @@ from sleipnir.errors import GateError, GraphError, RunNotFound, UsageError
 from sleipnir.graph.check import check, format_headline
 from sleipnir.graph.load import GRAPH_FILE, Loaded, load_file, read_agent
 from sleipnir.graph.model import Graph
-from sleipnir.messages import RunStatus
+from sleipnir.messages import MOST_KEYS, RunStatus
 from sleipnir.runs import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
@@ -73,12 +73,7 @@ class Client:
         """
         folder = agents.find(agent, self.settings)
         prepared = self._prepare(folder)
-        size = len(prompt.encode())
-        if size > self.settings.max_prompt_bytes:
-            raise UsageError(
-                f"the prompt has {size:,} bytes, more than SLEIPNIR_MAX_PROMPT_BYTES="
-                f"{self.settings.max_prompt_bytes:,}. Write it to a file and pass the file's path as prompt"
-            )
+        refuse_text("the prompt", prompt, self.settings.max_prompt_bytes)
         graph, bundle = prepared.graph, prepared.bundle
         spec = RunSpec(
             agent=folder.name,
@@ -89,19 +84,21 @@ class Client:
         )
         run_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
         state = {**graph.initial_state, "initial_prompt": prompt}
+        if len(state) > MOST_KEYS:
+            raise UsageError(f"initial_state has {len(state):,} keys, at most {MOST_KEYS:,} are possible; nest them")
         with self.store.errors():
             now_ms = self.store.now_ms()
             if not self.store.bundles.touch(bundle.digest, now_ms):
                 self.store.bundles.put(bundle.digest, bundle.packed, now_ms)
             self.store.runs.create(run_id, spec, state, now_ms)
-        return Run(self.store, run_id)
+        return Run(self.store, run_id, self.settings)
 
     def run(self, run_id: str) -> Run:
         """The run of that id, or of that unique prefix of at least 6 characters. Raises RunNotFound."""
         with self.store.errors():
             if len(run_id) == ID_LENGTH:
                 self.store.runs.info(run_id)
-                return Run(self.store, run_id)
+                return Run(self.store, run_id, self.settings)
             if len(run_id) < PREFIX_LENGTH:
                 raise RunNotFound(
                     f"no run {run_id!r}: a run id has {ID_LENGTH} characters, a prefix at least {PREFIX_LENGTH}"
@@ -110,7 +107,7 @@ class Client:
         if len(found) != 1:
             several = f"{len(found)} runs start with {run_id!r}: {', '.join(found)}"
             raise RunNotFound(several if found else f"no run starts with {run_id!r}")
-        return Run(self.store, found[0])
+        return Run(self.store, found[0], self.settings)
 
     def runs(self, limit: int = 50, status: set[str] | None = None) -> list[RunInfo]:
         """Runs, newest first; `status` filters among the newest 10,000."""
@@ -174,8 +171,8 @@ class Client:
 class Run:
     """A handle on one run. Nothing is cached: every call asks Redis."""
 
-    def __init__(self, store: Store, run_id: str) -> None:
-        self._store, self.id = store, run_id
+    def __init__(self, store: Store, run_id: str, settings: Settings) -> None:
+        self._store, self.id, self._settings = store, run_id, settings
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
@@ -237,6 +234,7 @@ class Run:
 
         Raises GateError when there is no such question, several fit, or it was answered before.
         """
+        refuse_text("the answer", text, self._settings.max_prompt_bytes)
         with self._store.errors():
             self._store.runs.answer(self.id, self._gate(gate), text)
 
@@ -293,6 +291,19 @@ def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = Non
             ended = store.runs.ended_since(position, max(1, min(_BLOCK_MS, int(left_s * 1000))))
         # A quiet moment is a chance to look at all: the streams of ended runs are capped.
         look_at = [run_id for run_id in left_over if run_id in ended] if ended else list(left_over)
+
+
+def refuse_text(what: str, text: str, limit_bytes: int) -> None:
+    """Raise UsageError for a text that is too large, or that is no text (bytes of another encoding)."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} is not valid UTF-8 text; convert it, for example with iconv") from None
+    if size > limit_bytes:
+        raise UsageError(
+            f"{what} has {size:,} bytes, more than SLEIPNIR_MAX_PROMPT_BYTES={limit_bytes:,}. "
+            "Write it to a file and pass the file's path instead"
+        )
 
 
 def resolved_variables(graph: Graph, presets: Mapping[str, str]) -> dict[str, str]:

@@ -22,6 +22,9 @@ QUEUE_OF: Mapping[str, str] = {"script": "scripts", "llm": "llm", "rag": "rag", 
 
 QUEUES: tuple[str, ...] = ("scripts", "functions", "llm", "rag")
 
+MOST_KEYS = 2_000
+"""State keys that one step may write: Lua's stack holds a few thousand values, and more keys want a nested object."""
+
 RunStatus: TypeAlias = Literal["submitted", "running", "waiting", "completed", "failed", "cancelled"]
 FINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 

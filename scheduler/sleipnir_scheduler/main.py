@@ -53,7 +53,7 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     )
     dispatch = dispatcher(settings, store)
     advance = Advance(
-        store.partitions, ownership, Graphs(store.bundles.get), dispatch, max_redeliveries=settings.max_redeliveries
+        store.partitions, ownership, Graphs(store.bundle), dispatch, max_redeliveries=settings.max_redeliveries
     )
     log.info("scheduler starts", instance=instance, redis=safe_url(store.url), **settings.to_log())
     with store.errors():
@@ -92,7 +92,8 @@ def _advance(advance: Advance, ownership: Ownership, stop: threading.Event) -> N
     if not ownership.epochs:
         stop.wait(0.2)  # a standby: nothing to read until a partition is ours
         return
-    advance.run_once(BLOCK_MS)
+    if advance.run_once(BLOCK_MS) < 0:
+        stop.wait(0.2)  # what is there cannot be applied yet; reading it again at once would only burn a core
 
 
 def _goodbye(store: Store, ownership: Ownership, log: structlog.stdlib.BoundLogger) -> None:

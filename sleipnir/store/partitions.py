@@ -8,6 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import redis
+import structlog
+
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs import (
     Answered,
@@ -28,7 +31,7 @@ from sleipnir.runs import (
 from sleipnir.store.commit import commit_keys, control, dumps
 from sleipnir.store.connect import BLOCK_MS_MAX, Client
 from sleipnir.store.keys import Keys, PartitionKeys, parse_member
-from sleipnir.store.scripts import Script, run_batch
+from sleipnir.store.scripts import Arg, Script, run_batch
 
 _COMMIT = Script("commit")
 _DISCARD = Script("discard")
@@ -58,6 +61,18 @@ class Commit:
     entry: Entry
     run: RunView
     transition: Transition
+
+
+@dataclass(frozen=True)
+class Drop:
+    """An entry that changes nothing, as decided on `run` (None: no such run), and what watchers should know."""
+
+    entry: Entry
+    run: RunView | None
+    notice: Notice | None = None
+
+
+APPLIED, STALE, NOT_OWNER, REFUSED = 1, 0, -1, -2
 
 
 @dataclass(frozen=True)
@@ -107,21 +122,26 @@ class Partitions:
                 found.append(Entry(id_, streams[stream], fields["run"], _event(fields)))
         return found
 
-    def discard(self, drops: Sequence[tuple[Entry, Notice | None]]) -> None:
-        """Delete entries that change nothing, each with what watchers should know of it."""
+    def discard(self, drops: Sequence[Drop], epochs: Mapping[int, int]) -> list[int]:
+        """Delete entries that change nothing, one round trip for all. Outcomes as of `commit`."""
         vectors = []
-        for entry, notice in drops:
-            run = self._keys.of_run(entry.run)
+        for drop in drops:
+            entry, run = drop.entry, self._keys.of_run(drop.entry.run)
             keys = {
                 "inbox": self._of(entry.partition).inbox,
                 "run": run.run,
                 "events": run.events,
                 "delta": _delta_of(run, entry.event),
+                "owner": self._of(entry.partition).owner,
             }
-            notices = dumps([[notice.type, notice.data]]) if notice else ""
-            vectors.append(_DISCARD.vector(keys, {"entry": entry.id, "notices": notices}))
-        for reply in run_batch(self._client, _DISCARD, vectors):
-            _checked(reply)
+            args: dict[str, Arg] = {
+                "entry": entry.id,
+                "notices": dumps([[drop.notice.type, drop.notice.data]]) if drop.notice else "",
+                "epoch": epochs[entry.partition],
+                "version": drop.run.version if drop.run else -1,
+            }
+            vectors.append(_DISCARD.vector(keys, args))
+        return [_outcome(reply) for reply in run_batch(self._client, _DISCARD, vectors)]
 
     # Runs
 
@@ -159,10 +179,11 @@ class Partitions:
     def commit(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> list[int]:
         """Apply transitions, one atomic script each, one round trip for all.
 
-        Per commit: 1 applied, 0 the view was old, -1 the partition is not ours.
+        Per commit: APPLIED, STALE (the view was old), NOT_OWNER, or REFUSED (Redis could not run it: a bug, or a
+        server that is full). Raises redis-py's errors when the connection breaks: then any of them may be applied.
         """
         vectors = [self._commit_vector(commit, epochs[commit.entry.partition]) for commit in commits]
-        return [int(_checked(reply)) for reply in run_batch(self._client, _COMMIT, vectors)]
+        return [_outcome(reply) for reply in run_batch(self._client, _COMMIT, vectors)]
 
     def _commit_vector(self, commit: Commit, epoch: int) -> list[Any]:
         entry, partition, run = commit.entry, self._of(commit.entry.partition), self._keys.of_run(commit.entry.run)
@@ -315,6 +336,13 @@ def _flat(batches: Any) -> Iterable[tuple[str, dict[str, str]]]:
             yield from batch
         else:
             yield batch
+
+
+def _outcome(reply: Any) -> int:
+    if isinstance(reply, redis.exceptions.ResponseError):
+        structlog.get_logger().error("Redis refused a commit", error=str(reply))
+        return REFUSED
+    return int(_checked(reply))
 
 
 def _checked(reply: Any) -> Any:

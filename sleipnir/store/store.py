@@ -65,6 +65,11 @@ class Store:
         """A context that turns redis-py's connection errors into StoreUnavailable."""
         return store_errors(self.url)
 
+    def bundle(self, digest: str) -> bytes | None:
+        """A packed agent folder. Raises StoreUnavailable, so that a Redis that is away is no missing bundle."""
+        with self.errors():
+            return self.bundles.get(digest)
+
     def now_ms(self) -> int:
         """Redis' clock."""
         return self.partitions.now_ms()

@@ -23,7 +23,7 @@ from sleipnir.runs import (
     Visit,
     Write,
 )
-from sleipnir.store.partitions import Commit, Entry
+from sleipnir.store.partitions import APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
 
@@ -275,11 +275,40 @@ def test_an_entry_that_changes_nothing_is_dropped_with_its_delta(bench: Bench) -
     bench.claim(call)
     bench.deliver(call, x=1)
     entry = bench.entries()[0]
-    bench.store.partitions.discard([(entry, Notice("late_result", {"seq": 1}))])
+    view = bench.store.partitions.load([RUN])[RUN]
+    drop = Drop(entry, view, Notice("late_result", {"seq": 1}))
+    assert bench.store.partitions.discard([drop], bench.epochs) == [APPLIED]
     assert bench.entries() == []
-    bench.store.partitions.discard([(entry, Notice("late_result", {"seq": 1}))])
+    assert bench.store.partitions.discard([drop], bench.epochs) == [APPLIED]
     types = [event.type for event in bench.store.runs.events(RUN, "0")]
     assert types == ["visit_started", "late_result"]
+
+
+def test_a_result_is_not_dropped_on_the_word_of_an_old_view_or_of_a_former_owner(bench: Bench) -> None:
+    """A scheduler that was frozen, or that missed the reply of a commit, must not take news for a duplicate."""
+    bench.create()
+    old = bench.store.partitions.load([RUN])[RUN]
+    call = bench.open_visit()
+    bench.claim(call)
+    bench.deliver(call, x=1)
+    entry = bench.entries()[0]
+    assert bench.store.partitions.discard([Drop(entry, old)], bench.epochs) == [STALE]
+    assert bench.store.partitions.discard([Drop(entry, None)], bench.epochs) == [STALE]
+    view = bench.store.partitions.load([RUN])[RUN]
+    assert bench.store.partitions.discard([Drop(entry, view)], {bench.partition: 99}) == [NOT_OWNER]
+    assert bench.entries() == [entry]
+
+
+def test_a_commit_that_redis_cannot_run_changes_nothing_and_stops_no_other(bench: Bench) -> None:
+    bench.create()
+    entry = bench.entries()[0]
+    view = bench.store.partitions.load([RUN])[RUN]
+    wide = Transition(writes=(Write(step(1), values={f"k{i}": i for i in range(9_000)}),))
+    outcomes = bench.store.partitions.commit(
+        [Commit(entry, view, wide), Commit(entry, view, Transition())], bench.epochs
+    )
+    assert outcomes == [REFUSED, APPLIED]
+    assert bench.store.runs.state(RUN) == {"initial_prompt": "hi"}
 
 
 def test_a_reader_that_stops_in_the_middle_of_a_commit_s_events_misses_none(bench: Bench) -> None:

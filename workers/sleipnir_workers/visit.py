@@ -21,14 +21,13 @@ from sleipnir.bundle import BundleCache, Unpacked
 from sleipnir.errors import BundleError, GraphError, NodeFailed, StoreUnavailable
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode
 from sleipnir.graph.template import apply_updates, state_read_by
-from sleipnir.messages import ResultHeader, VisitCall, VisitResult
+from sleipnir.messages import MOST_KEYS, ResultHeader, VisitCall, VisitResult
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
 from sleipnir_workers.heartbeat import Heartbeat
 from sleipnir_workers.node import Visit, VisitLost, executor_of
 
-MOST_KEYS = 2_000  # per delta: Lua's stack holds a few thousand values, and a delta this wide wants a nested object
 RETRY_S = (0.1, 0.3, 1.0, 2.0)
 
 
@@ -46,7 +45,7 @@ class Worker:
     def open(cls, name: str, settings: Settings) -> Worker:
         """Connect. Raises StoreUnavailable and ConfigError."""
         store = Store.open(settings, client_name="sleipnir-worker")
-        bundles = BundleCache(settings.home / "bundles", store.bundles.get)
+        bundles = BundleCache(settings.home / "bundles", store.bundle)
         heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=int(settings.lease_s * 1000))
         return cls(name, settings, store, bundles, heartbeat)
 
@@ -55,6 +54,8 @@ class Worker:
         try:
             unpacked: Unpacked | None = self.bundles.get(call.bundle, call.agent)
             problem = ""
+        except StoreUnavailable:
+            raise  # nothing is wrong with the bundle; the message is published again
         except Exception as error:
             # Whatever is wrong with the bundle here must end in a visible failure of the visit, not in a message that
             # is published again for ever.

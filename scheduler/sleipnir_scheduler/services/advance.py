@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
-from sleipnir.errors import BundleError, GraphError
+from sleipnir.errors import BundleError, GraphError, StoreUnavailable
 from sleipnir.messages import VisitCall
-from sleipnir.runs import Notice, RunView, Transition, Unreadable
-from sleipnir.store.partitions import Commit, Entry, Partitions, call_of
+from sleipnir.runs import RunView, Transition, Unreadable
+from sleipnir.store.partitions import APPLIED, NOT_OWNER, REFUSED, Commit, Drop, Entry, Partitions, call_of
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.narration import log_transition
@@ -45,7 +45,10 @@ class Advance:
         self._log = structlog.get_logger().bind(service="advance")
 
     def run_once(self, block_ms: int | None = None) -> int:
-        """Apply what is in the inboxes; waits up to `block_ms` for the first entry. Returns how many were applied."""
+        """Apply what is in the inboxes; waits up to `block_ms` for the first entry.
+
+        Returns how many entries were done with; -1 when there were some and none could be: wait before the next call.
+        """
         epochs = self._ownership.epochs
         entries = self._store.read(epochs.keys(), limit=BATCH, block_ms=block_ms)
         by_run: dict[str, list[Entry]] = defaultdict(list)
@@ -54,31 +57,51 @@ class Advance:
                 self._log.warning("inbox entry of a newer release is left alone", entry=entry.id, type=entry.event.type)
             else:
                 by_run[entry.run].append(entry)
-        applied = 0
-        while by_run:
-            applied += self._round([queue.pop(0) for queue in by_run.values()], by_run, epochs)
-            by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
-        return applied
+        done = 0
+        try:
+            while by_run:
+                done += self._round([queue.pop(0) for queue in by_run.values()], by_run, epochs)
+                by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
+        except BaseException:
+            # The connection broke in the middle: a commit may be applied that we do not know of, so no view is certain.
+            self._views.clear()
+            raise
+        return done if done or not entries else -1
 
-    def _round(self, entries: list[Entry], by_run: Mapping[str, list[Entry]], epochs: Mapping[int, int]) -> int:
+    def _round(self, entries: list[Entry], by_run: dict[str, list[Entry]], epochs: Mapping[int, int]) -> int:
         """One entry per run: plan, commit, publish. Returns how many entries are done with."""
         self._load_views({entry.run for entry in entries})
         commits, drops = self._plan_all(entries)
-        self._store.discard(drops)
-        outcomes = self._store.commit(commits, epochs)
+        done = 0
+        for drop, outcome in zip(drops, self._store.discard(drops, epochs), strict=True):
+            done += outcome == APPLIED
+            if outcome != APPLIED:
+                self._mistaken(drop.entry, by_run, outcome)
         published: list[tuple[VisitCall, str]] = []
-        done = len(drops)
-        for commit, outcome in zip(commits, outcomes, strict=True):
-            if outcome == 1:
+        for commit, outcome in zip(commits, self._store.commit(commits, epochs), strict=True):
+            if outcome == REFUSED:
+                commit, outcome = self._end_instead(commit, epochs)
+            if outcome == APPLIED:
                 done += 1
                 published += self._applied(commit)
-                continue
-            self._views.pop(commit.run.id, None)
-            by_run[commit.run.id].clear()  # later entries of this run were meant for a view that is gone
-            if outcome == -1:
-                self._ownership.lost(commit.entry.partition)
+            else:
+                self._mistaken(commit.entry, by_run, outcome)
         self._dispatcher.publish(published)
         return done
+
+    def _mistaken(self, entry: Entry, by_run: dict[str, list[Entry]], outcome: int) -> None:
+        """Our view was old, or the partition is another's: forget both. The entry stays in the inbox."""
+        self._views.pop(entry.run, None)
+        by_run[entry.run].clear()  # later entries of this run would be planned on the same view
+        if outcome == NOT_OWNER:
+            self._ownership.lost(entry.partition)
+
+    def _end_instead(self, commit: Commit, epochs: Mapping[int, int]) -> tuple[Commit, int]:
+        """Redis could not apply a transition: fail that run visibly, and let no other run wait for it."""
+        self._log.error("a transition cannot be applied; failing its run", run=commit.run.id)
+        ended = fail("engine", commit.run, "internal error: its next step could not be committed", commit.entry.at_ms)
+        commit = Commit(commit.entry, commit.run, ended)
+        return commit, self._store.commit([commit], epochs)[0]
 
     def _applied(self, commit: Commit) -> Iterable[tuple[VisitCall, str]]:
         run, transition = commit.run, commit.transition
@@ -97,10 +120,10 @@ class Advance:
         while len(self._views) > VIEWS_KEPT + len(run_ids):
             self._views.popitem(last=False)
 
-    def _plan_all(self, entries: list[Entry]) -> tuple[list[Commit], list[tuple[Entry, Notice | None]]]:
+    def _plan_all(self, entries: list[Entry]) -> tuple[list[Commit], list[Drop]]:
         """Plan every entry; state is fetched for all that need some, in one round trip, and they are planned again."""
         commits: list[Commit] = []
-        drops: list[tuple[Entry, Notice | None]] = []
+        drops: list[Drop] = []
         known: dict[str, Known] = {}
         todo = entries
         while todo:
@@ -112,7 +135,7 @@ class Advance:
                 elif isinstance(outcome, NeedState):
                     needs.append((entry, outcome.keys))
                 else:
-                    drops.append((entry, outcome.notice))
+                    drops.append(Drop(entry, self._views.get(entry.run), outcome.notice))
             states = self._store.read_state(needs) if needs else []
             for (entry, keys), values in zip(needs, states, strict=True):
                 known[entry.id] = Known(keys, values)
@@ -126,6 +149,8 @@ class Advance:
         try:
             graph = self._graphs.get(run.spec.bundle, run.spec.agent)
             return plan(graph, run, entry.event, entry.at_ms, known, max_redeliveries=self._max_redeliveries)
+        except StoreUnavailable:
+            raise  # nothing is wrong with the run
         except (BundleError, GraphError) as error:
             return _failed(run, entry, str(error))
         except Exception as error:

@@ -24,6 +24,7 @@
 -- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
 --          0  the run is not at control.version: someone else moved it; plan again
 --         -1  control.epoch does not own this partition any more
+--         error  a step writes more than about 3,500 state keys; nothing changed
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
 local delta, owner, inbox, outbox, leases, timers, open_gates, expiring, ended = unpack(KEYS, 9, 17)
 local control = cjson.decode(ARGV[1])
@@ -32,6 +33,15 @@ if tonumber(redis.call('HGET', owner, 'epoch')) ~= control.epoch then return -1 
 local at = redis.call('HMGET', run, 'version', 'last_event')
 if tonumber(at[1]) ~= control.version then
   return at[2] == control.event and 1 or 0
+end
+
+-- Redis rolls no script back, so what could fail later is checked before the first write: a Lua stack holds 8,000 values.
+local delivered = {}
+for _, step in ipairs(control.steps) do
+  if step.delta then delivered = redis.call('HGETALL', delta) end
+  if #delivered + 2 * step.writes > 7000 then
+    return redis.error_reply('ERR step ' .. step.step .. ' writes too many state keys')
+  end
 end
 
 -- visits
@@ -59,7 +69,6 @@ local next_value = 2
 for _, step in ipairs(control.steps) do
   local entry = {'h', step.header}
   if step.delta then
-    local delivered = redis.call('HGETALL', delta)
     for i = 1, #delivered, 2 do
       redis.call('HSET', state, delivered[i], delivered[i + 1])
       entry[#entry + 1] = '=' .. delivered[i]

@@ -1,19 +1,28 @@
 -- discard: drop an inbox entry that changes nothing (a duplicate, a late result, a run that is over).
 --
--- KEYS[1] inbox   STREAM  slp:{p07}:inbox
--- KEYS[2] run     HASH    slp:{p07}:run:<run>
--- KEYS[3] events  STREAM  ...:events
--- KEYS[4] delta   HASH    ...:delta:<seq>.<attempt>
--- ARGV[1] entry   str     stream id
--- ARGV[2] notices JSON    [[type, data], ...] for watchers, or '' for none; opaque here
+-- KEYS[1] inbox    STREAM  slp:{p07}:inbox
+-- KEYS[2] run      HASH    slp:{p07}:run:<run>
+-- KEYS[3] events   STREAM  ...:events
+-- KEYS[4] delta    HASH    ...:delta:<seq>.<attempt>
+-- KEYS[5] owner    HASH    slp:{p07}:owner
+-- ARGV[1] entry    str     stream id
+-- ARGV[2] notices  JSON    [[type, data], ...] for watchers, or '' for none; opaque here
+-- ARGV[3] epoch    int     the caller's, as in commit
+-- ARGV[4] version  int     the run's version that the decision was made on; -1 when the run does not exist
 --
--- Returns how many entries were dropped. Calling twice is safe.
-local inbox, run, events, delta = unpack(KEYS)
-local entry, notices = unpack(ARGV)
+-- Returns  1  dropped, now or before. Calling twice is safe.
+--          0  the run is not at that version: what looked like a duplicate may be news. Decide again
+--         -1  the caller does not own this partition any more
+local inbox, run, events, delta, owner = unpack(KEYS)
+local entry, notices, epoch, version = unpack(ARGV)
+
+if tonumber(redis.call('HGET', owner, 'epoch')) ~= tonumber(epoch) then return -1 end
+local at = tonumber(redis.call('HGET', run, 'version') or -1)
+if at ~= tonumber(version) then return 0 end
 
 local dropped = redis.call('XDEL', inbox, entry)
 redis.call('DEL', delta)
-if dropped == 1 and notices ~= '' and redis.call('EXISTS', run) == 1 then
+if dropped == 1 and notices ~= '' and at >= 0 then
   redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e', notices)
 end
-return dropped
+return 1
