@@ -38,6 +38,8 @@ class Settings(BaseModel):
     """Fixed for the life of a deployment; stored in Redis on first use and compared at every start."""
     model: str | None = None
     """Model for llm nodes when neither node nor graph names one, as `provider:model`."""
+    warm_llm: bool = True
+    """An llm worker imports litellm (2 s) at its start; otherwise the first visit waits for it."""
     lease_s: float = Field(15.0, gt=0)
     """A claimed visit whose worker is silent this long is given to another. Three heartbeats."""
     heartbeat_s: float = Field(5.0, gt=0)
@@ -57,6 +59,7 @@ class Settings(BaseModel):
     max_output_bytes: int = Field(16 * 2**20, gt=0)
     """A script whose stdout, or a node whose delta, is larger fails."""
     log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
+    """What services log. debug adds entries and routes, trace the full state, which may hold secrets."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """auto: console on a terminal, JSON lines elsewhere."""
 

@@ -199,6 +199,8 @@ class Supervisor:
 
     def _make_services(self) -> list[Child]:
         env = {**os.environ, **self.settings.to_env(), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        if self.while_used:
+            env["SLEIPNIR_WARM_LLM"] = "0"  # a short life: most runs ask no model, and should not wait for its library
         keyless = {name: value for name, value in env.items() if not SECRET_NAME.search(name)}
         children = [Child("scheduler", [sys.executable, "-m", "sleipnir_scheduler"], keyless, self._log("scheduler"))]
         if self.scripts:

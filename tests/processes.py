@@ -56,9 +56,7 @@ class RedisServer:
         ]  # fmt: skip
         with (self.folder / "redis.log").open("ab") as log:
             self.process = subprocess.Popen(launch.command(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        client = connect(self.url, retries=0)
-        wait_until(lambda: _answers(client), "redis-server answers")
-        client.close()
+        wait_for_redis(self.url)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -70,6 +68,12 @@ class RedisServer:
             self.process.terminate()
             self.process.wait(10)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def wait_for_redis(url: str) -> None:
+    client = connect(url, retries=0)
+    wait_until(lambda: _answers(client), "redis-server answers")
+    client.close()
 
 
 def _answers(client: Any) -> bool:

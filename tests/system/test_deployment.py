@@ -28,7 +28,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
 from sleipnir.supervisor import find_server
 from tests.model_server import ModelServer
-from tests.processes import wait_until
+from tests.processes import wait_for_redis, wait_until
 
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
@@ -89,7 +89,7 @@ def deployed(folder: Path, model_url: str) -> Iterator[Deployment]:
             environment = _environment(service.get("environment", {}), replaced, known)
             running.append(_start(name, command, environment, folder))
             if name == "redis":
-                _wait_for_redis(f"redis://127.0.0.1:{redis_port}/0")
+                wait_for_redis(f"redis://127.0.0.1:{redis_port}/0")
         yield Deployment(folder, f"redis://127.0.0.1:{redis_port}/0", f"http://127.0.0.1:{flower_port}")
     finally:
         for process in reversed(running):
@@ -127,18 +127,6 @@ def _start(name: str, command: list[str], env: Mapping[str, str], folder: Path) 
         return subprocess.Popen(
             launch.command(command), env={**env, **own}, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
-
-
-def _wait_for_redis(url: str) -> None:
-    client = connect(url, retries=0)
-    wait_until(lambda: _answers(client), "redis answers")
-
-
-def _answers(client: Any) -> bool:
-    try:
-        return bool(client.ping())
-    except Exception:
-        return False
 
 
 @pytest.fixture(scope="module")

@@ -91,8 +91,7 @@ def _start(sender: Any = None, **_: Any) -> None:
     global _name
     _name = str(getattr(sender, "hostname", None) or _name)
     configure(settings)
-    queues = set(app.amqp.queues.consume_from)
-    if "llm" in queues:
+    if settings.warm_llm and "llm" in app.amqp.queues.consume_from:
         llm.warm_up()  # seconds of imports, now instead of in the first visit; starts no thread, so forks are safe
 
 
