@@ -24,6 +24,7 @@ from sleipnir_scheduler.services.advance import Advance
 from sleipnir_scheduler.services.loop import run_forever
 from sleipnir_scheduler.services.ownership import Ownership
 
+LINGER_S = 0.002  # under load, let a batch gather: one round trip for many commits. An idle system never waits
 BLOCK_MS = 500  # how long a quiet inbox is waited on; also how soon a stop and a new partition are noticed
 
 
@@ -92,8 +93,11 @@ def _advance(advance: Advance, ownership: Ownership, stop: threading.Event) -> N
     if not ownership.epochs:
         stop.wait(0.2)  # a standby: nothing to read until a partition is ours
         return
-    if advance.run_once(BLOCK_MS) < 0:
+    done = advance.run_once(BLOCK_MS)
+    if done < 0:
         stop.wait(0.2)  # what is there cannot be applied yet; reading it again at once would only burn a core
+    elif done > 1:
+        stop.wait(LINGER_S)
 
 
 def _goodbye(store: Store, ownership: Ownership, log: structlog.stdlib.BoundLogger) -> None:
