@@ -195,12 +195,16 @@ RUN_DEADLINE = "deadline"
 
 @dataclass(frozen=True)
 class Transition:
-    """What one event changes. Applied by the store in one atomic commit, or not at all."""
+    """What one event changes. Applied by the store in one atomic commit, or not at all.
+
+    `delivered` is the visit whose result this applies: its delivery has ended its lease already.
+    """
 
     close: tuple[Visit, ...] = ()
     open: tuple[Visit, ...] = ()
     gates: tuple[Gate, ...] = ()
     writes: tuple[Write, ...] = ()
+    delivered: int | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     timings: Mapping[str, Timing] = field(default_factory=dict)
     status: RunStatus = "running"

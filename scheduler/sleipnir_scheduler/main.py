@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -59,6 +60,7 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     log.info("scheduler starts", instance=instance, redis=safe_url(store.url), **settings.to_log())
     with store.errors():
         ownership.run_once()
+    gc.freeze()  # what exists now lives as long as the process; the collector need not look at it again
 
     def announce() -> None:
         facts = {"partitions": len(ownership.epochs), "host": socket.gethostname(), "pid": os.getpid()}

@@ -44,7 +44,7 @@ def control(
         "event": event_id,
         "epoch": epoch,
         "version": run.version,
-        "close": [_closed(run.id, visit) for visit in transition.close],
+        "close": [_closed(run.id, visit, visit.seq == transition.delivered) for visit in transition.close],
         "open": [_opened(run.id, visit, gates.get(visit.seq), publish_ms) for visit in transition.open],
         "steps": [
             {"step": w.step.step, "header": record(w.step), "delta": w.delta, "writes": len(w.values)}
@@ -62,8 +62,10 @@ def control(
     return dumps(body), values
 
 
-def _closed(run_id: str, visit: Visit) -> dict[str, Any]:
-    closed: dict[str, Any] = {"seq": visit.seq, "member": member(run_id, visit.seq, visit.attempt)}
+def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:
+    closed: dict[str, Any] = {"seq": visit.seq}
+    if not delivered:
+        closed["member"] = member(run_id, visit.seq, visit.attempt)
     if visit.queue is None:
         closed["gate"] = f"{run_id}/{visit.seq}"
     return closed

@@ -39,7 +39,9 @@ class Store:
         broker = settings.broker
         self._broker = connect(broker, client_name=client_name) if broker and is_redis(broker) else None
         self.runs = Runs(self._client, self.keys)
-        self.visits = Visits(self._client, self.keys)
+        self.visits = Visits(
+            lambda: connect(self.url, client_name=client_name, single_connection_client=True), self.keys
+        )
         self.bundles = Bundles(self._bytes, self.keys)
         self.fleet = Fleet(self._client, self.keys, self._broker)
         self.partitions = Partitions(

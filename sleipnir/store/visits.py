@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sleipnir.messages import ResultHeader, VisitCall
@@ -36,10 +37,20 @@ class Refused:
 
 
 class Visits:
-    """The workers' side of the store."""
+    """The workers' side of the store. `connect` makes a client; every thread that works gets one of its own.
 
-    def __init__(self, client: Client, keys: Keys) -> None:
-        self._client, self._keys = client, keys
+    A connection of its own saves a thread the pool's bookkeeping and its look at the socket before each command.
+    """
+
+    def __init__(self, connect: Callable[[], Client], keys: Keys) -> None:
+        self._connect, self._keys, self._local = connect, keys, threading.local()
+
+    @property
+    def _client(self) -> Client:
+        client = getattr(self._local, "client", None)
+        if client is None:
+            client = self._local.client = self._connect()
+        return client
 
     def claim(
         self, call: VisitCall, *, worker: str, token: str, lease_ms: int, wanted: Collection[str] | None

@@ -66,7 +66,9 @@ class Bench:
 
     def end(self, entry: Entry, *writes: Write, **more: Any) -> Transition:
         live = tuple(self.store.partitions.load([RUN])[RUN].frontier.values())
-        return Transition(close=live, writes=writes, status="completed", ended_ms=entry.at_ms, output="done", **more)
+        delivered = entry.event.seq if isinstance(entry.event, Resulted) else None
+        more = {"delivered": delivered, "ended_ms": entry.at_ms, "output": "done", **more}
+        return Transition(close=live, writes=writes, status="completed", **more)
 
 
 @pytest.fixture

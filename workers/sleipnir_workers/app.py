@@ -5,6 +5,7 @@ A process opens its connection when it starts to work: after the fork in prefork
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -97,6 +98,7 @@ def _start(sender: Any = None, **_: Any) -> None:
 
 @signals.worker_ready.connect
 def _ready(sender: Any, **_: Any) -> None:
+    gc.freeze()  # what exists now lives as long as the process; the collector need not look at it again
     threading.Thread(target=_announce_forever, args=(_queues(sender),), name="announce", daemon=True).start()
 
 

@@ -8,6 +8,7 @@ needs memory of its own, a hard time limit or a clean environment is a script.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import traceback
@@ -38,7 +39,9 @@ def _run(node: FunctionNode, visit: Visit) -> dict[str, Json]:
     """Loading counts towards the timeout: a module's top level is the user's code too."""
     state = {key: _copy(value) for key, value in visit.state.items()}
     try:
-        returned = deadline.call(lambda: _function(node, visit)(state), timeout_s=node.timeout, lost=visit.lost)
+        returned = deadline.call(
+            lambda: _function(node.call, visit.folder)(state), timeout_s=node.timeout, lost=visit.lost
+        )
     except deadline.DeadlinePassed:
         raise NodeFailed(f"Function '{node.call}' timed out after {node.timeout}s", "timeout") from None
     except NodeFailed:
@@ -48,23 +51,25 @@ def _run(node: FunctionNode, visit: Visit) -> dict[str, Json]:
     return _checked(node, returned)
 
 
-def _function(node: FunctionNode, visit: Visit) -> Callable[[dict[str, Json]], Any]:
-    place, colon, name = node.call.rpartition(":")
+@functools.lru_cache(maxsize=4096)
+def _function(call: str, folder: Path) -> Callable[[dict[str, Json]], Any]:
+    """The function that `call` names. Found once per bundle: its folder never changes. Errors are not kept."""
+    place, colon, name = call.rpartition(":")
     if not colon or not place or not name:
-        raise NodeFailed(f"Function call '{node.call}' must be 'file.py:name' or 'package.module:name'", "not_found")
-    module = _module(node, place, visit.folder)
+        raise NodeFailed(f"Function call '{call}' must be 'file.py:name' or 'package.module:name'", "not_found")
+    module = _module(call, place, folder)
     found = getattr(module, name, None)
     if found is None:
-        raise NodeFailed(f"Function '{node.call}' not found: '{place}' defines no '{name}'", "not_found")
+        raise NodeFailed(f"Function '{call}' not found: '{place}' defines no '{name}'", "not_found")
     if not callable(found):
-        raise NodeFailed(f"Function '{node.call}' is a {type(found).__name__}, which cannot be called", "not_found")
+        raise NodeFailed(f"Function '{call}' is a {type(found).__name__}, which cannot be called", "not_found")
     if inspect.iscoroutinefunction(found):
-        raise NodeFailed(f"Function '{node.call}' is async; write a plain def", "not_found")
+        raise NodeFailed(f"Function '{call}' is async; write a plain def", "not_found")
     function: Callable[[dict[str, Json]], Any] = found
     return function
 
 
-def _module(node: FunctionNode, place: str, folder: Path) -> Any:
+def _module(call: str, place: str, folder: Path) -> Any:
     if place.endswith(".py"):
         return load(agent_file(folder, place, what="Function"))
     try:
@@ -73,7 +78,7 @@ def _module(node: FunctionNode, place: str, folder: Path) -> Any:
         if error.name is None or not (place == error.name or place.startswith(error.name + ".")):
             raise  # the module is there; something that it imports is not
         raise NodeFailed(
-            f"Function '{node.call}' not found: no module '{place}' is installed on this worker; "
+            f"Function '{call}' not found: no module '{place}' is installed on this worker; "
             f"a file of the agent's folder is written 'file.py:name'",
             "not_found",
         ) from error

@@ -70,6 +70,7 @@ class Draft:
     def finish(self, visit: Visit, header: ResultHeader, target: str | None) -> None:
         """Close a visit with a worker's result; its delta is applied by the store."""
         self._close.append(visit)
+        self._fields["delivered"] = visit.seq
         self._step += 1
         step = Step(
             step=self._step,
@@ -87,7 +88,7 @@ class Draft:
             worker=header.worker,
             usage=header.usage,
         )
-        self._writes.append(Write(step, delta=True))
+        self._writes.append(Write(step, delta=bool(header.keys)))
         if header.usage:
             self._fields["usage"] = header.usage
         self._closed(step, header.notes)
@@ -126,6 +127,7 @@ class Draft:
             open=tuple(self._open),
             gates=tuple(self._gates),
             writes=tuple(self._writes),
+            delivered=self._fields.get("delivered"),
             counts=self._counts,
             timings=self._timings,
             status=self._status or self._live_status(),

@@ -48,8 +48,10 @@ end
 for _, visit in ipairs(control.close) do
   redis.call('HDEL', frontier, visit.seq)
   redis.call('HDEL', claims, visit.seq)
-  redis.call('ZREM', leases, visit.member)
-  redis.call('ZREM', outbox, visit.member)
+  if visit.member then
+    redis.call('ZREM', leases, visit.member)
+    redis.call('ZREM', outbox, visit.member)
+  end
   if visit.gate then
     redis.call('HDEL', gates, visit.seq, visit.seq .. ':answer')
     redis.call('ZREM', open_gates, visit.gate)

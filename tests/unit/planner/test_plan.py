@@ -105,7 +105,7 @@ def test_a_node_may_name_its_own_queue() -> None:
 def test_a_result_moves_to_next_and_journals_the_visit() -> None:
     driver = Driver(THREE)
     driver.send(Submitted())
-    transition = driver.send(ok(1))
+    transition = driver.send(ok(1, keys=("x",)))
     step = transition.writes[0].step
     assert (step.step, step.seq, step.node, step.ok, step.next) == (1, 1, "a", True, "b")
     assert transition.writes[0].delta
