@@ -76,6 +76,18 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) 
         ) from None
 
 
+_PASSING = ("OOM", "READONLY", "MISCONF", "LOADING", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "TRYAGAIN")
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether a refusal is the server's state (full, failing over, loading) and not the command's fault.
+
+    Looked for anywhere in the text: a script wraps the error of the command that it called. Nothing was written then,
+    as the first write of a script is the one that is refused.
+    """
+    return any(word in str(error) for word in _PASSING)
+
+
 @contextmanager
 def store_errors(url: str) -> Iterator[None]:
     """Turn redis-py's connection troubles into StoreUnavailable, with the address and a way out."""
@@ -83,10 +95,10 @@ def store_errors(url: str) -> Iterator[None]:
         yield
     except redis.exceptions.AuthenticationError as error:
         raise StoreUnsuitable(f"Redis at {safe_url(url)} refused the password: {error}") from error
-    except redis.exceptions.ReadOnlyError as error:
-        raise StoreUnsuitable(f"Redis at {safe_url(url)} is a read-only replica; connect to the primary") from error
-    except redis.exceptions.OutOfMemoryError as error:
-        raise StoreUnavailable(f"Redis at {safe_url(url)} is out of memory ({error}); raise maxmemory") from error
+    except redis.exceptions.ResponseError as error:
+        if not is_passing(error):
+            raise
+        raise StoreUnavailable(f"Redis at {safe_url(url)} refuses to write for now: {error}") from error
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
         raise StoreUnavailable(
             f"Redis at {safe_url(url)} does not answer ({error}). Is it running? `sleipnir doctor` checks; "

@@ -29,7 +29,7 @@ from sleipnir.runs import (
     Visit,
 )
 from sleipnir.store.commit import commit_keys, control, dumps
-from sleipnir.store.connect import BLOCK_MS_MAX, Client
+from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.keys import Keys, PartitionKeys, parse_member
 from sleipnir.store.scripts import Arg, Script, run_batch
 
@@ -179,8 +179,9 @@ class Partitions:
     def commit(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> list[int]:
         """Apply transitions, one atomic script each, one round trip for all.
 
-        Per commit: APPLIED, STALE (the view was old), NOT_OWNER, or REFUSED (Redis could not run it: a bug, or a
-        server that is full). Raises redis-py's errors when the connection breaks: then any of them may be applied.
+        Per commit: APPLIED, STALE (the view was old), NOT_OWNER, or REFUSED (the script cannot apply it: a bug).
+        Raises redis-py's errors when the connection breaks or the server is full or failing over: then any of them may
+        be applied.
         """
         vectors = [self._commit_vector(commit, epochs[commit.entry.partition]) for commit in commits]
         return [_outcome(reply) for reply in run_batch(self._client, _COMMIT, vectors)]
@@ -339,7 +340,7 @@ def _flat(batches: Any) -> Iterable[tuple[str, dict[str, str]]]:
 
 
 def _outcome(reply: Any) -> int:
-    if isinstance(reply, redis.exceptions.ResponseError):
+    if isinstance(reply, redis.exceptions.ResponseError) and not is_passing(reply):
         structlog.get_logger().error("Redis refused a commit", error=str(reply))
         return REFUSED
     return int(_checked(reply))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.errors import GateError, RunNotFound, UsageError
+from sleipnir.errors import GateError, RunNotFound, StoreUnavailable, UsageError
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs import (
     Answered,
@@ -311,6 +311,26 @@ def test_a_commit_that_redis_cannot_run_changes_nothing_and_stops_no_other(bench
     )
     assert outcomes == [REFUSED, APPLIED]
     assert bench.store.runs.state(RUN) == {"initial_prompt": "hi"}
+
+
+def test_a_full_redis_takes_no_run_and_no_result_and_loses_neither(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    bench.claim(call)
+    client = bench.store._client
+    client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(StoreUnavailable, match="refuses to write"), bench.store.errors():
+            bench.deliver(call, x=1)
+        with pytest.raises(StoreUnavailable, match="refuses to write"), bench.store.errors():
+            bench.store.runs.create("run000000002", RunSpec("agent", "digest"), {}, 1)
+    finally:
+        client.config_set("maxmemory", "0")
+    assert bench.entries() == []
+    assert bench.deliver(call, x=1)
+    entry = bench.entries()[0]
+    assert bench.commit(entry, bench.end(entry, Write(step(1), delta=True))) == APPLIED
+    assert bench.store.runs.state(RUN)["x"] == 1
 
 
 def test_a_reader_that_stops_in_the_middle_of_a_commit_s_events_misses_none(bench: Bench) -> None:
