@@ -1,0 +1,186 @@
+"""The planner under a hostile world: events that come twice, late, out of order, stale or never.
+
+A Hypothesis state machine drives runs of random graphs with the planner alone. The world is a few lists: messages on
+their way, visits that workers hold, results that were delivered. What must hold afterwards, whatever happened, is in
+the invariants.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sleipnir.graph.model import ApprovalNode, EndNode, Graph, InputNode, LlmNode, Node, ScriptNode, Settings
+from sleipnir.messages import ResultHeader
+from sleipnir.runs import (
+    Answered,
+    Cancelled,
+    Event,
+    LeaseLost,
+    Resulted,
+    RunSpec,
+    RunView,
+    Submitted,
+    TimerFired,
+    Transition,
+)
+from sleipnir_scheduler.planner.plan import Ignore, Known, NeedState, plan
+
+NAMES = ["a", "b", "c", "d"]
+CAP = 4
+MAX_REDELIVERIES = 2
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> Node:
+    target = st.sampled_from([*NAMES, "end"])
+    maybe = st.none() | target
+    common: dict[str, Any] = {"id": name, "next": draw(maybe)}
+    match draw(st.sampled_from(["script", "llm", "approval", "input"])):
+        case "script":
+            return ScriptNode(**common, script="s.sh", fallback=draw(maybe))
+        case "llm":
+            return LlmNode(**common, prompt="p", fallback=draw(maybe), state_updates={"k": "{{output}}"})
+        case "approval":
+            routes = {"yes": draw(target), "no": draw(target)}
+            question = draw(st.sampled_from(["ok?", "{{k}}?"]))
+            return ApprovalNode(**common, question=question, options=["yes"], routes=routes, on_other=draw(target))
+        case _:
+            return InputNode(**common, question="q?", default="d", validation="len(input) < 3")
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    made = {name: draw(nodes(name)) for name in NAMES}
+    ends: dict[str, Node] = {"end": EndNode(id="end", output="{{k}}")}
+    limits = Settings(max_loop_iterations=CAP, timeout=draw(st.none() | st.integers(1, 3)))
+    return Graph(name="g", start=draw(st.sampled_from([*NAMES, "end"])), nodes={**made, **ends}, settings=limits)
+
+
+class HostileWorld(RuleBasedStateMachine):
+    """One run, and everything that can happen to the messages about it."""
+
+    events = Bundle("events")
+
+    @initialize(graph=graphs(), target=events)
+    def submit(self, graph: Graph) -> Event:
+        self.graph = graph
+        self.run = RunView(id="run", spec=RunSpec("agent", "digest"))
+        self.state: dict[str, Any] = {}
+        self.now_ms = 1_000
+        self.steps: list[tuple[int, int | None]] = []
+        self.applied = 0
+        return Submitted()
+
+    @precondition(lambda self: self._queued())
+    @rule(data=st.data(), ok=st.booleans(), chosen=st.none() | st.sampled_from([*NAMES, "end", "ghost"]), target=events)
+    def work(self, data: st.DataObject, ok: bool, chosen: str | None) -> Event:
+        """A worker ends a visit; its result is on its way, and may come again later."""
+        visit = data.draw(st.sampled_from(self._queued()))
+        header = ResultHeader(ok=ok, next=chosen if ok else None, error=None if ok else "boom", keys=("k",))
+        return Resulted(visit.seq, visit.attempt, header)
+
+    @precondition(lambda self: self._queued())
+    @rule(data=st.data(), target=events)
+    def die(self, data: st.DataObject) -> Event:
+        visit = data.draw(st.sampled_from(self._queued()))
+        return LeaseLost(visit.seq, visit.attempt, "w")
+
+    @precondition(lambda self: self.run.frontier)
+    @rule(chosen=st.sampled_from(NAMES), text=st.sampled_from(["yes", "no"]))
+    def go_on(self, chosen: str, text: str) -> None:
+        """The live visit ends well and its message arrives at once: how runs become long."""
+        [visit] = self.run.frontier.values()
+        header = ResultHeader(ok=True, next=chosen)
+        self.deliver(Resulted(visit.seq, visit.attempt, header) if visit.queue else Answered(visit.seq, text), 0)
+
+    @rule(seq=st.integers(0, 6), text=st.sampled_from(["yes", "no", "", "free text"]), target=events)
+    def answer(self, seq: int, text: str) -> Event:
+        return Answered(seq, text)
+
+    @rule(seq=st.integers(0, 6), attempt=st.integers(0, 3), target=events)
+    def nonsense(self, seq: int, attempt: int) -> Event:
+        """A result of an attempt that may never have been."""
+        return Resulted(seq, attempt, ResultHeader(ok=True))
+
+    @rule(name=st.sampled_from(["deadline", "other"]), target=events)
+    def timer(self, name: str) -> Event:
+        return TimerFired(name)
+
+    @rule(target=events)
+    def cancel(self) -> Event:
+        return Cancelled()
+
+    @rule(event=events, later_ms=st.sampled_from([0, 1, 900, 5_000]))
+    def deliver(self, event: Event, later_ms: int) -> None:
+        """One message arrives; any may arrive any number of times, or never."""
+        self.now_ms += later_ms
+        before = self.run
+        outcome = plan(self.graph, before, event, self.now_ms, max_redeliveries=MAX_REDELIVERIES)
+        for _ in range(5):
+            if not isinstance(outcome, NeedState):
+                break
+            known = Known(outcome.keys, {key: self.state[key] for key in outcome.keys if key in self.state})
+            outcome = plan(self.graph, before, event, self.now_ms, known, max_redeliveries=MAX_REDELIVERIES)
+        assert not isinstance(outcome, NeedState), "planning ends once the state it asked for is known"
+        if isinstance(outcome, Ignore):
+            return
+        if isinstance(event, Resulted | LeaseLost):
+            assert before.frontier[event.seq].attempt == event.attempt, "only the attempt that owns the visit counts"
+        self._apply(before, outcome)
+        again = plan(self.graph, self.run, event, self.now_ms, max_redeliveries=MAX_REDELIVERIES)
+        harmless = isinstance(again, Ignore) or isinstance(event, Cancelled | TimerFired)
+        assert harmless or self.run.is_final, f"{event} applied twice"
+
+    def _apply(self, before: RunView, transition: Transition) -> None:
+        live = set(before.frontier)
+        assert {visit.seq for visit in transition.close} <= live, "only live visits are closed"
+        for write in transition.writes:
+            self.steps.append((write.step.step, write.step.seq))
+            self.state |= write.values
+        self.run = transition.apply(before)
+        self.applied += 1
+
+    def _queued(self) -> list[Any]:
+        return [visit for visit in self.run.frontier.values() if visit.queue]
+
+    @invariant()
+    def every_visit_is_committed_at_most_once_and_steps_have_no_gap(self) -> None:
+        numbers = [step for step, _ in self.steps]
+        assert numbers == list(range(1, len(numbers) + 1))
+        seqs = [seq for _, seq in self.steps]
+        assert len(set(seqs)) == len(seqs)
+
+    @invariant()
+    def a_run_is_over_or_something_is_live_that_moves_it(self) -> None:
+        if self.run.is_final:
+            assert not self.run.frontier
+        elif self.run.status != "submitted":
+            assert self.run.frontier
+            assert (self.run.status == "waiting") == (not self._queued())
+
+    @invariant()
+    def a_sequential_run_has_at_most_one_live_visit(self) -> None:
+        assert len(self.run.frontier) <= 1
+
+    @invariant()
+    def no_node_is_entered_more_often_than_its_cap_allows(self) -> None:
+        for count in self.run.counts.values():
+            assert count <= CAP or self.run.status == "failed"
+
+    @invariant()
+    def no_visit_is_given_away_more_often_than_allowed(self) -> None:
+        assert all(visit.attempt <= MAX_REDELIVERIES + 1 for visit in self.run.frontier.values())
+
+    @invariant()
+    def the_version_counts_what_was_applied(self) -> None:
+        assert self.run.version == self.applied
+
+
+TestHostileWorld = HostileWorld.TestCase
+TestHostileWorld.settings = settings(
+    max_examples=500, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
