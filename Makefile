@@ -15,7 +15,7 @@ unexport PYTHONPATH
 unexport PYTHONHOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check conformance bench lock clean setup
+.PHONY: help demo test check conformance bench chaos lock clean setup
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -24,6 +24,7 @@ help: ## Show this list
 	@echo "make check        formatting, lint, types, import rules"
 	@echo "make conformance  run the tests of the conformance checklist and print it as a table"
 	@echo "make bench        measure speed"
+	@echo "make chaos        run random graphs while everything is being killed (ARGS='--runs 2000 --seed 7')"
 	@echo "make lock         write requirements.lock anew from pyproject.toml"
 	@echo "make clean        delete .venv, .build and caches"
 	@echo
@@ -35,7 +36,7 @@ $(READY): requirements.lock pyproject.toml
 	@set -e; \
 	python='$(PYTHON)'; \
 	if [ -z "$$python" ]; then \
-	  for name in python3.12 python3.11 python3 python3.13 python3.14 python; do \
+	  for name in python3.11 python3.12 python3 python3.13 python3.14 python; do \
 	    if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then python=$$name; break; fi; \
 	  done; \
 	fi; \
@@ -72,6 +73,9 @@ conformance: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python ops/bench/visits.py $(ARGS)
+
+chaos: $(READY)
+	@$(BIN)/python ops/chaos/run.py $(ARGS)
 
 lock: $(UV)
 	@UV_PYTHON_DOWNLOADS=never $(UV) pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url \

@@ -1,0 +1,73 @@
+"""Random valid graphs whose nodes count their effects.
+
+`write(folder, seed, effects)` makes an agent folder: scripts that succeed, fail, take a while or loop by `_next`, and
+questions that a robot answers. Every execution of a script appends one line, `run/visit`, to the file `effects`: how
+often it really ran, which no journal can tell.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+ANSWERS = ("yes", "no", "free text")
+
+SCRIPT = '''
+"""What a node does is drawn from its own name and visit, so that a repeated attempt does the same again."""
+import json, os, random, threading
+
+EFFECTS = {effects!r}
+ROUTES = {routes!r}
+
+
+def _record(run, node, visit):
+    with open(EFFECTS, "a") as file:
+        file.write(run + "/" + visit + "\\n")
+
+
+def behave(node, state, run, visit):
+    _record(run, node, visit)
+    chance = random.Random(run + visit + node)
+    threading.Event().wait(chance.choice([0, 0, 0.01, 0.05, 0.2]))
+    if chance.random() < 0.15:
+        raise RuntimeError("drawn failure")
+    result = {{"trace": state.get("trace", "") + node + " ", "big": "x" * chance.choice([1, 100, 20_000])}}
+    if ROUTES[node] and chance.random() < 0.4:
+        result["_next"] = chance.choice(ROUTES[node])
+    return result
+
+
+if __name__ == "__main__":
+    file = os.environ.get("GRAPH_STATE_FILE")
+    state = json.load(open(file)) if file else json.loads(os.environ["GRAPH_STATE"])
+    run, _, visit = os.environ["GRAPH_VISIT"].partition("/")
+    print(json.dumps(behave(os.environ["GRAPH_NODE_ID"], state, run, visit)))
+'''
+
+
+def write(folder: Path, seed: int, effects: Path) -> Path:
+    """An agent folder drawn from `seed`; its nodes append to `effects`."""
+    chance = random.Random(seed)
+    names = [f"n{i}" for i in range(chance.randint(2, 7))]
+    lines = [f"name: chaos-{seed}", "start: n0", "settings: {max_loop_iterations: 6}", "nodes:"]
+    routes: dict[str, list[str]] = {}
+    for number, name in enumerate(names):
+        later = [*names[number + 1 :], "end"]
+        routes[name] = [*later, *names[: number + 1]] if chance.random() < 0.5 else []
+        lines.append(f"  {name}: {_node(chance, later)}")
+    lines.append('  end: {type: end, output: "{{trace}}"}')
+    folder.mkdir(parents=True)
+    (folder / "graph.yaml").write_text("\n".join(lines) + "\n")
+    (folder / "node.py").write_text(SCRIPT.format(effects=str(effects), routes=routes))
+    return folder
+
+
+def _node(chance: random.Random, later: list[str]) -> str:
+    kind = chance.choices(["script", "approval", "input"], weights=[6, 1, 1])[0]
+    if kind == "approval":
+        routes = f"yes: {chance.choice(later)}, no: {chance.choice(later)}"
+        return f"{{type: approval, question: go on?, options: [yes, no], routes: {{{routes}}}, on_other: {later[0]}}}"
+    if kind == "input":
+        return f"{{type: input, question: what?, next: {later[0]}, state_updates: {{said: '{{{{input}}}}'}}}}"
+    fallback = f", fallback: {chance.choice(later)}" if chance.random() < 0.5 else ""
+    return f"{{type: script, script: node.py, timeout: 60, next: {later[0]}{fallback}}}"
