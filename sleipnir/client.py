@@ -209,9 +209,8 @@ class Run:
             for event in batch:
                 after = event.id
                 yield event
-                if follow and event.type == "run_ended":
-                    return
-            if not follow or (not batch and self.info().is_final):
+            at_end = not batch or batch[-1].type == "run_ended"
+            if not follow or (at_end and self.info().is_final):
                 return
 
     def history(self) -> list[StepInfo]:
@@ -243,6 +242,14 @@ class Run:
         the run is over already."""
         with self._store.errors():
             self._store.runs.cancel(self.id)
+
+    def retry(self) -> None:
+        """Continue a failed run from the visit that failed, with the state as it is; its deadline starts anew.
+
+        Raises UsageError when the run did not fail.
+        """
+        with self._store.errors():
+            self._store.runs.retry(self.id)
 
     def _gate(self, gate: int | str | None) -> int:
         if isinstance(gate, int) or (isinstance(gate, str) and gate.isdigit()):

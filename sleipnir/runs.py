@@ -77,7 +77,8 @@ class RunView:
     """Everything the planner needs of a run, state values apart.
 
     `version` counts commits and is the fence of the next one; `seq` is the last visit's number, `step` the last
-    journal step, `counts` how often each node was entered, `timings` how long its visits took.
+    journal step, `failed_at` the node where a failed run can be continued, `counts` how often each node was
+    entered, `timings` how long its visits took.
     """
 
     id: str
@@ -87,6 +88,7 @@ class RunView:
     seq: int = 0
     step: int = 0
     started_ms: int = 0
+    failed_at: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     timings: Mapping[str, Timing] = field(default_factory=dict)
     frontier: Mapping[int, Visit] = field(default_factory=dict)
@@ -127,6 +129,11 @@ class Cancelled:
 
 
 @dataclass(frozen=True)
+class Retried:
+    """Somebody wants a failed run to go on from where it failed."""
+
+
+@dataclass(frozen=True)
 class LeaseLost:
     """The worker of a visit's attempt fell silent."""
 
@@ -149,7 +156,7 @@ class Unreadable:
     type: str
 
 
-Event: TypeAlias = Submitted | Resulted | Answered | Cancelled | LeaseLost | TimerFired | Unreadable
+Event: TypeAlias = Submitted | Resulted | Answered | Cancelled | Retried | LeaseLost | TimerFired | Unreadable
 
 
 @dataclass(frozen=True)
@@ -197,7 +204,8 @@ RUN_DEADLINE = "deadline"
 class Transition:
     """What one event changes. Applied by the store in one atomic commit, or not at all.
 
-    `delivered` is the visit whose result this applies: its delivery has ended its lease already.
+    `delivered` is the visit whose result this applies: its delivery has ended its lease already. `revives` brings a
+    failed run back to life: its keys must no longer expire.
     """
 
     close: tuple[Visit, ...] = ()
@@ -211,6 +219,8 @@ class Transition:
     started_ms: int | None = None
     ended_ms: int | None = None
     error: str | None = None
+    failed_at: str | None = None
+    revives: bool = False
     output: str | None = None
     usage: dict[str, Any] | None = None
     timers: Mapping[str, int] = field(default_factory=dict)
@@ -234,6 +244,7 @@ class Transition:
             seq=max([run.seq, *(visit.seq for visit in self.open)]),
             step=max([run.step, *(write.step.step for write in self.writes)]),
             started_ms=run.started_ms if self.started_ms is None else self.started_ms,
+            failed_at=self.failed_at,
             counts={**run.counts, **self.counts},
             timings={**run.timings, **self.timings},
             frontier=frontier,

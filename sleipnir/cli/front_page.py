@@ -13,6 +13,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "watch": ("sleipnir.cli.watch:watch", "Show a run from its beginning and follow it to its end."),
         "wait": ("sleipnir.cli.watch:wait", "Wait until runs have ended."),
         "cancel": ("sleipnir.cli.runs:cancel", "Stop runs for good."),
+        "retry": ("sleipnir.cli.runs:retry", "Continue failed runs from where they failed."),
     },
     "Answer": {
         "gates": ("sleipnir.cli.gates:gates", "List the open questions of all runs."),

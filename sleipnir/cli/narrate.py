@@ -38,6 +38,10 @@ def _run_started(data: Data) -> list[str]:
     return [f"{MARK}graph: {data['graph']} (start: {data['start']})"]
 
 
+def _run_retried(data: Data) -> list[str]:
+    return [f"{MARK}retried at {data['node']}"]
+
+
 def _visit_opened(data: Data) -> list[str]:
     return [f"{MARK}{data['node']} ({data['kind']})"]
 
@@ -100,6 +104,7 @@ def _detail(text: str) -> list[str]:
 
 _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "run_started": _run_started,
+    "run_retried": _run_retried,
     "visit_opened": _visit_opened,
     "visit_started": _visit_started,
     "visit_closed": _visit_closed,

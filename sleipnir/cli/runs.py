@@ -1,10 +1,10 @@
-"""`ps`, `show`, `history` and `cancel`: looking at runs, and ending them."""
+"""`ps`, `show`, `history`, `cancel` and `retry`: looking at runs, ending them, and continuing failed ones."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -128,13 +128,29 @@ def _history_table(steps: list[StepInfo]) -> tuple[list[str], list[list[str]]]:
 @pass_options
 def cancel(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
     """Stop runs for good: nothing is committed after this, running scripts are killed."""
+    return _each(options, run_ids, lambda run: run.cancel(), "is being cancelled")
+
+
+@click.command()
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
+@pass_options
+def retry(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
+    """Continue failed runs from the visit that failed, with the state as it is.
+
+    The run keeps the agent's definition that it started with. Its timeout starts anew.
+    """
+    return _each(options, run_ids, lambda run: run.retry(), "goes on")
+
+
+def _each(options: GlobalOptions, run_ids: tuple[str, ...], act: Callable[[Run], None], said: str) -> int:
+    """Do something to each run; one that refuses does not keep the others from it."""
     code = exit_codes.COMPLETED
     with options.connected(workers=False) as client:
         for run_id in run_ids:
             try:
                 run = client.run(run_id)
-                run.cancel()
-                terminal.note(f"run {run.id} is being cancelled")
+                act(run)
+                terminal.note(f"run {run.id} {said}")
             except SleipnirError as failure:
                 code = max(code, report(failure))
     return code

@@ -55,6 +55,7 @@ def control(
         "timers": [{"name": f"{run.id}/{name}", "due_ms": due_ms} for name, due_ms in transition.timers.items()],
         "untimers": [f"{run.id}/{name}" for name in transition.untimers],
         "output": transition.output is not None,
+        "revives": transition.revives,
         "events": dumps([[notice.type, notice.data] for notice in transition.notices]) if transition.notices else "",
         "expire_ms": retention_ms if after.is_final else 0,
         "expires_at_ms": now_ms + retention_ms,
@@ -85,7 +86,7 @@ def _fields(after: RunView, transition: Transition) -> list[str]:
     fields |= {f"n:{node}": count for node, count in transition.counts.items()}
     for node, timing in transition.timings.items():
         fields[f"t:{node}"] = f"{timing.visits} {timing.total_ms} {timing.max_ms}"
-    for name in ("started_ms", "ended_ms", "error"):
+    for name in ("started_ms", "ended_ms", "error", "failed_at"):
         if (value := getattr(transition, name)) is not None:
             fields[name] = value
     return [str(part) for pair in fields.items() for part in pair]

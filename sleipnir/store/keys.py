@@ -77,7 +77,7 @@ class PartitionKeys:
     @property
     def inbox(self) -> str:
         """STREAM everything that happened to runs and is not yet applied: t (submitted, result, answered, cancelled,
-        lease_lost, timer), run, and by type seq, attempt, h, text, name. The commit of an entry deletes it."""
+        retried, lease_lost, timer), run, and by type seq, attempt, h, text, name. An entry's commit deletes it."""
         return f"{self.tag}:inbox"
 
     @property

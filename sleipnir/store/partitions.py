@@ -19,6 +19,7 @@ from sleipnir.runs import (
     LeaseLost,
     Notice,
     Resulted,
+    Retried,
     RunSpec,
     RunView,
     Submitted,
@@ -298,6 +299,7 @@ def view_of(run_id: str, record: Mapping[str, str], frontier: Mapping[str, str])
         seq=int(record["seq"]),
         step=int(record["step"]),
         started_ms=int(record.get("started_ms", 0)),
+        failed_at=record.get("failed_at"),
         counts={name[2:]: int(count) for name, count in record.items() if name.startswith("n:")},
         timings={n[2:]: Timing(*map(int, text.split())) for n, text in record.items() if n.startswith("t:")},
         frontier={visit.seq: visit for visit in visits},
@@ -315,6 +317,8 @@ def _event(fields: Mapping[str, str]) -> Event:
             return Answered(int(fields["seq"]), str(json.loads(fields["text"])))
         case "cancelled":
             return Cancelled()
+        case "retried":
+            return Retried()
         case "lease_lost":
             return LeaseLost(int(fields["seq"]), int(fields["attempt"]), fields["worker"])
         case "timer":

@@ -18,6 +18,7 @@ from sleipnir.views import GateInfo, RunEvent, RunInfo, StepInfo, VisitInfo
 _ANSWER = Script("answer")
 _CANCEL = Script("cancel")
 _CREATE_RUN = Script("create_run")
+_RETRY = Script("retry")
 
 _SUMMARY = ("spec", "status", "created_ms", "started_ms", "ended_ms", "error", "step")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
@@ -190,6 +191,16 @@ class Runs:
             raise RunNotFound(f"no run {run_id!r}")
         if status in ("completed", "failed", "cancelled"):
             raise UsageError(f"run {run_id!r} is already {status}; nothing to cancel")
+
+    def retry(self, run_id: str) -> None:
+        """Ask for a failed run to go on from where it failed. Raises RunNotFound, UsageError when it did not fail."""
+        partition = self._keys.of_partition(self._keys.partition_of(run_id))
+        keys = {"run": self._keys.of_run(run_id).run, "inbox": partition.inbox}
+        status = _RETRY(self._client, keys, {"run_id": run_id})
+        if status is None:
+            raise RunNotFound(f"no run {run_id!r}")
+        if status != "failed":
+            raise UsageError(f"run {run_id!r} is {status}; only a failed run can be retried")
 
 
 def _info(

@@ -129,6 +129,38 @@ def test_an_answer_that_breaks_its_rule_fails_the_run_visibly(stack: Stack, tmp_
         assert "at node 'who': Input failed validation 'len(input) > 1' (got 1 chars)" in info.error
 
 
+BREAKS_ONCE = """
+name: breaks
+start: a
+nodes:
+  a: {type: script, script: a.sh, next: b}
+  b: {type: script, script: b.sh, _: 0}
+  done: {type: end, output: "{{n}} {{m}}"}
+"""
+
+
+def test_a_failed_run_goes_on_from_where_it_failed_when_it_is_retried(stack: Stack, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    agent = write_agent(
+        tmp_path / "breaks",
+        BREAKS_ONCE.replace(", _: 0", ""),
+        a_sh="echo '{\"n\": 1}'\n",
+        b_sh=f'[ -e {mended} ] || exit 3\necho \'{{"m": 2, "_next": "done"}}\'\n',
+    )
+    with stack.client() as client:
+        run = client.submit(agent)
+        assert run.wait(30).status == "failed"
+        mended.touch()
+        run.retry()
+        wait_until(lambda: run.status == "completed", "the run is continued")
+        assert run.output == "1 2"
+        assert [step.node or step.kind for step in run.history()] == ["submitted", "a", "b", "retried", "b", "done"]
+        assert client.store.runs.fold(run.id) == run.state()
+        assert [event.type for event in run.events()][-1] == "run_ended"
+        with pytest.raises(UsageError, match="only a failed run can be retried"):
+            run.retry()
+
+
 SLOW = """
 name: slow
 start: a

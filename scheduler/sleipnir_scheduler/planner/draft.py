@@ -20,6 +20,7 @@ class Draft:
         self.written: dict[str, Json] = {}
         self._step, self._seq = run.step, run.seq
         self._counts: dict[str, int] = {}
+        self._forgiven: set[str] = set()
         self._timings: dict[str, Timing] = {}
         self._close: list[Visit] = []
         self._open: list[Visit] = []
@@ -34,13 +35,25 @@ class Draft:
         self.started_ms = self._fields["started_ms"] = self._now_ms
         self.notice("run_started", graph=graph, start=start, agent=self._run.spec.agent)
         if deadline_ms is not None:
-            # One millisecond on: the rule is "elapsed > timeout", strictly.
-            self._timers[RUN_DEADLINE] = deadline_ms + 1
+            self.arm_deadline(deadline_ms)
+
+    def arm_deadline(self, deadline_ms: int) -> None:
+        """One millisecond later: the rule is "elapsed > timeout", strictly."""
+        self._timers[RUN_DEADLINE] = deadline_ms + 1
 
     def count(self, node: str) -> int:
         """Count an entry into `node`; how many that makes."""
-        self._counts[node] = self._run.counts.get(node, 0) + 1
+        self._counts[node] = (0 if node in self._forgiven else self._run.counts.get(node, 0)) + 1
         return self._counts[node]
+
+    def revive(self, node: str) -> None:
+        """Bring a failed run back: its clock and the cap of the node it failed at start anew."""
+        self._fields["revives"] = True
+        self.started_ms = self._fields["started_ms"] = self._now_ms
+        self._forgiven.add(node)
+        self._step += 1
+        self._writes.append(Write(Step(step=self._step, kind="retried", at_ms=self._now_ms, next=node)))
+        self.notice("run_retried", node=node)
 
     def dispatch(self, node: Node, queue: str) -> None:
         """Open a visit that a worker executes."""
@@ -103,13 +116,15 @@ class Draft:
         self._close.append(visit)
         self._open.append(replace(visit, attempt=visit.attempt + 1))
 
-    def end(self, status: RunStatus, *, error: str | None = None, output: str | None = None) -> None:
-        """The run is over: nothing stays open."""
+    def end(
+        self, status: RunStatus, *, error: str | None = None, output: str | None = None, failed_at: str | None = None
+    ) -> None:
+        """The run is over: nothing stays open. `failed_at` is where a failed one can be continued."""
         self._open, self._gates = [], []
         closed = {visit.seq for visit in self._close}
         self._close += [visit for seq, visit in self._run.frontier.items() if seq not in closed]
         self._status = status
-        self._fields |= {"ended_ms": self._now_ms, "error": error, "output": output}
+        self._fields |= {"ended_ms": self._now_ms, "error": error, "output": output, "failed_at": failed_at}
         self.notice(
             "run_ended",
             status=status,
@@ -134,6 +149,8 @@ class Draft:
             started_ms=self._fields.get("started_ms"),
             ended_ms=self._fields.get("ended_ms"),
             error=self._fields.get("error"),
+            failed_at=self._fields.get("failed_at"),
+            revives=self._fields.get("revives", False),
             output=self._fields.get("output"),
             usage=self._fields.get("usage"),
             timers={} if self._status else self._timers,

@@ -36,6 +36,7 @@ from sleipnir.runs import (
     LeaseLost,
     Notice,
     Resulted,
+    Retried,
     RunView,
     Submitted,
     TimerFired,
@@ -74,11 +75,11 @@ class _StateMissing(Exception):
 
 
 class _RunFailed(Exception):
-    """The run cannot go on. `node` is the node at fault, if one is."""
+    """The run cannot go on. `node` is the node at fault, if one is; `entering` the one that could not be entered."""
 
-    def __init__(self, message: str, node: str | None = None) -> None:
+    def __init__(self, message: str, node: str | None = None, *, entering: str | None = None) -> None:
         super().__init__(message)
-        self.node = node
+        self.node, self.entering = node, entering
 
 
 def plan(
@@ -91,7 +92,7 @@ def plan(
     max_redeliveries: int = 3,
 ) -> Transition | NeedState | Ignore:
     """What `event`, which happened at `now_ms`, changes in `run`."""
-    if run.is_final:
+    if run.is_final and not (run.status == "failed" and isinstance(event, Retried)):
         return Ignore(f"run is {run.status}", _late(event))
     planner = _Planner(graph, run, now_ms, known, max_redeliveries)
     try:
@@ -99,7 +100,7 @@ def plan(
     except _StateMissing as missing:
         return NeedState(missing.keys)
     except _RunFailed as failure:
-        return planner.fail(str(failure), failure.node)
+        return planner.fail(str(failure), failure.node, failure.entering)
 
 
 def fail(graph_name: str, run: RunView, message: str, now_ms: int) -> Transition:
@@ -136,16 +137,24 @@ class _Planner:
                 return self._lease_lost(event)
             case Cancelled():
                 return self._cancel()
+            case Retried():
+                return self._retry()
             case TimerFired():
                 return self._timer(event)
             case _:
                 return Ignore(f"unknown event {event!r}")
 
-    def fail(self, message: str, node: str | None = None) -> Transition:
+    def fail(self, message: str, node: str | None = None, entering: str | None = None) -> Transition:
         """End the run as failed, with Loki's wrapping (spec 2.8)."""
         where = f"at node '{node}': " if node else ""
-        self.draft.end("failed", error=f"Graph execution failed for agent '{self.run.spec.agent}': {where}{message}")
+        error = f"Graph execution failed for agent '{self.run.spec.agent}': {where}{message}"
+        self.draft.end("failed", error=error, failed_at=entering or node or self._somewhere())
         return self.draft.transition()
+
+    def _somewhere(self) -> str:
+        """The oldest live visit's node, else the start: where to go on when no node is at fault."""
+        oldest = min(self.run.frontier.values(), key=lambda visit: visit.seq, default=None)
+        return oldest.node if oldest else self.graph.start
 
     # Events
 
@@ -231,9 +240,17 @@ class _Planner:
         return self.draft.transition()
 
     def _cancel(self) -> Transition:
-        at = min(self.run.frontier.values(), key=lambda visit: visit.seq, default=None)
-        where = at.node if at else self.graph.start
-        self.draft.end("cancelled", error=f"Graph '{self.graph.name}' aborted at '{where}'")
+        self.draft.end("cancelled", error=f"Graph '{self.graph.name}' aborted at '{self._somewhere()}'")
+        return self.draft.transition()
+
+    def _retry(self) -> Transition | Ignore:
+        if self.run.status != "failed":
+            return Ignore("only a failed run can be retried")
+        node = self.run.failed_at or self.graph.start
+        self.draft.revive(node)
+        if self.graph.settings.timeout:
+            self.draft.arm_deadline(self.now_ms + self.graph.settings.timeout * 1000)
+        self._enter(node)
         return self.draft.transition()
 
     def _timer(self, event: TimerFired) -> Transition | Ignore:
@@ -257,7 +274,7 @@ class _Planner:
     def _enter(self, target: str) -> None:
         """One entry into one node, with the executor's checks in Loki's order (spec 2.10)."""
         if self._deadline_passed():
-            raise _RunFailed(self._timed_out(target))
+            raise _RunFailed(self._timed_out(target), entering=target)
         count, cap = self.draft.count(target), self.graph.settings.max_loop_iterations
         if count > cap:
             raise _RunFailed(
@@ -265,7 +282,7 @@ class _Planner:
             )
         node = self.graph.nodes.get(target)
         if node is None:
-            raise _RunFailed(f"Node '{target}' not found in graph '{self.graph.name}'")
+            raise _RunFailed(f"Node '{target}' not found in graph '{self.graph.name}'", entering=target)
         match node:
             case ScriptNode() | FunctionNode() | LlmNode():
                 self.draft.dispatch(node, node.queue or QUEUE_OF[node.kind])

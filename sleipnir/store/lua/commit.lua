@@ -89,6 +89,11 @@ for _, step in ipairs(control.steps) do
 end
 
 -- the run itself
+if control.revives then
+  for _, key in ipairs({run, state, journal, events, output}) do redis.call('PERSIST', key) end
+  redis.call('HDEL', run, 'ended_ms', 'error', 'failed_at')
+  redis.call('ZREM', expiring, control.run)
+end
 redis.call('HSET', run, 'version', control.version + 1, 'last_event', control.event, unpack(control.set))
 for _, add in ipairs(control.add) do redis.call('HINCRBYFLOAT', run, add.field, add.by) end
 for _, timer in ipairs(control.timers) do redis.call('ZADD', timers, timer.due_ms, timer.name) end

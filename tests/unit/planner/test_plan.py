@@ -16,6 +16,7 @@ from sleipnir.runs import (
     Event,
     LeaseLost,
     Resulted,
+    Retried,
     RunSpec,
     RunView,
     Submitted,
@@ -255,6 +256,45 @@ def test_a_cancel_ends_the_run_where_it_stands() -> None:
     transition = driver.send(Cancelled())
     assert (driver.run.status, transition.error) == ("cancelled", "Graph 'three' aborted at 'a'")
     assert [visit.seq for visit in transition.close] == [1]
+
+
+def test_a_failed_run_is_continued_at_the_node_that_failed_with_a_new_visit() -> None:
+    driver = Driver(THREE)
+    driver.send(Submitted())
+    driver.send(ok(1, "lonely"))
+    driver.send(bad(2))
+    assert (driver.run.status, driver.run.failed_at) == ("failed", "lonely")
+    transition = driver.send(Retried())
+    assert transition.revives
+    assert [(visit.seq, visit.node) for visit in transition.dispatches] == [(3, "lonely")]
+    assert transition.writes[0].step.kind == "retried"
+    driver.send(ok(3, "done"))
+    assert driver.run.status == "completed"
+    assert isinstance(plan(driver.graph, driver.run, Retried(), 9_000), Ignore)
+
+
+def test_a_retry_starts_the_deadline_and_the_cap_of_the_failed_node_anew() -> None:
+    late = Driver(THREE)
+    late.send(Submitted())
+    late.send(ok(1), after_ms=10_001)
+    assert late.run.failed_at == "b"
+    assert late.send(Retried()).timers == {"deadline": late.now_ms + 10_001}
+    assert late.live() == ["b"]
+    looping = Driver(THREE)
+    looping.send(Submitted())
+    for seq in (1, 2, 3):
+        looping.send(ok(seq, "a"))
+    assert (looping.run.status, looping.run.failed_at) == ("failed", "a")
+    looping.send(Retried())
+    assert (looping.live(), looping.run.counts["a"]) == (["a"], 1)
+
+
+def test_only_a_failed_run_is_retried() -> None:
+    driver = Driver(THREE)
+    driver.send(Submitted())
+    assert isinstance(plan(driver.graph, driver.run, Retried(), 5_000), Ignore)
+    driver.send(Cancelled())
+    assert isinstance(plan(driver.graph, driver.run, Retried(), 5_000), Ignore)
 
 
 def test_nothing_happens_to_a_run_that_is_over() -> None:

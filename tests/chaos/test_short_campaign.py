@@ -1,0 +1,20 @@
+"""The short form of `make chaos`: a few dozen random graphs while workers, schedulers and Redis are killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(240)
+def test_no_promise_is_broken_while_everything_is_being_killed() -> None:
+    command = [sys.executable, str(ROOT / "ops/chaos/run.py"), "--runs", "40", "--seed", "11", "--every", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=230)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert "40 runs" in done.stdout
+    assert " 0 broken promises" in done.stdout
