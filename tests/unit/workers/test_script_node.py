@@ -397,5 +397,5 @@ def test_a_lost_visit_stops_the_script_and_returns_nothing(tmp_path: Path) -> No
     lost = threading.Event()
     with When(lambda: text_of(tmp_path / "pid"), lost.set) as trigger, pytest.raises(VisitLost):
         run(tmp_path, "trap '' TERM; echo $$ > pid; sleep 60", lost=lost)
-    assert time.monotonic() - trigger.acted_at < 1.0
+    assert time.monotonic() - trigger.acted_at < 5.0
     wait_until(lambda: is_gone(text_of(tmp_path / "pid")), "the script is dead")
