@@ -20,9 +20,10 @@ from sleipnir.store.connect import safe_url
 from sleipnir.store.store import Store
 from sleipnir_scheduler.dispatch import dispatcher
 from sleipnir_scheduler.graphs import Graphs
-from sleipnir_scheduler.services import janitor, outbox, reaper, timers
+from sleipnir_scheduler.services import janitor, reaper, timers
 from sleipnir_scheduler.services.advance import Advance
 from sleipnir_scheduler.services.loop import run_forever
+from sleipnir_scheduler.services.outbox import Outbox
 from sleipnir_scheduler.services.ownership import Ownership
 
 LINGER_S = 0.002  # under load, let a batch gather: one round trip for many commits. An idle system never waits
@@ -57,6 +58,8 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     advance = Advance(
         store.partitions, ownership, Graphs(store.bundle), dispatch, max_redeliveries=settings.max_redeliveries
     )
+    patience_ms = int(settings.redispatch_after_s * 1000)
+    outbox = Outbox(store.partitions, store.fleet, dispatch, patience_ms=patience_ms)
     log.info("scheduler starts", instance=instance, redis=safe_url(store.url), **settings.to_log())
     with store.errors():
         ownership.run_once()
@@ -74,7 +77,7 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
         "announce": (announce, 5.0),
         "reaper": (lambda: reaper.run_once(store.partitions, ownership.epochs, store.now_ms()), 1.0),
         "timers": (lambda: timers.run_once(store.partitions, ownership.epochs), 0.25),
-        "outbox": (lambda: outbox.run_once(store.partitions, dispatch, ownership.epochs, store.now_ms()), 1.0),
+        "outbox": (lambda: outbox.run_once(ownership.epochs, store.now_ms()), 1.0),
         "janitor": (clean, 60.0),
     }
     threads = [

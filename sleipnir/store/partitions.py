@@ -231,8 +231,15 @@ class Partitions:
 
     def due(self, partition: int, now_ms: int, limit: int) -> list[Due]:
         """Visits in the outbox whose publication is due. Entries of visits that are over are removed on the way."""
+        names = self._client.zrangebyscore(self._of(partition).outbox, "-inf", now_ms, start=0, num=limit)
+        return self._unclaimed(partition, names)
+
+    def unclaimed(self, partition: int, limit: int) -> list[Due]:
+        """Visits in the outbox whether due or not, those due first."""
+        return self._unclaimed(partition, self._client.zrange(self._of(partition).outbox, 0, limit - 1))
+
+    def _unclaimed(self, partition: int, names: Sequence[str]) -> list[Due]:
         part = self._of(partition)
-        names = self._client.zrangebyscore(part.outbox, "-inf", now_ms, start=0, num=limit)
         if not names:
             return []
         pipe = self._client.pipeline(transaction=False)
