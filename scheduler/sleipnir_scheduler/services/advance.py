@@ -116,6 +116,8 @@ class Advance:
 
     def _load_views(self, run_ids: set[str]) -> None:
         missing = [run_id for run_id in run_ids if run_id not in self._views]
+        for run_id in run_ids - set(missing):
+            self._views.move_to_end(run_id)
         self._views.update(self._store.load(missing))
         while len(self._views) > VIEWS_KEPT + len(run_ids):
             self._views.popitem(last=False)
