@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,14 @@ def test_the_graph_language_explains_every_node_type_and_field() -> None:
         own = {field.name for field in dataclasses.fields(node)} - common
         missing = [name for name in sorted(own) if f"`{name}`" not in body]
         assert missing == [], f"{kind} does not explain {missing}"
+
+
+def test_every_dependency_is_explained() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(name for extra in project["optional-dependencies"].values() for name in extra),
+    ]
+    names = {re.split(r"[\[>=<; ]", requirement)[0] for requirement in wanted} - {"sleipnir"}
+    text = (ROOT / "docs/dependencies.md").read_text()
+    assert [name for name in sorted(names) if name not in text and not name.startswith("types-")] == []
