@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -168,10 +169,12 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> int:
     """SIGKILL a process and all its descendants, the parents first. Returns how many."""
     pids = [process.pid]
     for pid in pids:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            pids += [int(child) for child in (task / "children").read_text().split()]
+        with contextlib.suppress(OSError):  # a script may end while we look
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                pids += [int(child) for child in (task / "children").read_text().split()]
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it died with its parent, which we killed before it
+            os.kill(pid, signal.SIGKILL)
     process.wait()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all of them are gone")
     return len(pids)

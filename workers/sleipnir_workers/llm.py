@@ -30,8 +30,11 @@ from sleipnir_workers.host import Host, here
 from sleipnir_workers.models import NO_KEY, Endpoint, resolve
 from sleipnir_workers.node import Visit, executor
 
-TRANSIENT = ("timed out", "rate limit", "429", "connection reset", "connection refused", "produced no output")
-"""An error whose text holds one of these (in any case) is worth another attempt."""
+TRANSIENT = re.compile(
+    r"timed out|rate limit|(?<!\d)429(?!\d)|connection reset|connection refused|produced no output", re.IGNORECASE
+)
+"""An error whose text holds one of these is worth another attempt. 429 counts as a number of its own only: ports and
+request ids hold those digits too."""
 
 TICK_S = 0.1  # how late we may see that the visit was lost while a call is out
 CALL_TIMEOUT_S = 600.0  # of one HTTP call when the node has no timeout; ends calls that were left behind
@@ -258,9 +261,9 @@ class _CallFailed(Exception):
         if isinstance(chain[-1], OSError):  # litellm's "Connection error." does not say what went wrong
             message = f"{message} ({chain[-1]})"
         status = getattr(error, "status_code", None)
-        text = " ".join([*map(str, chain), str(status)]).lower()
+        text = " ".join([*map(str, chain), str(status)])
         kind = "rate_limit" if status == 429 else "model_call"
-        return cls(clean(message)[:_ERROR_CHARACTERS], transient=any(part in text for part in TRANSIENT), kind=kind)
+        return cls(clean(message)[:_ERROR_CHARACTERS], transient=TRANSIENT.search(text) is not None, kind=kind)
 
 
 @dataclass

@@ -259,6 +259,11 @@ def test_other_errors_are_not_tried_again(bad: Reply) -> None:
     assert (result.ok, len(server.requests)) == (False, 1)
 
 
+def test_a_number_that_only_contains_429_is_not_a_rate_limit() -> None:
+    result, server = ask([Reply(status=400, error="no such model (request 142937)"), "hi"], max_attempts=3)
+    assert (result.ok, len(server.requests)) == (False, 1)
+
+
 def test_no_attempts_and_no_iterations_are_failures() -> None:
     assert ask([], max_attempts=0)[0].error == "LLM node failed: llm node exhausted retries"
     assert ask([], max_iterations=0)[0].error == "LLM node failed: llm node ended without producing output"
