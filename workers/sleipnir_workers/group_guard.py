@@ -3,7 +3,9 @@
 launch.py ties a command to its worker, but the kernel forgets that tie for the command's own children. So
 every worker process that runs commands has one small companion (`python -I -S group_guard.py`): it is told
 which groups run now, by lines `+N` and `-N` on its stdin, and kills them when stdin ends, which is when the
-worker is gone, however it went. It has a session of its own, so that what kills the worker's group spares it.
+worker is gone, however it went. A command tells its own group before it begins (launch.py), so that a worker
+that dies right after it started one leaves nothing behind. The companion has a session of its own, so that
+what kills the worker's group spares it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,15 @@ class GroupGuard:
         self._lock = threading.Lock()
         self._groups: set[int] = set()
         self._companion: subprocess.Popen[bytes] | None = None
+
+    def tell_fd(self) -> int:
+        """A descriptor of the companion's stdin, the caller's to close: a command that writes its own group there
+        before it begins cannot be missed. Raises OSError if no companion can be started."""
+        with self._lock:
+            if self._companion is None or self._companion.poll() is not None:
+                self._start()
+            assert self._companion is not None
+            return os.dup(_stdin(self._companion).fileno())
 
     def add(self, group: int) -> None:
         """From now on `group` dies with this process. Raises OSError if no companion can be started."""

@@ -96,17 +96,22 @@ class _Command:
         self._stderr = _HeadAndTail(STDERR_BYTES)
         self._open_pipes = 2
         self._exited = False
-        self._process = subprocess.Popen(
-            launch.command(list(argv)),
-            bufsize=0,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(env),
-            cwd=cwd,
-            start_new_session=True,
-        )
         self._guard = group_guard.guard
+        tell_fd = self._guard.tell_fd()
+        try:
+            self._process = subprocess.Popen(
+                launch.command(list(argv), tell_fd=tell_fd),
+                bufsize=0,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(env),
+                cwd=cwd,
+                pass_fds=(tell_fd,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(tell_fd)
         self._selector = selectors.DefaultSelector()
         try:
             self._guard.add(self._process.pid)
@@ -121,6 +126,9 @@ class _Command:
 
     def __exit__(self, *_: object) -> None:
         self._signal(signal.SIGKILL)
+        if self._process.returncode is None:
+            # Dead, but not reaped yet: it cannot tell the guard its number any more, and nobody else has that number.
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         self._guard.remove(self._process.pid)
         self._process.wait()
         self._selector.close()
