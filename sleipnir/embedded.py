@@ -118,25 +118,26 @@ def stack(settings: Settings, *, workers: bool = True) -> Iterator[Settings]:
     home.prepare()
     with (home.root / "users.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        _ensure_running(home, settings, workers)
+        used = _ensure_running(home, settings, workers)
         try:
             yield settings.model_copy(update={"redis_url": home.redis_url, "home": home.root})
         finally:
             fcntl.flock(lock, fcntl.LOCK_UN)
-            _wait_for_stop(home)
+            _wait_for_stop(home, used)
 
 
 def spawn_command(*, workers: bool) -> list[str]:
     return [sys.executable, "-m", "sleipnir.supervisor", "--while-used", *([] if workers else ["--no-workers"])]
 
 
-def _ensure_running(home: Home, settings: Settings, workers: bool) -> None:
+def _ensure_running(home: Home, settings: Settings, workers: bool) -> StackState:
+    """Start what is missing, and wait for it."""
     deadline = time.monotonic() + READY_S
     child: subprocess.Popen[bytes] | None = None
     while True:
         state = home.running()
         if state is not None and (state.workers or not workers):
-            return
+            return state
         if state is not None:
             _ask_for_workers(state)
         elif child is None or child.poll() is not None:
@@ -171,14 +172,23 @@ def _ask_for_workers(state: StackState) -> None:
         return
 
 
-def _wait_for_stop(home: Home) -> None:
+def _wait_for_stop(home: Home, used: StackState) -> None:
     """If we were the last user of a stack that lives while it is used, wait until it is gone: leave nothing running."""
     deadline = time.monotonic() + STOP_S
-    while time.monotonic() < deadline:
-        state = home.running()
-        if state is None or not state.while_used or _has_users(home):
+    while used.while_used and time.monotonic() < deadline:
+        if _is_gone(used.pid) or _has_users(home):
             return
         time.sleep(_LOOK_AGAIN_S)
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether a process has ended; one that we started ourselves is reaped on the way."""
+    try:
+        if os.waitpid(pid, os.WNOHANG)[0] == pid:
+            return True
+    except ChildProcessError:
+        pass  # not ours, or reaped already
+    return not _is_alive(pid)
 
 
 def _has_users(home: Home) -> bool:

@@ -77,7 +77,7 @@ def test_a_run_prints_its_result_narrates_on_stderr_and_leaves_nothing_running(s
     assert (done.returncode, done.stdout) == (0, "good\n")
     assert "▸ graph: ask (start: sure)" in done.stderr
     assert "▸ sure -> good" in done.stderr
-    wait_until(lambda: not shell.processes(), "nothing of the stack is left running")
+    assert shell.processes() == [], "nothing of the stack is left running when the command returns"
 
 
 def test_a_failed_run_exits_with_one_and_says_where_and_why(shell: Shell) -> None:
