@@ -25,6 +25,7 @@ from sleipnir.messages import MOST_KEYS, ResultHeader, VisitCall, VisitResult
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
+from sleipnir_workers import output
 from sleipnir_workers.heartbeat import Heartbeat
 from sleipnir_workers.node import Visit, VisitLost, executor_of
 
@@ -175,8 +176,7 @@ def failed(visit: Visit, message: str, kind: str) -> VisitResult:
         delta: dict[str, Any] = dict(apply_updates(node.state_updates, visit.state, scoped="output", value=text))
         return VisitResult(ok=False, delta=delta, error=text, error_kind=kind)
     if isinstance(node, ScriptNode | FunctionNode):
-        delta = {"_error": {"node": node.id, "message": message}, "last_error": message}
-        return VisitResult(ok=False, delta=delta, error=message, error_kind=kind)
+        return output.failure(node, NodeFailed(message, kind), what=node.kind)
     return VisitResult(ok=False, error=message, error_kind=kind)
 
 
