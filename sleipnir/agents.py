@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sleipnir.errors import AgentNotFound, GraphError
@@ -19,15 +19,14 @@ from sleipnir.settings import Settings
 from sleipnir.views import AgentInfo
 
 
-def loki_config_dir() -> Path:
+def loki_config_dir(env: Mapping[str, str] = os.environ) -> Path:
     """`$LOKI_CONFIG_DIR`, else `$XDG_CONFIG_HOME/loki`, else the platform's user configuration directory (spec 1.1)."""
-    if own := os.environ.get("LOKI_CONFIG_DIR"):
+    if own := env.get("LOKI_CONFIG_DIR"):
         return Path(own)
-    if xdg := os.environ.get("XDG_CONFIG_HOME"):
+    if xdg := env.get("XDG_CONFIG_HOME"):
         return Path(xdg) / "loki"
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Application Support/loki"
-    return Path.home() / ".config/loki"
+    home = Path(env["HOME"]) if env.get("HOME") else Path.home()
+    return home / ("Library/Application Support" if sys.platform == "darwin" else ".config") / "loki"
 
 
 def places(settings: Settings) -> list[Path]:

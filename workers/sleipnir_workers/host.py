@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sleipnir.agents import loki_config_dir
 from sleipnir.settings import Settings
 
 
@@ -24,12 +25,8 @@ class Host:
 
     @property
     def config_dir(self) -> Path:
-        """Loki's configuration directory: LOKI_CONFIG_DIR, else $XDG_CONFIG_HOME/loki, else ~/.config/loki."""
-        if explicit := self.env.get("LOKI_CONFIG_DIR"):
-            return Path(explicit)
-        if xdg := self.env.get("XDG_CONFIG_HOME"):
-            return Path(xdg) / "loki"
-        return self._home / ".config" / "loki"
+        """Loki's configuration directory on this worker."""
+        return loki_config_dir(self.env)
 
     def agent_env_file(self, agent: str) -> Path | None:
         """The `.env` of an agent in this worker's own agents directory; None without one.
@@ -40,10 +37,6 @@ class Host:
             return None
         path = self.settings.agents_dir / agent / ".env"
         return path if path.is_file() else None
-
-    @property
-    def _home(self) -> Path:
-        return Path(self.env["HOME"]) if self.env.get("HOME") else Path.home()
 
 
 @functools.cache
