@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from sleipnir import failpoints
 from sleipnir.settings import Settings
 
 _LEVELS = {"trace": 10, "debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -38,6 +39,10 @@ def configure(settings: Settings) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    if failpoints.ACTIVE:
+        structlog.get_logger().warning(
+            f"{failpoints.VARIABLE} is set: this process fails on purpose", points=sorted(failpoints.ACTIVE)
+        )
 
 
 def _mask_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -1,4 +1,5 @@
-"""Every setting, its unit, its default and what it means. Nothing else reads SLEIPNIR_* from the environment.
+"""Every setting, its unit, its default and what it means. Nothing else reads SLEIPNIR_* from the environment, but
+failpoints.py, for tests.
 
 An unknown SLEIPNIR_ name stops the process: a misspelt setting that is silently ignored is an outage later.
 """
@@ -14,6 +15,7 @@ from typing import Any, Literal
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sleipnir import failpoints
 from sleipnir.errors import ConfigError
 
 PREFIX = "SLEIPNIR_"
@@ -73,7 +75,7 @@ class Settings(BaseModel):
         env = os.environ if env is None else env
         values: dict[str, Any] = {}
         for name, text in env.items():
-            if not name.startswith(PREFIX):
+            if not name.startswith(PREFIX) or name == failpoints.VARIABLE:
                 continue
             key = name[len(PREFIX) :].lower()
             if key not in cls.model_fields:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from uuid import uuid4
 
+from sleipnir import failpoints
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.connect import is_redis
@@ -93,8 +94,12 @@ class RedisDispatcher:
         for call, queue in visits:
             messages[queue].append(envelope(call, queue))
         if messages:
-            self._store.fleet.publish(messages)
+            self._push(messages)
         return sum(map(len, messages.values()))
+
+    @failpoints.around("publish")
+    def _push(self, messages: dict[str, list[str]]) -> None:
+        self._store.fleet.publish(messages)
 
 
 class KombuDispatcher:
@@ -109,18 +114,22 @@ class KombuDispatcher:
     def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> int:
         count = 0
         for call, queue in visits:
-            self._producer.publish(
-                body(call),
-                exchange="",
-                routing_key=queue,
-                headers=headers(call),
-                correlation_id=call.task_id,
-                delivery_mode=2,
-                retry=True,
-                retry_policy={"max_retries": 3},
-            )
+            self._send(call, queue)
             count += 1
         return count
+
+    @failpoints.around("publish")
+    def _send(self, call: VisitCall, queue: str) -> None:
+        self._producer.publish(
+            body(call),
+            exchange="",
+            routing_key=queue,
+            headers=headers(call),
+            correlation_id=call.task_id,
+            delivery_mode=2,
+            retry=True,
+            retry_policy={"max_retries": 3},
+        )
 
 
 def dispatcher(settings: Settings, store: Store) -> Dispatcher:

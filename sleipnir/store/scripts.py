@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import redis
 
+from sleipnir import failpoints
 from sleipnir.store.connect import Client
 
 Arg: TypeAlias = str | bytes | int | float
@@ -47,6 +48,7 @@ class Script:
             )
         return [*(keys[name] for name in self.keys), *(args[name] for name in self.args), *rest]
 
+    @failpoints.around(lambda script, *_, **__: script.name)
     def __call__(
         self, client: Client, keys: Mapping[str, str], args: Mapping[str, Arg], rest: Sequence[Arg] = ()
     ) -> Any:
@@ -77,6 +79,7 @@ def run_batch(client: Client, script: Script, vectors: Sequence[Sequence[Arg]]) 
     return results
 
 
+@failpoints.around(lambda _, script, __: script.name)
 def _send(client: Client, script: Script, vectors: Sequence[Sequence[Arg]]) -> list[Any]:
     pipe = client.pipeline(transaction=False)
     for vector in vectors:

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 from celery import Celery, bootsteps, signals
 
+from sleipnir import failpoints
 from sleipnir.errors import ConfigError, SleipnirError
 from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
@@ -44,7 +45,13 @@ _name = f"{socket.gethostname()}:{os.getpid()}"
 @app.task(name=TASK_NAME, ignore_result=True, acks_late=True)
 def visit(call: dict[str, Any]) -> dict[str, Any]:
     """Run one visit. The result is for Flower only; the real one was delivered to the store."""
-    return worker().run(VisitCall.from_json(call))
+    summary = worker().run(VisitCall.from_json(call))
+    failpoints.hit("ack.before")
+    return summary
+
+
+if failpoints.ACTIVE:
+    signals.task_postrun.connect(lambda **_: failpoints.hit("ack.after"), weak=False)
 
 
 def worker() -> Worker:
