@@ -27,7 +27,7 @@ from sleipnir.graph.check import check, format_headline
 from sleipnir.graph.load import GRAPH_FILE, Loaded, load_file, read_agent
 from sleipnir.graph.model import Graph
 from sleipnir.messages import MOST_KEYS, RunStatus
-from sleipnir.runs import RunSpec
+from sleipnir.runs import Pause, RunSpec, read_effect_answer
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.views import AgentInfo, GateInfo, Health, RunEvent, RunInfo, StepInfo
@@ -123,6 +123,24 @@ class Client:
         """The open questions of all runs, oldest first."""
         with self.store.errors():
             return self.store.runs.open_gates()
+
+    def pause_all(self, by: str, reason: str | None = None) -> None:
+        """Hold the deployment: nothing new starts on any worker until `resume_all`, runs submitted meanwhile included.
+
+        What runs ends and is committed; answers and cancels are taken. Run timeouts go on.
+        """
+        with self.store.errors():
+            self.store.runs.pause_all(Pause(by, self.store.now_ms(), reason))
+
+    def resume_all(self) -> bool:
+        """Let a held deployment go on. False: it was not held."""
+        with self.store.errors():
+            return self.store.runs.resume_all()
+
+    def held(self) -> Pause | None:
+        """Who holds the deployment, if anybody does."""
+        with self.store.errors():
+            return self.store.runs.held()
 
     def health(self) -> Health:
         with self.store.errors():
@@ -231,11 +249,16 @@ class Run:
     def answer(self, text: str, gate: int | str | None = None) -> None:
         """Answer an open question; `gate` (its visit number, or its node) may be left out when just one is open.
 
-        Raises GateError when there is no such question, several fit, or it was answered before.
+        Raises GateError when there is no such question, several fit, it was answered before, or the question about a
+        lost `effect: once` is answered with something else than `run again`, `fail` or a JSON object.
         """
         refuse_text("the answer", text, self._settings.max_prompt_bytes)
         with self._store.errors():
-            self._store.runs.answer(self.id, self._gate(gate), text)
+            seq = self._gate(gate)
+            meant = next((found for found in self._store.runs.gates(self.id) if found.seq == seq), None)
+            if meant is not None and meant.kind == "effect":
+                _refuse_effect_answer(meant, text)
+            self._store.runs.answer(self.id, seq, text)
 
     def cancel(self) -> None:
         """Ask for the run's end; running scripts and model calls stop within one heartbeat. Raises UsageError when
@@ -250,6 +273,17 @@ class Run:
         """
         with self._store.errors():
             self._store.runs.retry(self.id)
+
+    def pause(self, by: str, reason: str | None = None) -> None:
+        """Hold the run: what runs ends and is committed, answers are taken, and nothing new starts. Its timeout stands
+        still. `by` is shown to others. Raises UsageError when the run is over."""
+        with self._store.errors():
+            self._store.runs.pause(self.id, by, reason)
+
+    def resume(self) -> None:
+        """Let a held run go on. Raises UsageError when it is over."""
+        with self._store.errors():
+            self._store.runs.resume(self.id)
 
     def _gate(self, gate: int | str | None) -> int:
         if isinstance(gate, int) or (isinstance(gate, str) and gate.isdigit()):
@@ -270,6 +304,13 @@ class Run:
         if answered:
             return f"the question{which} of run {self.id!r} was already answered; `sleipnir history {self.id}` shows it"
         return f"run {self.id!r} ({self.status}) has no open question{which}"
+
+
+def _refuse_effect_answer(gate: GateInfo, text: str) -> None:
+    try:
+        read_effect_answer(text)
+    except ValueError as error:
+        raise GateError(f"question {gate.seq} ({gate.node}) of run {gate.run!r}: {error}") from None
 
 
 def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = None) -> Iterator[RunInfo]:

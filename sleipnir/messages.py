@@ -25,7 +25,7 @@ QUEUES: tuple[str, ...] = ("scripts", "functions", "llm", "rag")
 MOST_KEYS = 2_000
 """State keys that one step may write: Lua's stack holds a few thousand values, and more keys want a nested object."""
 
-RunStatus: TypeAlias = Literal["submitted", "running", "waiting", "completed", "failed", "cancelled"]
+RunStatus: TypeAlias = Literal["submitted", "running", "waiting", "paused", "completed", "failed", "cancelled"]
 FINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -82,7 +82,9 @@ class VisitResult:
     (a script's `_next`), None for the declared edge. On failure `ok` is False, `error` is the message,
     and the planner decides between fallback, next and failing the run; `delta` is still applied
     (an llm node's state_updates hold the error text; a script's failure writes `_error`).
-    `notes` are narration lines of the body, without the leading marker (`merged: a, b`).
+    `notes` are narration lines of the body, without the leading marker (`merged: a, b`). `error_kind` is one word,
+    `error_type` the exception behind it (`package.module:Name`), and `transient` says that another try may succeed:
+    what retry policies ask for.
     """
 
     ok: bool
@@ -90,6 +92,8 @@ class VisitResult:
     next: str | None = None
     error: str | None = None
     error_kind: str | None = None
+    error_type: str | None = None
+    transient: bool = False
     usage: Usage | None = None
     notes: tuple[str, ...] = ()
 
@@ -103,6 +107,8 @@ class ResultHeader:
     next: str | None = None
     error: str | None = None
     error_kind: str | None = None
+    error_type: str | None = None
+    transient: bool = False
     usage: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
     worker: str = ""
@@ -118,6 +124,8 @@ class ResultHeader:
             next=result.next,
             error=result.error,
             error_kind=result.error_kind,
+            error_type=result.error_type,
+            transient=result.transient,
             usage=asdict(result.usage) if result.usage else None,
             notes=result.notes,
             worker=worker,
@@ -126,7 +134,10 @@ class ResultHeader:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _HEADER_FIELDS if getattr(self, name) not in (None, ())}
+        fields = {name: getattr(self, name) for name in _HEADER_FIELDS if getattr(self, name) not in (None, ())}
+        if not self.transient:
+            del fields["transient"]
+        return fields
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ResultHeader:
@@ -137,5 +148,6 @@ class ResultHeader:
 
 
 _HEADER_FIELDS = (
-    "ok", "keys", "next", "error", "error_kind", "usage", "notes", "worker", "started_ms", "took_ms", "v",
+    "ok", "keys", "next", "error", "error_kind", "error_type", "transient", "usage", "notes", "worker", "started_ms",
+    "took_ms", "v",
 )  # fmt: skip

@@ -6,11 +6,12 @@ them). They are values: nothing here knows Redis or a clock.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
-from sleipnir.messages import FINAL, VERSION, ResultHeader, RunStatus
+from sleipnir.messages import FINAL, MOST_KEYS, VERSION, ResultHeader, RunStatus
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,13 @@ VisitState: TypeAlias = Literal["queued", "waiting"]
 
 @dataclass(frozen=True)
 class Visit:
-    """One live visit. `queue` None: no worker needed, the visit waits for a person (later: a child, a timer)."""
+    """One live visit. `queue` None: no worker needed, the visit waits for a person (later: a child).
+
+    `attempt` counts executions, and is the fence. Those before this one ended as a failure that a retry policy
+    forgave (`failures`), with a lost worker (`losses`), or were handed back by a worker that stopped.
+    `wake_ms` is when the visit's timer is due: the next try of a failed one, the expiry of a question.
+    `error` is why the last execution ended.
+    """
 
     seq: int
     node: str
@@ -39,11 +46,20 @@ class Visit:
     attempt: int
     opened_ms: int
     queue: str | None = None
+    failures: int = 0
+    losses: int = 0
+    wake_ms: int | None = None
+    error: str | None = None
     v: int = VERSION
 
     @property
     def state(self) -> VisitState:
-        return "queued" if self.queue else "waiting"
+        return "queued" if self.queue and self.wake_ms is None else "waiting"
+
+    @property
+    def timer(self) -> str:
+        """The name of its timer within the run; another attempt's is another one."""
+        return f"visit/{self.seq}/{self.attempt}"
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,16 @@ class Gate:
     options: tuple[str, ...] = ()
     default: str | None = None
     opened_ms: int = 0
+    v: int = VERSION
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Who holds a run, or all of a deployment, and since when. What runs ends and is committed; nothing new starts."""
+
+    by: str
+    at_ms: int
+    reason: str | None = None
     v: int = VERSION
 
 
@@ -78,7 +104,8 @@ class RunView:
 
     `version` counts commits and is the fence of the next one; `seq` is the last visit's number, `step` the last
     journal step, `failed_at` the node where a failed run can be continued, `counts` how often each node was
-    entered, `timings` how long its visits took.
+    entered, `timings` how long its visits took. `idle_ms` is how long earlier pauses lasted: the deadline is later by
+    that.
     """
 
     id: str
@@ -89,6 +116,8 @@ class RunView:
     step: int = 0
     started_ms: int = 0
     failed_at: str | None = None
+    paused: Pause | None = None
+    idle_ms: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     timings: Mapping[str, Timing] = field(default_factory=dict)
     frontier: Mapping[int, Visit] = field(default_factory=dict)
@@ -134,12 +163,26 @@ class Retried:
 
 
 @dataclass(frozen=True)
+class Paused:
+    """Somebody holds the run."""
+
+    by: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Somebody lets a held run go on."""
+
+
+@dataclass(frozen=True)
 class LeaseLost:
-    """The worker of a visit's attempt fell silent."""
+    """The worker of a visit's attempt fell silent, or (`handed_back`) stopped and gave it back unfinished."""
 
     seq: int
     attempt: int
     worker: str
+    handed_back: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +199,9 @@ class Unreadable:
     type: str
 
 
-Event: TypeAlias = Submitted | Resulted | Answered | Cancelled | Retried | LeaseLost | TimerFired | Unreadable
+Event: TypeAlias = (
+    Submitted | Resulted | Answered | Cancelled | Retried | Paused | Resumed | LeaseLost | TimerFired | Unreadable
+)
 
 
 @dataclass(frozen=True)
@@ -199,13 +244,42 @@ class Notice:
 
 RUN_DEADLINE = "deadline"
 
+RUN_AGAIN: Final = "run again"
+FAIL: Final = "fail"
+
+
+def read_effect_answer(text: str) -> Literal["run again", "fail"] | dict[str, Any]:
+    """What a person says of a node with `effect: once` whose worker died: RUN_AGAIN, FAIL, or the output it had.
+
+    Raises ValueError, with a message fit for that person, for anything else.
+    """
+    said = text.strip()
+    if said == RUN_AGAIN:
+        return RUN_AGAIN
+    if said == FAIL:
+        return FAIL
+    try:
+        output = json.loads(said, parse_constant=_refuse)
+        json.dumps(output, ensure_ascii=False).encode()  # refuses half a surrogate pair, which could not be stored
+    except (ValueError, RecursionError):
+        output = None
+    if isinstance(output, dict) and len(output) <= MOST_KEYS:
+        return output
+    raise ValueError(f"the answer must be '{RUN_AGAIN}', '{FAIL}' or a JSON object, not {text[:40]!r}")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
 
 @dataclass(frozen=True)
 class Transition:
     """What one event changes. Applied by the store in one atomic commit, or not at all.
 
-    `delivered` is the visit whose result this applies: its delivery has ended its lease already. `revives` brings a
-    failed run back to life: its keys must no longer expire.
+    `delivered` is the visit whose result this applies: its delivery has ended its lease already. `wakes` are live
+    visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the closed visits.
+    `revives` brings a failed run back to life: its keys must no longer expire. `paused` and `idle_ms` are the run's
+    after this.
     """
 
     close: tuple[Visit, ...] = ()
@@ -213,6 +287,8 @@ class Transition:
     gates: tuple[Gate, ...] = ()
     writes: tuple[Write, ...] = ()
     delivered: int | None = None
+    wakes: tuple[Visit, ...] = ()
+    unless_claimed: bool = False
     counts: Mapping[str, int] = field(default_factory=dict)
     timings: Mapping[str, Timing] = field(default_factory=dict)
     status: RunStatus = "running"
@@ -220,6 +296,8 @@ class Transition:
     ended_ms: int | None = None
     error: str | None = None
     failed_at: str | None = None
+    paused: Pause | None = None
+    idle_ms: int = 0
     revives: bool = False
     output: str | None = None
     usage: dict[str, Any] | None = None
@@ -229,8 +307,10 @@ class Transition:
 
     @property
     def dispatches(self) -> tuple[Visit, ...]:
-        """The visits that workers have to hear of."""
-        return tuple(visit for visit in self.open if visit.queue)
+        """The visits that workers have to hear of now."""
+        if self.paused is not None:
+            return ()
+        return (*(visit for visit in self.open if visit.state == "queued"), *self.wakes)
 
     def apply(self, run: RunView) -> RunView:
         """The run after this transition was committed."""
@@ -245,6 +325,8 @@ class Transition:
             step=max([run.step, *(write.step.step for write in self.writes)]),
             started_ms=run.started_ms if self.started_ms is None else self.started_ms,
             failed_at=self.failed_at,
+            paused=self.paused,
+            idle_ms=self.idle_ms,
             counts={**run.counts, **self.counts},
             timings={**run.timings, **self.timings},
             frontier=frontier,

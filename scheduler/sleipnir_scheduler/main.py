@@ -15,6 +15,7 @@ import structlog
 
 from sleipnir.errors import SleipnirError
 from sleipnir.logs import configure
+from sleipnir.runs import Pause
 from sleipnir.settings import Settings
 from sleipnir.store.connect import safe_url
 from sleipnir.store.store import Store
@@ -36,12 +37,19 @@ def main() -> None:
         settings = Settings.from_env()
         configure(settings)
         store = Store.open(settings, client_name="sleipnir-scheduler")
+        if "--paused" in sys.argv[1:]:
+            _hold(store)
     except SleipnirError as error:
         sys.exit(f"error: {error}")
     stop = threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: stop.set())
     serve(settings, store, stop)
+
+
+def _hold(store: Store) -> None:
+    with store.errors():
+        store.runs.pause_all(Pause(f"scheduler {socket.gethostname()}:{os.getpid()}", store.now_ms(), "started paused"))
 
 
 def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
@@ -77,7 +85,7 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
         "announce": (announce, 5.0),
         "reaper": (lambda: reaper.run_once(store.partitions, ownership.epochs, store.now_ms()), 1.0),
         "timers": (lambda: timers.run_once(store.partitions, ownership.epochs), 0.25),
-        "outbox": (lambda: outbox.run_once(ownership.epochs, store.now_ms()), 1.0),
+        "outbox": (lambda: outbox.run_once(ownership.epochs.keys() - ownership.held, store.now_ms()), 1.0),
         "janitor": (clean, 60.0),
     }
     threads = [

@@ -7,6 +7,7 @@ read besides the graph is the agent's folder, and that only where the caller nam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,7 @@ from sleipnir.graph.model import (
     LlmNode,
     Node,
     RagNode,
+    Retry,
     ScriptNode,
     edges_of,
 )
@@ -39,6 +41,15 @@ FindAgent: TypeAlias = Callable[[str], Path | None]
 
 RUNTIMES = (".sh", ".py", ".ts")
 TAKEN_BY_FILES = ("rag", "config", "graph")
+
+FAILURES = (
+    "any", "transient", "timeout", "exit", "signal", "output", "output_size", "exception", "spawn", "not_found",
+    "extension", "outside", "too_large", "model", "model_call", "rate_limit", "structured", "template", "tools",
+    "bundle", "no_executor", "failed",
+)  # fmt: skip
+"""What `retry.on` may name, besides exceptions: classes of failures, and the kinds that executors report."""
+
+_EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*:)?[A-Z]\w*")
 
 N = TypeVar("N", bound=Node)
 
@@ -251,6 +262,36 @@ def every_validation_can_be_read(case: Case) -> None:
             case.findings.warning((*path, "validation"), str(error), hint)
 
 
+def every_retry_names_failures_that_exist(case: Case) -> None:
+    """Ours, and a warning: an executor of your own may have more kinds."""
+    places: list[tuple[Iterable[Retry], KeyPath]] = [(case.graph.retry or (), ("retry",))]
+    for node_id, node in case.graph.nodes.items():
+        if isinstance(node, ScriptNode | FunctionNode | LlmNode):
+            places.append((node.retry or (), ("nodes", node_id, "retry")))
+    for policies, path in places:
+        for name in (name for policy in policies for name in policy.on):
+            if name not in FAILURES and not _EXCEPTION.fullmatch(name):
+                case.findings.warning(
+                    path, f"'{name}' is no failure that is known", suggestion(name, FAILURES, "failures")
+                )
+
+
+def every_gate_says_what_comes_without_an_answer(case: Case) -> None:
+    """Ours, and warnings: what is missing is noticed otherwise when nobody has answered."""
+    for node_id, node in case.graph.nodes.items():
+        if not isinstance(node, ApprovalNode | InputNode):
+            continue
+        path: KeyPath = ("nodes", node_id)
+        if node.timeout is None and node.on_timeout is not None:
+            case.findings.warning(
+                (*path, "on_timeout"), "'on_timeout' has no effect without a timeout", "Add `timeout: 3600`."
+            )
+        has_default = isinstance(node, InputNode) and node.default is not None
+        if node.timeout is not None and node.on_timeout is None and not has_default:
+            hint = "Name the node that comes then: `on_timeout: <node>`."
+            case.findings.warning((*path, "timeout"), "a run that is not answered in time fails", hint)
+
+
 def every_output_schema_is_a_schema(case: Case) -> None:
     schemas = [(node.output_schema, path) for node, path in case.nodes(LlmNode)]
     schemas += [(node.output_schema, path) for node, path in case.nodes(AgentNode)]
@@ -306,6 +347,8 @@ RULES: Sequence[Rule] = (
     every_step_has_a_next,
     no_knowledge_base_overwrites_a_file,
     every_validation_can_be_read,
+    every_retry_names_failures_that_exist,
+    every_gate_says_what_comes_without_an_answer,
     every_output_schema_is_a_schema,
     every_script_has_a_runtime,
     every_function_is_defined,

@@ -35,7 +35,8 @@ _DOT_SHAPES: Mapping[str, str] = {
     "end": 'box", style="rounded,bold',
 }
 
-_LABELS: Mapping[str, str] = {"next": "", "on_other": "other", "fallback": "fallback"}
+_LABELS: Mapping[str, str] = {"next": "", "on_other": "other", "fallback": "fallback", "on_timeout": "no answer"}
+_DASHED = ("fallback", "on_timeout")
 _MERMAID_SPECIAL = re.compile(r"[^\w .,:/()=+-]|^[-+]|(?<=^\d)\.")  # a label like a list item is refused too
 _LINE_BREAKS = re.compile(r"\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
@@ -92,7 +93,7 @@ def _mermaid_node(graph: Graph, node_id: str) -> str:
 
 
 def _mermaid_arrow(edge: Edge) -> str:
-    arrow = "-.->" if edge.kind == "fallback" else "-->"
+    arrow = "-.->" if edge.kind in _DASHED else "-->"
     label = _mermaid_text(_label(edge))
     return f'{arrow}|"{label}"|' if label else arrow
 
@@ -112,7 +113,7 @@ def _dot_node(graph: Graph, node_id: str) -> str:
 def _dot_edge(edge: Edge) -> str:
     label = _label(edge)
     attributes = [f"label={_dot_text(label)}"] if label else []
-    attributes += ['style="dashed"'] if edge.kind == "fallback" else []
+    attributes += ['style="dashed"'] if edge.kind in _DASHED else []
     return f" [{', '.join(attributes)}]" if attributes else ""
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from sleipnir.errors import AgentNotFound, GraphError, Problem, SleipnirError
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
-from sleipnir.graph.model import NODE_TYPES, FunctionNode, Graph, Json, Node, Settings, Variable
+from sleipnir.graph.model import NODE_TYPES, FunctionNode, Graph, Json, Node, Retry, Settings, Variable
 from sleipnir.graph.shape import Shaper, shown
 from sleipnir.graph.source import Document, read
 
@@ -137,6 +137,8 @@ class _GraphReader:
         for key, part in (("nodes", self._nodes), ("settings", self._settings), ("variables", self._variables)):
             if key in values:
                 values[key] = part(values[key])
+        if "retry" in values:
+            values["retry"] = self._retries(values["retry"], ("retry",))
         return self._shaper.build(Graph, {key: value for key, value in values.items() if value is not None}, ())
 
     def _graph_keys(self) -> dict[str, Json]:
@@ -178,9 +180,17 @@ class _GraphReader:
         read = [self._section(Variable, item, ("variables", index)) for index, item in enumerate(data)]
         return [variable for variable in read if variable is not None]
 
+    def _retries(self, data: Json, path: KeyPath) -> list[Retry]:
+        """One policy, or a list of them."""
+        given = data if isinstance(data, list) else [data]
+        places = [(*path, index) for index in range(len(given))] if isinstance(data, list) else [path]
+        read = [self._section(Retry, item, place) for item, place in zip(given, places, strict=True)]
+        return [policy for policy in read if policy is not None]
+
     def _section(self, model: type[Any], data: Json, path: KeyPath) -> Any:
         if not isinstance(data, dict):
-            self._findings.error(path, f"'{path[0]}' must hold {_SECTIONS[path[0]]}, got {shown(data)}")
+            section = next(part for part in reversed(path) if part in _SECTIONS)
+            self._findings.error(path, f"'{section}' must hold {_SECTIONS[section]}, got {shown(data)}")
             return None
         return self._shaper.build(model, self._shaper.fields(model, data, path), path)
 
@@ -203,6 +213,8 @@ class _GraphReader:
         values["id"] = key
         if "next" in values:
             values["next"] = self._one_target(values["next"], (*path, "next"))
+        if "retry" in values:
+            values["retry"] = self._retries(values["retry"], (*path, "retry"))
         node = self._shaper.build(model, values, path)
         if isinstance(node, FunctionNode):
             self._check_call(node, path)
@@ -253,4 +265,8 @@ class _GraphReader:
 
 
 _VALID_TYPES = f"Valid node types: {', '.join(NODE_TYPES)}."
-_SECTIONS: Mapping[str | int, str] = {"settings": "a mapping", "variables": "mappings with a name and a description"}
+_SECTIONS: Mapping[str | int, str] = {
+    "settings": "a mapping",
+    "variables": "mappings with a name and a description",
+    "retry": "a retry policy, or a list of them",
+}

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NewType, TypeAlias
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+
+from sleipnir.graph.duration import milliseconds
 
 NodeId = NewType("NodeId", str)
 
@@ -26,6 +28,27 @@ Whole: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=2**53 - 1)]
 Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 Flag: TypeAlias = Annotated[bool, Field(strict=True)]
+
+Duration: TypeAlias = Annotated[int, BeforeValidator(milliseconds)]
+"""Milliseconds, written as `500ms`, `8s`, `5m`, `2h` or a number of seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """Ours: one retry policy (spec/graph-package.md F37). Tries are counted apart from redeliveries after lost workers.
+
+    `max_attempts` counts the first try. The pause before try n+1 is initial_interval * backoff**(n-1), at most
+    max_interval; jitter adds up to as much again. `max_elapsed` counts from the visit's start. `on` lists what is
+    tried again: `any`, `transient`, `timeout`, a kind of failure (`exit`, `exception`, ...) or an exception's name.
+    """
+
+    max_attempts: Whole = 3
+    initial_interval: Duration = 500
+    backoff: Number = 2.0
+    max_interval: Duration = 8_000
+    jitter: Flag = True
+    max_elapsed: Duration | None = None
+    on: list[str] = field(default_factory=lambda: ["any"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +67,19 @@ class NodeBase:
     """Ours: the Celery queue for this node's visits; default by node type (messages.QUEUE_OF)."""
 
 
+Effect: TypeAlias = Literal["once"]
+"""Ours: `once` for work that must not be repeated blindly. A visit that was started and left no result is not run
+again by itself: a person is asked."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScriptNode(NodeBase):
     kind = "script"
     script: str
     fallback: str | None = None
     timeout: Whole = 30
+    retry: list[Retry] | None = None
+    effect: Effect | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +90,8 @@ class FunctionNode(NodeBase):
     call: str
     fallback: str | None = None
     timeout: Whole = 30
+    retry: list[Retry] | None = None
+    effect: Effect | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +109,7 @@ class LlmNode(NodeBase):
     max_iterations: Whole = 10
     output_schema: dict[str, Json] | None = None
     timeout: Whole | None = None
+    retry: list[Retry] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +145,8 @@ class ApprovalNode(NodeBase):
     options: list[str]
     routes: dict[str, str]
     on_other: str
+    timeout: Whole | None = None
+    on_timeout: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +156,8 @@ class InputNode(NodeBase):
     question: str
     default: str | None = None
     validation: str | None = None
+    timeout: Whole | None = None
+    on_timeout: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +182,14 @@ NODE_TYPES: Mapping[str, type[Node]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The `settings:` block (spec 2.4). `timeout` is for the whole run, None means unlimited."""
+    """The `settings:` block (spec 2.4). `timeout` is for the whole run, None means unlimited.
+
+    `interrupt_on_timeout` is ours: the timeout ends a run also while one of its nodes is running.
+    """
 
     max_loop_iterations: Whole = 100
     timeout: Whole | None = None
+    interrupt_on_timeout: Flag = False
     log_state_snapshots: Flag = True
     validate_before_run: Flag = True
     max_concurrency: Whole = 8
@@ -181,6 +222,14 @@ class Graph:
     variables: list[Variable] = field(default_factory=list)
     settings: Settings = field(default_factory=Settings)
     initial_state: dict[str, Json] = field(default_factory=dict)
+    retry: list[Retry] | None = None
+    """Ours: the retry policies of nodes that declare none."""
+
+    def retries_of(self, node: Node) -> list[Retry]:
+        """The policies that hold for a node, in the order they are asked; empty: a failure is final."""
+        if not isinstance(node, ScriptNode | FunctionNode | LlmNode):
+            return []
+        return (self.retry or []) if node.retry is None else node.retry
 
     @property
     def can_spawn_agents(self) -> bool:
@@ -188,7 +237,7 @@ class Graph:
         return any(isinstance(node, AgentNode) for node in self.nodes.values())
 
 
-EdgeKind: TypeAlias = Literal["next", "routes", "on_other", "fallback"]
+EdgeKind: TypeAlias = Literal["next", "routes", "on_other", "fallback", "on_timeout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +251,7 @@ class Edge:
 
 
 def edges_of(node: Node) -> list[Edge]:
-    """Declared edges in the order of the validator: next, routes, on_other, fallback (spec 2.12, check 2)."""
+    """Declared edges in the validator's order (spec 2.12, check 2): next, routes, on_other, fallback; then ours."""
     found: list[Edge] = []
     targets = [node.next] if isinstance(node.next, str) else node.next or []
     found += [Edge(node.id, target, "next") for target in targets]
@@ -211,4 +260,6 @@ def edges_of(node: Node) -> list[Edge]:
         found.append(Edge(node.id, node.on_other, "on_other"))
     if isinstance(node, ScriptNode | FunctionNode | LlmNode) and node.fallback is not None:
         found.append(Edge(node.id, node.fallback, "fallback"))
+    if isinstance(node, ApprovalNode | InputNode) and node.on_timeout is not None:
+        found.append(Edge(node.id, node.on_timeout, "on_timeout"))
     return found

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from sleipnir.graph.findings import Findings, KeyPath, suggestion
-from sleipnir.graph.model import NODE_TYPES, Graph, Json, Settings, Variable
+from sleipnir.graph.model import NODE_TYPES, Graph, Json, Retry, Settings, Variable
 from sleipnir.graph.source import Document
 
 T = TypeVar("T")
@@ -53,6 +53,8 @@ _MUST: Mapping[str, str] = {
     "dict_type": "must be a mapping",
     "greater_than_equal": "must not be negative",
     "less_than_equal": "must be at most 2**53 - 1",
+    "value_error": "must be a duration such as 500ms, 30s or 5m",
+    "literal_error": "must be `once` or absent",
 }
 
 
@@ -79,7 +81,7 @@ def _fields(model: type[Any]) -> dict[str, Holds]:
 
 
 FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
-    model: _fields(model) for model in (Graph, Settings, Variable, *NODE_TYPES.values())
+    model: _fields(model) for model in (Graph, Settings, Retry, Variable, *NODE_TYPES.values())
 }
 """The keys of every mapping that a graph.yaml may hold, and what kind of value each has."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -16,8 +17,17 @@ def dumps(value: Any) -> str:
 
 
 def record(value: Any) -> str:
-    """A stored dataclass: fields that are None are left out."""
-    return dumps({name: field for name, field in vars(value).items() if field is not None})
+    """A stored dataclass: fields at their default are left out, except the version."""
+    defaults = _DEFAULTS.get(type(value)) or _defaults_of(type(value))
+    fields = vars(value).items()
+    return dumps({name: field for name, field in fields if name == "v" or field != defaults[name]})
+
+
+def _defaults_of(kind: type[Any]) -> dict[str, Any]:
+    return _DEFAULTS.setdefault(kind, {field.name: field.default for field in dataclasses.fields(kind)})
+
+
+_DEFAULTS: dict[type[Any], dict[str, Any]] = {}
 
 
 def control(
@@ -44,16 +54,21 @@ def control(
         "event": event_id,
         "epoch": epoch,
         "version": run.version,
+        "unless_claimed": transition.unless_claimed,
+        "delivered": transition.delivered is not None,
         "close": [_closed(run.id, visit, visit.seq == transition.delivered) for visit in transition.close],
-        "open": [_opened(run.id, visit, gates.get(visit.seq), publish_ms) for visit in transition.open],
+        "open": [_opened(run.id, visit, gates.get(visit.seq)) for visit in transition.open],
         "steps": [
             {"step": w.step.step, "header": record(w.step), "delta": w.delta, "writes": len(w.values)}
             for w in transition.writes
         ],
-        "set": _fields(after, transition),
+        "set": _fields(run, after, transition),
+        "unset": ["paused"] if run.paused and not after.paused else [],
         "add": _usage(transition.usage),
         "timers": [{"name": f"{run.id}/{name}", "due_ms": due_ms} for name, due_ms in transition.timers.items()],
         "untimers": [f"{run.id}/{name}" for name in transition.untimers],
+        "wakes": [member(run.id, visit.seq, visit.attempt) for visit in transition.wakes],
+        "publish_ms": publish_ms,
         "output": transition.output is not None,
         "revives": transition.revives,
         "events": dumps([[notice.type, notice.data] for notice in transition.notices]) if transition.notices else "",
@@ -64,7 +79,7 @@ def control(
 
 
 def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:
-    closed: dict[str, Any] = {"seq": visit.seq}
+    closed: dict[str, Any] = {"seq": visit.seq, "attempt": visit.attempt}
     if not delivered:
         closed["member"] = member(run_id, visit.seq, visit.attempt)
     if visit.queue is None:
@@ -72,17 +87,21 @@ def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:
     return closed
 
 
-def _opened(run_id: str, visit: Visit, gate: Gate | None, publish_ms: int) -> dict[str, Any]:
+def _opened(run_id: str, visit: Visit, gate: Gate | None) -> dict[str, Any]:
     opened: dict[str, Any] = {"seq": visit.seq, "record": record(visit)}
-    if visit.queue is not None:
-        opened |= {"member": member(run_id, visit.seq, visit.attempt), "publish_ms": publish_ms}
+    if visit.state == "queued":
+        opened["member"] = member(run_id, visit.seq, visit.attempt)
     if gate is not None:
         opened |= {"gate": f"{run_id}/{visit.seq}", "question": record(gate), "opened_ms": gate.opened_ms}
     return opened
 
 
-def _fields(after: RunView, transition: Transition) -> list[str]:
+def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
     fields: dict[str, Any] = {"status": after.status, "seq": after.seq, "step": after.step}
+    if after.idle_ms != run.idle_ms:
+        fields["idle_ms"] = after.idle_ms
+    if after.paused and after.paused != run.paused:
+        fields["paused"] = record(after.paused)
     fields |= {f"n:{node}": count for node, count in transition.counts.items()}
     for node, timing in transition.timings.items():
         fields[f"t:{node}"] = f"{timing.visits} {timing.total_ms} {timing.max_ms}"

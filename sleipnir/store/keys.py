@@ -77,7 +77,8 @@ class PartitionKeys:
     @property
     def inbox(self) -> str:
         """STREAM everything that happened to runs and is not yet applied: t (submitted, result, answered, cancelled,
-        retried, lease_lost, timer), run, and by type seq, attempt, h, text, name. An entry's commit deletes it."""
+        retried, paused, resumed, lease_lost, timer), run, and by type seq, attempt, h, text, by, reason, worker, name.
+        An entry's commit deletes it."""
         return f"{self.tag}:inbox"
 
     @property
@@ -94,6 +95,11 @@ class PartitionKeys:
     def timers(self) -> str:
         """ZSET `run/name` by the time it is due."""
         return f"{self.tag}:timers"
+
+    @property
+    def paused(self) -> str:
+        """STRING JSON (runs.Pause) while the deployment is held: no visit is claimed. Gone once it is resumed."""
+        return f"{self.tag}:paused"
 
     @property
     def gates(self) -> str:
@@ -121,10 +127,10 @@ class RunKeys:
     """What belongs to one run."""
 
     run: str
-    """HASH spec (JSON: agent, bundle, variables, cwd, caller_dir, created_ms, v), status, version (commits so far), seq
-    (last visit), step (last journal step), started_ms, ended_ms, error, last_event, tokens_in, tokens_out, model_calls,
-    cost_usd, unpriced_calls, and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and longest ms).
-    Dies: run."""
+    """HASH spec (JSON: agent, bundle, variables, cwd, caller_dir, created_ms, v), status, version (commits so far),
+    seq (last visit), step (last journal step), started_ms, ended_ms, error, failed_at, last_event, paused (JSON,
+    runs.Pause, while held), idle_ms, tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls, and per node
+    `n:<node>` (entries) and `t:<node>` (visits ended, total and longest ms). Dies: run."""
 
     @property
     def state(self) -> str:
@@ -133,7 +139,7 @@ class RunKeys:
 
     @property
     def frontier(self) -> str:
-        """HASH seq -> JSON {seq, node, kind, attempt, queue, opened_ms, v}: live visits. Gone once a run is over."""
+        """HASH seq -> JSON (runs.Visit): live visits. Gone once a run is over."""
         return f"{self.run}:frontier"
 
     @property

@@ -18,7 +18,10 @@ from sleipnir.runs import (
     Event,
     LeaseLost,
     Notice,
+    Pause,
+    Paused,
     Resulted,
+    Resumed,
     Retried,
     RunSpec,
     RunView,
@@ -73,17 +76,26 @@ class Drop:
     notice: Notice | None = None
 
 
-APPLIED, STALE, NOT_OWNER, REFUSED = 1, 0, -1, -2
+APPLIED, STALE, NOT_OWNER, REFUSED, CLAIMED = 1, 0, -1, -2, 2
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A partition of ours: the epoch that fences our commits, and whether the deployment is paused."""
+
+    epoch: int
+    held: bool
 
 
 @dataclass(frozen=True)
 class Due:
-    """A queued visit to publish (again). `publish_ms` is when after that."""
+    """A queued visit to publish (again), unless its run is `held`."""
 
     call: VisitCall
     queue: str
     member: str
     opened_ms: int
+    held: bool = False
 
 
 class Partitions:
@@ -95,15 +107,19 @@ class Partitions:
 
     # Ownership
 
-    def own(self, partitions: Iterable[int], instance: str, ttl_ms: int) -> dict[int, int]:
-        """Take or keep partitions; partition -> epoch of those that are ours now; `ttl_ms` 0 gives them back."""
+    def own(self, partitions: Iterable[int], instance: str, ttl_ms: int) -> dict[int, Owned]:
+        """Take or keep partitions; those that are ours now. `ttl_ms` 0 gives them back."""
         wanted = list(partitions)
-        vectors = [
-            _OWN.vector({"owner": self._of(partition).owner}, {"instance": instance, "ttl_ms": ttl_ms})
-            for partition in wanted
-        ]
-        epochs = zip(wanted, map(_checked, run_batch(self._client, _OWN, vectors)), strict=True)
-        return {partition: int(epoch) for partition, epoch in epochs if epoch}
+        vectors = []
+        for partition in map(self._of, wanted):
+            keys = {"owner": partition.owner, "paused": partition.paused}
+            vectors.append(_OWN.vector(keys, {"instance": instance, "ttl_ms": ttl_ms}))
+        replies = map(_checked, run_batch(self._client, _OWN, vectors))
+        return {
+            partition: Owned(int(epoch), bool(held))
+            for partition, (epoch, held) in zip(wanted, replies, strict=True)
+            if epoch
+        }
 
     # Inbox
 
@@ -180,7 +196,8 @@ class Partitions:
     def commit(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> list[int]:
         """Apply transitions, one atomic script each, one round trip for all.
 
-        Per commit: APPLIED, STALE (the view was old), NOT_OWNER, or REFUSED (the script cannot apply it: a bug).
+        Per commit: APPLIED, STALE (the view was old), NOT_OWNER, CLAIMED (it was to apply only while no worker has the
+        visits), or REFUSED (the script cannot apply it: a bug).
         Raises redis-py's errors when the connection breaks or the server is full or failing over: then any of them may
         be applied.
         """
@@ -247,18 +264,18 @@ class Partitions:
             run_id, seq, _ = parse_member(name)
             run = self._keys.of_run(run_id)
             pipe.hget(run.frontier, str(seq))
-            pipe.hget(run.run, "spec")
+            pipe.hmget(run.run, "spec", "status")
         replies = pipe.execute()
         found: list[Due] = []
         gone: list[str] = []
-        for name, text, spec_text in zip(names, replies[::2], replies[1::2], strict=True):
+        for name, text, (spec_text, status) in zip(names, replies[::2], replies[1::2], strict=True):
             run_id, seq, attempt = parse_member(name)
             visit = Visit(**json.loads(text)) if text else None
-            if visit is None or visit.attempt != attempt or visit.queue is None or spec_text is None:
+            if visit is None or visit.attempt != attempt or visit.state != "queued" or spec_text is None:
                 gone.append(name)
                 continue
             call = call_of(run_id, RunSpec(**json.loads(spec_text)), visit)
-            found.append(Due(call, visit.queue, name, visit.opened_ms))
+            found.append(Due(call, str(visit.queue), name, visit.opened_ms, held=status == "paused"))
         if gone:
             self._client.zrem(part.outbox, *gone)
         return found
@@ -307,6 +324,8 @@ def view_of(run_id: str, record: Mapping[str, str], frontier: Mapping[str, str])
         step=int(record["step"]),
         started_ms=int(record.get("started_ms", 0)),
         failed_at=record.get("failed_at"),
+        paused=Pause(**json.loads(record["paused"])) if "paused" in record else None,
+        idle_ms=int(record.get("idle_ms", 0)),
         counts={name[2:]: int(count) for name, count in record.items() if name.startswith("n:")},
         timings={n[2:]: Timing(*map(int, text.split())) for n, text in record.items() if n.startswith("t:")},
         frontier={visit.seq: visit for visit in visits},
@@ -326,8 +345,13 @@ def _event(fields: Mapping[str, str]) -> Event:
             return Cancelled()
         case "retried":
             return Retried()
+        case "paused":
+            return Paused(fields["by"], fields["reason"] or None)
+        case "resumed":
+            return Resumed()
         case "lease_lost":
-            return LeaseLost(int(fields["seq"]), int(fields["attempt"]), fields["worker"])
+            handed_back = fields.get("reason") == "drain"
+            return LeaseLost(int(fields["seq"]), int(fields["attempt"]), fields["worker"], handed_back)
         case "timer":
             return TimerFired(fields["name"])
         case other:

@@ -7,18 +7,18 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from sleipnir.errors import GateError, RunNotFound, UsageError
-from sleipnir.messages import Usage
-from sleipnir.runs import Gate, RunSpec, Step, Visit
+from sleipnir.messages import FINAL, Usage
+from sleipnir.runs import Gate, Pause, RunSpec, Step, Visit
 from sleipnir.store.commit import dumps, record
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
-from sleipnir.store.scripts import Arg, Script
+from sleipnir.store.scripts import Arg, Script, run_batch
 from sleipnir.views import GateInfo, RunEvent, RunInfo, StepInfo, VisitInfo
 
 _ANSWER = Script("answer")
-_CANCEL = Script("cancel")
 _CREATE_RUN = Script("create_run")
-_RETRY = Script("retry")
+_RESUME_ALL = Script("resume_all")
+_TELL = Script("tell")
 
 _SUMMARY = ("spec", "status", "created_ms", "started_ms", "ended_ms", "error", "step")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
@@ -183,24 +183,61 @@ class Runs:
 
     def cancel(self, run_id: str) -> None:
         """Ask for a run's end. Raises RunNotFound, or UsageError when it is over."""
-        partition = self._keys.of_partition(self._keys.partition_of(run_id))
-        status = _CANCEL(
-            self._client, {"run": self._keys.of_run(run_id).run, "inbox": partition.inbox}, {"run_id": run_id}
-        )
-        if status is None:
-            raise RunNotFound(f"no run {run_id!r}")
-        if status in ("completed", "failed", "cancelled"):
-            raise UsageError(f"run {run_id!r} is already {status}; nothing to cancel")
+        self._tell_unfinished(run_id, "cancelled", "cancel")
+
+    def pause(self, run_id: str, by: str, reason: str | None = None) -> None:
+        """Ask for a run to be held. Raises RunNotFound, or UsageError when it is over."""
+        self._tell_unfinished(run_id, "paused", "pause", "by", by, "reason", reason or "")
+
+    def resume(self, run_id: str) -> None:
+        """Ask for a held run to go on; one that is not held is left alone. Raises RunNotFound, or UsageError when it is
+        over."""
+        self._tell_unfinished(run_id, "resumed", "resume")
 
     def retry(self, run_id: str) -> None:
         """Ask for a failed run to go on from where it failed. Raises RunNotFound, UsageError when it did not fail."""
-        partition = self._keys.of_partition(self._keys.partition_of(run_id))
-        keys = {"run": self._keys.of_run(run_id).run, "inbox": partition.inbox}
-        status = _RETRY(self._client, keys, {"run_id": run_id})
-        if status is None:
-            raise RunNotFound(f"no run {run_id!r}")
+        status = self._tell(run_id, "retried")
         if status != "failed":
             raise UsageError(f"run {run_id!r} is {status}; only a failed run can be retried")
+
+    def _tell_unfinished(self, run_id: str, type_: str, verb: str, *fields: str) -> None:
+        status = self._tell(run_id, type_, *fields)
+        if status in FINAL:
+            raise UsageError(f"run {run_id!r} is already {status}; nothing to {verb}")
+
+    def _tell(self, run_id: str, type_: str, *fields: str) -> str:
+        partition = self._keys.of_partition(self._keys.partition_of(run_id))
+        keys = {"run": self._keys.of_run(run_id).run, "inbox": partition.inbox}
+        status = _TELL(self._client, keys, {"run_id": run_id, "type": type_}, fields)
+        if status is None:
+            raise RunNotFound(f"no run {run_id!r}")
+        return str(status)
+
+    def pause_all(self, pause: Pause) -> None:
+        """Hold the deployment: no visit is claimed until `resume_all`. A pause that is in place is kept as it is."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.set(self._keys.of_partition(partition).paused, record(pause), nx=True)
+        pipe.execute()
+
+    def resume_all(self) -> bool:
+        """Let a held deployment go on; what is queued is published at once. False: it was not held."""
+        vectors = []
+        was_held = self.held() is not None
+        for partition in map(self._keys.of_partition, range(self._keys.partitions)):
+            vectors.append(_RESUME_ALL.vector({"paused": partition.paused, "outbox": partition.outbox}, {}))
+        for reply in run_batch(self._client, _RESUME_ALL, vectors):
+            if isinstance(reply, Exception):
+                raise reply
+        return was_held
+
+    def held(self) -> Pause | None:
+        """Who holds the deployment, if anybody does."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.get(self._keys.of_partition(partition).paused)
+        found = [Pause(**json.loads(text)) for text in pipe.execute() if text]
+        return min(found, key=lambda pause: pause.at_ms, default=None)
 
 
 def _info(

@@ -68,6 +68,7 @@ class Visits:
             "events": run.events,
             "leases": partition.leases,
             "outbox": partition.outbox,
+            "paused": partition.paused,
         }
         args: dict[str, Arg] = {
             "member": member(call.run, call.seq, call.attempt),

@@ -23,7 +23,7 @@ from sleipnir.runs import (
     Visit,
     Write,
 )
-from sleipnir.store.partitions import APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry
+from sleipnir.store.partitions import APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry, Owned
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
 
@@ -37,7 +37,7 @@ class Bench:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.partition = store.keys.partition_of(RUN)
-        self.epochs = store.partitions.own([self.partition], "me", 60_000)
+        self.epochs = {self.partition: store.partitions.own([self.partition], "me", 60_000)[self.partition].epoch}
 
     def create(self, **state: Any) -> None:
         assert self.store.runs.create(RUN, RunSpec("agent", "digest"), {"initial_prompt": "hi", **state}, 1)
@@ -119,7 +119,7 @@ def test_a_scheduler_that_lost_its_partition_commits_nothing(bench: Bench) -> No
     bench.create()
     entry = bench.entries()[0]
     bench.store.partitions.own([bench.partition], "me", 0)
-    assert bench.store.partitions.own([bench.partition], "other", 60_000) == {bench.partition: 2}
+    assert bench.store.partitions.own([bench.partition], "other", 60_000) == {bench.partition: Owned(2, held=False)}
     assert bench.commit(entry, Transition()) == -1
     assert bench.store.partitions.own([bench.partition], "me", 60_000) == {}
     assert bench.store.partitions.load([RUN])[RUN].version == 0

@@ -61,10 +61,10 @@ def test_only_commands_of_redis_6_2_are_used(name: str) -> None:
 
 
 def test_a_wrong_name_is_a_type_error_before_anything_is_sent() -> None:
-    script = Script("cancel")
+    script = Script("fire_timers")
     with pytest.raises(TypeError, match="takes keys"):
-        script.vector({"run": "r"}, {"run_id": "x"})
+        script.vector({"timers": "t"}, {"limit": 1})
     with pytest.raises(TypeError, match="takes keys"):
-        script.vector({"run": "r", "inbox": "i"}, {"run": "x"})
+        script.vector({"timers": "t", "inbox": "i"}, {"most": 1})
     with pytest.raises(TypeError, match="takes keys"):
-        script.vector({"run": "r", "inbox": "i"}, {"run_id": "x"}, ["more"])
+        script.vector({"timers": "t", "inbox": "i"}, {"limit": 1}, ["more"])

@@ -26,8 +26,10 @@ from sleipnir.graph.model import (
     ScriptNode,
 )
 from sleipnir.graph.template import TemplateError, apply_updates, keys_read, render, render_lenient, updates_read
-from sleipnir.messages import QUEUE_OF
+from sleipnir.messages import QUEUE_OF, ResultHeader
 from sleipnir.runs import (
+    FAIL,
+    RUN_AGAIN,
     RUN_DEADLINE,
     Answered,
     Cancelled,
@@ -35,14 +37,18 @@ from sleipnir.runs import (
     Gate,
     LeaseLost,
     Notice,
+    Paused,
     Resulted,
+    Resumed,
     Retried,
     RunView,
     Submitted,
     TimerFired,
     Transition,
     Visit,
+    read_effect_answer,
 )
+from sleipnir_scheduler.planner import retries
 from sleipnir_scheduler.planner.draft import Draft
 
 
@@ -139,6 +145,10 @@ class _Planner:
                 return self._cancel()
             case Retried():
                 return self._retry()
+            case Paused():
+                return self._pause(event)
+            case Resumed():
+                return self._resume()
             case TimerFired():
                 return self._timer(event)
             case _:
@@ -159,7 +169,7 @@ class _Planner:
     # Events
 
     def _start(self) -> Transition | Ignore:
-        if self.run.status != "submitted":
+        if self.run.seq:
             return Ignore("already started")
         deadline_ms = self.graph.settings.timeout and self.now_ms + self.graph.settings.timeout * 1000
         self.draft.start(self.graph.name, self.graph.start, deadline_ms)
@@ -171,18 +181,34 @@ class _Planner:
         if visit is None or visit.attempt != event.attempt:
             return Ignore("the visit is over, or another attempt owns it", _late(event))
         header = event.header
-        target = self._route(visit, header.ok, header.next, header.error)
-        self.draft.finish(visit, header, target)
+        notes = header.notes
+        if not header.ok:
+            verdict = self._retry_or_not(visit, header)
+            if isinstance(verdict, retries.Again):
+                self.draft.try_again(visit, header, verdict.at_ms, verdict.most)
+                return self.draft.transition()
+            notes = (*notes, verdict.why) if verdict.why else notes
+        target = self._route(visit, header.ok, header.next)
+        self.draft.finish(visit, header, target, notes)
         if target is None:
             raise _RunFailed(header.error or _no_route(visit), visit.node)
         self._enter(target)
         return self.draft.transition()
+
+    def _retry_or_not(self, visit: Visit, failure: ResultHeader) -> retries.Again | retries.GiveUp:
+        node = self.graph.nodes[visit.node]
+        policies = self.graph.retries_of(node)
+        return retries.decide(
+            policies, visit, failure, run=self.run.id, now_ms=self.now_ms, deadline_ms=self._deadline_ms()
+        )
 
     def _answer(self, event: Answered) -> Transition | Ignore:
         visit = self.run.frontier.get(event.seq)
         if visit is None or visit.queue is not None:
             return Ignore("the question is closed")
         node = self.graph.nodes[visit.node]
+        if isinstance(node, ScriptNode | FunctionNode):
+            return self._effect_answered(visit, node, event.text)
         value: str
         target: str | None
         if isinstance(node, ApprovalNode):
@@ -213,19 +239,65 @@ class _Planner:
 
     def _lease_lost(self, event: LeaseLost) -> Transition | Ignore:
         visit = self.run.frontier.get(event.seq)
-        if visit is None or visit.attempt != event.attempt:
+        if visit is None or visit.attempt != event.attempt or visit.queue is None:
             return Ignore("the visit is over, or another attempt owns it")
-        self.draft.notice("worker_lost", seq=visit.seq, node=visit.node, attempt=visit.attempt, worker=event.worker)
-        if visit.attempt <= self.max_redeliveries:
-            self.draft.redeliver(visit)
-            return self.draft.transition()
-        return self._give_up(visit, event.worker)
-
-    def _give_up(self, visit: Visit, worker: str) -> Transition:
-        """Too many workers died on this visit: it fails, as if its node had (WorkerLost)."""
+        what = "visit_handed_back" if event.handed_back else "worker_lost"
+        self.draft.notice(what, seq=visit.seq, node=visit.node, attempt=visit.attempt, worker=event.worker)
+        if self._deadline_passed():
+            raise _RunFailed(self._timed_out(visit.node), entering=visit.node)
         node = self.graph.nodes[visit.node]
-        error = f"WorkerLost: {visit.attempt} workers died while running this visit, last {worker}"
-        target = self._route(visit, ok=False, chosen=None, error=error)
+        if isinstance(node, ScriptNode | FunctionNode) and node.effect == "once":
+            self._ask_about_effect(visit, event)
+        elif event.handed_back or visit.losses < self.max_redeliveries:
+            self.draft.redeliver(visit, losses=0 if event.handed_back else 1)
+        else:
+            error = f"WorkerLost: {visit.losses + 1} workers died while running this visit, last {event.worker}"
+            return self._give_up(visit, error)
+        return self.draft.transition()
+
+    def _ask_about_effect(self, visit: Visit, event: LeaseLost) -> None:
+        """Nobody knows whether the work was done, and it must not be done twice: a person decides."""
+        how = "stopped" if event.handed_back else "died"
+        question = (
+            f"{event.worker} {how} while it ran node '{visit.node}', whose effect must happen once, and left nothing. "
+            f"Find out whether it happened. Then answer '{RUN_AGAIN}', '{FAIL}', or with the result that it would "
+            "have printed, as a JSON object ({} for none), to go on as if it had ended well."
+        )
+        gate = Gate(visit.seq, visit.node, "effect", question, (RUN_AGAIN, FAIL), None, self.now_ms)
+        self.draft.ask_instead(visit, gate)
+
+    def _effect_answered(self, visit: Visit, node: ScriptNode | FunctionNode, text: str) -> Transition:
+        self.draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=text)
+        try:
+            verdict = read_effect_answer(text)
+        except ValueError as error:
+            question = f"{error}. What became of node '{visit.node}'?"
+            gate = Gate(visit.seq, visit.node, "effect", question, (RUN_AGAIN, FAIL), None, self.now_ms)
+            self.draft.ask_instead(visit, gate)
+            return self.draft.transition()
+        if verdict == RUN_AGAIN:
+            self.draft.redeliver(visit, queue=_queue_of(node))
+            return self.draft.transition()
+        if verdict == FAIL:
+            return self._give_up(visit, "WorkerLost: its worker died, and it was decided not to run it again")
+        return self._settle(visit, node, verdict)
+
+    def _settle(self, visit: Visit, node: ScriptNode | FunctionNode, output: Mapping[str, Json]) -> Transition:
+        """End a visit with the output that a person has given for it."""
+        merged = {key: value for key, value in output.items() if key != "_next"}
+        chosen = output.get("_next")
+        target = self._route(visit, ok=True, chosen=chosen if isinstance(chosen, str) else None)
+        state = {**self._state(updates_read(node) - merged.keys()), **merged}
+        self.draft.close(visit, target, {**merged, **apply_updates(node.state_updates, state)})
+        if target is None:
+            raise _RunFailed(_no_route(visit), visit.node)
+        self._enter(target)
+        return self.draft.transition()
+
+    def _give_up(self, visit: Visit, error: str) -> Transition:
+        """A visit without a result fails, as if its node had."""
+        node = self.graph.nodes[visit.node]
+        target = self._route(visit, ok=False, chosen=None)
         if isinstance(node, LlmNode):
             state = self._state(updates_read(node))
             writes: dict[str, Json] = dict(
@@ -237,6 +309,20 @@ class _Planner:
         if target is None:
             raise _RunFailed(error, visit.node)
         self._enter(target)
+        return self.draft.transition()
+
+    def _pause(self, event: Paused) -> Transition | Ignore:
+        if self.run.paused is not None:
+            return Ignore("the run is paused already")
+        self.draft.pause(event.by, event.reason)
+        return self.draft.transition()
+
+    def _resume(self) -> Transition | Ignore:
+        if self.run.paused is None:
+            return Ignore("the run is not paused")
+        self.draft.resume()
+        if (deadline_ms := self._deadline_ms()) is not None and self.run.seq:
+            self.draft.arm_deadline(deadline_ms)
         return self.draft.transition()
 
     def _cancel(self) -> Transition:
@@ -254,15 +340,48 @@ class _Planner:
         return self.draft.transition()
 
     def _timer(self, event: TimerFired) -> Transition | Ignore:
-        """The run's deadline. A visit that a worker may run is allowed to finish; _enter looks again (spec 2.4)."""
+        if event.name == RUN_DEADLINE:
+            return self._deadline()
+        visit = next((visit for visit in self.run.frontier.values() if visit.timer == event.name), None)
+        if visit is None or visit.wake_ms is None:
+            return Ignore("the visit is over, or another attempt of it is on its way")
+        if visit.queue is not None:
+            self.draft.wake(visit)
+            return self.draft.transition()
+        return self._unanswered(visit)
+
+    def _deadline(self) -> Transition | Ignore:
+        """The run's deadline. A visit that a worker has may finish, and _enter looks again then (spec 2.4), unless the
+        graph says `interrupt_on_timeout`."""
+        if self.run.paused is not None:
+            return Ignore("the run is paused, and its deadline with it")
         live = sorted(self.run.frontier.values(), key=lambda visit: visit.seq)
-        if event.name != RUN_DEADLINE or any(visit.queue for visit in live):
-            return Ignore("visits are running; the deadline is checked when they end")
+        if not self.graph.settings.interrupt_on_timeout:
+            self.draft.unless_claimed()
         raise _RunFailed(self._timed_out(live[0].node if live else self.graph.start))
+
+    def _unanswered(self, visit: Visit) -> Transition:
+        """Nobody has answered in time: `on_timeout`, else an input's default, else the run fails."""
+        node = self.graph.nodes[visit.node]
+        assert isinstance(node, ApprovalNode | InputNode)
+        self.draft.notice("gate_expired", seq=visit.seq, node=visit.node)
+        error, target = None, node.on_timeout
+        writes: dict[str, Json] = {}
+        if target is None and isinstance(node, InputNode) and node.default is not None:
+            value, target = self._input_value(node, ""), _single(node.next)
+            state = self._state(updates_read(node))
+            writes |= apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
+        elif target is None:
+            error = f"{node.kind} node '{node.id}' was not answered within {node.timeout}s"
+        self.draft.close(visit, target, writes, error=error)
+        if target is None:
+            raise _RunFailed(error or "Input node has no `next` set", visit.node)
+        self._enter(target)
+        return self.draft.transition()
 
     # Moving on
 
-    def _route(self, visit: Visit, ok: bool, chosen: str | None, error: str | None) -> str | None:
+    def _route(self, visit: Visit, ok: bool, chosen: str | None) -> str | None:
         """Where a visit's outcome leads: `_next`, else `next`; on failure `fallback`, else `next` (spec 2.8)."""
         node = self.graph.nodes[visit.node]
         if ok:
@@ -285,7 +404,7 @@ class _Planner:
             raise _RunFailed(f"Node '{target}' not found in graph '{self.graph.name}'", entering=target)
         match node:
             case ScriptNode() | FunctionNode() | LlmNode():
-                self.draft.dispatch(node, node.queue or QUEUE_OF[node.kind])
+                self.draft.dispatch(node, _queue_of(node))
             case ApprovalNode() | InputNode():
                 self._ask(node)
             case EndNode():
@@ -309,7 +428,8 @@ class _Planner:
         if default is not None:
             question = f"{question} [default: {default}]"
         options = tuple(node.options) if isinstance(node, ApprovalNode) else ()
-        self.draft.ask(node, Gate(0, node.id, node.kind, question, options, default, self.now_ms))
+        expires_ms = self.now_ms + node.timeout * 1000 if node.timeout is not None else None
+        self.draft.ask(node, Gate(0, node.id, node.kind, question, options, default, self.now_ms), expires_ms)
 
     def _finish(self, node: EndNode) -> None:
         state = self._state(updates_read(node) | (keys_read(node.output) - set(node.state_updates or {})))
@@ -326,9 +446,17 @@ class _Planner:
         values = self.known.values or {}
         return {key: written[key] if key in written else values[key] for key in keys if key in written or key in values}
 
+    def _deadline_ms(self) -> int | None:
+        """When the run's time is up; a pause stops the clock."""
+        timeout, paused = self.graph.settings.timeout, self.draft.paused
+        if timeout is None:
+            return None
+        idle_ms = self.draft.idle_ms + (self.now_ms - paused.at_ms if paused else 0)
+        return self.draft.started_ms + timeout * 1000 + idle_ms
+
     def _deadline_passed(self) -> bool:
-        timeout = self.graph.settings.timeout
-        return timeout is not None and self.now_ms - self.draft.started_ms > timeout * 1000
+        deadline_ms = self._deadline_ms()
+        return deadline_ms is not None and self.now_ms > deadline_ms
 
     def _timed_out(self, node: str) -> str:
         return f"Graph '{self.graph.name}' timed out after {self.graph.settings.timeout}s at '{node}'"
@@ -339,6 +467,10 @@ def _single(target: str | list[str] | None) -> str | None:
     if isinstance(target, list):
         return target[0] if target else None
     return target
+
+
+def _queue_of(node: ScriptNode | FunctionNode | LlmNode) -> str:
+    return node.queue or QUEUE_OF[node.kind]
 
 
 def _no_route(visit: Visit) -> str:

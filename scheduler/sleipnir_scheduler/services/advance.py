@@ -16,7 +16,7 @@ import structlog
 from sleipnir.errors import BundleError, GraphError, StoreUnavailable
 from sleipnir.messages import VisitCall
 from sleipnir.runs import RunView, Transition, Unreadable
-from sleipnir.store.partitions import APPLIED, NOT_OWNER, REFUSED, Commit, Drop, Entry, Partitions, call_of
+from sleipnir.store.partitions import APPLIED, CLAIMED, NOT_OWNER, REFUSED, Commit, Drop, Entry, Partitions, call_of
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.narration import log_transition
@@ -73,10 +73,6 @@ class Advance:
         self._load_views({entry.run for entry in entries})
         commits, drops = self._plan_all(entries)
         done = 0
-        for drop, outcome in zip(drops, self._store.discard(drops, epochs), strict=True):
-            done += outcome == APPLIED
-            if outcome != APPLIED:
-                self._mistaken(drop.entry, by_run, outcome)
         published: list[tuple[VisitCall, str]] = []
         for commit, outcome in zip(commits, self._store.commit(commits, epochs), strict=True):
             if outcome == REFUSED:
@@ -84,9 +80,15 @@ class Advance:
             if outcome == APPLIED:
                 done += 1
                 published += self._applied(commit)
+            elif outcome == CLAIMED:
+                drops.append(Drop(commit.entry, commit.run))
             else:
                 self._mistaken(commit.entry, by_run, outcome)
         self._dispatcher.publish(published)
+        for drop, outcome in zip(drops, self._store.discard(drops, epochs), strict=True):
+            done += outcome == APPLIED
+            if outcome != APPLIED:
+                self._mistaken(drop.entry, by_run, outcome)
         return done
 
     def _mistaken(self, entry: Entry, by_run: dict[str, list[Entry]], outcome: int) -> None:
@@ -111,8 +113,9 @@ class Advance:
             self._views.pop(run.id, None)
         else:
             self._views[run.id] = after
-        for visit in transition.dispatches:
-            yield call_of(run.id, run.spec, visit), str(visit.queue)
+        if commit.entry.partition not in self._ownership.held:
+            for visit in transition.dispatches:
+                yield call_of(run.id, run.spec, visit), str(visit.queue)
 
     def _load_views(self, run_ids: set[str]) -> None:
         missing = [run_id for run_id in run_ids if run_id not in self._views]

@@ -4,7 +4,8 @@ Every queued visit is in its partition's outbox with the time of its next public
 after the commit; this service finds what that missed (a death in between, a message that Celery lost, no worker up)
 and publishes again, waiting about twice as long each time: a long queue is no reason to make it longer. A visit whose
 queue is empty is not waiting in line, though; its message is gone, and it is published at the second look. A claim
-takes the visit out of the outbox. Publishing one too often costs a refused claim.
+takes the visit out of the outbox. Publishing one too often costs a refused claim. Visits of a run that is paused keep
+their place and are not published; those of a paused deployment are not even looked at.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class Outbox:
                 dues = [
                     due
                     for due in self._store.unclaimed(partition, LOST_AT_ONCE)
-                    if self._is_lost(due, lost_from, now_ms)
+                    if not due.held and self._is_lost(due, lost_from, now_ms)
                 ]
             if dues:
                 self._queues |= {due.queue for due in dues}
-                count += self._dispatcher.publish((due.call, due.queue) for due in dues)
+                count += self._dispatcher.publish((due.call, due.queue) for due in dues if not due.held)
                 self._store.published(partition, dues, now_ms, MOST_MS)
         return count
 

@@ -22,6 +22,7 @@ class Ownership:
     def __init__(self, store: Partitions, *, partitions: int, instance: str, ttl_ms: int) -> None:
         self._store, self._all, self.instance, self._ttl_ms = store, range(partitions), instance, ttl_ms
         self._epochs: dict[int, int] = {}
+        self._held: frozenset[int] = frozenset()
         self._lock = threading.Lock()
         self._log = structlog.get_logger().bind(service="ownership", instance=instance)
 
@@ -31,9 +32,17 @@ class Ownership:
         with self._lock:
             return dict(self._epochs)
 
+    @property
+    def held(self) -> frozenset[int]:
+        """Partitions in which nothing may start, as of the last renewal: the deployment is paused. A saving, no fence:
+        what is published all the same is refused by claim.lua."""
+        return self._held
+
     def run_once(self) -> int:
         """Renew what is ours and take what is free. Returns how many partitions are ours."""
-        epochs = self._store.own(self._all, self.instance, self._ttl_ms)
+        owned = self._store.own(self._all, self.instance, self._ttl_ms)
+        epochs = {partition: found.epoch for partition, found in owned.items()}
+        self._held = frozenset(partition for partition, found in owned.items() if found.held)
         with self._lock:
             gained, lost = epochs.keys() - self._epochs.keys(), self._epochs.keys() - epochs.keys()
             self._epochs = epochs

@@ -23,6 +23,7 @@
 --
 -- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
 --          0  the run is not at control.version: someone else moved it; plan again
+--          2  control.unless_claimed, and a worker has one of the visits to close; nothing changed
 --         -1  control.epoch does not own this partition any more
 --         error  a step writes more than about 3,500 state keys; nothing changed
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
@@ -33,6 +34,14 @@ if tonumber(redis.call('HGET', owner, 'epoch')) ~= control.epoch then return -1 
 local at = redis.call('HMGET', run, 'version', 'last_event')
 if tonumber(at[1]) ~= control.version then
   return at[2] == control.event and 1 or 0
+end
+
+if control.unless_claimed then
+  for _, visit in ipairs(control.close) do
+    local text = redis.call('HGET', claims, visit.seq)
+    local claim = text and cjson.decode(text)
+    if claim and claim.attempt == visit.attempt and not claim.lost then return 2 end
+  end
 end
 
 -- Redis rolls no script back, so what could fail later is checked before the first write: a Lua stack holds 8,000 values.
@@ -59,12 +68,14 @@ for _, visit in ipairs(control.close) do
 end
 for _, visit in ipairs(control.open) do
   redis.call('HSET', frontier, visit.seq, visit.record)
-  if visit.member then redis.call('ZADD', outbox, visit.publish_ms, visit.member) end
+  if visit.member then redis.call('ZADD', outbox, control.publish_ms, visit.member) end
   if visit.gate then
     redis.call('HSET', gates, visit.seq, visit.question)
     redis.call('ZADD', open_gates, visit.opened_ms, visit.gate)
   end
 end
+
+for _, name in ipairs(control.wakes) do redis.call('ZADD', outbox, 'XX', control.publish_ms, name) end
 
 -- state and journal
 local next_value = 2
@@ -76,7 +87,6 @@ for _, step in ipairs(control.steps) do
       entry[#entry + 1] = '=' .. delivered[i]
       entry[#entry + 1] = delivered[i + 1]
     end
-    redis.call('DEL', delta)
   end
   for _ = 1, step.writes do
     local key, value = ARGV[next_value], ARGV[next_value + 1]
@@ -88,6 +98,8 @@ for _, step in ipairs(control.steps) do
   redis.call('XADD', journal, step.step .. '-1', unpack(entry))
 end
 
+if control.delivered then redis.call('DEL', delta) end
+
 -- the run itself
 if control.revives then
   for _, key in ipairs({run, state, journal, events, output}) do redis.call('PERSIST', key) end
@@ -96,8 +108,9 @@ if control.revives then
 end
 redis.call('HSET', run, 'version', control.version + 1, 'last_event', control.event, unpack(control.set))
 for _, add in ipairs(control.add) do redis.call('HINCRBYFLOAT', run, add.field, add.by) end
-for _, timer in ipairs(control.timers) do redis.call('ZADD', timers, timer.due_ms, timer.name) end
+if control.unset[1] then redis.call('HDEL', run, unpack(control.unset)) end
 for _, name in ipairs(control.untimers) do redis.call('ZREM', timers, name) end
+for _, timer in ipairs(control.timers) do redis.call('ZADD', timers, timer.due_ms, timer.name) end
 if control.output then redis.call('SET', output, ARGV[next_value]) end
 if control.events ~= '' then redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e', control.events) end
 redis.call('XDEL', inbox, control.event)

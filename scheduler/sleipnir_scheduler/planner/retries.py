@@ -1,0 +1,72 @@
+"""Whether and when a failed visit is tried again (spec/graph-package.md F37).
+
+Policies are asked in order; the first one whose `on` matches the failure decides. An empty `on` never matches. The
+pause before try n+1 is `initial_interval * backoff ** (n - 1)`, at most `max_interval`, plus up to as much again of
+jitter. The jitter is drawn from the visit's name: planning twice must give the same answer.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sleipnir.graph.model import Retry
+from sleipnir.messages import ResultHeader
+from sleipnir.runs import Visit
+
+
+@dataclass(frozen=True)
+class Again:
+    """Try again at `at_ms`."""
+
+    at_ms: int
+    most: int
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The failure is final; `why` says which limit a policy has reached, None when no policy is about it."""
+
+    why: str | None = None
+
+
+def decide(
+    policies: Sequence[Retry], visit: Visit, failure: ResultHeader, *, run: str, now_ms: int, deadline_ms: int | None
+) -> Again | GiveUp:
+    """What becomes of `visit` after `failure`. `deadline_ms` is the run's: no try is put off beyond it."""
+    policy = next((policy for policy in policies if any(_matches(name, failure) for name in policy.on)), None)
+    if policy is None or policy.max_attempts <= 1:
+        return GiveUp()
+    tries = visit.failures + 1
+    if tries >= policy.max_attempts:
+        return GiveUp(f"execution failed after {tries} attempts")
+    at_ms = now_ms + _pause_ms(policy, tries, f"{run}/{visit.seq}/{tries}")
+    if policy.max_elapsed is not None and at_ms - visit.opened_ms > policy.max_elapsed:
+        return GiveUp(f"retry budget of {policy.max_elapsed / 1000:g}s exhausted after {tries} attempts")
+    if deadline_ms is not None and at_ms > deadline_ms:
+        return GiveUp(f"the run's deadline comes before attempt {tries + 1}")
+    return Again(at_ms, policy.max_attempts)
+
+
+def _matches(name: str, failure: ResultHeader) -> bool:
+    match name:
+        case "any":
+            return True
+        case "transient":
+            return failure.transient or failure.error_kind == "timeout"
+        case _:
+            raised = failure.error_type or ""
+            return name in (failure.error_kind, raised, raised.rpartition(":")[2])
+
+
+def _pause_ms(policy: Retry, tries: int, name: str) -> int:
+    most_ms = policy.max_interval or policy.initial_interval
+    factor = policy.backoff if policy.backoff > 0 else 1.0
+    try:
+        pause_ms = min(policy.initial_interval * factor ** (tries - 1), most_ms)
+    except OverflowError:
+        pause_ms = most_ms
+    if policy.jitter:
+        pause_ms *= 1 + zlib.crc32(name.encode()) / 2**32
+    return int(min(pause_ms, most_ms))

@@ -1,0 +1,22 @@
+"""Durations as people write them: `500ms`, `1.5s`, `30s`, `5m`, `2h`, or a bare number of seconds."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
+MOST_MS = 2**53 - 1
+
+
+def milliseconds(value: object) -> int:
+    """Whole milliseconds. Raises ValueError for anything that is not a duration, below 0 or beyond 285,000 years."""
+    if isinstance(value, bool):
+        raise ValueError("a flag is no duration")
+    written = _WRITTEN.fullmatch(value.strip() if isinstance(value, str) else repr(value))
+    if written is None:
+        raise ValueError(f"{value!r} is no duration")
+    found = round(float(written[1]) * _UNITS_MS[written[2] or "s"])
+    if found > MOST_MS:
+        raise ValueError(f"{value!r} is too long")
+    return found

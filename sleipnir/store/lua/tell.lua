@@ -1,0 +1,19 @@
+-- tell: pass a person's wish about a run on to the scheduler, if the run is in a state for it.
+--
+-- KEYS[1] run     HASH    slp:{p07}:run:<run>
+-- KEYS[2] inbox   STREAM  slp:{p07}:inbox
+-- ARGV[1] run_id  str
+-- ARGV[2] type    str     cancelled, paused, resumed or retried
+-- ARGV[3...] fields  name, text, ... of the inbox entry
+--
+-- Returns the status of the run before; False (nil) when there is no such run. `retried` is for a failed run, all else
+-- for one that has not ended; otherwise nothing changes. A run that is not paused may be resumed: the entry that pauses
+-- it may be ahead in the inbox. Calling twice is safe: the planner ignores what is done already.
+local run, inbox, run_id, type = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+
+local status = redis.call('HGET', run, 'status')
+local ended = status == 'completed' or status == 'failed' or status == 'cancelled'
+local fits = status and not ended
+if type == 'retried' then fits = status == 'failed' end
+if fits then redis.call('XADD', inbox, '*', 't', type, 'run', run_id, unpack(ARGV, 3)) end
+return status
