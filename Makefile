@@ -23,7 +23,7 @@ help: ## Show this list
 	@echo "make test         run all tests (ARGS='-k name' selects)"
 	@echo "make check        formatting, lint, types, import rules"
 	@echo "make conformance  run the tests of the conformance checklist and print it as a table"
-	@echo "make bench        measure speed"
+	@echo "make bench        measure speed and costs, beside Celery, LangGraph and DBOS (ARGS=--quick for a look)"
 	@echo "make chaos        run random graphs while everything is being killed (ARGS='--runs 2000 --seed 7')"
 	@echo "make lock         write requirements.lock anew from pyproject.toml"
 	@echo "make clean        delete .venv, .build and caches"
@@ -72,7 +72,7 @@ conformance: $(READY)
 	@$(BIN)/python -m pytest -n 2 -q -p tests.conformance_report -m conformance $(ARGS)
 
 bench: $(READY)
-	@$(BIN)/python ops/bench/visits.py $(ARGS)
+	@$(BIN)/python ops/bench/run.py $(ARGS)
 
 chaos: $(READY)
 	@$(BIN)/python ops/chaos/run.py $(ARGS)

@@ -1,0 +1,175 @@
+"""The figures of the bench: their names, units and targets, how a value is judged, and the table. Pure.
+
+A subject (engine.py, peers.py, costs.py, ...) returns values by the names below. A figure that a subject could not
+measure has no value but a reason.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+Values = dict[str, float]
+
+
+class NotMeasured(Exception):
+    """What is measured is not on this machine, and need not be. The text is the reason that the table gives."""
+
+
+class BenchFailed(Exception):
+    """Something that should run did not. The bench goes on with the rest and exits with 1."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table. With neither bound it is information. `digits` after the decimal point."""
+
+    name: str
+    what: str
+    unit: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    digits: int = 0
+
+    @property
+    def target(self) -> str:
+        if self.at_least is not None:
+            return f">= {self.at_least:g}"
+        return "" if self.at_most is None else f"<= {self.at_most:g}"
+
+    def verdict(self, value: float) -> str:
+        """What is judged is the value itself, not as the table rounds it."""
+        if self.at_least is None and self.at_most is None:
+            return ""
+        too_low = self.at_least is not None and value < self.at_least
+        too_high = self.at_most is not None and value > self.at_most
+        return "MISSED" if too_low or too_high else "reached"
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    figures: tuple[Figure, ...]
+
+
+def _ratio(name: str, what: str, at_least: float | None = None) -> Figure:
+    return Figure(name, f"  engine / {what}", "x", at_least=at_least, digits=2)
+
+
+SECTIONS: tuple[Section, ...] = (
+    Section(
+        "Throughput",
+        (
+            Figure("visits_per_s", "engine: visits", "/s"),
+            Figure("visits_per_s_fsync_always", "engine, appendfsync always", "/s"),
+            Figure("celery_tasks_per_s", "Celery: bare tasks", "/s"),
+            _ratio("ratio_celery_tasks", "Celery tasks", 2.5),
+            Figure("celery_chain_per_s", "Celery: steps of chains", "/s"),
+            _ratio("ratio_celery_chain", "Celery chain", 3.5),
+            Figure("langgraph_postgres_per_s", "LangGraph, PostgreSQL: nodes", "/s"),
+            _ratio("ratio_langgraph_postgres", "LangGraph, PostgreSQL", 4),
+            Figure("langgraph_sqlite_per_s", "LangGraph, SQLite: nodes", "/s"),
+            _ratio("ratio_langgraph_sqlite", "LangGraph, SQLite"),
+            Figure("dbos_postgres_per_s", "DBOS, PostgreSQL: steps", "/s"),
+            _ratio("ratio_dbos_postgres", "DBOS, PostgreSQL", 5),
+            Figure("dbos_sqlite_per_s", "DBOS, SQLite: steps", "/s"),
+            _ratio("ratio_dbos_sqlite", "DBOS, SQLite"),
+        ),
+    ),
+    Section(
+        "Latency of an idle system",
+        (
+            Figure("hop_p50_ms", "hop between two nodes, p50", "ms", at_most=5, digits=1),
+            Figure("hop_p99_ms", "hop between two nodes, p99", "ms", at_most=25, digits=1),
+        ),
+    ),
+    Section(
+        "What a visit costs",
+        (
+            Figure("redis_sent_per_visit", "Redis commands sent", "", at_most=12, digits=2),
+            Figure("redis_inside_per_visit", "Redis calls inside our scripts", "", digits=2),
+            Figure("cpu_redis_us", "CPU of Redis", "us"),
+            Figure("cpu_scheduler_us", "CPU of the scheduler", "us"),
+            Figure("cpu_workers_us", "CPU of both workers", "us"),
+            Figure("cpu_client_us", "CPU of the client that submits", "us"),
+        ),
+    ),
+    Section(
+        "What must not grow",
+        (
+            Figure("large_state_ratio", "one key of 10 MB of state, against 1 kB", "x", at_most=1.2, digits=2),
+            Figure("thousandth_visit_ratio", "a run's 1,000th visit, against its 10th", "x", at_most=1.1, digits=2),
+            Figure("waiting_run_bytes", "a waiting run: its keys", "B", at_most=4000),
+            Figure("waiting_run_memory_bytes", "a waiting run: growth of Redis", "B"),
+        ),
+    ),
+    Section(
+        "Python scripts",
+        (
+            Figure("warm_script_ratio", "warm script, against starting python3", "x", at_most=0.35, digits=2),
+            Figure("cold_run_s", "cold `sleipnir run` of three scripts", "s", at_most=3, digits=2),
+        ),
+    ),
+)
+
+FIGURES: Mapping[str, Figure] = {figure.name: figure for section in SECTIONS for figure in section.figures}
+
+RATIOS: Mapping[str, str] = {
+    "ratio_celery_tasks": "celery_tasks_per_s",
+    "ratio_celery_chain": "celery_chain_per_s",
+    "ratio_langgraph_postgres": "langgraph_postgres_per_s",
+    "ratio_langgraph_sqlite": "langgraph_sqlite_per_s",
+    "ratio_dbos_postgres": "dbos_postgres_per_s",
+    "ratio_dbos_sqlite": "dbos_sqlite_per_s",
+}
+"""Ratio of the engine's visits to a peer's steps, by the name of the ratio."""
+
+
+def with_ratios(values: Mapping[str, float]) -> Values:
+    """The values of one round and the ratios within it, as far as both sides were measured."""
+    visits = values.get("visits_per_s")
+    ratios = {name: visits / values[peer] for name, peer in RATIOS.items() if visits and peer in values}
+    return {**values, **ratios}
+
+
+def medians(rounds: Sequence[Mapping[str, float]]) -> Values:
+    """Of each figure, over the rounds that have it."""
+    names = dict.fromkeys(name for values in rounds for name in values)
+    return {name: statistics.median([values[name] for values in rounds if name in values]) for name in names}
+
+
+def table(values: Mapping[str, float], reasons: Mapping[str, str]) -> str:
+    """Sections of figure, value, target and verdict. A figure that is in neither argument was not asked for."""
+    blocks = []
+    for section in SECTIONS:
+        rows = [row for figure in section.figures if (row := _row(figure, values, reasons))]
+        if rows:
+            blocks.append("\n".join([section.title, *(f"  {line}" for line in _aligned(rows))]))
+    return "\n\n".join(blocks)
+
+
+def missed(values: Mapping[str, float]) -> list[str]:
+    """The figures that do not reach their target."""
+    return [figure.what.strip() for figure in _known(values) if figure.verdict(values[figure.name]) == "MISSED"]
+
+
+def _known(values: Mapping[str, float]) -> Iterable[Figure]:
+    return (figure for figure in FIGURES.values() if figure.name in values)
+
+
+Row = tuple[str, str, str, str, str]
+
+
+def _row(figure: Figure, values: Mapping[str, float], reasons: Mapping[str, str]) -> Row | None:
+    if figure.name in values:
+        value = values[figure.name]
+        return (figure.what, f"{value:,.{figure.digits}f}", figure.unit, figure.target, figure.verdict(value))
+    if figure.name in reasons:
+        return (figure.what, "-", "", figure.target, f"not measured: {reasons[figure.name]}")
+    return None
+
+
+def _aligned(rows: Sequence[Row]) -> Iterable[str]:
+    for what, value, unit, target, verdict in rows:
+        yield f"{what:<42}{value:>10} {unit:<3} {target:>8}  {verdict}".rstrip()

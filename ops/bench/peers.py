@@ -1,0 +1,137 @@
+"""The peers, each in processes of its own: stock Celery here; LangGraph and DBOS in a virtual environment of their own.
+
+LangGraph and DBOS run the chain in their own processes and threads. How many of each is best on this machine is found
+out first, for every store, and then kept for all rounds.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops.bench.engine import NODES
+from ops.bench.figures import BenchFailed, NotMeasured, Values
+from ops.bench.processes import (
+    PYTHON,
+    ROOT,
+    environment,
+    last_line,
+    output_of,
+    processes,
+    redis_server,
+    workspace,
+)
+from sleipnir.store.connect import broker_url
+
+HERE = Path(__file__).parent
+VENV = ROOT / ".build" / "bench-venv"
+REQUIREMENTS = HERE / "requirements.txt"
+
+
+def celery(tasks: int) -> Values:
+    """Bare tasks, then chains, on a Redis with the settings of the engine's."""
+    with workspace() as folder, redis_server(folder) as (url, _):
+        env = {"BENCH_BROKER": broker_url(url), "PYTHONPATH": str(HERE)}
+        worker = [PYTHON, "-m", "celery", "-A", "stock_celery", "worker", "-c", "2", "--loglevel", "ERROR"]
+        with processes({"workers": [worker]}, env, folder):
+            command = [PYTHON, str(HERE / "stock_celery.py"), str(tasks), str(NODES)]
+            measured: dict[str, float] = json.loads(output_of(command, environment(env)))
+    return {"celery_tasks_per_s": measured["tasks"], "celery_chain_per_s": measured["chain"]}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a peer spreads over the machine."""
+
+    processes: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.processes} x {self.threads}"
+
+
+SERVER_SHAPES = (Shape(1, 4), Shape(2, 1), Shape(2, 2), Shape(2, 4))
+FILE_SHAPES = (Shape(1, 1), Shape(1, 4), Shape(2, 1))  # one writer at a time, so more only wait
+
+
+@dataclass(frozen=True)
+class Peer:
+    """LangGraph or DBOS on one store. `script` is run by the peers' interpreter."""
+
+    name: str
+    script: Path
+    store: str
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return FILE_SHAPES if self.store == "sqlite" else SERVER_SHAPES
+
+    @property
+    def figure(self) -> str:
+        return f"{self.name}_{self.store}_per_s"
+
+    def best_shape(self, runs: int, trials: int, postgres_url: str | None) -> Shape:
+        """The shape with the fastest of its trials; the trials of different shapes alternate.
+
+        Raises BenchFailed when no shape works.
+        """
+        best: dict[Shape, float] = {}
+        trouble = ""
+        for shape in self.shapes * trials:
+            try:
+                found = self.measure(runs, shape, postgres_url)
+            except BenchFailed as error:  # SQLite may refuse a second writer
+                trouble = str(error)
+                continue
+            best[shape] = max(found, best.get(shape, 0))
+        if not best:
+            raise BenchFailed(trouble)
+        return max(best, key=lambda shape: best[shape])
+
+    def measure(self, runs: int, shape: Shape, postgres_url: str | None) -> float:
+        """Nodes (or steps) per second."""
+        with workspace() as folder:
+            store = f"sqlite:///{folder}/store.db" if self.store == "sqlite" else postgres_url
+            if store is None:
+                raise NotMeasured("PostgreSQL not found")
+            command = [
+                str(peer_python()), str(self.script), "--store", store, "--runs", str(runs), "--nodes", str(NODES),
+                "--processes", str(shape.processes), "--threads", str(shape.threads),
+            ]  # fmt: skip
+            env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+            return float(last_line(output_of(command, env)))
+
+
+PEERS: Sequence[Peer] = tuple(
+    Peer(name, HERE / f"{name}_peer.py", store) for name in ("langgraph", "dbos") for store in ("postgres", "sqlite")
+)
+
+
+@functools.cache
+def peer_python() -> Path:
+    """The interpreter of the peers' environment, which is made when it is missing or its requirements changed.
+
+    Raises NotMeasured when it cannot be made, for example without a network.
+    """
+    python, stamp = VENV / "bin" / "python", VENV / ".requirements"
+    wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    for command in (
+        [PYTHON, "-m", "venv", "--clear", str(VENV)],
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)],
+    ):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+        except subprocess.TimeoutExpired:
+            raise NotMeasured("the peers could not be installed within 15 minutes") from None
+        if done.returncode:
+            raise NotMeasured(f"the peers cannot be installed: {last_line(done.stderr)}")
+    stamp.write_text(wanted)
+    return python

@@ -1,0 +1,276 @@
+"""How fast and how costly the engine is, beside its peers, in one run on one machine: `make bench`.
+
+Every round measures everything once; a ratio compares two figures of the same round, and the engine is measured before
+and after the peers. Printed are medians over the rounds.
+
+Exit status: 0 even where a target is missed, which the table says; 1 when something that should run did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from ops.bench import costs, engine, figures, peers, postgres, scripts  # noqa: E402
+from ops.bench.figures import BenchFailed, NotMeasured, Values  # noqa: E402
+from ops.bench.peers import PEERS, Peer, Shape  # noqa: E402
+from ops.bench.processes import version_of  # noqa: E402
+from sleipnir.errors import SleipnirError  # noqa: E402
+from sleipnir.supervisor import find_server  # noqa: E402
+
+LATEST = ROOT / ".build" / "bench" / "latest.json"
+SUBJECTS = ("engine", "fsync", "celery", "langgraph", "dbos", "costs", "python")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much of each load."""
+
+    rounds: int
+    runs: int
+    hops: int
+    tasks: int
+    peer_runs: int
+    trial_runs: int
+    trials: int
+    repeats: int
+    waiting_runs: int
+
+
+FULL = Effort(
+    rounds=5, runs=1000, hops=30, tasks=8000, peer_runs=300, trial_runs=80, trials=2, repeats=4, waiting_runs=1000
+)
+QUICK = Effort(
+    rounds=1, runs=300, hops=10, tasks=3000, peer_runs=60, trial_runs=30, trials=1, repeats=2, waiting_runs=200
+)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One step of a round. `names` are the figures that are missing when it fails."""
+
+    what: str
+    names: Sequence[str]
+    call: Callable[[], Values]
+
+
+ENGINE = (
+    "visits_per_s", "hop_p50_ms", "hop_p99_ms", "redis_sent_per_visit", "redis_inside_per_visit",
+    "cpu_redis_us", "cpu_scheduler_us", "cpu_workers_us", "cpu_client_us",
+)  # fmt: skip
+FSYNC = ("visits_per_s_fsync_always",)
+CELERY = ("celery_tasks_per_s", "celery_chain_per_s")
+STATE = ("large_state_ratio",)
+LENGTH = ("thousandth_visit_ratio",)
+WAITING = ("waiting_run_bytes", "waiting_run_memory_bytes")
+WARM = ("warm_script_ratio",)
+COLD = ("cold_run_s",)
+
+
+@dataclass
+class Bench:
+    """One call of the command: what is asked for, what was found, what could not be measured and why."""
+
+    subjects: Sequence[str]
+    effort: Effort
+    json_file: Path | None = None
+    postgres_url: str | None = None
+    shapes: dict[Peer, Shape] = field(default_factory=dict)
+    rounds: list[Values] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        with self._postgres():
+            for peer in self._peers():
+                self._choose_shape(peer)
+            for number in range(1, self.effort.rounds + 1):
+                self.rounds.append(figures.with_ratios(self._round(f"round {number}/{self.effort.rounds}")))
+
+    @contextlib.contextmanager
+    def _postgres(self) -> Iterator[None]:
+        wanted = [peer for peer in self._peers() if peer.store == "postgres"]
+        with contextlib.ExitStack() as open_until_the_end:
+            if wanted:
+                with self._noting(*(peer.figure for peer in wanted)):
+                    peers.peer_python()  # without it there is nothing to start a server for
+                    self.postgres_url = open_until_the_end.enter_context(postgres.server())
+            yield
+
+    def _choose_shape(self, peer: Peer) -> None:
+        if peer.figure in self.reasons:
+            return
+        with self._noting(peer.figure), progress(f"best shape of {peer.name}, {peer.store}") as say:
+            self.shapes[peer] = peer.best_shape(self.effort.trial_runs, self.effort.trials, self.postgres_url)
+            say(f"{self.shapes[peer]} (processes x threads)")
+
+    def _round(self, label: str) -> Values:
+        values = Values()
+        for step in self._measurements(values):
+            if all(name in self.reasons for name in step.names):
+                continue
+            with self._noting(*step.names), progress(f"{label}  {step.what}") as say:
+                found = step.call()
+                values.update(found)
+                say(shown(found))
+        return values
+
+    def _measurements(self, values: Values) -> Iterator[Measurement]:
+        """What a round consists of, in order; `values` is what it has found so far."""
+        effort, asked = self.effort, self.subjects
+        if "engine" in asked:
+            yield Measurement("engine", ENGINE, lambda: engine.measure(effort.runs, effort.hops))
+        if "fsync" in asked:
+            yield Measurement("engine, appendfsync always", FSYNC, self._with_fsync)
+        if "celery" in asked:
+            yield Measurement("Celery", CELERY, lambda: peers.celery(effort.tasks))
+        for peer, shape in self.shapes.items():
+            yield Measurement(f"{peer.name}, {peer.store}", (peer.figure,), partial(self._peer, peer, shape))
+        if "visits_per_s" in values and any(name in values for name in figures.RATIOS.values()):
+            yield Measurement("engine again", ("visits_per_s",), lambda: self._once_more(values))
+        if "costs" in asked:
+            yield Measurement("10 MB of state", STATE, lambda: costs.large_state(effort.repeats))
+            yield Measurement("1,000th visit", LENGTH, lambda: costs.thousandth_visit(effort.repeats))
+            yield Measurement("waiting runs", WAITING, lambda: costs.waiting_run(effort.waiting_runs))
+        if "python" in asked:
+            yield Measurement("warm Python scripts", WARM, scripts.warm)
+            yield Measurement("cold `sleipnir run`", COLD, scripts.cold)
+
+    def _with_fsync(self) -> Values:
+        return {"visits_per_s_fsync_always": engine.throughput(self.effort.runs, appendfsync="always")}
+
+    def _peer(self, peer: Peer, shape: Shape) -> Values:
+        return {peer.figure: peer.measure(self.effort.peer_runs, shape, self.postgres_url)}
+
+    def _once_more(self, values: Values) -> Values:
+        """The machine may have become faster or slower while the peers ran: the engine's figure is the mean."""
+        return {"visits_per_s": statistics.mean([values["visits_per_s"], engine.throughput(self.effort.runs)])}
+
+    @contextlib.contextmanager
+    def _noting(self, *names: str) -> Iterator[None]:
+        """Whatever goes wrong with these figures is noted, and the bench goes on with the others."""
+        try:
+            yield
+        except NotMeasured as reason:
+            self.reasons |= dict.fromkeys(names, str(reason))
+        except (BenchFailed, SleipnirError, OSError, AssertionError) as error:
+            said = str(error) if isinstance(error, BenchFailed) else f"{type(error).__name__}: {error}"
+            text = " ".join(said.split())  # one line of the table
+            self.reasons |= dict.fromkeys(names, text)
+            self.failures.append(f"{', '.join(names)}: {text}")
+
+    def _peers(self) -> list[Peer]:
+        return [peer for peer in PEERS if peer.name in self.subjects]
+
+
+def shown(values: Values) -> str:
+    """The first figures of a measurement, for the progress line."""
+    return ", ".join(f"{name} {value:,.4g}" for name, value in list(values.items())[:2])
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[str], None]]:
+    """A line on stderr when something is done; on a terminal also while it goes on. Say what was found, if anything."""
+    found = ["not measured"]
+    if sys.stderr.isatty():
+        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    started = time.monotonic()
+    try:
+        yield lambda text: found.append(text)
+    finally:
+        start = "\r\033[K" if sys.stderr.isatty() else ""
+        print(f"{start}{what}: {found[-1]} ({time.monotonic() - started:.0f} s)", file=sys.stderr, flush=True)
+
+
+def report(bench: Bench) -> dict[str, Any]:
+    """What the JSON file holds."""
+    values = figures.medians(bench.rounds)
+    return {
+        "machine": machine(),
+        "shapes": {peer.figure: str(shape) for peer, shape in bench.shapes.items()},
+        "figures": values,
+        "missed": figures.missed(values),
+        "not_measured": {name: why for name, why in bench.reasons.items() if name not in values},
+        "failures": bench.failures,
+        "effort": asdict(bench.effort),
+        "rounds": bench.rounds,
+    }
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "redis": version_of(find_server()),
+        "postgres": postgres_version(),
+    }
+
+
+def postgres_version() -> str | None:
+    try:
+        return version_of(postgres.find() / "postgres")
+    except NotMeasured:
+        return None
+
+
+def main() -> None:
+    bench = from_arguments()
+    bench.run()
+    found = report(bench)
+    print(text_of(found))
+    for file in filter(None, (LATEST, bench.json_file)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found, indent=2) + "\n")
+    sys.exit(1 if bench.failures else 0)
+
+
+def text_of(found: dict[str, Any]) -> str:
+    """The table, with what it was measured on above it and what went wrong below."""
+    here, rounds = found["machine"], len(found["rounds"])
+    lines = [
+        f"{here['cores']} cores, Python {here['python']}, Redis {here['redis']}, "
+        f"PostgreSQL {here['postgres'] or 'not found'}; medians of {rounds} round{'s' if rounds > 1 else ''}",
+        *(f"{figure}: {shape} processes x threads" for figure, shape in found["shapes"].items()),
+        "",
+        figures.table(found["figures"], found["not_measured"]),
+        "",
+        f"missed: {', '.join(found['missed'])}" if found["missed"] else "every target that was measured is reached",
+        *(f"FAILED  {failure}" for failure in found["failures"]),
+    ]
+    return "\n".join(lines)
+
+
+def from_arguments() -> Bench:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="SUBJECT,...", help=f"of {', '.join(SUBJECTS)} (default: all)")
+    parser.add_argument("--rounds", type=int, help=f"default {FULL.rounds}, with --quick {QUICK.rounds}")
+    parser.add_argument("--quick", action="store_true", help="one round of small loads: a look, not a measurement")
+    parser.add_argument("--json", type=Path, help=f"also write what is found here (always: {LATEST.relative_to(ROOT)})")
+    options = parser.parse_args()
+    subjects = options.only.split(",") if options.only else SUBJECTS
+    if unknown := sorted(set(subjects) - set(SUBJECTS)):
+        parser.error(f"no subject is called {', '.join(unknown)}; there are {', '.join(SUBJECTS)}")
+    effort = QUICK if options.quick else FULL
+    if options.rounds is not None:
+        if options.rounds < 1:
+            parser.error("--rounds must be at least 1")
+        effort = replace(effort, rounds=options.rounds)
+    return Bench(subjects, effort, options.json)
+
+
+if __name__ == "__main__":
+    main()

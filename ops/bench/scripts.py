@@ -1,0 +1,29 @@
+"""The figures of Python scripts, which have commands of their own: warm_python.py and cold_run.py print JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ops.bench.figures import NotMeasured, Values
+from ops.bench.processes import PYTHON, environment, output_of
+
+HERE = Path(__file__).parent
+
+
+def warm() -> Values:
+    """A script on a warm interpreter against the start of `python3`, in the same run."""
+    return {"warm_script_ratio": float(_measured("warm_python.py")["ratio"])}
+
+
+def cold() -> Values:
+    """Seconds of a `sleipnir run` of three scripts with nothing running before."""
+    return {"cold_run_s": float(_measured("cold_run.py")["seconds"])}
+
+
+def _measured(script: str) -> dict[str, Any]:
+    if not (HERE / script).exists():
+        raise NotMeasured(f"there is no ops/bench/{script} yet")
+    found: dict[str, Any] = json.loads(output_of([PYTHON, str(HERE / script)], environment({})))
+    return found

@@ -1,0 +1,65 @@
+"""The bench's judgement and table, on literals. Nothing is timed here: speed lives in ops/bench."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ops.bench.figures import FIGURES, RATIOS, SECTIONS, Figure, medians, missed, table, with_ratios
+
+RUN = Path(__file__).parents[2] / "ops" / "bench" / "run.py"
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "verdict"),
+    [
+        (Figure("f", "f", at_least=2.5), 2.5, "reached"),
+        (Figure("f", "f", at_least=2.5, digits=1), 2.4999, "MISSED"),  # although it prints as 2.5
+        (Figure("f", "f", at_most=12), 12, "reached"),
+        (Figure("f", "f", at_most=12), 12.01, "MISSED"),
+        (Figure("f", "f"), 7, ""),
+    ],
+)
+def test_a_target_is_reached_at_its_bound_and_missed_beyond(figure: Figure, value: float, verdict: str) -> None:
+    assert figure.verdict(value) == verdict
+
+
+def test_ratios_are_taken_within_a_round_and_only_of_what_was_measured() -> None:
+    values = {"visits_per_s": 3000.0, "celery_tasks_per_s": 1000.0, "dbos_postgres_per_s": 500.0}
+    assert with_ratios(values) == {**values, "ratio_celery_tasks": 3.0, "ratio_dbos_postgres": 6.0}
+    assert with_ratios({"celery_tasks_per_s": 1000.0}) == {"celery_tasks_per_s": 1000.0}
+
+
+def test_the_median_of_a_figure_is_over_the_rounds_that_have_it() -> None:
+    assert medians([{"a": 1, "b": 10}, {"a": 3}, {"a": 2, "b": 20}]) == {"a": 2, "b": 15}
+
+
+def test_the_table_says_value_target_and_verdict_and_why_something_is_missing() -> None:
+    values = {"visits_per_s": 2964.4, "ratio_celery_tasks": 2.41, "hop_p50_ms": 2.0}
+    reasons = {"langgraph_postgres_per_s": "PostgreSQL not found"}
+    assert table(values, reasons) == (
+        "Throughput\n"
+        "  engine: visits                                 2,964 /s\n"
+        "    engine / Celery tasks                         2.41 x     >= 2.5  MISSED\n"
+        "  LangGraph, PostgreSQL: nodes                       -               not measured: PostgreSQL not found\n"
+        "\n"
+        "Latency of an idle system\n"
+        "  hop between two nodes, p50                       2.0 ms      <= 5  reached"
+    )
+    assert missed(values) == ["engine / Celery tasks"]
+
+
+def test_every_ratio_names_figures_and_every_figure_has_one_name() -> None:
+    names = [figure.name for section in SECTIONS for figure in section.figures]
+    assert sorted(names) == sorted(set(names))
+    assert RATIOS.keys() | set(RATIOS.values()) <= FIGURES.keys()
+
+
+def test_the_command_explains_itself_and_refuses_a_subject_that_it_does_not_have() -> None:
+    told = subprocess.run([sys.executable, RUN, "--help"], capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0 and "--quick" in told.stdout
+    refused = subprocess.run([sys.executable, RUN, "--only", "engin"], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and "no subject is called engin" in refused.stderr
