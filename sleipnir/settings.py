@@ -46,6 +46,9 @@ class Settings(BaseModel):
     """A claimed visit whose worker is silent this long is given to another. Three heartbeats."""
     heartbeat_s: float = Field(5.0, gt=0)
     """How often a worker renews the leases of its visits, and learns of cancels."""
+    drain_s: float = Field(20.0, ge=0)
+    """How long a worker that is told to stop waits for its running visits before it hands them back. Stopping takes up
+    to 8 s more, so the default fits Kubernetes' 30 s."""
     redispatch_after_s: float = Field(10.0, gt=0)
     """A visit queued this long without a claim is published again; doubles each time, to 5 minutes."""
     max_redeliveries: int = Field(3, ge=0)

@@ -29,7 +29,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.connect import MIN_VERSION, connect, safe_url, server_version
 
 TICK_S = 0.1
-GRACE_S = 10.0  # from SIGTERM to SIGKILL
+GRACE_S = 10.0  # from SIGTERM to SIGKILL, beyond the time that workers give their visits (SLEIPNIR_DRAIN_S)
 LOG_BYTES_MOST = 10 * 2**20
 SECRET_NAME = re.compile(r"(API_KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS)$", re.IGNORECASE)
 
@@ -200,6 +200,7 @@ class Supervisor:
     def _make_services(self) -> list[Child]:
         env = {**os.environ, **self.settings.to_env(), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         if self.while_used:
+            env["SLEIPNIR_DRAIN_S"] = "0"  # who pressed Ctrl-C waits for us; the next stack starts the visits again
             env["SLEIPNIR_WARM_LLM"] = "0"  # a short life: most runs ask no model, and should not wait for its library
         keyless = {name: value for name, value in env.items() if not SECRET_NAME.search(name)}
         children = [Child("scheduler", [sys.executable, "-m", "sleipnir_scheduler"], keyless, self._log("scheduler"))]
@@ -212,13 +213,20 @@ class Supervisor:
             )
         return children
 
+    def interrupt(self) -> None:
+        """Stop; when it is stopping already, do not wait for the visits that run."""
+        if self.stop.is_set():
+            for child in self._services:
+                child.signal(signal.SIGTERM)
+        self.stop.set()
+
     def _stop_all(self) -> None:
         """Services first: their last commits and goodbyes need Redis."""
         self.home.state.unlink(missing_ok=True)
         for group in (self._services, self._redis):
             for child in group:
                 child.signal(signal.SIGTERM)
-            deadline = time.monotonic() + GRACE_S
+            deadline = time.monotonic() + self.settings.drain_s + GRACE_S
             for child in group:
                 if child.process is None:
                     continue
@@ -265,7 +273,7 @@ def supervise(
     Home(settings.home.absolute()).prepare()
     supervisor = Supervisor(settings, scripts=scripts, llm=llm, while_used=while_used, workers=workers)
     for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda *_: supervisor.stop.set())
+        signal.signal(signum, lambda *_: supervisor.interrupt())
     signal.signal(signal.SIGUSR1, lambda *_: setattr(supervisor, "wants_workers", True))
     if not while_used:
         where = f"Redis {safe_url(str(supervisor.settings.redis_url))}"

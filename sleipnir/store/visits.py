@@ -1,4 +1,4 @@
-"""What a worker may do: claim a visit, keep its lease, deliver its result. Never write run state."""
+"""What a worker may do: claim a visit, keep its lease, deliver its result or give it up. Never write run state."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sleipnir.store.scripts import Arg, Script, run_batch
 
 _CLAIM = Script("claim")
 _DELIVER = Script("deliver")
+_HAND_BACK = Script("hand_back")
 _HEARTBEAT = Script("heartbeat")
 
 
@@ -114,6 +115,27 @@ class Visits:
         }
         pairs: list[Arg] = [part for pair in values.items() for part in pair]
         return bool(_DELIVER(self._client, keys, args, pairs))
+
+    def hand_back(self, call: VisitCall, *, token: str, reason: str) -> bool:
+        """Give up a visit whose executor has stopped, so that another worker starts it now and not after the lease.
+
+        False: it is not ours any more, or an earlier call with this token did it. Safe to repeat.
+        """
+        partition = self._keys.of_partition(self._keys.partition_of(call.run))
+        keys = {
+            "claims": self._keys.of_run(call.run).claims,
+            "leases": partition.leases,
+            "inbox": partition.inbox,
+        }
+        args: dict[str, Arg] = {
+            "run_id": call.run,
+            "member": member(call.run, call.seq, call.attempt),
+            "seq": call.seq,
+            "attempt": call.attempt,
+            "token": token,
+            "reason": reason,
+        }
+        return bool(_HAND_BACK(self._client, keys, args))
 
     def heartbeat(self, calls: Sequence[VisitCall], lease_ms: int) -> set[str]:
         """Renew the leases of these visits, one round trip for all. Returns the task ids of those that were lost."""

@@ -381,3 +381,27 @@ def test_a_finished_run_leaves_only_keys_that_expire(bench: Bench) -> None:
     assert client.xlen(part.inbox) == 0
     assert bench.store.partitions.forget_expired(bench.partition, 10**15, 10) == 1
     assert bench.store.runs.recent(10) == []
+
+
+def test_a_visit_that_is_handed_back_can_be_started_at_once_and_its_late_result_is_refused(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    bench.claim(call)
+    assert bench.store.visits.hand_back(call, token="t1", reason="drain")
+    assert not bench.store.visits.hand_back(call, token="t1", reason="drain"), "an earlier call did it"
+    lost = bench.entries()
+    assert [entry.event for entry in lost] == [LeaseLost(1, 1, "w1", handed_back=True)]
+    assert bench.store.visits.heartbeat([call], LEASE_MS) == {call.task_id}
+    assert not bench.deliver(call, x=1)
+    assert bench.claim(call) == Refused("taken"), "the same attempt is not claimed twice"
+
+
+def test_only_a_visit_that_is_ours_is_handed_back(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    assert not bench.store.visits.hand_back(call, token="t1", reason="drain"), "not claimed yet"
+    bench.claim(call)
+    assert not bench.store.visits.hand_back(call, token="another", reason="drain")
+    assert bench.deliver(call, x=1)
+    assert not bench.store.visits.hand_back(call, token="t1", reason="drain"), "delivered"
+    assert [type(entry.event) for entry in bench.entries()] == [Resulted]

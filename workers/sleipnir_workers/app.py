@@ -10,18 +10,24 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 from celery import Celery, bootsteps, signals
+from celery.exceptions import Reject
+from celery.worker import state as celery_state
+from kombu.common import ignore_errors
 
 from sleipnir import failpoints
 from sleipnir.errors import ConfigError, SleipnirError
 from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
+from sleipnir.store.fleet import Fleet
 from sleipnir_workers import function, llm, script
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, celery_config
+from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
 from sleipnir_workers.visit import Worker
 
 try:
@@ -35,16 +41,24 @@ app = Celery("sleipnir", set_as_current=True)
 app.config_from_object(celery_config(settings))
 
 ANNOUNCE_S = 5.0
+GOODBYE_S = 2.0
 EXECUTORS = (script, function, llm)  # importing one registers it; litellm itself is imported only where it is used
 
+drain = Drain()  # before any fork: the children of a prefork pool share it
 _worker: tuple[int, Worker] | None = None
 _lock = threading.Lock()
+_main_pid = os.getpid()
 _name = f"{socket.gethostname()}:{os.getpid()}"
 
 
 @app.task(name=TASK_NAME, ignore_result=True, acks_late=True)
 def visit(call: dict[str, Any]) -> dict[str, Any]:
-    """Run one visit. The result is for Flower only; the real one was delivered to the store."""
+    """Run one visit. The result is for Flower only; the real one was delivered to the store.
+
+    A worker that drains puts the message back, where another one finds it at once.
+    """
+    if drain.begun.is_set():
+        raise Reject("this worker is stopping", requeue=True)
     summary = worker().run(VisitCall.from_json(call))
     failpoints.hit("ack.before")
     return summary
@@ -61,7 +75,9 @@ def worker() -> Worker:
     if known is None or known[0] != os.getpid():
         with _lock:
             if _worker is None or _worker[0] != os.getpid():
-                _worker = (os.getpid(), Worker.open(_name, settings))
+                if os.getpid() != _main_pid:
+                    leave_signals_to_main_process()
+                _worker = (os.getpid(), Worker.open(_name, settings, drain))
             known = _worker
     return known[1]
 
@@ -91,7 +107,45 @@ class FlushEvents(bootsteps.StartStopStep):
             self._timer.cancel()
 
 
+class StopByDrain(bootsteps.StartStopStep):
+    """Puts a drain in front of Celery's own warm shutdown (drain.py). Its thread starts after the pool has forked."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def start(self, worker: Any) -> None:
+        Conductor(
+            drain,
+            grace_s=settings.drain_s,
+            running=lambda: len(celery_state.reserved_requests),
+            stop_consuming=lambda: worker.consumer.call_soon(stop_consuming, worker.consumer),
+            stop_celery=lambda: _stop_celery(worker.consumer),
+        ).start()
+
+
+class StayStopped(bootsteps.StartStopStep):
+    """A worker that reconnects to the broker while it drains must not begin to consume again."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        if drain.begun.is_set():
+            stop_consuming(consumer)
+
+
+def stop_consuming(consumer: Any) -> None:
+    """Take no more messages. In the consumer's own loop only; what the broker sends meanwhile goes back to it."""
+    if consumer.task_consumer is not None:
+        ignore_errors(consumer, consumer.task_consumer.cancel)
+
+
+def _stop_celery(consumer: Any) -> None:
+    celery_state.should_stop = 0  # the exit code
+    consumer.call_soon(lambda: None)  # wakes the loop, which looks at it
+
+
+app.steps["worker"].add(StopByDrain)
 app.steps["consumer"].add(FlushEvents)
+app.steps["consumer"].add(StayStopped)
 
 
 @signals.worker_init.connect
@@ -106,28 +160,30 @@ def _start(sender: Any = None, **_: Any) -> None:
 @signals.worker_ready.connect
 def _ready(sender: Any, **_: Any) -> None:
     gc.freeze()  # what exists now lives as long as the process; the collector need not look at it again
-    threading.Thread(target=_announce_forever, args=(_queues(sender),), name="announce", daemon=True).start()
+    announcer = threading.Thread(target=_announce, args=(_queues(sender),), name="announce", daemon=True)
+    announcer.start()
 
-
-@signals.worker_shutdown.connect
-def _stopped(**_: Any) -> None:
-    try:
-        worker().store.fleet.leave(worker=_name)
-    except Exception as error:
-        structlog.get_logger().warning("could not say goodbye", error=str(error))
+    @signals.worker_shutdown.connect(weak=False)
+    def _stopped(**_: Any) -> None:
+        drain.begun.set()  # also when something else than a signal stops us, as `celery control shutdown` does
+        announcer.join(GOODBYE_S)
 
 
 def _queues(consumer: Any) -> list[str]:
     return sorted(consumer.app.amqp.queues.consume_from)
 
 
-def _announce_forever(queues: list[str]) -> None:
-    """Tell the fleet registry that this worker is there; only `doctor` and `show` read it."""
+def _announce(queues: list[str]) -> None:
+    """Tell the fleet registry that this worker is there, until it drains; only `doctor` and `show` read it."""
     facts = {"host": socket.gethostname(), "pid": os.getpid()}
-    pause = threading.Event()
     while True:
-        try:
-            worker().store.fleet.announce_worker(_name, queues, facts)
-        except Exception as error:
-            structlog.get_logger().debug("announcement failed", error=str(error))
-        pause.wait(ANNOUNCE_S)
+        _tell_fleet(lambda fleet: fleet.announce_worker(_name, queues, facts))
+        if drain.begun.wait(ANNOUNCE_S):
+            return _tell_fleet(lambda fleet: fleet.leave(worker=_name))
+
+
+def _tell_fleet(tell: Callable[[Fleet], None]) -> None:
+    try:
+        tell(worker().store.fleet)
+    except Exception as error:
+        structlog.get_logger().debug("the fleet cannot be told", error=str(error))

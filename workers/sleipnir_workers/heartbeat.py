@@ -54,6 +54,13 @@ class Heartbeat:
             running[task_id][1].set()
         return len(lost)
 
+    def let_go(self) -> None:
+        """Tell all running visits to stop, as if they were lost."""
+        with self._lock:
+            running = [lost for _, lost in self._running.values()]
+        for lost in running:
+            lost.set()
+
     def _ensure_thread(self) -> None:
         """Threads do not survive a fork, so a pool child starts its own."""
         if self._thread_pid == os.getpid():

@@ -26,6 +26,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
 from sleipnir_workers import output
+from sleipnir_workers.drain import Drain
 from sleipnir_workers.heartbeat import Heartbeat
 from sleipnir_workers.node import Visit, VisitLost, executor_of
 
@@ -41,14 +42,16 @@ class Worker:
     store: Store
     bundles: BundleCache
     heartbeat: Heartbeat
+    drain: Drain
 
     @classmethod
-    def open(cls, name: str, settings: Settings) -> Worker:
+    def open(cls, name: str, settings: Settings, drain: Drain) -> Worker:
         """Connect. Raises StoreUnavailable and ConfigError."""
         store = Store.open(settings, client_name="sleipnir-worker")
         bundles = BundleCache(settings.home / "bundles", store.bundle)
         heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=int(settings.lease_s * 1000))
-        return cls(name, settings, store, bundles, heartbeat)
+        drain.when_over(heartbeat.let_go)
+        return cls(name, settings, store, bundles, heartbeat, drain)
 
     def run(self, call: VisitCall) -> dict[str, Any]:
         """Execute a visit, if it is still to do. Returns the summary that Flower shows: keys written and next edge."""
@@ -86,8 +89,7 @@ class Worker:
                 self._log_state(visit, claim)
                 result = execute(visit)
             if result is None:
-                structlog.get_logger().info("visit stopped: cancelled or taken over", task=call.task_id)
-                return {"lost": True}
+                return self._stopped(call, token)
             took_ms = int((time.monotonic() - started) * 1000)
             return self._deliver(call, result, token=token, started_ms=claim.started_ms, took_ms=took_ms)
 
@@ -124,6 +126,24 @@ class Worker:
             caller_dir=Path(spec.caller_dir) if spec.caller_dir else None,
             lost=lost,
         )
+
+    def _stopped(self, call: VisitCall, token: str) -> dict[str, Any]:
+        """The executor has stopped without a result: the visit was lost, or this worker drains and hands it back."""
+        log = structlog.get_logger().bind(task=call.task_id)
+        if self.drain.over.is_set() and self._hand_back(call, token):
+            log.info("visit handed back: this worker stops")
+            return {"handed_back": True}
+        log.info("visit stopped: cancelled or taken over")
+        return {"lost": True}
+
+    def _hand_back(self, call: VisitCall, token: str) -> bool:
+        """False also when Redis is away: then the lease lapses, and the visit starts elsewhere a little later."""
+        try:
+            with self.store.errors():
+                return self.store.visits.hand_back(call, token=token, reason="drain")
+        except StoreUnavailable as error:
+            structlog.get_logger().warning("visit cannot be handed back", task=call.task_id, error=str(error))
+            return False
 
     def _deliver(
         self, call: VisitCall, result: VisitResult, *, token: str, started_ms: int, took_ms: int

@@ -1,0 +1,148 @@
+"""Drain: how a worker stops without losing a lease's time.
+
+The first SIGTERM (or SIGINT) begins it: no visit is claimed any more, what is running may finish. It is over after the
+grace period, at the second signal, or at SIGQUIT: the visits that still run are told to stop, and each is handed back
+as soon as its executor has stopped, never before, so that no two workers run it at once. One that does not stop is left
+to its lease. Celery's own warm shutdown waits for running tasks without limit, and its soft and cold ones do not work
+with threads; so Celery is told to stop when nothing runs any more, and has nothing to wait for.
+
+The main process gets the signals; in a prefork pool its children run the visits. Both see the same two latches.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+STOP_S = 4.0  # for executors to stop after the grace period: a kill takes 0.1 s, a hand-back one round trip
+EXIT_S = 4.0  # for Celery to close its pool and its connections, with nothing left to do
+LOOK_S = 0.05
+
+_log = structlog.get_logger().bind(part="drain")
+
+
+class Latch:
+    """A flag that is set once. All processes forked after it was made share it; a signal handler may set it.
+
+    It is a pipe that is readable for ever once something was written to it: no lock that a signal could interrupt.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        self._known = False
+
+    def set(self) -> None:
+        if not self.is_set():
+            os.write(self._write, b"!")
+
+    def is_set(self) -> bool:
+        return self._known or self.wait(0)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is set (True), at most `timeout_s` (None: for ever)."""
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        self._known = bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+        return self._known
+
+
+class Drain:
+    """How far the worker is with stopping. Make it before the pool forks.
+
+    `begun`: claim nothing any more. `over`: stop what runs, and hand it back.
+    """
+
+    def __init__(self) -> None:
+        self.begun = Latch()
+        self.over = Latch()
+
+    def when_over(self, let_go: Callable[[], None]) -> None:
+        """Call `let_go` in a thread once the grace period is over, again and again: a visit may just be starting."""
+        threading.Thread(target=self._repeat, args=(let_go,), name="drain-over", daemon=True).start()
+
+    def _repeat(self, act: Callable[[], None]) -> None:
+        self.over.wait()
+        pause = threading.Event()
+        while True:
+            act()
+            pause.wait(LOOK_S)
+
+
+def leave_signals_to_main_process() -> None:
+    """For a pool child: a signal to the whole process group must not end the visit that runs here.
+
+    Billiard's handler raises SystemExit in the node's code. Not SIG_IGN, as the scripts that we start would inherit it.
+    """
+    for signum in (signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(signum, lambda *_: None)
+
+
+class Conductor:
+    """Runs the drain in the main process, in a thread of its own: the main thread may be in a task (solo)."""
+
+    def __init__(
+        self, drain: Drain, *, grace_s: float, running: Callable[[], int], stop_consuming: Callable[[], None],
+        stop_celery: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._drain, self._grace_s = drain, grace_s
+        self._running, self._stop_consuming, self._stop_celery = running, stop_consuming, stop_celery
+
+    def start(self) -> None:
+        """Take over the signals that stop a worker. Main thread only."""
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(signum, self._on_signal)
+        threading.Thread(target=self._conduct, name="drain", daemon=True).start()
+
+    def _on_signal(self, signum: int, _: Any) -> None:
+        if signum == signal.SIGQUIT or self._drain.begun.is_set():
+            self._drain.over.set()
+        self._drain.begun.set()
+
+    def _conduct(self) -> None:
+        self._drain.begun.wait()
+        try:
+            self._stop_consuming()
+            left = self._wait_for_visits()
+        except Exception:
+            _log.exception("draining failed; stopping at once")
+            left = self._running()
+        if left:
+            # Their leases lapse, and others take over. With the main process, pool children and scripts die.
+            _log.error(f"{_visits(left)} did not stop; exiting, others take over when the leases lapse")
+            os._exit(1)
+        self._stop_celery()
+        time.sleep(EXIT_S)
+        _log.warning("Celery does not stop; exiting, nothing is left to do")
+        os._exit(0)
+
+    def _wait_for_visits(self) -> int:
+        """Returns how many run even after the grace period and STOP_S."""
+        if self._running():
+            _log.warning(
+                f"draining: {_visits(self._running())} running, up to {self._grace_s:g} s; again to hand them back now"
+            )
+        if self._none_runs_before(self._grace_s, or_when=self._drain.over):
+            return 0
+        self._drain.over.set()
+        _log.warning(f"draining: handing back {_visits(self._running())}")
+        return 0 if self._none_runs_before(STOP_S) else self._running()
+
+    def _none_runs_before(self, timeout_s: float, or_when: Latch | None = None) -> bool:
+        """Wait until no visit runs (True), the time is up, or the latch is set (False)."""
+        deadline = time.monotonic() + timeout_s
+        while self._running():
+            if time.monotonic() >= deadline or (or_when and or_when.is_set()):
+                return False
+            time.sleep(LOOK_S)
+        return True
+
+
+def _visits(count: int) -> str:
+    return "1 visit" if count == 1 else f"{count} visits"
