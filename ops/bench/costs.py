@@ -7,8 +7,9 @@ import json
 import statistics
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,14 @@ from ops.bench.engine import Stack, finish, stack, write_agent
 from ops.bench.figures import BenchFailed, Values
 from ops.bench.processes import PYTHON, environment, wait_until, workspace
 from sleipnir import launch
-from sleipnir.client import Client, Run
+from sleipnir.client import Client, StepInfo
 from sleipnir.store.connect import connect
 
 READERS = 10
 FILLINGS = {"small": "{}", "value": "{'big': 'x' * 10_000_000}", "keys": "{f'k{i}': 'x' * 3_300 for i in range(3_000)}"}
 """What a run's state holds besides the 1 kB that is read: nothing, 10 MB in one value, or 10 MB in 3,000 keys."""
 
-EARLY, LATE = (5, 55), (975, 1025)  # journal steps: windows of 50 visits around the 10th and the 1,000th
+EARLY, LATE = range(5, 55, 5), range(975, 1025, 5)  # journal steps around the 10th and the 1,000th, in blocks of five
 
 
 def large_state(repeats: int) -> Values:
@@ -36,20 +37,20 @@ def large_state(repeats: int) -> Values:
     with model_server() as url, llm_stack(url) as engine:
         agents = {name: reading_agent(engine.home, name, filling) for name, filling in FILLINGS.items()}
         for agent in agents.values():
-            ms_per_reader(engine, agent)  # the first model call of a process imports and connects
-        took: dict[str, list[float]] = defaultdict(list)
+            reader_times_ms(engine, agent)  # the first model call of a process imports and connects
+        took: dict[str, list[int]] = defaultdict(list)
         for _ in range(repeats):
             for name, agent in agents.items():
-                took[name].append(ms_per_reader(engine, agent))
-    ms = {name: statistics.median(values) for name, values in took.items()}
+                took[name] += reader_times_ms(engine, agent)
+    ms = {name: typical_ms(values) for name, values in took.items()}
     return {
         "large_state_ratio": max(ms["value"], ms["keys"]) / ms["small"],
         **{f"reader_{name}_ms": value for name, value in ms.items()},
     }
 
 
-def ms_per_reader(engine: Stack, agent: Path) -> float:
-    """Milliseconds per visit of the readers of a new run, from the answer to the gate to the last delivery."""
+def reader_times_ms(engine: Stack, agent: Path) -> list[int]:
+    """How long each reader of a new run took, delivery to delivery, the first one from the answer to the gate."""
     run = engine.client.submit(agent)
     wait_until(run.gates, "the run waits at its gate")
     wait_until(lambda: is_quiet(engine.redis_url), "Redis has written everything")
@@ -58,7 +59,7 @@ def ms_per_reader(engine: Stack, agent: Path) -> float:
     steps = [step for step in run.history() if step.kind in ("input", "llm")]
     if not all(step.ok for step in steps):
         raise BenchFailed(f"a model call failed: {next(step.error for step in steps if not step.ok)}")
-    return (steps[-1].at_ms - steps[0].at_ms) / READERS
+    return [after.at_ms - before.at_ms for before, after in pairwise(steps)]
 
 
 def is_quiet(url: str) -> bool:
@@ -112,7 +113,7 @@ def model_server() -> Iterator[str]:
 
 
 def thousandth_visit(repeats: int) -> Values:
-    """The time of visits 975 to 1025 of a loop against that of visits 5 to 55, by the times of their deliveries."""
+    """A visit of the window around the 1,000th of a loop against one of the window around the 10th."""
     with stack() as engine:
         agent = looping_agent(engine.home)
         finish([engine.client.submit(agent)], engine.client)  # the first run pays for imports and caches
@@ -120,14 +121,21 @@ def thousandth_visit(repeats: int) -> Values:
         for _ in range(repeats):
             run = engine.client.submit(agent)
             finish([run], engine.client)
-            early.append(window_ms(run, EARLY))
-            late.append(window_ms(run, LATE))
-    return {"thousandth_visit_ratio": statistics.median(late) / statistics.median(early)}
+            steps = run.history()
+            early += block_times_ms(steps, EARLY)
+            late += block_times_ms(steps, LATE)
+    return {"thousandth_visit_ratio": typical_ms(late) / typical_ms(early)}
 
 
-def window_ms(run: Run, window: tuple[int, int]) -> int:
-    at_ms = {step.step: step.at_ms for step in run.history()}
-    return at_ms[window[1]] - at_ms[window[0]]
+def block_times_ms(steps: Sequence[StepInfo], window: range) -> list[int]:
+    """How long each block of five visits of a window took, delivery to delivery."""
+    at_ms = {step.step: step.at_ms for step in steps}
+    return [at_ms[start + window.step] - at_ms[start] for start in window]
+
+
+def typical_ms(times_ms: Sequence[int]) -> float:
+    """The median, which a machine's other guests move least; grouped, as the times are whole milliseconds."""
+    return statistics.median_grouped(times_ms, interval=1)
 
 
 def looping_agent(home: Path) -> Path:
@@ -142,7 +150,7 @@ nodes:
     code = f"""\
 def again(state):
     count = state.get("count", 0) + 1
-    return {{"count": count, "_next": "again" if count <= {LATE[1]} else "done"}}
+    return {{"count": count, "_next": "again" if count <= {LATE.stop} else "done"}}
 """
     return write_agent(home / "loop", graph, "loop.py", code)
 

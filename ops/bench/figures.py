@@ -63,6 +63,7 @@ SECTIONS: tuple[Section, ...] = (
         (
             Figure("visits_per_s", "engine: visits", "/s"),
             Figure("visits_per_s_fsync_always", "engine, appendfsync always", "/s"),
+            Figure("fsync_ms", "disk: a durable write of 4 kB", "ms", digits=2),
             Figure("celery_tasks_per_s", "Celery: bare tasks", "/s"),
             _ratio("ratio_celery_tasks", "Celery tasks", 2.5),
             Figure("celery_chain_per_s", "Celery: steps of chains", "/s"),

@@ -34,13 +34,13 @@ VENV = ROOT / ".build" / "bench-venv"
 REQUIREMENTS = HERE / "requirements.txt"
 
 
-def celery(tasks: int) -> Values:
+def celery(tasks: int, chain_steps: int) -> Values:
     """Bare tasks, then chains, on a Redis with the settings of the engine's."""
     with workspace() as folder, redis_server(folder) as (url, _):
         env = {"BENCH_BROKER": broker_url(url), "PYTHONPATH": str(HERE)}
         worker = [PYTHON, "-m", "celery", "-A", "stock_celery", "worker", "-c", "2", "--loglevel", "ERROR"]
         with processes({"workers": [worker]}, env, folder):
-            command = [PYTHON, str(HERE / "stock_celery.py"), str(tasks), str(NODES)]
+            command = [PYTHON, str(HERE / "stock_celery.py"), str(tasks), str(chain_steps), str(NODES)]
             measured: dict[str, float] = json.loads(output_of(command, environment(env)))
     return {"celery_tasks_per_s": measured["tasks"], "celery_chain_per_s": measured["chain"]}
 

@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.bench import costs, engine, figures, peers, postgres, scripts  # noqa: E402
+from ops.bench import costs, disk, engine, figures, peers, postgres, scripts  # noqa: E402
 from ops.bench.figures import BenchFailed, NotMeasured, Values  # noqa: E402
 from ops.bench.peers import PEERS, Peer, Shape  # noqa: E402
 from ops.bench.processes import version_of  # noqa: E402
@@ -33,7 +33,7 @@ from sleipnir.errors import SleipnirError  # noqa: E402
 from sleipnir.supervisor import find_server  # noqa: E402
 
 LATEST = ROOT / ".build" / "bench" / "latest.json"
-SUBJECTS = ("engine", "fsync", "celery", "langgraph", "dbos", "costs", "python")
+SUBJECTS = ("engine", "disk", "celery", "langgraph", "dbos", "costs", "python")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ ENGINE = (
     "visits_per_s", "hop_p50_ms", "hop_p99_ms", "redis_sent_per_visit", "redis_inside_per_visit",
     "cpu_redis_us", "cpu_scheduler_us", "cpu_workers_us", "cpu_client_us",
 )  # fmt: skip
-FSYNC = ("visits_per_s_fsync_always",)
+ALWAYS = ("visits_per_s_fsync_always",)
+DISK = ("fsync_ms",)
 CELERY = ("celery_tasks_per_s", "celery_chain_per_s")
 STATE = ("large_state_ratio",)
 LENGTH = ("thousandth_visit_ratio",)
@@ -134,10 +135,11 @@ class Bench:
         effort, asked = self.effort, self.subjects
         if "engine" in asked:
             yield Measurement("engine", ENGINE, lambda: engine.measure(effort.runs, effort.hops))
-        if "fsync" in asked:
-            yield Measurement("engine, appendfsync always", FSYNC, self._with_fsync)
+        if "disk" in asked:
+            yield Measurement("disk", DISK, disk.fsync)
+            yield Measurement("engine, appendfsync always", ALWAYS, self._with_fsync)
         if "celery" in asked:
-            yield Measurement("Celery", CELERY, lambda: peers.celery(effort.tasks))
+            yield Measurement("Celery", CELERY, lambda: peers.celery(effort.tasks, effort.tasks // 2))
         for peer, shape in self.shapes.items():
             yield Measurement(f"{peer.name}, {peer.store}", (peer.figure,), partial(self._peer, peer, shape))
         if "visits_per_s" in values and any(name in values for name in figures.RATIOS.values()):
@@ -151,7 +153,7 @@ class Bench:
             yield Measurement("cold `sleipnir run`", COLD, scripts.cold)
 
     def _with_fsync(self) -> Values:
-        return {"visits_per_s_fsync_always": engine.throughput(self.effort.runs, appendfsync="always")}
+        return {"visits_per_s_fsync_always": engine.throughput(self.effort.runs // 3, appendfsync="always")}
 
     def _peer(self, peer: Peer, shape: Shape) -> Values:
         return {peer.figure: peer.measure(self.effort.peer_runs, shape, self.postgres_url)}

@@ -1,6 +1,7 @@
-"""The first peer: Celery as it comes, no-op tasks and chains. `python stock_celery.py TASKS LENGTH` measures.
+"""The first peer: Celery as it comes, no-op tasks and chains. `python stock_celery.py TASKS STEPS LENGTH`.
 
-Default settings but for ignored results of the bare tasks. Both times begin with the first publish.
+Prints tasks and steps per second. Default settings but for the ignored results of the bare tasks; both times begin
+with the first publish.
 """
 
 from __future__ import annotations
@@ -52,5 +53,5 @@ def chain_steps(count: int, length: int) -> float:
 
 
 if __name__ == "__main__":
-    tasks, length = int(sys.argv[1]), int(sys.argv[2])
-    print(json.dumps({"tasks": bare_tasks(tasks), "chain": chain_steps(tasks, length)}))
+    tasks, steps, length = map(int, sys.argv[1:])
+    print(json.dumps({"tasks": bare_tasks(tasks), "chain": chain_steps(steps, length)}))
