@@ -249,8 +249,9 @@ class Run:
     def answer(self, text: str, gate: int | str | None = None) -> None:
         """Answer an open question; `gate` (its visit number, or its node) may be left out when just one is open.
 
-        Raises GateError when there is no such question, several fit, it was answered before, or the question about a
-        lost `effect: once` is answered with something else than `run again`, `fail` or a JSON object.
+        Raises GateError when there is no such question, several fit, or it was answered before. Raises UsageError when
+        the question about a lost `effect: once` is answered with something else than `run again`, `fail` or a JSON
+        object.
         """
         refuse_text("the answer", text, self._settings.max_prompt_bytes)
         with self._store.errors():
@@ -310,7 +311,7 @@ def _refuse_effect_answer(gate: GateInfo, text: str) -> None:
     try:
         read_effect_answer(text)
     except ValueError as error:
-        raise GateError(f"question {gate.seq} ({gate.node}) of run {gate.run!r}: {error}") from None
+        raise UsageError(f"question {gate.seq} ({gate.node}) of run {gate.run!r}: {error}") from None
 
 
 def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = None) -> Iterator[RunInfo]:

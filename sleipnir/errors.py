@@ -73,11 +73,12 @@ class BundleError(SleipnirError):
 
 
 class NodeFailed(SleipnirError):
-    """A node gave up. `kind` is one word a program can branch on (`timeout`, `exit`, `output`, ...)."""
+    """A node gave up. `kind` is one word a program can branch on (`timeout`, `exit`, `output`, ...); `transient` says
+    that the same may succeed a little later."""
 
-    def __init__(self, message: str, kind: str = "failed") -> None:
+    def __init__(self, message: str, kind: str = "failed", *, transient: bool = False) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.transient = kind, transient
 
 
 class ConfigError(SleipnirError):

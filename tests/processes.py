@@ -96,7 +96,7 @@ class Stack:
         return Client(self.settings)
 
     def start_scheduler(self, name: str = "scheduler") -> None:
-        self._start(name, [sys.executable, "-m", "sleipnir_scheduler"])
+        self.start(name, [sys.executable, "-m", "sleipnir_scheduler"])
 
     def start_worker(
         self,
@@ -112,7 +112,7 @@ class Stack:
             sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "worker", "-Q", queues, "-P", pool,
             "-c", str(concurrency), "-n", f"{name}@%h", "--loglevel", "INFO", "--without-gossip", "--without-mingle",
         ]  # fmt: skip
-        self._start(name, command, env)
+        self.start(name, command, env)
         if ready:
             self.wait_for_worker(name)
 
@@ -123,9 +123,12 @@ class Stack:
                 f"worker {name} is announced\n{self.log(name)}",
             )
 
-    def _start(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> None:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("SLEIPNIR_")}
-        environment |= {**self.settings.to_env(), **(env or {})}
+    def environment(self) -> dict[str, str]:
+        """The environment of a process of this stack."""
+        return {k: v for k, v in os.environ.items() if not k.startswith("SLEIPNIR_")} | self.settings.to_env()
+
+    def start(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> None:
+        environment = {**self.environment(), **(env or {})}
         with (self.home / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 launch.command(command), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -1,7 +1,7 @@
 """Answers to a run's open questions: given on the command line beforehand, or asked on the terminal.
 
 Rules. Questions go to stderr, answers come from stdin. A choice is a number or the option's exact text; free
-text only after choosing `Other (custom)`, so that a slip of the pen is asked again instead of being routed
+text only after choosing the last one, so that a slip of the pen is asked again instead of being routed
 as an answer of its own. An empty answer to an input stays empty: the run fills in its default.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions
     from sleipnir.views import GateInfo
 
-OTHER = "Other (custom)"
+OTHER = {"approval": "Other (custom)", "effect": "It happened; here is its result (JSON)"}
 
 ReadLine = Callable[[], str]
 
@@ -51,7 +51,7 @@ class ScriptedAnswers:
 def ask(gate: GateInfo, read_line: ReadLine | None = None) -> str:
     """Put the question to the person at the terminal. Raises NobodyAnswers at the end of the input."""
     line_of = read_line or sys.stdin.readline
-    if gate.kind == "approval" and gate.options:
+    if gate.kind in OTHER and gate.options:
         return _choose(gate, line_of)
     note(_question(gate))
     return _read("Your answer: ", gate, line_of)
@@ -66,7 +66,7 @@ def _question(gate: GateInfo) -> str:
 
 
 def _choose(gate: GateInfo, read_line: ReadLine) -> str:
-    choices = (*gate.options, OTHER)
+    choices = (*gate.options, OTHER[gate.kind])
     note(_question(gate))
     for number, choice in enumerate(choices, 1):
         note(f"  {number}. {one_line(choice)}")
@@ -76,7 +76,7 @@ def _choose(gate: GateInfo, read_line: ReadLine) -> str:
         if chosen is None:
             note(f"Type a number from 1 to {len(choices)}; {len(choices)} is for an answer of your own.")
         elif chosen == len(choices) - 1:
-            return _read("Custom response: ", gate, read_line)
+            return _result(gate, read_line) if gate.kind == "effect" else _read("Custom response: ", gate, read_line)
         else:
             return choices[chosen]
 
@@ -88,6 +88,19 @@ def _chosen(typed: str, choices: tuple[str, ...]) -> int | None:
     if typed.isascii() and typed.isdigit() and 1 <= int(typed) <= len(choices):
         return int(typed) - 1
     return None
+
+
+def _result(gate: GateInfo, read_line: ReadLine) -> str:
+    """What a node with `effect: once` would have printed."""
+    from sleipnir.runs import read_effect_answer
+
+    while True:
+        typed = _read("JSON object: ", gate, read_line)
+        try:
+            read_effect_answer(typed)
+            return typed
+        except ValueError as error:
+            note(str(error))
 
 
 def _read(prompt: str, gate: GateInfo, read_line: ReadLine) -> str:
@@ -102,7 +115,8 @@ def _read(prompt: str, gate: GateInfo, read_line: ReadLine) -> str:
 
 def how_to_answer(gate: GateInfo, options: GlobalOptions) -> str:
     """What the run waits for and the commands that answer it, one per option."""
-    samples = [*gate.options, "your own words"] if gate.kind == "approval" else ["your answer"]
+    own_words = {"approval": "your own words", "effect": '{"key": "value"}'}.get(gate.kind, "your answer")
+    samples = [*gate.options, own_words]
     commands = [f"  {options.command('answer', gate.run, gate.node, text)}" for text in samples]
     headline = f"run {gate.run} waits for an answer to {gate.node!r}: {first_line(gate.question)}"
     return "\n".join([headline, *commands])

@@ -12,6 +12,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "submit": ("sleipnir.cli.run:submit", "Start a run and print its id without waiting."),
         "watch": ("sleipnir.cli.watch:watch", "Show a run from its beginning and follow it to its end."),
         "wait": ("sleipnir.cli.watch:wait", "Wait until runs have ended."),
+        "pause": ("sleipnir.cli.pause:pause", "Hold runs, or all of a deployment."),
+        "resume": ("sleipnir.cli.pause:resume", "Let paused runs go on."),
         "cancel": ("sleipnir.cli.runs:cancel", "Stop runs for good."),
         "retry": ("sleipnir.cli.runs:retry", "Continue failed runs from where they failed."),
     },

@@ -42,6 +42,15 @@ def _run_retried(data: Data) -> list[str]:
     return [f"{MARK}retried at {data['node']}"]
 
 
+def _run_paused(data: Data) -> list[str]:
+    reason = f": {data['reason']}" if data.get("reason") else ""
+    return [f"{MARK}paused by {data['by']}{reason}"]
+
+
+def _run_resumed(data: Data) -> list[str]:
+    return [f"{MARK}resumed"]
+
+
 def _visit_opened(data: Data) -> list[str]:
     return [f"{MARK}{data['node']} ({data['kind']})"]
 
@@ -62,6 +71,11 @@ def _visit_closed(data: Data) -> list[str]:
     return lines
 
 
+def _visit_retrying(data: Data) -> list[str]:
+    failed = _detail(f"attempt {data['attempt']} of {data['max_attempts']} failed: {data.get('error') or 'no reason'}")
+    return [*failed, *_detail(f"trying again in {data['delay_ms'] / 1000:.2f}s")]
+
+
 def _gate_opened(data: Data) -> list[str]:
     """The first line tells which question it is; the whole of it is shown where it is asked and by `sleipnir show`."""
     lines = _detail(f"waiting for an answer: {first_line(data['question'])}")
@@ -74,12 +88,20 @@ def _gate_answered(data: Data) -> list[str]:
     return _detail(f"answered: {data['answer']}")
 
 
+def _gate_expired(data: Data) -> list[str]:
+    return _detail("nobody answered in time")
+
+
 def _late_result(data: Data) -> list[str]:
     return _detail(f"late result of attempt {data['attempt']} from {data['worker']} was refused")
 
 
 def _worker_lost(data: Data) -> list[str]:
     return _detail(f"attempt {data['attempt']} was lost with its worker {data.get('worker') or '(unknown)'}")
+
+
+def _visit_handed_back(data: Data) -> list[str]:
+    return _detail(f"attempt {data['attempt']} was handed back by {data.get('worker') or '(unknown)'}, which stops")
 
 
 def _run_ended(data: Data) -> list[str]:
@@ -105,11 +127,16 @@ def _detail(text: str) -> list[str]:
 _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "run_started": _run_started,
     "run_retried": _run_retried,
+    "run_paused": _run_paused,
+    "run_resumed": _run_resumed,
     "visit_opened": _visit_opened,
     "visit_started": _visit_started,
     "visit_closed": _visit_closed,
     "gate_opened": _gate_opened,
+    "visit_retrying": _visit_retrying,
+    "visit_handed_back": _visit_handed_back,
     "gate_answered": _gate_answered,
+    "gate_expired": _gate_expired,
     "late_result": _late_result,
     "worker_lost": _worker_lost,
     "run_ended": _run_ended,

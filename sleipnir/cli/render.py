@@ -21,6 +21,7 @@ STATUS_STYLE = {
     "completed": "green",
     "running": "cyan",
     "waiting": "yellow",
+    "paused": "yellow",
     "failed": "red",
     "cancelled": "magenta",
     "ok": "green",

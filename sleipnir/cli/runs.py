@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sleipnir.messages import Usage
     from sleipnir.views import RunInfo, StepInfo, VisitInfo
 
-UNFINISHED = ("submitted", "running", "waiting")
+UNFINISHED = ("submitted", "running", "waiting", "paused")
 STATUSES = (*UNFINISHED, "completed", "failed", "cancelled")
 
 _RUN = click.argument("run_id", metavar="RUN", shell_complete=complete_run)
@@ -128,7 +128,7 @@ def _history_table(steps: list[StepInfo]) -> tuple[list[str], list[list[str]]]:
 @pass_options
 def cancel(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
     """Stop runs for good: nothing is committed after this, running scripts are killed."""
-    return _each(options, run_ids, lambda run: run.cancel(), "is being cancelled")
+    return each_run(options, run_ids, lambda run: run.cancel(), "is being cancelled")
 
 
 @click.command()
@@ -139,10 +139,10 @@ def retry(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
 
     The run keeps the agent's definition that it started with. Its timeout starts anew.
     """
-    return _each(options, run_ids, lambda run: run.retry(), "goes on")
+    return each_run(options, run_ids, lambda run: run.retry(), "goes on")
 
 
-def _each(options: GlobalOptions, run_ids: tuple[str, ...], act: Callable[[Run], None], said: str) -> int:
+def each_run(options: GlobalOptions, run_ids: tuple[str, ...], act: Callable[[Run], None], said: str) -> int:
     """Do something to each run; one that refuses does not keep the others from it."""
     code = exit_codes.COMPLETED
     with options.connected(workers=False) as client:

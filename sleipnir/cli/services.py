@@ -33,10 +33,13 @@ def up(options: GlobalOptions, scripts: int, llm: int) -> None:
 
 
 @click.command()
+@click.option(
+    "--paused", is_flag=True, help="Pause the deployment first (after an incident); then `sleipnir resume --all`."
+)
 @pass_options
-def scheduler(options: GlobalOptions) -> None:
+def scheduler(options: GlobalOptions, paused: bool) -> None:
     """Become a scheduler. Any number may run; they share the partitions."""
-    become(scheduler_command(), options.settings())
+    become([*scheduler_command(), *(["--paused"] if paused else [])], options.settings())
 
 
 @click.command()

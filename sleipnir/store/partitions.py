@@ -121,6 +121,14 @@ class Partitions:
             if epoch
         }
 
+    def owners(self) -> set[str]:
+        """The instances whose ownership of some partition has not lapsed."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.hmget(self._of(partition).owner, "instance", "until_ms")
+        now_ms = self.now_ms()
+        return {instance for instance, until_ms in pipe.execute() if until_ms and int(until_ms) > now_ms}
+
     # Inbox
 
     def read(self, partitions: Collection[int], *, limit: int, block_ms: int | None) -> list[Entry]:

@@ -24,6 +24,9 @@ from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.agent_modules import load
 from sleipnir_workers.node import Visit, executor
 
+TRANSIENT = (ConnectionError, TimeoutError)
+"""Exceptions after which another try may succeed; sockets, requests and database drivers derive theirs from these."""
+
 
 @executor("function")
 def run_function(node: FunctionNode, visit: Visit) -> VisitResult:
@@ -47,7 +50,8 @@ def _run(node: FunctionNode, visit: Visit) -> dict[str, Json]:
     except NodeFailed:
         raise
     except (Exception, SystemExit) as error:
-        raise NodeFailed(f"Function '{node.call}' {_raised(error, visit.folder)}", "exception") from error
+        message = f"Function '{node.call}' {_raised(error, visit.folder)}"
+        raise NodeFailed(message, "exception", transient=isinstance(error, TRANSIENT)) from error
     return _checked(node, returned)
 
 

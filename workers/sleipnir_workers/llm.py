@@ -54,13 +54,13 @@ def run_llm(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResul
     try:
         text = session.converse()
     except NodeFailed as error:
-        return session.failure(f"LLM node failed: {session.clean(str(error))}", error.kind)
+        return session.failure(f"LLM node failed: {session.clean(str(error))}", error)
     if node.output_schema is None:
         return session.success(text)
     try:
         value = structured.extract(text, node.output_schema, session.extractor, session.notes.append)
     except NodeFailed as error:
-        return session.failure(f"LLM node structured-extraction failed: {session.clean(str(error))}", error.kind)
+        return session.failure(f"LLM node structured-extraction failed: {session.clean(str(error))}", error)
     return session.success(value)
 
 
@@ -100,7 +100,8 @@ class _Session:
         try:
             return self._ask(_chat(system, user))
         except _CallFailed as error:
-            raise NodeFailed(f"Structured-output extractor LLM call failed: {error}", "structured") from error
+            message = f"Structured-output extractor LLM call failed: {error}"
+            raise NodeFailed(message, "structured", transient=error.transient) from error
 
     def success(self, value: Json) -> VisitResult:
         merged = value if self._node.output_schema is not None and isinstance(value, dict) else {}
@@ -111,12 +112,13 @@ class _Session:
             notes=tuple(self.notes),
         )
 
-    def failure(self, message: str, kind: str) -> VisitResult:
+    def failure(self, message: str, error: NodeFailed) -> VisitResult:
         return VisitResult(
             ok=False,
             delta=self._updates(self._visit.state, message),
             error=message,
-            error_kind=kind,
+            error_kind=error.kind,
+            transient=error.transient,
             usage=self.spent.usage(),
             notes=tuple(self.notes),
         )
@@ -174,7 +176,7 @@ class _Session:
                 return ask()
             except _CallFailed as error:
                 if not error.transient or attempt == self._node.max_attempts:
-                    raise NodeFailed(str(error), error.kind) from error
+                    raise NodeFailed(str(error), error.kind, transient=error.transient) from error
                 self._pause(attempt)
         raise NodeFailed("llm node exhausted retries")
 

@@ -42,8 +42,16 @@ def failure(node: ScriptNode | FunctionNode, error: NodeFailed, *, what: str) ->
         delta={"_error": {"node": node.id, "message": message}, "last_error": message},
         error=message,
         error_kind=error.kind,
+        error_type=error_type(error),
+        transient=error.transient,
         notes=(f"running {what} '{_body_of(node)}'",),
     )
+
+
+def error_type(error: NodeFailed) -> str | None:
+    """The exception that a node's own code raised, as `module:Name`: what `retry.on` may name."""
+    cause = error.__cause__ if error.kind == "exception" else None
+    return None if cause is None else f"{type(cause).__module__}:{type(cause).__qualname__}"
 
 
 def first_not_json(output: Mapping[Any, Any]) -> str | None:

@@ -185,7 +185,8 @@ def _raise_for_end(node: ScriptNode, outcome: sandbox.Outcome, limit: int) -> No
     if outcome.signal is not None:
         raise NodeFailed(f"Script '{node.script}' failed: killed by {_signal_name(outcome.signal)}{detail}", "signal")
     if outcome.code != 0:
-        raise NodeFailed(f"Script '{node.script}' failed with exit code {outcome.code}{detail}", "exit")
+        message = f"Script '{node.script}' failed with exit code {outcome.code}{detail}"
+        raise NodeFailed(message, "exit", transient=outcome.code == os.EX_TEMPFAIL)
 
 
 def _signal_name(signum: int) -> str:

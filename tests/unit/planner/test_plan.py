@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from sleipnir.graph.load import load_graph
-from sleipnir.graph.model import Graph
-from sleipnir.messages import ResultHeader
 from sleipnir.runs import (
     Answered,
     Cancelled,
-    Event,
     LeaseLost,
-    Resulted,
     Retried,
-    RunSpec,
-    RunView,
     Submitted,
     TimerFired,
     Transition,
     Visit,
 )
-from sleipnir_scheduler.planner.plan import Ignore, Known, NeedState, plan
+from sleipnir_scheduler.planner.plan import Ignore, NeedState, plan
+from tests.unit.planner.driver import Driver, bad, graph_of, new_run, ok
 
 THREE = """
 name: three
@@ -50,44 +43,6 @@ nodes:
   bad: {type: end, output: bad}
   other: {type: end, output: "{{output}}{{decision}} {{status}}", state_updates: {status: done}}
 """
-
-
-def graph_of(text: str) -> Graph:
-    return load_graph(text, "graph.yaml", "agent")
-
-
-def new_run() -> RunView:
-    return RunView(id="run1", spec=RunSpec("agent", "digest"))
-
-
-def ok(seq: int, next_: str | None = None, attempt: int = 1, **more: Any) -> Resulted:
-    return Resulted(seq, attempt, ResultHeader(ok=True, next=next_, **more))
-
-
-def bad(seq: int, error: str = "boom") -> Resulted:
-    return Resulted(seq, 1, ResultHeader(ok=False, error=error))
-
-
-class Driver:
-    """A run moved by events, as the scheduler moves it: state values are given when the planner asks for them."""
-
-    def __init__(self, text: str, state: dict[str, Any] | None = None) -> None:
-        self.graph, self.run, self.state, self.now_ms = graph_of(text), new_run(), state or {}, 1_000
-
-    def send(self, event: Event, after_ms: int = 1) -> Transition:
-        self.now_ms += after_ms
-        outcome = plan(self.graph, self.run, event, self.now_ms)
-        while isinstance(outcome, NeedState):
-            known = Known(outcome.keys, {k: v for k, v in self.state.items() if k in outcome.keys})
-            outcome = plan(self.graph, self.run, event, self.now_ms, known)
-        assert isinstance(outcome, Transition), outcome
-        for write in outcome.writes:
-            self.state |= write.values
-        self.run = outcome.apply(self.run)
-        return outcome
-
-    def live(self) -> list[str]:
-        return [visit.node for visit in self.run.frontier.values()]
 
 
 def test_a_submitted_run_opens_its_start_node_on_the_queue_of_its_type() -> None:
@@ -246,7 +201,22 @@ def test_the_deadline_ends_a_run_that_waits_for_a_person_but_not_one_whose_worke
     assert waiting.send(TimerFired("deadline"), after_ms=5_001).status == "failed"
     busy = Driver(THREE)
     busy.send(Submitted())
-    assert isinstance(plan(busy.graph, busy.run, TimerFired("deadline"), 20_000), Ignore)
+    assert busy.send(TimerFired("deadline"), after_ms=20_000).unless_claimed
+
+
+def test_the_deadline_interrupts_a_node_where_the_graph_says_so() -> None:
+    driver = Driver(THREE.replace("timeout: 10", "timeout: 10, interrupt_on_timeout: true"))
+    driver.send(Submitted())
+    transition = driver.send(TimerFired("deadline"), after_ms=10_001)
+    assert (transition.status, transition.unless_claimed) == ("failed", False)
+    assert "timed out after 10s at 'a'" in str(transition.error)
+
+
+def test_a_lost_worker_is_not_replaced_after_the_deadline() -> None:
+    driver = Driver(THREE)
+    driver.send(Submitted())
+    transition = driver.send(LeaseLost(1, 1, "w1"), after_ms=10_001)
+    assert "timed out after 10s at 'a'" in str(transition.error)
 
 
 @pytest.mark.conformance("S12")

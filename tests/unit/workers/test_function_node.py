@@ -31,12 +31,13 @@ def run(
     return run_function(node, visit(node, folder, **fields))
 
 
-def failure(message: str, kind: str) -> VisitResult:
+def failure(message: str, kind: str, type_: str | None = None) -> VisitResult:
     return VisitResult(
         ok=False,
         delta={"_error": {"node": "step", "message": message}, "last_error": message},
         error=message,
         error_kind=kind,
+        error_type=type_,
         notes=("running function 'steps.py:step'",),
     )
 
@@ -166,6 +167,7 @@ def test_a_missing_dependency_of_a_file_is_named(tmp_path: Path) -> None:
         "Function 'steps.py:step' raised ModuleNotFoundError: No module named 'no_such_module' "
         "(steps.py:1: import no_such_module)",
         "exception",
+        "builtins:ModuleNotFoundError",
     )
 
 
@@ -184,7 +186,15 @@ def test_an_exception_is_a_failure_with_the_users_own_line(tmp_path: Path) -> No
         "Function 'steps.py:step' raised JSONDecodeError: Expecting property name enclosed in double quotes: "
         "line 1 column 2 (char 1) (steps.py:3: return json.loads(state['text']))",
         "exception",
+        "json.decoder:JSONDecodeError",
     )
+
+
+@pytest.mark.parametrize(
+    ("raised", "transient"), [("ConnectionResetError()", True), ("TimeoutError()", True), ("ValueError()", False)]
+)
+def test_some_exceptions_say_that_another_try_may_succeed(tmp_path: Path, raised: str, transient: bool) -> None:
+    assert run(tmp_path, f"def step(state): raise {raised}").transient is transient
 
 
 def test_leaving_the_process_is_a_failure(tmp_path: Path) -> None:

@@ -1,0 +1,280 @@
+"""Runs that wait for something else than their work: a retry, a person, a pause, a deadline. Real processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sleipnir.client import Client, Run
+from sleipnir.errors import UsageError
+from tests.processes import RedisServer, Stack, wait_until, write_agent
+
+FLAKY = """
+name: flaky
+start: a
+nodes:
+  a: {type: script, script: a.sh, next: done, retry: {max_attempts: 5, initial_interval: 50ms, on: [transient]}}
+  done: {type: end, output: "{{tries}}"}
+"""
+# Exit code 75 (EX_TEMPFAIL) says: try again. The third attempt succeeds.
+FAILS_TWICE = """
+echo x >> "$COUNT"; tries=$(wc -l < "$COUNT")
+if [ "$tries" -lt 3 ]; then exit 75; fi
+echo "{\\"tries\\": $tries}"
+"""
+
+ONCE = """
+name: once
+start: pay
+nodes:
+  pay: {type: script, script: pay.sh, effect: once, next: done, timeout: 600}
+  done: {type: end, output: "{{paid}}"}
+"""
+PAYS_AND_HANGS = """
+echo $GRAPH_VISIT >> "$PAID"
+if [ $(wc -l < "$PAID") = 1 ]; then sleep 60; fi
+echo '{"paid": "by the second attempt"}'
+"""
+
+QUICK = """
+name: quick
+start: a
+nodes:
+  a: {type: function, call: "f.py:f", next: done}
+  done: {type: end, output: "{{x}}"}
+"""
+
+
+@pytest.fixture
+def own_stack(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stack]:
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"w-{tmp_path.name}") as stack:
+        stack.start_scheduler()
+        yield stack
+
+
+def quick(folder: Path) -> Path:
+    return write_agent(folder / "quick", QUICK, f_py="def f(state): return {'x': 'ran'}")
+
+
+def test_a_script_that_says_try_again_is_tried_again(stack: Stack, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "flaky", FLAKY, a_sh=FAILS_TWICE.replace("$COUNT", str(tmp_path / "count")))
+    with stack.client() as client:
+        run = client.submit(agent)
+        info = run.wait(30)
+        assert (info.status, run.output) == ("completed", "3")
+        assert [step.attempt for step in run.history()] == [1, 3, 1]
+        retrying = [event.data for event in run.events(follow=False) if event.type == "visit_retrying"]
+        assert [data["attempt"] for data in retrying] == [1, 2]
+        assert set(run.state()) == {"initial_prompt", "tries"}
+
+
+def test_an_effect_whose_worker_is_killed_is_asked_about_and_never_repeated_blindly(
+    own_stack: Stack, tmp_path: Path
+) -> None:
+    paid = tmp_path / "paid"
+    agent = write_agent(tmp_path / "once", ONCE, pay_sh=PAYS_AND_HANGS.replace("$PAID", str(paid)))
+    own_stack.start_worker("first")
+    with own_stack.client() as client:
+        run = client.submit(agent)
+        wait_until(lambda: paid.exists() and paid.read_text(), "the payment was made")
+        own_stack.kill("first")
+        own_stack.start_worker("second")
+        gate = wait_until(run.gates, "somebody is asked")[0]
+        assert (gate.kind, gate.node, gate.options) == ("effect", "pay", ("run again", "fail"))
+        assert "first@" in gate.question
+        with pytest.raises(UsageError, match="JSON object"):
+            run.answer("well")
+        run.answer(json.dumps({"paid": "by the first attempt"}))
+        info = run.wait(30)
+        assert (info.status, run.output) == ("completed", "by the first attempt")
+        assert len(paid.read_text().splitlines()) == 1
+
+
+def test_an_effect_is_run_again_on_demand(own_stack: Stack, tmp_path: Path) -> None:
+    paid = tmp_path / "paid"
+    agent = write_agent(tmp_path / "once", ONCE, pay_sh=PAYS_AND_HANGS.replace("$PAID", str(paid)))
+    own_stack.start_worker("first")
+    with own_stack.client() as client:
+        run = client.submit(agent)
+        wait_until(lambda: paid.exists() and paid.read_text(), "the payment was made")
+        own_stack.kill("first")
+        own_stack.start_worker("second")
+        wait_until(run.gates, "somebody is asked")
+        run.answer("run again")
+        run.wait(30)
+        assert run.output == "by the second attempt"
+        assert run.history()[1].attempt == 2
+
+
+def test_a_paused_run_starts_nothing_and_goes_on_where_it_was(own_stack: Stack, tmp_path: Path) -> None:
+    agent = quick(tmp_path)
+    with own_stack.client() as client:
+        run = client.submit(agent)
+        wait_until(lambda: run.info().visits, "the visit is queued")
+        run.pause("ann@desk", "too expensive")
+        wait_until(lambda: run.status == "paused", "the run is paused")
+        own_stack.start_worker()
+        wait_until(lambda: "claim refused" in own_stack.log("worker"), "a worker was refused the visit")
+        assert (run.status, len(run.history())) == ("paused", 1)
+        run.resume()
+        assert run.wait(30).status == "completed"
+        types = [event.type for event in run.events(follow=False)]
+        assert types.index("run_paused") < types.index("run_resumed") < types.index("visit_started")
+
+
+def test_a_paused_deployment_starts_nothing_whatever_is_submitted(own_stack: Stack, tmp_path: Path) -> None:
+    agent = quick(tmp_path)
+    own_stack.start_worker()
+    with own_stack.client() as client:
+        client.pause_all("ann@desk", "incident")
+        held = client.held()
+        assert held is not None
+        assert (held.by, held.reason) == ("ann@desk", "incident")
+        runs = [client.submit(agent) for _ in range(5)]
+        wait_until(lambda: all(run.info().visits for run in runs), "the scheduler still plans")
+        runs[0].cancel()
+        assert runs[0].wait(30).status == "cancelled"
+        assert {run.status for run in runs[1:]} == {"running"}
+        assert {len(run.history()) for run in runs[1:]} == {1}
+        assert client.resume_all()
+        assert not client.resume_all()
+        assert {run.wait(30).status for run in runs[1:]} == {"completed"}
+
+
+def test_a_scheduler_can_be_started_paused(redis_server: RedisServer, tmp_path: Path) -> None:
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"w-{tmp_path.name}") as stack, stack.client() as client:
+        command = [sys.executable, "-m", "sleipnir_scheduler", "--paused"]
+        stack.start("scheduler", command)
+        wait_until(client.held, "the deployment is paused")
+        stack.start_worker()
+        run = client.submit(quick(tmp_path))
+        wait_until(lambda: run.info().visits, "the visit is queued")
+        assert len(run.history()) == 1
+        client.resume_all()
+        assert run.wait(30).status == "completed"
+
+
+def test_pausing_from_the_command_line(own_stack: Stack, tmp_path: Path) -> None:
+    def sleipnir(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "sleipnir", *words]
+        return subprocess.run(command, env=own_stack.environment(), capture_output=True, text=True, timeout=60)
+
+    with own_stack.client() as client:
+        run = client.submit(quick(tmp_path))
+        assert "is being paused" in sleipnir("pause", run.id, "--reason", "lunch").stderr
+        wait_until(lambda: run.status == "paused", "the run is paused")
+        assert run.id in sleipnir("ps").stdout
+        assert "goes on" in sleipnir("resume", run.id).stderr
+        wait_until(lambda: run.status == "running", "the run goes on")
+        assert "the deployment is paused" in sleipnir("pause", "--all").stderr
+        assert client.held() is not None
+        assert "the deployment goes on" in sleipnir("resume", "--all").stderr
+        assert "was not paused" in sleipnir("resume", "--all").stderr
+        for words in (("pause",), ("resume", "--all", run.id)):
+            refused = sleipnir(*words)
+            assert (refused.returncode, "--all" in refused.stderr) == (2, True)
+
+
+def test_a_question_that_nobody_answers_takes_its_way_out(stack: Stack, tmp_path: Path) -> None:
+    text = """
+name: impatient
+start: ask
+nodes:
+  ask: {type: approval, question: ok?, options: [yes], routes: {yes: good}, on_other: good, timeout: 1, on_timeout: bad}
+  good: {type: end, output: good}
+  bad: {type: end, output: nobody was there}
+"""
+    with stack.client() as client:
+        run = client.submit(write_agent(tmp_path / "impatient", text))
+        assert run.wait(30).status == "completed"
+        assert run.output == "nobody was there"
+        assert run.id not in {gate.run for gate in client.gates()}
+
+
+TIMED = """
+name: timed
+start: a
+settings: {timeout: 1, interrupt_on_timeout: INTERRUPT}
+nodes:
+  a: {type: script, script: a.sh, next: done, timeout: 600}
+  done: {type: end, output: done}
+"""
+
+
+def hanging(folder: Path, mark: Path, interrupt: str, seconds: int) -> Path:
+    script = f"echo $$ > {mark}; sleep {seconds}; echo '{{}}'"
+    return write_agent(folder / "timed", TIMED.replace("INTERRUPT", interrupt), a_sh=script)
+
+
+def ended_by_timeout(run: Run) -> bool:
+    info = run.wait(30)
+    return info.status == "failed" and "timed out after 1s at 'a'" in str(info.error)
+
+
+def test_the_run_s_timeout_interrupts_a_node_where_the_graph_says_so(stack: Stack, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with stack.client() as client:
+        run = client.submit(hanging(tmp_path, mark, "true", 60))
+        assert ended_by_timeout(run)
+        pid = int(mark.read_text())
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the script is dead")
+
+
+def test_without_it_a_node_that_is_running_ends_first(stack: Stack, tmp_path: Path) -> None:
+    with stack.client() as client:
+        run = client.submit(hanging(tmp_path, tmp_path / "mark", "false", 2))
+        info = run.wait(30)
+        assert (info.status, [step.node for step in run.history()]) == ("failed", [None, "a"])
+        assert "timed out after 1s at 'done'" in str(info.error)
+
+
+def test_a_visit_that_no_worker_takes_does_not_outlive_the_run_s_timeout(own_stack: Stack, tmp_path: Path) -> None:
+    with own_stack.client() as client:
+        assert ended_by_timeout(client.submit(hanging(tmp_path, tmp_path / "mark", "false", 60)))
+
+
+def test_a_lost_worker_is_not_replaced_after_the_run_s_timeout(own_stack: Stack, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    own_stack.start_worker("first")
+    with own_stack.client() as client:
+        run = client.submit(hanging(tmp_path, mark, "false", 60))
+        wait_until(mark.exists, "the script runs")
+        own_stack.kill("first")
+        assert ended_by_timeout(run)
+
+
+def test_two_schedulers_frozen_and_thawed_in_turn_advance_nothing_twice(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    names = ("one", "two")
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"w-{tmp_path.name}") as stack, stack.client() as client:
+        for name in names:
+            stack.start_scheduler(name)
+        stack.start_worker()
+        runs = [client.submit(chain(tmp_path)) for _ in range(40)]
+        for turn in range(4):
+            frozen = names[turn % 2]
+            stack.signal(frozen, signal.SIGSTOP)
+            wait_until(lambda: owners(client) == 1, "the other one has taken all partitions", timeout_s=10)
+            stack.signal(frozen, signal.SIGCONT)
+        for run in runs:
+            assert run.wait(60).status == "completed"
+            assert [step.seq for step in run.history()] == [None, *range(1, 12)]
+            assert run.output == "x" * 10
+
+
+def owners(client: Client) -> int:
+    return len(client.store.partitions.owners())
+
+
+def chain(folder: Path) -> Path:
+    """Ten functions, each of which adds a letter."""
+    nodes = [f"  n{i}: {{type: function, call: 'f.py:f', next: n{i + 1}}}" for i in range(10)]
+    text = "name: chain\nstart: n0\nnodes:\n" + "\n".join(nodes) + '\n  n10: {type: end, output: "{{x}}"}\n'
+    return write_agent(folder / "chain", text, f_py="def f(state): return {'x': state.get('x', '') + 'x'}")

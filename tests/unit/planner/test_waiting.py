@@ -1,0 +1,162 @@
+"""Runs that wait: held by a person, asked about a lost effect, or left without an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from sleipnir.runs import Answered, Cancelled, LeaseLost, Paused, Resumed, Submitted, TimerFired, read_effect_answer
+from sleipnir_scheduler.planner.plan import Ignore, plan
+from tests.unit.planner.driver import Driver, bad, ok
+
+ONCE = """
+name: once
+start: pay
+nodes:
+  pay: {type: script, script: pay.sh, effect: once, next: done, state_updates: {text: "{{id}} of {{who}}"}}
+  other: {type: script, script: o.sh, next: done}
+  done: {type: end, output: "{{text}}"}
+"""
+
+EXPIRING = """
+name: expiring
+start: ask
+nodes:
+  ask: {type: input, question: who, default: "{{host}}", timeout: 60, next: sure, state_updates: {who: "{{input}}"}}
+  sure: {type: approval, question: sure, options: [yes], routes: {yes: done}, on_other: done, timeout: 30,
+         on_timeout: late}
+  late: {type: input, question: why, timeout: 5, next: done}
+  done: {type: end, output: "{{who}}"}
+"""
+
+TWO = """
+name: two
+start: a
+settings: {timeout: 10}
+nodes:
+  a: {type: script, script: a.sh, next: b}
+  b: {type: script, script: b.sh, next: done}
+  done: {type: end}
+"""
+
+
+def lost_effect(**lease: bool) -> Driver:
+    driver = Driver(ONCE, {"who": "Ann"})
+    driver.send(Submitted())
+    asked = driver.send(LeaseLost(1, 1, "w1", **lease))
+    assert (asked.gates[0].kind, asked.gates[0].options, asked.dispatches) == ("effect", ("run again", "fail"), ())
+    assert driver.run.status == "waiting"
+    return driver
+
+
+def test_an_effect_that_is_lost_is_run_again_when_a_person_says_so() -> None:
+    driver = lost_effect()
+    again = driver.send(Answered(1, "run again"))
+    assert [(visit.seq, visit.attempt, visit.queue) for visit in again.dispatches] == [(1, 2, "scripts")]
+    assert driver.send(ok(1, attempt=2)).status == "completed"
+
+
+def test_an_effect_that_is_handed_back_is_asked_about_as_well() -> None:
+    assert lost_effect(handed_back=True).live() == ["pay"]
+
+
+def test_an_effect_that_has_happened_goes_on_with_the_output_that_a_person_gives() -> None:
+    driver = lost_effect()
+    settled = driver.send(Answered(1, '{"id": 7, "_next": "other"}'))
+    assert settled.writes[0].values == {"id": 7, "text": "7 of Ann"}
+    assert (settled.writes[0].step.ok, driver.live()) == (True, ["other"])
+
+
+def test_an_effect_that_is_given_up_fails_its_node() -> None:
+    driver = lost_effect()
+    failed = driver.send(Answered(1, "fail"))
+    assert failed.writes[0].values["_error"] == {
+        "node": "pay",
+        "message": "WorkerLost: its worker died, and it was decided not to run it again",
+    }
+
+
+def test_an_answer_that_says_nothing_about_an_effect_is_asked_for_again() -> None:
+    driver = lost_effect()
+    again = driver.send(Answered(1, "dunno"))
+    assert "must be 'run again', 'fail' or a JSON object, not 'dunno'" in again.gates[0].question
+    assert driver.send(Answered(1, "run again")).dispatches
+
+
+def test_a_recorded_failure_of_an_effect_asks_nobody() -> None:
+    driver = Driver(ONCE, {"who": "Ann"})
+    driver.send(Submitted())
+    assert driver.send(bad(1)).status == "completed"
+
+
+@pytest.mark.parametrize("text", ["", "yes", "[1]", "NaN", '{"a": NaN}', '{"a": "\\ud800"}', "{", "[" * 100_000])
+def test_what_is_no_answer_about_an_effect_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="run again"):
+        read_effect_answer(text)
+
+
+def test_a_question_without_an_answer_takes_its_default_then_its_way_out_then_fails() -> None:
+    driver = Driver(EXPIRING, {"host": "nobody"})
+    opened = driver.send(Submitted())
+    assert opened.timers == {"visit/1/1": driver.now_ms + 60_000}
+    defaulted = driver.send(TimerFired("visit/1/1"), after_ms=60_000)
+    assert defaulted.writes[0].values == {"who": "nobody"}
+    assert driver.live() == ["sure"]
+    driver.send(TimerFired("visit/2/1"), after_ms=30_000)
+    assert driver.live() == ["late"]
+    failed = driver.send(TimerFired("visit/3/1"), after_ms=5_000)
+    assert "at node 'late': input node 'late' was not answered within 5s" in str(failed.error)
+
+
+def test_an_answer_in_time_forgets_the_timer_and_a_late_timer_changes_nothing() -> None:
+    driver = Driver(EXPIRING, {"host": "nobody"})
+    driver.send(Submitted())
+    assert driver.send(Answered(1, "Ann")).untimers == ("visit/1/1",)
+    assert isinstance(plan(driver.graph, driver.run, TimerFired("visit/1/1"), driver.now_ms), Ignore)
+
+
+def test_a_paused_run_commits_what_runs_and_dispatches_nothing_until_it_is_resumed() -> None:
+    driver = Driver(TWO)
+    driver.send(Submitted())
+    assert driver.send(Paused("ann", "costs")).status == "paused"
+    moved = driver.send(ok(1))
+    assert (moved.status, moved.dispatches, driver.live()) == ("paused", (), ["b"])
+    resumed = driver.send(Resumed())
+    assert [visit.node for visit in resumed.dispatches] == ["b"]
+    assert (resumed.open, resumed.close, driver.run.status) == ((), (), "running")
+    assert driver.send(ok(2)).status == "completed"
+
+
+def test_pausing_or_resuming_twice_changes_nothing() -> None:
+    driver = Driver(TWO)
+    driver.send(Submitted())
+    assert isinstance(plan(driver.graph, driver.run, Resumed(), 2_000), Ignore)
+    driver.send(Paused("ann"))
+    assert isinstance(plan(driver.graph, driver.run, Paused("bob"), 2_000), Ignore)
+
+
+def test_the_clock_of_a_paused_run_stands_still() -> None:
+    driver = Driver(TWO)
+    driver.send(Submitted())
+    driver.send(Paused("ann"), after_ms=4_000)
+    assert isinstance(plan(driver.graph, driver.run, TimerFired("deadline"), 60_000), Ignore)
+    driver.send(ok(1), after_ms=60_000)
+    assert driver.live() == ["b"]
+    resumed = driver.send(Resumed(), after_ms=40_000)
+    assert driver.run.idle_ms == 100_000
+    assert resumed.timers == {"deadline": driver.run.started_ms + 110_001}
+    assert driver.send(ok(2), after_ms=5_000).status == "completed"
+
+
+def test_a_run_that_is_paused_before_it_started_still_starts() -> None:
+    driver = Driver(TWO)
+    driver.send(Paused("ann"))
+    assert driver.send(Submitted()).dispatches == ()
+    assert driver.send(Resumed()).dispatches
+
+
+def test_a_paused_run_can_be_cancelled() -> None:
+    driver = Driver(TWO)
+    driver.send(Submitted())
+    driver.send(Paused("ann"))
+    ended = driver.send(Cancelled())
+    assert (ended.status, ended.paused) == ("cancelled", None)
