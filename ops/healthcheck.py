@@ -1,8 +1,7 @@
-"""Is the service of this container there? `python healthcheck.py scheduler` or `worker`; exit status 0 or 1.
+"""Is the scheduler of this container there? Exit status 0 or 1. For workers: `sleipnir worker --health`.
 
-Both announce themselves in Redis every 5 s, and one that was silent for 30 s is not there. A container whose Redis
-is away is unhealthy too: it cannot work. `celery inspect ping` would cost a second of CPU and would still answer from
-a worker whose announcements fail.
+A scheduler announces itself in Redis every few seconds; one that was silent for 30 s is not there. A scheduler whose
+Redis is away is unhealthy too: it cannot work, and nothing is lost when it is started again.
 """
 
 from __future__ import annotations
@@ -16,21 +15,15 @@ from sleipnir.store.store import Store
 
 
 def main() -> None:
-    service = sys.argv[1] if len(sys.argv) == 2 else ""
-    if service not in ("scheduler", "worker"):
-        sys.exit("usage: healthcheck.py scheduler|worker")
     try:
         with Store.open(Settings.from_env(), client_name="sleipnir-healthcheck") as store, store.errors():
-            health = store.health()
+            schedulers = store.health().schedulers
     except SleipnirError as error:
         sys.exit(f"unhealthy: {error}")
     host = socket.gethostname()
-    if service == "scheduler":
-        here = [name for name in health.schedulers if name.startswith(f"{host}:")]
-    else:
-        here = [worker.name for worker in health.workers if worker.name.endswith(f"@{host}")]
+    here = [name for name in schedulers if name.startswith(f"{host}:")]
     if not here:
-        sys.exit(f"unhealthy: no {service} of {host} has announced itself in the last 30 s")
+        sys.exit(f"unhealthy: no scheduler of {host} has announced itself in the last 30 s")
     print(f"healthy: {', '.join(here)}")
 
 

@@ -100,11 +100,27 @@ class AgentInfo:
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """A worker process group that was heard of lately."""
+    """A worker, as it last announced itself at `seen_ms`; its ages were true then.
+
+    `busy` of its `slots` are taken, `leased` of them by visits under a lease. `loop_age_ms`: since its loop last
+    turned; `broker_age_ms`: since it last heard from a broker that it polls (None: it should not poll now);
+    `broker_lost_for_ms`: since it has no connection to the broker; `wedged_for_ms`: since all slots are taken, none by
+    a visit. What a worker of an older release does not say is None or 0.
+    """
 
     name: str
     queues: tuple[str, ...]
     seen_ms: int
+    host: str = ""
+    pid: int = 0
+    pool: str = ""
+    slots: int = 0
+    busy: int = 0
+    leased: int = 0
+    loop_age_ms: int | None = None
+    broker_age_ms: int | None = None
+    broker_lost_for_ms: int | None = None
+    wedged_for_ms: int | None = None
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,29 @@ def scheduler(options: GlobalOptions, paused: bool) -> None:
     help="threads suits scripts and model calls, prefork suits Python functions.",
 )
 @click.option("-n", "--name", help="The worker's name; `@host` is added. Default: the first queue's name.")
+@click.option(
+    "--health",
+    is_flag=True,
+    help="Start nothing: say whether the worker (-n; default: those of this host) consumes. Exit code 1 if not.",
+)
+@click.option(
+    "--within",
+    type=click.FloatRange(min=1),
+    default=45.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --health: how old the evidence may be.",
+)
 @pass_options
-def worker(options: GlobalOptions, queues: str, concurrency: int, pool: str, name: str | None) -> None:
-    """Become a Celery worker that executes visits of these queues."""
+def worker(
+    options: GlobalOptions, queues: str, concurrency: int, pool: str, name: str | None, health: bool, within: float
+) -> int:
+    """Become a Celery worker that executes visits of these queues; or, with --health, look after one."""
     settings = options.settings()
+    if health:
+        from sleipnir.cli.health import report
+
+        return report(with_redis(settings), name, within)
     become(worker_command(queues, concurrency, pool, name, settings.log_level), settings)
 
 
@@ -87,11 +106,17 @@ def worker_command(queues: str, concurrency: int, pool: str, name: str | None, l
 
 def become(command: list[str], settings: Settings) -> NoReturn:
     """Replace this process by the command, which reads the same settings. Raises ConfigError without a Redis URL."""
+    env = {**os.environ, **with_redis(settings).to_env()}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(command[0], command, env)
+
+
+def with_redis(settings: Settings) -> Settings:
+    """The settings. Raises ConfigError without a Redis URL."""
     if settings.redis_url is None:
         raise ConfigError(
             "SLEIPNIR_REDIS_URL is not set, and a service on its own needs a Redis to share with the others. "
             "Set it, or use `sleipnir up`, which starts everything."
         )
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execvpe(command[0], command, {**os.environ, **settings.to_env()})
+    return settings

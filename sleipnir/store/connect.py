@@ -64,7 +64,7 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) 
             client_url(url),
             decode_responses=decode,
             socket_timeout=options.pop("socket_timeout", SOCKET_TIMEOUT_S),
-            socket_connect_timeout=5,
+            socket_connect_timeout=options.pop("socket_connect_timeout", 5),
             health_check_interval=30,
             retry=Retry(ExponentialBackoff(cap=1, base=0.05), retries),
             client_name=options.pop("client_name", "sleipnir"),

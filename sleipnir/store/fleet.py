@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
+
+import redis
 
 from sleipnir.errors import ConfigError
 from sleipnir.messages import QUEUES
-from sleipnir.store.connect import Client
+from sleipnir.settings import Settings
+from sleipnir.store.connect import Client, connect, is_redis
 from sleipnir.store.keys import Keys
 from sleipnir.views import Health, WorkerInfo
 
@@ -20,6 +24,24 @@ class Fleet:
 
     def __init__(self, client: Client, keys: Keys, broker: Client | None) -> None:
         self._client, self._keys, self._broker = client, keys, broker
+
+    @classmethod
+    def of(cls, settings: Settings, *, timeout_s: float) -> Fleet:
+        """For one quick look that fails, rather than wait or repeat, after about `timeout_s` per call."""
+        options: dict[str, Any] = {"retries": 0, "socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+        broker = settings.broker
+        return cls(
+            connect(str(settings.redis_url), **options),
+            Keys(settings.key_prefix, settings.partitions),
+            connect(broker, **options) if broker and is_redis(broker) else None,
+        )
+
+    def broker_answers(self) -> bool:
+        """Whether the broker takes commands. True when it is no Redis: we cannot ask it."""
+        try:
+            return self._broker is None or bool(self._broker.ping())
+        except redis.exceptions.RedisError:
+            return False
 
     def agree_on_layout(self) -> None:
         """Fix the number of partitions on first use. Raises ConfigError when this process was told another number."""
@@ -47,6 +69,15 @@ class Fleet:
         if worker:
             self._client.hdel(self._keys.workers, worker)
 
+    def workers(self) -> tuple[list[WorkerInfo], int]:
+        """Everybody who announced itself and did not say goodbye, silent ones too; and the time now."""
+        pipe = self._client.pipeline(transaction=False)
+        pipe.hgetall(self._keys.workers)
+        pipe.time()
+        announced, (seconds, micros) = pipe.execute()
+        infos = [_worker(name, json.loads(text)) for name, text in sorted(announced.items())]
+        return infos, int(seconds) * 1000 + int(micros) // 1000
+
     def forget_silent(self, before_ms: int) -> int:
         """Drop announcements older than `before_ms`. Returns how many."""
         dropped = 0
@@ -68,9 +99,7 @@ class Fleet:
             maxmemory_policy=str(info.get("maxmemory_policy", "noeviction")),
             queues=self.queue_lengths({queue for facts in workers.values() for queue in facts["queues"]}),
             schedulers=tuple(sorted(schedulers)),
-            workers=tuple(
-                WorkerInfo(name, tuple(facts["queues"]), facts["seen_ms"]) for name, facts in sorted(workers.items())
-            ),
+            workers=tuple(_worker(name, facts) for name, facts in sorted(workers.items())),
             now_ms=now_ms,
         )
 
@@ -98,3 +127,12 @@ class Fleet:
     def _seen(self, key: str, now_ms: int) -> dict[str, dict[str, Any]]:
         facts = {name: json.loads(text) for name, text in self._client.hgetall(key).items()}
         return {name: fact for name, fact in facts.items() if fact["seen_ms"] > now_ms - SEEN_FOR_MS}
+
+
+_WORKER_FIELDS = frozenset(field.name for field in fields(WorkerInfo))
+
+
+def _worker(name: str, facts: dict[str, Any]) -> WorkerInfo:
+    """Unknown facts are ignored: a newer worker may say more than this release knows."""
+    known = {key: value for key, value in facts.items() if key in _WORKER_FIELDS}
+    return WorkerInfo(**known | {"name": name, "queues": tuple(facts["queues"])})

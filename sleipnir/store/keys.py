@@ -45,7 +45,7 @@ class Keys:
 
     @property
     def workers(self) -> str:
-        """HASH worker name -> JSON {seen_ms, queues, host, pid}. The janitor drops silent ones."""
+        """HASH worker name -> JSON views.WorkerInfo. The janitor drops silent ones."""
         return f"{self.prefix}:workers"
 
     @property
@@ -176,6 +176,13 @@ class RunKeys:
 
 def member(run_id: str, seq: int, attempt: int) -> str:
     """How outbox and leases name a visit's attempt."""
+    return f"{run_id}/{seq}/{attempt}"
+
+
+def member_of(task_id: str) -> str:
+    """The member of the visit's attempt that a Celery task runs: its id is `run:node:seq:attempt`."""
+    run_id, _, rest = task_id.partition(":")
+    _, seq, attempt = rest.rsplit(":", 2)
     return f"{run_id}/{seq}/{attempt}"
 
 

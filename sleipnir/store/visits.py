@@ -12,7 +12,7 @@ from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs import RunSpec
 from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
-from sleipnir.store.keys import Keys, member, parse_member
+from sleipnir.store.keys import Keys, member, member_of, parse_member
 from sleipnir.store.scripts import Arg, Script, run_batch
 
 _CLAIM = Script("claim")
@@ -152,3 +152,10 @@ class Visits:
             if isinstance(reply, Exception):
                 raise reply
         return {names[name] for reply in replies for name in reply}
+
+    def count_leased(self, task_ids: Sequence[str]) -> int:
+        """How many of these Celery tasks run a visit that is under a lease."""
+        pipe = self._client.pipeline(transaction=False)
+        for name in map(member_of, task_ids):
+            pipe.zscore(self._keys.of_partition(self._keys.partition_of(parse_member(name)[0])).leases, name)
+        return sum(until_ms is not None for until_ms in pipe.execute())

@@ -24,10 +24,11 @@ from sleipnir.errors import ConfigError, SleipnirError
 from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
-from sleipnir.store.fleet import Fleet
+from sleipnir.store.store import Store
 from sleipnir_workers import function, llm, script
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
+from sleipnir_workers.pulse import Pulse
 from sleipnir_workers.visit import Worker
 
 try:
@@ -44,6 +45,7 @@ ANNOUNCE_S = 5.0
 GOODBYE_S = 2.0
 EXECUTORS = (script, function, llm)  # importing one registers it; litellm itself is imported only where it is used
 
+pulse = Pulse()
 drain = Drain()  # before any fork: the children of a prefork pool share it
 _worker: tuple[int, Worker] | None = None
 _lock = threading.Lock()
@@ -122,14 +124,18 @@ class StopByDrain(bootsteps.StartStopStep):
         ).start()
 
 
-class StayStopped(bootsteps.StartStopStep):
-    """A worker that reconnects to the broker while it drains must not begin to consume again."""
+class Watched(bootsteps.StartStopStep):
+    """Feels the pulse of each connection's consumer; one made while the worker drains must not begin to consume."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def start(self, consumer: Any) -> None:
+        pulse.start(consumer)
         if drain.begun.is_set():
             stop_consuming(consumer)
+
+    def stop(self, consumer: Any) -> None:
+        pulse.stop()
 
 
 def stop_consuming(consumer: Any) -> None:
@@ -145,7 +151,7 @@ def _stop_celery(consumer: Any) -> None:
 
 app.steps["worker"].add(StopByDrain)
 app.steps["consumer"].add(FlushEvents)
-app.steps["consumer"].add(StayStopped)
+app.steps["consumer"].add(Watched)
 
 
 @signals.worker_init.connect
@@ -174,16 +180,19 @@ def _queues(consumer: Any) -> list[str]:
 
 
 def _announce(queues: list[str]) -> None:
-    """Tell the fleet registry that this worker is there, until it drains; only `doctor` and `show` read it."""
-    facts = {"host": socket.gethostname(), "pid": os.getpid()}
+    """Tell the fleet registry that this worker is there, and how it is, until it drains."""
     while True:
-        _tell_fleet(lambda fleet: fleet.announce_worker(_name, queues, facts))
+        _tell_fleet(lambda store: store.fleet.announce_worker(_name, queues, _facts(store)))
         if drain.begun.wait(ANNOUNCE_S):
-            return _tell_fleet(lambda fleet: fleet.leave(worker=_name))
+            return _tell_fleet(lambda store: store.fleet.leave(worker=_name))
 
 
-def _tell_fleet(tell: Callable[[Fleet], None]) -> None:
+def _facts(store: Store) -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid(), **pulse.facts(store.visits.count_leased)}
+
+
+def _tell_fleet(tell: Callable[[Store], None]) -> None:
     try:
-        tell(worker().store.fleet)
+        tell(worker().store)
     except Exception as error:
         structlog.get_logger().debug("the fleet cannot be told", error=str(error))

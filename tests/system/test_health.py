@@ -1,0 +1,238 @@
+"""`sleipnir worker --health`: a worker that does not consume is found, whatever keeps it from that."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleipnir import launch
+from sleipnir.store.connect import connect
+from tests.processes import RedisServer, Stack, wait_until, write_agent
+
+POOLS = ["prefork", "threads", "solo"]
+WITHIN_S = 7.0  # announcements come every 5 s
+
+GRAPH = """
+name: watched
+start: a
+nodes:
+  a: {type: function, call: "f.py:f", queue: work, next: done, timeout: 600}
+  done: {type: end, output: done}
+"""
+# Runs until `go` appears; interruptible.
+LONG_F = """
+import pathlib, threading
+here = pathlib.Path({folder!r})
+def f(state):
+    (here / "mark").touch()
+    while not (here / "go").exists():
+        threading.Event().wait(0.02)
+"""
+# A lock that nobody releases: CPython cannot interrupt a thread in it.
+STUCK_F = """
+import pathlib, threading
+def f(state):
+    (pathlib.Path({folder!r}) / "mark").touch()
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+"""
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def stack(own_redis: RedisServer, tmp_path: Path) -> Iterator[Stack]:
+    with Stack(own_redis, tmp_path / "home", lease_s=10.0) as running:
+        running.start_scheduler()
+        yield running
+
+
+def health(stack: Stack, *arguments: str, **settings: str) -> tuple[int, str]:
+    """What the probe says: exit code and its line."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
+    ended = subprocess.run(
+        [sys.executable, "-m", "sleipnir", "worker", "--health", "--within", str(WITHIN_S), *arguments],
+        env=clean | stack.settings.to_env() | settings, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    return ended.returncode, (ended.stdout + ended.stderr).strip()
+
+
+def wait_for(stack: Stack, code: int, words: str, *arguments: str, **settings: str) -> None:
+    """Wait until the probe says so."""
+    seen: list[tuple[int, str]] = []
+
+    def said() -> bool:
+        seen.append(health(stack, *arguments, **settings))
+        return seen[-1][0] == code and words in seen[-1][1]
+
+    try:
+        wait_until(said, f"the probe says {code} and {words!r}", timeout_s=45)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; it said {seen[-1]}") from None
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_worker_that_is_busy_for_long_is_healthy(stack: Stack, tmp_path: Path, pool: str) -> None:
+    """In a solo pool the loop does not turn meanwhile; the lease shows that the worker is not stuck."""
+    agent = write_agent(tmp_path / "watched", GRAPH, f_py=LONG_F.format(folder=str(tmp_path)))
+    stack.start_worker("w", "work", pool=pool, concurrency=1)
+    wait_for(stack, 0, "consumes work: 0 of 1 slots busy")
+    with stack.client() as client:
+        run = client.submit(agent)
+        wait_until((tmp_path / "mark").exists, "the function runs")
+        wait_for(stack, 0, "consumes work: 1 of 1 slots busy")
+        begun_ms = client.store.now_ms()
+        wait_until(lambda: client.store.now_ms() > begun_ms + WITHIN_S * 1000 + 5000, "evidence would be too old")
+        assert health(stack)[0] == 0
+        (tmp_path / "go").touch()
+        assert run.wait(30).status == "completed"
+        wait_for(stack, 0, "consumes work: 0 of 1 slots busy")
+
+
+def test_a_frozen_worker_is_found_by_its_silence_and_is_healthy_again_when_it_goes_on(stack: Stack) -> None:
+    stack.start_worker("w", "work")
+    wait_for(stack, 0, "consumes", "-n", "w")
+    stack.signal("w", signal.SIGSTOP)
+    wait_for(stack, 1, "has not announced itself for", "-n", "w")
+    wait_for(stack, 1, "no worker of")
+    stack.signal("w", signal.SIGCONT)
+    wait_for(stack, 0, "consumes", "-n", "w")
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_slots_that_hold_no_visit_any_more_make_a_worker_unhealthy(stack: Stack, tmp_path: Path, pool: str) -> None:
+    """The run is cancelled, but nothing can stop the function: this worker never takes a message again."""
+    agent = write_agent(tmp_path / "watched", GRAPH, f_py=STUCK_F.format(folder=str(tmp_path)))
+    stack.start_worker("w", "work", pool=pool, concurrency=1)
+    with stack.client() as client:
+        run = client.submit(agent)
+        wait_until((tmp_path / "mark").exists, "the function runs")
+        run.cancel()
+        wait_for(stack, 1, "cannot take messages: 1 of 1 slots")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_whose_broker_connection_is_cut_connects_again_and_consumes(
+    stack: Stack, tmp_path: Path, pool: str
+) -> None:
+    stack.start_worker("w", "work", pool=pool)
+    client = connect(stack.redis.url)
+    for _ in range(3):
+        client.client_kill_filter(_type="normal", skipme=True)
+    agent = write_agent(tmp_path / "watched", GRAPH, f_py="def f(state): pass\n")
+    with stack.client() as sleipnir:
+        assert sleipnir.submit(agent).wait(30).status == "completed"
+    wait_for(stack, 0, "consumes")
+    client.close()
+
+
+@pytest.fixture
+def broker() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    assert server.process is not None
+    server.process.send_signal(signal.SIGCONT)
+    server.stop()
+
+
+@pytest.mark.parametrize("stopped_by", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_without_its_broker_is_unhealthy_only_if_others_reach_it(
+    own_redis: RedisServer, broker: RedisServer, tmp_path: Path, stopped_by: signal.Signals
+) -> None:
+    """A probe must not restart every worker because the broker is away. Another Redis plays the broker that is not."""
+    with Stack(own_redis, tmp_path / "home", broker_url=broker.url) as stack:
+        stack.start_worker("w", "work")
+        wait_for(stack, 0, "consumes")
+        assert broker.process is not None
+        broker.process.send_signal(stopped_by)
+        reason = "no connection to the broker" if stopped_by == signal.SIGKILL else "loop has not turned"
+        wait_for(stack, 0, "but the broker does not answer here either")
+        wait_for(stack, 1, reason, SLEIPNIR_BROKER_URL=own_redis.url)
+        if stopped_by == signal.SIGKILL:
+            broker.process.wait()
+            broker.start()
+        else:
+            broker.process.send_signal(signal.SIGCONT)
+        wait_for(stack, 0, "consumes")
+
+
+@pytest.mark.parametrize("stopped_by", [signal.SIGKILL, signal.SIGSTOP])
+def test_nobody_can_tell_without_redis_and_no_worker_is_blamed(
+    stack: Stack, own_redis: RedisServer, stopped_by: signal.Signals
+) -> None:
+    stack.start_worker("w", "work")
+    assert own_redis.process is not None
+    own_redis.process.send_signal(stopped_by)
+    code, said = health(stack)
+    own_redis.process.send_signal(signal.SIGCONT)
+    assert (code, said.startswith("cannot tell: Redis at unix://")) == (0, True), said
+
+
+def test_a_worker_that_was_told_to_take_nothing_from_its_queue_is_unhealthy(stack: Stack) -> None:
+    stack.start_worker("w", "work")
+    wait_for(stack, 0, "consumes")
+    command = [sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "control", "cancel_consumer", "work"]
+    subprocess.run(command, env=os.environ | stack.settings.to_env(), check=True, capture_output=True, timeout=60)
+    wait_for(stack, 1, "has not heard from the broker")
+
+
+def test_a_loop_that_hangs_is_found(stack: Stack, tmp_path: Path) -> None:
+    """Nobody reads the pipe that the worker logs to: the loop waits for ever for room to log one more line."""
+    read, write = os.pipe()
+    command = [
+        sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "worker", "-Q", "work", "-P", "threads",
+        "-c", "1", "-n", "w@%h", "--loglevel", "INFO", "--without-gossip", "--without-mingle",
+    ]  # fmt: skip
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
+    process = subprocess.Popen(
+        launch.command(command), env=clean | stack.settings.to_env(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=write,
+    )  # fmt: skip
+    os.close(write)
+    stack.processes["w"] = process
+    wait_for(stack, 0, "consumes")
+    client = connect(stack.redis.url)
+    with stack.client() as sleipnir:
+        queue = sleipnir.store.keys.broker_prefix + "work"
+    client.lpush(queue, *[json.dumps(unknown_message(number)) for number in range(200)])
+    wait_for(stack, 1, "is stuck: its loop has not turned for")
+    assert client.llen(queue) > 0
+    os.close(read)  # now the write fails, and the loop goes on
+    wait_until(lambda: not client.llen(queue), "the loop turns again")
+    wait_for(stack, 0, "consumes")
+    client.close()
+
+
+def unknown_message(number: int) -> dict[str, Any]:
+    """A task that no worker knows; Celery logs all of it."""
+    return {
+        "body": json.dumps([["x" * 1000], {}, {}]),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"lang": "py", "task": "unknown.task", "id": f"unknown-{number}"},
+        "properties": {
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": "work"},
+            "body_encoding": "utf-8",
+            "delivery_tag": f"tag-{number}",
+        },
+    }
+
+
+def test_a_host_without_a_worker_is_unhealthy(stack: Stack) -> None:
+    assert health(stack)[0] == 1
+    assert health(stack, "-n", "nobody")[0] == 1
