@@ -20,7 +20,8 @@ from sleipnir.store.partitions import APPLIED, CLAIMED, NOT_OWNER, REFUSED, Comm
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.narration import log_transition
-from sleipnir_scheduler.planner.plan import Ignore, Known, NeedState, fail, plan
+from sleipnir_scheduler.planner.moves import Known
+from sleipnir_scheduler.planner.plan import Ignore, NeedState, fail, plan
 from sleipnir_scheduler.services.ownership import Ownership
 
 BATCH = 200  # entries per partition and read

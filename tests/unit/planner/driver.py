@@ -8,7 +8,8 @@ from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import Graph
 from sleipnir.messages import ResultHeader
 from sleipnir.runs import Event, Resulted, RunSpec, RunView, Transition
-from sleipnir_scheduler.planner.plan import Known, NeedState, plan
+from sleipnir_scheduler.planner.moves import Known
+from sleipnir_scheduler.planner.plan import NeedState, plan
 
 
 def graph_of(text: str) -> Graph:

@@ -28,7 +28,8 @@ from sleipnir.runs import (
     TimerFired,
     Transition,
 )
-from sleipnir_scheduler.planner.plan import Ignore, Known, NeedState, plan
+from sleipnir_scheduler.planner.moves import Known
+from sleipnir_scheduler.planner.plan import Ignore, NeedState, plan
 
 NAMES = ["a", "b", "c", "d"]
 CAP = 4
