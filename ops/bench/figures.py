@@ -134,6 +134,11 @@ def with_ratios(values: Mapping[str, float]) -> Values:
     return {**values, **ratios}
 
 
+def with_ratio_reasons(reasons: Mapping[str, str]) -> dict[str, str]:
+    """The reasons, also for the ratios to the peers that were not measured: the targets are on those."""
+    return {**reasons, **{name: reasons[peer] for name, peer in RATIOS.items() if peer in reasons}}
+
+
 def medians(rounds: Sequence[Mapping[str, float]]) -> Values:
     """Of each figure, over the rounds that have it."""
     names = dict.fromkeys(name for values in rounds for name in values)
@@ -152,11 +157,8 @@ def table(values: Mapping[str, float], reasons: Mapping[str, str]) -> str:
 
 def missed(values: Mapping[str, float]) -> list[str]:
     """The figures that do not reach their target."""
-    return [figure.what.strip() for figure in _known(values) if figure.verdict(values[figure.name]) == "MISSED"]
-
-
-def _known(values: Mapping[str, float]) -> Iterable[Figure]:
-    return (figure for figure in FIGURES.values() if figure.name in values)
+    known = [figure for figure in FIGURES.values() if figure.name in values]
+    return [figure.what.strip() for figure in known if figure.verdict(values[figure.name]) == "MISSED"]
 
 
 Row = tuple[str, str, str, str, str]

@@ -1,7 +1,7 @@
 """How fast and how costly the engine is, beside its peers, in one run on one machine: `make bench`.
 
 Every round measures everything once; a ratio compares two figures of the same round, and the engine is measured before
-and after the peers. Printed are medians over the rounds.
+and after the peers. Printed are medians over the rounds. docs/performance.md says what each figure means.
 
 Exit status: 0 even where a target is missed, which the table says; 1 when something that should run did not.
 """
@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -25,14 +23,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.bench import costs, disk, engine, figures, peers, postgres, scripts  # noqa: E402
+from ops.bench import costs, disk, engine, figures, peers, postgres, report, scripts  # noqa: E402
 from ops.bench.figures import BenchFailed, NotMeasured, Values  # noqa: E402
 from ops.bench.peers import PEERS, Peer, Shape  # noqa: E402
-from ops.bench.processes import version_of  # noqa: E402
 from sleipnir.errors import SleipnirError  # noqa: E402
-from sleipnir.supervisor import find_server  # noqa: E402
 
 LATEST = ROOT / ".build" / "bench" / "latest.json"
+PAGE = ROOT / "docs" / "performance.md"
 SUBJECTS = ("engine", "disk", "celery", "langgraph", "dbos", "costs", "python")
 
 
@@ -88,7 +85,6 @@ class Bench:
 
     subjects: Sequence[str]
     effort: Effort
-    json_file: Path | None = None
     postgres_url: str | None = None
     shapes: dict[Peer, Shape] = field(default_factory=dict)
     rounds: list[Values] = field(default_factory=list)
@@ -175,6 +171,21 @@ class Bench:
             self.reasons |= dict.fromkeys(names, text)
             self.failures.append(f"{', '.join(names)}: {text}")
 
+    def found(self) -> dict[str, Any]:
+        """What the JSON file holds."""
+        values = figures.medians(self.rounds)
+        reasons = figures.with_ratio_reasons(self.reasons)
+        return {
+            "machine": report.machine(),
+            "shapes": {peer.figure: str(shape) for peer, shape in self.shapes.items()},
+            "figures": values,
+            "missed": figures.missed(values),
+            "not_measured": {name: why for name, why in reasons.items() if name not in values},
+            "failures": self.failures,
+            "effort": asdict(self.effort),
+            "rounds": self.rounds,
+        }
+
     def _peers(self) -> list[Peer]:
         return [peer for peer in PEERS if peer.name in self.subjects]
 
@@ -198,80 +209,43 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
         print(f"{start}{what}: {found[-1]} ({time.monotonic() - started:.0f} s)", file=sys.stderr, flush=True)
 
 
-def report(bench: Bench) -> dict[str, Any]:
-    """What the JSON file holds."""
-    values = figures.medians(bench.rounds)
-    return {
-        "machine": machine(),
-        "shapes": {peer.figure: str(shape) for peer, shape in bench.shapes.items()},
-        "figures": values,
-        "missed": figures.missed(values),
-        "not_measured": {name: why for name, why in bench.reasons.items() if name not in values},
-        "failures": bench.failures,
-        "effort": asdict(bench.effort),
-        "rounds": bench.rounds,
-    }
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "redis": version_of(find_server()),
-        "postgres": postgres_version(),
-    }
-
-
-def postgres_version() -> str | None:
-    try:
-        return version_of(postgres.find() / "postgres")
-    except NotMeasured:
-        return None
-
-
 def main() -> None:
-    bench = from_arguments()
+    options = from_arguments()
+    bench = Bench(options.only, options.effort)
     bench.run()
-    found = report(bench)
-    print(text_of(found))
-    for file in filter(None, (LATEST, bench.json_file)):
+    found = bench.found()
+    text = report.text_of(found)
+    print(text)
+    for file in filter(None, (LATEST, options.json)):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(found, indent=2) + "\n")
+    if options.docs:
+        PAGE.write_text(report.refreshed(PAGE.read_text(), text))
     sys.exit(1 if bench.failures else 0)
 
 
-def text_of(found: dict[str, Any]) -> str:
-    """The table, with what it was measured on above it and what went wrong below."""
-    here, rounds = found["machine"], len(found["rounds"])
-    lines = [
-        f"{here['cores']} cores, Python {here['python']}, Redis {here['redis']}, "
-        f"PostgreSQL {here['postgres'] or 'not found'}; medians of {rounds} round{'s' if rounds > 1 else ''}",
-        *(f"{figure}: {shape} processes x threads" for figure, shape in found["shapes"].items()),
-        "",
-        figures.table(found["figures"], found["not_measured"]),
-        "",
-        f"missed: {', '.join(found['missed'])}" if found["missed"] else "every target that was measured is reached",
-        *(f"FAILED  {failure}" for failure in found["failures"]),
-    ]
-    return "\n".join(lines)
-
-
-def from_arguments() -> Bench:
+def from_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="SUBJECT,...", help=f"of {', '.join(SUBJECTS)} (default: all)")
+    parser.add_argument(
+        "--only", metavar="SUBJECT,...", type=subjects, default=SUBJECTS, help=f"of {', '.join(SUBJECTS)}"
+    )
     parser.add_argument("--rounds", type=int, help=f"default {FULL.rounds}, with --quick {QUICK.rounds}")
     parser.add_argument("--quick", action="store_true", help="one round of small loads: a look, not a measurement")
     parser.add_argument("--json", type=Path, help=f"also write what is found here (always: {LATEST.relative_to(ROOT)})")
+    parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
-    subjects = options.only.split(",") if options.only else SUBJECTS
-    if unknown := sorted(set(subjects) - set(SUBJECTS)):
-        parser.error(f"no subject is called {', '.join(unknown)}; there are {', '.join(SUBJECTS)}")
+    if options.rounds is not None and options.rounds < 1:
+        parser.error("--rounds must be at least 1")
     effort = QUICK if options.quick else FULL
-    if options.rounds is not None:
-        if options.rounds < 1:
-            parser.error("--rounds must be at least 1")
-        effort = replace(effort, rounds=options.rounds)
-    return Bench(subjects, effort, options.json)
+    options.effort = replace(effort, rounds=options.rounds or effort.rounds)
+    return options
+
+
+def subjects(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := sorted(set(names) - set(SUBJECTS)):
+        raise argparse.ArgumentTypeError(f"no subject is called {', '.join(unknown)}")
+    return names
 
 
 if __name__ == "__main__":

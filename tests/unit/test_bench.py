@@ -8,9 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench.figures import FIGURES, RATIOS, SECTIONS, Figure, medians, missed, table, with_ratios
+from ops.bench import report
+from ops.bench.figures import (
+    FIGURES,
+    RATIOS,
+    SECTIONS,
+    Figure,
+    medians,
+    missed,
+    table,
+    with_ratio_reasons,
+    with_ratios,
+)
 
-RUN = Path(__file__).parents[2] / "ops" / "bench" / "run.py"
+ROOT = Path(__file__).parents[2]
+RUN = ROOT / "ops" / "bench" / "run.py"
 
 
 @pytest.mark.parametrize(
@@ -39,12 +51,13 @@ def test_the_median_of_a_figure_is_over_the_rounds_that_have_it() -> None:
 
 def test_the_table_says_value_target_and_verdict_and_why_something_is_missing() -> None:
     values = {"visits_per_s": 2964.4, "ratio_celery_tasks": 2.41, "hop_p50_ms": 2.0}
-    reasons = {"langgraph_postgres_per_s": "PostgreSQL not found"}
+    reasons = with_ratio_reasons({"langgraph_postgres_per_s": "PostgreSQL not found"})
     assert table(values, reasons) == (
         "Throughput\n"
         "  engine: visits                                 2,964 /s\n"
         "    engine / Celery tasks                         2.41 x     >= 2.5  MISSED\n"
         "  LangGraph, PostgreSQL: nodes                       -               not measured: PostgreSQL not found\n"
+        "    engine / LangGraph, PostgreSQL                   -         >= 4  not measured: PostgreSQL not found\n"
         "\n"
         "Latency of an idle system\n"
         "  hop between two nodes, p50                       2.0 ms      <= 5  reached"
@@ -56,6 +69,16 @@ def test_every_ratio_names_figures_and_every_figure_has_one_name() -> None:
     names = [figure.name for section in SECTIONS for figure in section.figures]
     assert sorted(names) == sorted(set(names))
     assert RATIOS.keys() | set(RATIOS.values()) <= FIGURES.keys()
+
+
+def test_the_page_takes_new_figures_and_keeps_everything_else() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text()
+    once = report.refreshed(page, "old table")
+    twice = report.refreshed(once, "new table")
+    assert "old table" in once and "old table" not in twice
+    assert twice == once.replace("old table", "new table")
+    assert twice.partition(report.BEGIN)[0] == page.partition(report.BEGIN)[0]
+    assert twice.partition(report.END)[2] == page.partition(report.END)[2]
 
 
 def test_the_command_explains_itself_and_refuses_a_subject_that_it_does_not_have() -> None:
