@@ -17,7 +17,7 @@ def ask(moves: Moves, visit: Visit, lost: LeaseLost) -> Transition:
     return _put(
         moves,
         visit,
-        f"{lost.worker} {how} while it ran node '{visit.node}', whose effect must happen once, and left no result. "
+        f"{lost.worker} {how} while it ran node '{visit.node}', whose effect must happen once, and left no result.\n"
         f"Find out whether it happened. Then answer '{RUN_AGAIN}', '{FAIL}', or with the result that it would have "
         "printed, as a JSON object ({} for none), to go on as if it had ended well.",
     )
