@@ -95,8 +95,8 @@ class Stack:
     def client(self) -> Client:
         return Client(self.settings)
 
-    def start_scheduler(self, name: str = "scheduler") -> None:
-        self.start(name, [sys.executable, "-m", "sleipnir_scheduler"])
+    def start_scheduler(self, name: str = "scheduler", *, env: Mapping[str, str] | None = None) -> None:
+        self.start(name, [sys.executable, "-m", "sleipnir_scheduler"], env)
 
     def start_worker(
         self,

@@ -1,0 +1,272 @@
+"""Die at every point: before and after each Lua script, each publication and each acknowledgement.
+
+A case starts the process that comes to its point, sees it die there, and lets another go on. The run must end right,
+with every step committed once and no key left over. A Lua script without a case fails the first test.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from ops.chaos import verdict
+from sleipnir.client import Client, Run
+from sleipnir.failpoints import VARIABLE
+from sleipnir.messages import ResultHeader, VisitCall
+from sleipnir.store.visits import Claim
+from tests.processes import RedisServer, Stack, wait_until, write_agent
+
+LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
+
+OF_SCHEDULERS = ("own", "commit", "publish", "discard", "take_back", "fire_timers")
+OF_WORKERS = ("claim", "heartbeat", "deliver", "ack")
+OF_CLIENTS = ("create_run", "answer", "cancel", "retry")
+NO_SCRIPTS = {"publish", "ack"}
+
+both_sides = pytest.mark.parametrize("side", ["before", "after"])
+
+
+def test_every_lua_script_has_a_case() -> None:
+    assert {file.stem for file in LUA.glob("*.lua")} == {*OF_SCHEDULERS, *OF_WORKERS, *OF_CLIENTS} - NO_SCRIPTS
+
+
+def dies(stack: Stack, name: str) -> None:
+    """The process ends by the failpoint's SIGKILL, and by nothing else."""
+    process = stack.processes.pop(name)
+    wait_until(lambda: process.poll() is not None, f"{name} comes to its failpoint\n{stack.log(name)}")
+    assert process.returncode == -signal.SIGKILL, stack.log(name)
+    assert "fails on purpose" in stack.log(name)
+
+
+def is_well(client: Client, run: Run, effects: Counter[str]) -> None:
+    """The journal has no gap and no double, the state is its fold, and what ran is what the journal says."""
+    assert list(verdict.of_run(client, run, effects)) == []
+
+
+# Schedulers. The test itself plays the workers: it takes the task messages, claims and delivers.
+
+TWO_STEPS = """
+name: two
+start: a
+nodes:
+  a: {type: script, script: a.sh, next: ask}
+  ask: {type: approval, question: go on?, options: [yes], routes: {yes: done}, on_other: done}
+  done: {type: end, output: "{{x}}"}
+"""
+QUESTION = """
+name: question
+start: ask
+settings: {timeout: 1}
+nodes:
+  ask: {type: approval, question: go on?, options: [yes], routes: {yes: done}, on_other: done}
+  done: {type: end}
+"""
+
+
+class Deployment:
+    """A stack of its own under a key prefix of its own, whose workers and users are played."""
+
+    def __init__(self, stack: Stack, client: Client, folder: Path) -> None:
+        self.stack, self.client, self.effects = stack, client, Counter[str]()
+        self.two = write_agent(folder / "two", TWO_STEPS, a_sh="")
+        self.question = write_agent(folder / "question", QUESTION)
+        self.redis = client.store._client
+        self.part = client.store.keys.of_partition(0)
+
+    def message(self) -> VisitCall | None:
+        """What a Celery worker would get next from the queue."""
+        text = self.redis.rpop(self.client.store.keys.broker_prefix + "scripts")
+        return VisitCall.from_json(json.loads(json.loads(text)["body"])[0][0]) if text else None
+
+    def claim(self, call: VisitCall, lease_ms: int = 60_000) -> str | None:
+        """The token of the claim; None when it was refused."""
+        token = uuid4().hex
+        taken = self.client.store.visits.claim(call, worker="played", token=token, lease_ms=lease_ms, wanted=())
+        if not isinstance(taken, Claim):
+            return None
+        self.effects[f"{call.run}/{call.seq}"] += 1
+        return token
+
+    def go_on(self, run: Run) -> bool:
+        """Do what a worker and a person would do now. True once the run is over."""
+        call = self.message()
+        if call is not None and (token := self.claim(call)):
+            header = ResultHeader(ok=True, keys=("x",), worker="played")
+            self.client.store.visits.deliver(call, header, {"x": '"done"'}, worker="played", token=token)
+        for gate in run.gates():
+            run.answer("yes", gate.seq)
+        return run.info().is_final
+
+    def with_a_scheduler(self, condition: Callable[[], object], description: str) -> None:
+        """Let a healthy one work until it has done this; then it is killed."""
+        self.stack.start_scheduler("first")
+        wait_until(condition, f"{description}\n{self.stack.log('first')}")
+        self.stack.kill("first")
+
+
+def fresh_run(world: Deployment) -> Run:
+    return world.client.submit(world.two)
+
+
+def doubled_entry(world: Deployment) -> Run:
+    run = world.client.submit(world.two)
+    world.redis.xadd(world.part.inbox, {"t": "submitted", "run": run.id})
+    return run
+
+
+def lapsed_lease(world: Deployment) -> Run:
+    run = world.client.submit(world.two)
+    world.with_a_scheduler(lambda: run.info().visits, "the visit is queued")
+    [visit] = run.info().visits
+    assert world.claim(VisitCall(run.id, visit.node, visit.seq, visit.attempt, "two", ""), lease_ms=1)
+    return run
+
+
+def due_timer(world: Deployment) -> Run:
+    run = world.client.submit(world.question)
+    world.with_a_scheduler(run.gates, "the question is asked")
+    [(_, due_ms)] = world.redis.zrange(world.part.timers, 0, -1, withscores=True)
+    wait_until(lambda: world.client.store.now_ms() > due_ms, "the timer is due")
+    return run
+
+
+SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
+    "own": fresh_run,
+    "commit": fresh_run,
+    "publish": fresh_run,
+    "discard": doubled_entry,
+    "take_back": lapsed_lease,
+    "fire_timers": due_timer,
+}
+
+
+@pytest.fixture
+def deployment(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Deployment]:
+    prefix = "fp-" + "-".join(map(str, request.node.callspec.params.values()))
+    fast = {"partitions": 1, "owner_ttl_s": 0.5, "redispatch_after_s": 0.5}
+    with Stack(redis_server, tmp_path / "home", key_prefix=prefix, **fast) as stack, stack.client() as client:
+        yield Deployment(stack, client, tmp_path)
+
+
+@both_sides
+@pytest.mark.parametrize("point", OF_SCHEDULERS)
+def test_a_scheduler_dies_at_a_point_and_another_goes_on(deployment: Deployment, point: str, side: str) -> None:
+    stack, client = deployment.stack, deployment.client
+    run = SITUATIONS[point](deployment)
+    stack.start_scheduler("victim", env={VARIABLE: f"{point}.{side}=kill"})
+    dies(stack, "victim")
+    stack.start_scheduler("second")
+    if point == "fire_timers":
+        wait_until(lambda: run.info().is_final, "the deadline ends the run")
+        assert (run.status, len(run.history())) == ("failed", 1)
+    else:
+        wait_until(lambda: deployment.go_on(run), f"the run ends\n{stack.log('second')}")
+        assert (run.status, run.output) == ("completed", "done")
+        assert [step.node for step in run.history()] == [None, "a", "ask", "done"]
+    is_well(client, run, deployment.effects)
+    assert list(verdict.leaks(client, deployment.redis)) == []
+
+
+# Workers and clients share a scheduler: each worker's visits have a queue of their own.
+
+SLOW_STEP = """
+name: slow-step
+start: a
+nodes:
+  a: {{type: script, script: a.sh, queue: {queue}, next: done}}
+  done: {{type: end, output: "{{{{x}}}}"}}
+"""
+LONG_ENTRY = """
+name: entry
+start: ask
+nodes:
+  ask: {type: input, question: who?, validation: "len(input) > 1", state_updates: {who: "{{input}}"}, next: done}
+  done: {type: end, output: "{{who}}"}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    fast = {"lease_s": 1.0, "heartbeat_s": 0.2, "redispatch_after_s": 1.0}
+    with Stack(redis_server, tmp_path_factory.mktemp("failpoints"), key_prefix="fp", **fast) as stack:
+        stack.start_scheduler()
+        yield stack
+
+
+@both_sides
+@pytest.mark.parametrize("point", OF_WORKERS)
+def test_a_worker_dies_at_a_point_and_another_goes_on(shared: Stack, tmp_path: Path, point: str, side: str) -> None:
+    name, effects = f"{point}-{side}", tmp_path / "effects"
+    step = f'echo $GRAPH_VISIT >> {effects}; sleep 0.5; echo \'{{"x": "done"}}\'\n'
+    agent = write_agent(tmp_path / "agent", SLOW_STEP.format(queue=name), a_sh=step)
+    shared.start_worker(f"{name}-1", name, pool="solo", env={VARIABLE: f"{point}.{side}=kill"}, ready=False)
+    with shared.client() as client:
+        run = client.submit(agent)
+        dies(shared, f"{name}-1")
+        shared.start_worker(f"{name}-2", name, pool="solo", ready=False)
+        assert run.wait(30).status == "completed", shared.log(f"{name}-2")
+        shared.kill(f"{name}-2")
+        assert run.output == "done"
+        assert [step.node for step in run.history()] == [None, "a", "done"]
+        is_well(client, run, Counter(effects.read_text().split()))
+
+
+@both_sides
+@pytest.mark.parametrize("point", OF_CLIENTS)
+def test_a_client_dies_at_a_point_and_asks_again(shared: Stack, tmp_path: Path, point: str, side: str) -> None:
+    agent = write_agent(tmp_path / f"{point}-{side}", LONG_ENTRY)
+    with shared.client() as client:
+
+        def asked(call: str) -> Run:
+            """A client process dies in `call`; the run that was or would have been accepted."""
+            code = f"import sys; from sleipnir import Client; client = Client(); {call}"
+            command = [sys.executable, "-c", code, str(agent), run.id if run else ""]
+            env = shared.settings.to_env() | {VARIABLE: f"{point}.{side}=kill"}
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+            assert done.returncode == -signal.SIGKILL, done.stderr
+            accepted = [info for info in client.runs() if info.agent == agent.name]
+            assert len(accepted) == (0 if (point, side) == ("create_run", "before") else 1)
+            return client.run(accepted[0].id) if accepted else client.submit(agent)
+
+        def answered(run: Run, text: str) -> None:
+            [gate] = wait_until(run.gates, "it asks")
+            run.answer(text, gate.seq)
+
+        run: Run | None = None
+        match point:
+            case "create_run":
+                run = asked("client.submit(sys.argv[1])")
+                answered(run, "me")
+            case "answer":
+                run = client.submit(agent)
+                [gate] = wait_until(run.gates, "it asks")
+                asked(f"client.run(sys.argv[2]).answer('me', {gate.seq})")
+                if side == "before":
+                    run.answer("me", gate.seq)
+            case "cancel":
+                run = client.submit(agent)
+                wait_until(run.gates, "it asks")
+                asked("client.run(sys.argv[2]).cancel()")
+                if side == "before":
+                    run.cancel()
+            case "retry":
+                run = client.submit(agent)
+                answered(run, "x")
+                wait_until(lambda: run.status == "failed", "one letter is too short")
+                asked("client.run(sys.argv[2]).retry()")
+                if side == "before":
+                    run.retry()
+                answered(run, "me")
+        assert run is not None
+        expected = ("cancelled", None) if point == "cancel" else ("completed", "me")
+        wait_until(lambda: run.info().is_final, "the run is over")
+        assert (run.status, run.output) == expected
+        is_well(client, run, Counter())
