@@ -7,6 +7,7 @@ with every step committed once and no key left over. A Lua script without a case
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -27,15 +28,23 @@ from tests.processes import RedisServer, Stack, wait_until, write_agent
 LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
 
 OF_SCHEDULERS = ("own", "commit", "publish", "discard", "take_back", "fire_timers")
-OF_WORKERS = ("claim", "heartbeat", "deliver", "ack")
-OF_CLIENTS = ("create_run", "answer", "cancel", "retry")
+OF_WORKERS = ("claim", "heartbeat", "deliver", "hand_back", "ack")
+OF_CLIENTS = {
+    "submit": "create_run",
+    "answer": "answer",
+    "cancel": "tell",
+    "retry": "tell",
+    "pause": "tell",
+    "resume": "tell",
+    "resume_all": "resume_all",
+}
 NO_SCRIPTS = {"publish", "ack"}
 
 both_sides = pytest.mark.parametrize("side", ["before", "after"])
 
 
 def test_every_lua_script_has_a_case() -> None:
-    assert {file.stem for file in LUA.glob("*.lua")} == {*OF_SCHEDULERS, *OF_WORKERS, *OF_CLIENTS} - NO_SCRIPTS
+    assert {file.stem for file in LUA.glob("*.lua")} == {*OF_SCHEDULERS, *OF_WORKERS, *OF_CLIENTS.values()} - NO_SCRIPTS
 
 
 def dies(stack: Stack, name: str) -> None:
@@ -195,7 +204,7 @@ nodes:
 
 @pytest.fixture(scope="module")
 def shared(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    fast = {"lease_s": 1.0, "heartbeat_s": 0.2, "redispatch_after_s": 1.0}
+    fast = {"lease_s": 1.0, "heartbeat_s": 0.2, "redispatch_after_s": 1.0, "drain_s": 0.1}
     with Stack(redis_server, tmp_path_factory.mktemp("failpoints"), key_prefix="fp", **fast) as stack:
         stack.start_scheduler()
         yield stack
@@ -205,11 +214,16 @@ def shared(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.parametrize("point", OF_WORKERS)
 def test_a_worker_dies_at_a_point_and_another_goes_on(shared: Stack, tmp_path: Path, point: str, side: str) -> None:
     name, effects = f"{point}-{side}", tmp_path / "effects"
-    step = f'echo $GRAPH_VISIT >> {effects}; sleep 0.5; echo \'{{"x": "done"}}\'\n'
+    first_s = 60 if point == "hand_back" else 0.5
+    step = f"[ -e {effects} ] || FIRST=1; echo $GRAPH_VISIT >> {effects}; [ -z $FIRST ] || sleep {first_s}\n"
+    step += """echo '{"x": "done"}'\n"""
     agent = write_agent(tmp_path / "agent", SLOW_STEP.format(queue=name), a_sh=step)
     shared.start_worker(f"{name}-1", name, pool="solo", env={VARIABLE: f"{point}.{side}=kill"}, ready=False)
     with shared.client() as client:
         run = client.submit(agent)
+        if point == "hand_back":
+            wait_until(effects.exists, "the script runs")
+            shared.signal(f"{name}-1", signal.SIGTERM)
         dies(shared, f"{name}-1")
         shared.start_worker(f"{name}-2", name, pool="solo", ready=False)
         assert run.wait(30).status == "completed", shared.log(f"{name}-2")
@@ -219,54 +233,101 @@ def test_a_worker_dies_at_a_point_and_another_goes_on(shared: Stack, tmp_path: P
         is_well(client, run, Counter(effects.read_text().split()))
 
 
+class Caller:
+    """A client process that dies in one call, and a client that asks again where nothing was done."""
+
+    def __init__(self, stack: Stack, client: Client, agent: Path, point: str) -> None:
+        self.stack, self.client, self.agent, self.point = stack, client, agent, point
+
+    def dies_in(self, call: str, run: Run | None = None) -> None:
+        code = f"import sys; from sleipnir import Client; client = Client(); {call}"
+        command = [sys.executable, "-c", code, str(self.agent), run.id if run else ""]
+        env = self.stack.settings.to_env() | {VARIABLE: f"{self.point}=kill"}
+        done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+
+    def asks_again(self, call: Callable[[], object]) -> None:
+        """What was done before the death need not be done again; what was not must be."""
+        if self.point.endswith(".before"):
+            call()
+
+    def asked(self) -> Run:
+        """A run that asks its question."""
+        run = self.client.submit(self.agent)
+        wait_until(run.gates, "it asks")
+        return run
+
+
+def submit(caller: Caller) -> Run:
+    caller.dies_in("client.submit(sys.argv[1])")
+    caller.asks_again(lambda: caller.client.submit(caller.agent))
+    [accepted] = [info.id for info in caller.client.runs() if info.agent == caller.agent.name]
+    return caller.client.run(accepted)
+
+
+def answer(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.dies_in("client.run(sys.argv[2]).answer('me')", run)
+    caller.asks_again(lambda: run.answer("me"))
+    return run
+
+
+def cancel(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.dies_in("client.run(sys.argv[2]).cancel()", run)
+    caller.asks_again(run.cancel)
+    return run
+
+
+def retry(caller: Caller) -> Run:
+    run = caller.asked()
+    run.answer("x")
+    wait_until(lambda: run.status == "failed", "one letter is too short")
+    caller.dies_in("client.run(sys.argv[2]).retry()", run)
+    caller.asks_again(run.retry)
+    return run
+
+
+def pause(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.dies_in("client.run(sys.argv[2]).pause('me')", run)
+    caller.asks_again(lambda: run.pause("me"))
+    wait_until(lambda: run.status == "paused", "it is held")
+    run.resume()
+    return run
+
+
+def resume(caller: Caller) -> Run:
+    run = caller.asked()
+    run.pause("me")
+    wait_until(lambda: run.status == "paused", "it is held")
+    caller.dies_in("client.run(sys.argv[2]).resume()", run)
+    caller.asks_again(run.resume)
+    wait_until(lambda: run.status == "waiting", "it goes on")
+    return run
+
+
+def resume_all(caller: Caller) -> Run:
+    run = caller.asked()
+    caller.client.pause_all("me")
+    caller.dies_in("client.resume_all()")
+    caller.asks_again(caller.client.resume_all)
+    assert caller.client.held() is None
+    return run
+
+
+CALLS = {call.__name__: call for call in (submit, answer, cancel, retry, pause, resume, resume_all)}
+
+
 @both_sides
-@pytest.mark.parametrize("point", OF_CLIENTS)
-def test_a_client_dies_at_a_point_and_asks_again(shared: Stack, tmp_path: Path, point: str, side: str) -> None:
-    agent = write_agent(tmp_path / f"{point}-{side}", LONG_ENTRY)
+@pytest.mark.parametrize("call", OF_CLIENTS)
+def test_a_client_dies_at_a_point_and_asks_again(shared: Stack, tmp_path: Path, call: str, side: str) -> None:
+    agent = write_agent(tmp_path / f"{call}-{side}", LONG_ENTRY)
     with shared.client() as client:
-
-        def asked(call: str) -> Run:
-            """A client process dies in `call`; the run that was or would have been accepted."""
-            code = f"import sys; from sleipnir import Client; client = Client(); {call}"
-            command = [sys.executable, "-c", code, str(agent), run.id if run else ""]
-            env = shared.settings.to_env() | {VARIABLE: f"{point}.{side}=kill"}
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-            assert done.returncode == -signal.SIGKILL, done.stderr
-            accepted = [info for info in client.runs() if info.agent == agent.name]
-            assert len(accepted) == (0 if (point, side) == ("create_run", "before") else 1)
-            return client.run(accepted[0].id) if accepted else client.submit(agent)
-
-        def answered(run: Run, text: str) -> None:
-            [gate] = wait_until(run.gates, "it asks")
-            run.answer(text, gate.seq)
-
-        run: Run | None = None
-        match point:
-            case "create_run":
-                run = asked("client.submit(sys.argv[1])")
-                answered(run, "me")
-            case "answer":
-                run = client.submit(agent)
-                [gate] = wait_until(run.gates, "it asks")
-                asked(f"client.run(sys.argv[2]).answer('me', {gate.seq})")
-                if side == "before":
-                    run.answer("me", gate.seq)
-            case "cancel":
-                run = client.submit(agent)
-                wait_until(run.gates, "it asks")
-                asked("client.run(sys.argv[2]).cancel()")
-                if side == "before":
-                    run.cancel()
-            case "retry":
-                run = client.submit(agent)
-                answered(run, "x")
-                wait_until(lambda: run.status == "failed", "one letter is too short")
-                asked("client.run(sys.argv[2]).retry()")
-                if side == "before":
-                    run.retry()
-                answered(run, "me")
-        assert run is not None
-        expected = ("cancelled", None) if point == "cancel" else ("completed", "me")
+        run = CALLS[call](Caller(shared, client, agent, f"{OF_CLIENTS[call]}.{side}"))
+        if call not in ("answer", "cancel"):
+            wait_until(run.gates, "it asks")
+            run.answer("me")
         wait_until(lambda: run.info().is_final, "the run is over")
-        assert (run.status, run.output) == expected
+        assert (run.status, run.output) == (("cancelled", None) if call == "cancel" else ("completed", "me"))
         is_well(client, run, Counter())
