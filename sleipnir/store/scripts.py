@@ -37,16 +37,17 @@ class Script:
         self.keys = tuple(slot[3] for slot in slots if slot[0] == "KEYS")
         self.args = tuple(slot[3] for slot in slots if slot[0] == "ARGV" and not slot[2])
         self.has_rest = any(slot[2] for slot in slots)
+        self._key_names, self._arg_names = frozenset(self.keys), frozenset(self.args)
 
     def vector(self, keys: Mapping[str, str], args: Mapping[str, Arg], rest: Sequence[Arg] = ()) -> list[Arg]:
         """Keys and arguments in declared order. Raises TypeError when a name is missing, unknown or not declared."""
-        if keys.keys() != set(self.keys) or args.keys() != set(self.args) or (rest and not self.has_rest):
+        if keys.keys() != self._key_names or args.keys() != self._arg_names or (rest and not self.has_rest):
             raise TypeError(
                 f"script {self.name!r} takes keys {self.keys} and args {self.args}"
                 f"{' and more' if self.has_rest else ''}, "
                 f"got keys {tuple(keys)} and args {tuple(args)} and {len(rest)} more"
             )
-        return [*(keys[name] for name in self.keys), *(args[name] for name in self.args), *rest]
+        return [*map(keys.__getitem__, self.keys), *map(args.__getitem__, self.args), *rest]
 
     @failpoints.around(lambda script, *_, **__: script.name)
     def __call__(

@@ -7,12 +7,14 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs import RunSpec
 from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, member, member_of, parse_member
+from sleipnir.store.line import Line
 from sleipnir.store.scripts import Arg, Script, run_batch
 
 _CLAIM = Script("claim")
@@ -37,21 +39,24 @@ class Refused:
     reason: str
 
 
-class Visits:
-    """The workers' side of the store. `connect` makes a client; every thread that works gets one of its own.
+@lru_cache(maxsize=1024)
+def _spec(text: str) -> RunSpec:
+    """Runs of one agent, started alike, have the same text. Nobody changes a spec."""
+    return RunSpec(**json.loads(text))
 
-    A connection of its own saves a thread the pool's bookkeeping and its look at the socket before each command.
-    """
+
+class Visits:
+    """The workers' side of the store. `connect` makes a client; every thread that works gets a line of its own."""
 
     def __init__(self, connect: Callable[[], Client], keys: Keys) -> None:
         self._connect, self._keys, self._local = connect, keys, threading.local()
 
     @property
-    def _client(self) -> Client:
-        client = getattr(self._local, "client", None)
-        if client is None:
-            client = self._local.client = self._connect()
-        return client
+    def _line(self) -> Line:
+        line: Line | None = getattr(self._local, "line", None)
+        if line is None:
+            line = self._local.line = Line(self._connect())
+        return line
 
     def claim(
         self, call: VisitCall, *, worker: str, token: str, lease_ms: int, wanted: Collection[str] | None
@@ -80,11 +85,10 @@ class Visits:
             "lease_ms": lease_ms,
             "all": int(wanted is None),
         }
-        reply = _CLAIM(self._client, keys, args, sorted(wanted or ()))
+        reply = _CLAIM(self._line, keys, args, sorted(wanted or ()))
         if not reply[0]:
             return Refused(str(reply[1]))
-        spec = RunSpec(**json.loads(reply[1]))
-        return Claim(spec, int(reply[2]), dict(zip(reply[3::2], reply[4::2], strict=True)))
+        return Claim(_spec(reply[1]), int(reply[2]), dict(zip(reply[3::2], reply[4::2], strict=True)))
 
     def deliver(
         self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], *, worker: str, token: str
@@ -114,7 +118,7 @@ class Visits:
             "header": dumps(header.to_json()),
         }
         pairs: list[Arg] = [part for pair in values.items() for part in pair]
-        return bool(_DELIVER(self._client, keys, args, pairs))
+        return bool(_DELIVER(self._line, keys, args, pairs))
 
     def hand_back(self, call: VisitCall, *, token: str, reason: str) -> bool:
         """Give up a visit whose executor has stopped, so that another worker starts it now and not after the lease.
@@ -135,7 +139,7 @@ class Visits:
             "token": token,
             "reason": reason,
         }
-        return bool(_HAND_BACK(self._client, keys, args))
+        return bool(_HAND_BACK(self._line, keys, args))
 
     def heartbeat(self, calls: Sequence[VisitCall], lease_ms: int) -> set[str]:
         """Renew the leases of these visits, one round trip for all. Returns the task ids of those that were lost."""
@@ -147,7 +151,7 @@ class Visits:
             _HEARTBEAT.vector({"leases": self._keys.of_partition(partition).leases}, {"lease_ms": lease_ms}, members)
             for partition, members in by_partition.items()
         ]
-        replies = run_batch(self._client, _HEARTBEAT, vectors)
+        replies = run_batch(self._line.client, _HEARTBEAT, vectors)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
@@ -155,7 +159,7 @@ class Visits:
 
     def count_leased(self, task_ids: Sequence[str]) -> int:
         """How many of these Celery tasks run a visit that is under a lease."""
-        pipe = self._client.pipeline(transaction=False)
+        pipe = self._line.client.pipeline(transaction=False)
         for name in map(member_of, task_ids):
             pipe.zscore(self._keys.of_partition(self._keys.partition_of(parse_member(name)[0])).leases, name)
         return sum(until_ms is not None for until_ms in pipe.execute())

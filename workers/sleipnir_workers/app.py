@@ -29,6 +29,7 @@ from sleipnir_workers import function, llm, script
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
 from sleipnir_workers.pulse import Pulse
+from sleipnir_workers.strategy import strategy
 from sleipnir_workers.visit import Worker
 
 try:
@@ -53,7 +54,7 @@ _main_pid = os.getpid()
 _name = f"{socket.gethostname()}:{os.getpid()}"
 
 
-@app.task(name=TASK_NAME, ignore_result=True, acks_late=True)
+@app.task(name=TASK_NAME, ignore_result=True, acks_late=True, Strategy=staticmethod(strategy))
 def visit(call: dict[str, Any]) -> dict[str, Any]:
     """Run one visit. The result is for Flower only; the real one was delivered to the store.
 

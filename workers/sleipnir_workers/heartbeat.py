@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import structlog
 
@@ -30,17 +28,16 @@ class Heartbeat:
         self._thread_pid: int | None = None
         self._log = structlog.get_logger().bind(part="heartbeat")
 
-    @contextmanager
-    def holding(self, call: VisitCall, lost: threading.Event) -> Iterator[None]:
-        """Keep the lease of `call` while the block runs; `lost` is set when it is ours no more."""
+    def hold(self, call: VisitCall, lost: threading.Event) -> None:
+        """Keep the lease of `call` from now on; `lost` is set when it is ours no more."""
         with self._lock:
             self._running[call.task_id] = (call, lost)
             self._ensure_thread()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running.pop(call.task_id, None)
+
+    def release(self, call: VisitCall) -> None:
+        """The visit is over."""
+        with self._lock:
+            self._running.pop(call.task_id, None)
 
     def beat(self) -> int:
         """One round for all running visits. Returns how many were found lost."""

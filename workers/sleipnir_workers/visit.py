@@ -7,13 +7,15 @@ over; after it the result is in Redis. A message that comes twice meets a claim 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import structlog
 
@@ -43,6 +45,9 @@ class Worker:
     bundles: BundleCache
     heartbeat: Heartbeat
     drain: Drain
+    process: str = field(default_factory=lambda: os.urandom(12).hex())
+    """Random. With a number of `executions` it makes a token; a random token each would cost a system call each."""
+    executions: Iterator[int] = field(default_factory=count)
 
     @classmethod
     def open(cls, name: str, settings: Settings, drain: Drain) -> Worker:
@@ -67,7 +72,7 @@ class Worker:
                 structlog.get_logger().exception("bundle cannot be used", task=call.task_id)
             unpacked, problem = None, f"{type(error).__name__}: {error}"
         node = unpacked.graph.nodes.get(call.node) if unpacked else None
-        token = uuid4().hex
+        token = f"{self.process}-{next(self.executions)}"
         claim = self.store.visits.claim(
             call,
             worker=self.name,
@@ -79,7 +84,8 @@ class Worker:
             structlog.get_logger().debug("claim refused", task=call.task_id, reason=claim.reason)
             return {"refused": claim.reason}
         lost, started = threading.Event(), time.monotonic()
-        with self.heartbeat.holding(call, lost):
+        self.heartbeat.hold(call, lost)
+        try:
             if unpacked is None or node is None:
                 result: VisitResult | None = VisitResult(
                     ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind="bundle"
@@ -92,6 +98,8 @@ class Worker:
                 return self._stopped(call, token)
             took_ms = int((time.monotonic() - started) * 1000)
             return self._deliver(call, result, token=token, started_ms=claim.started_ms, took_ms=took_ms)
+        finally:
+            self.heartbeat.release(call)
 
     def _wanted(self, unpacked: Unpacked | None, node: Node | None) -> Collection[str] | None:
         """The state keys to fetch: what the node reads, or everything (None) when snapshots are logged."""
@@ -122,8 +130,8 @@ class Worker:
             folder=unpacked.folder,
             state={key: json.loads(text) for key, text in claim.state.items()},
             variables=spec.variables,
-            cwd=Path(spec.cwd) if spec.cwd else None,
-            caller_dir=Path(spec.caller_dir) if spec.caller_dir else None,
+            cwd=_path(spec.cwd) if spec.cwd else None,
+            caller_dir=_path(spec.caller_dir) if spec.caller_dir else None,
             lost=lost,
         )
 
@@ -171,6 +179,9 @@ class Worker:
                     raise
                 threading.Event().wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
                 tries += 1
+
+
+_path = lru_cache(maxsize=1024)(Path)
 
 
 def execute(visit: Visit) -> VisitResult | None:
