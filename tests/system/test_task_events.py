@@ -1,0 +1,117 @@
+"""What Celery's own tools see of a visit is the same, whichever way a worker takes its message."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from sleipnir.settings import Settings
+from sleipnir_workers.celeryconfig import celery_config
+from tests.processes import RedisServer, Stack, wait_until, write_agent
+
+GRAPH = """
+name: seen
+start: a
+nodes:
+  a: {type: function, call: "f.py:f", queue: work, next: done}
+  done: {type: end, output: "{{word}}"}
+"""
+F_PY = "def f(state):\n    return {'word': 'hello'}\n"
+VARYING = {"hostname", "pid", "clock", "timestamp", "local_received", "uuid", "root_id", "args", "runtime"}
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_flower_is_told_when_a_visit_is_received_started_and_done(
+    redis_server: RedisServer, tmp_path: Path, pool: str
+) -> None:
+    agent = write_agent(tmp_path / "seen", GRAPH, f_py=F_PY)
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"events-{pool}") as stack:
+        stack.start_scheduler()
+        stack.start_worker("one", "work", pool=pool)
+        with events_of(celery_app(redis_server, tmp_path, f"events-{pool}")) as events, stack.client() as client:
+            run = client.submit(agent)
+            assert run.wait(30).status == "completed"
+            wait_until(lambda: any(e["type"] == "task-succeeded" for e in events), "the events arrive")
+            told = {event["type"]: event for event in events if event["type"].startswith("task-")}
+            assert list(told) == ["task-received", "task-started", "task-succeeded"]
+            assert {event["uuid"] for event in told.values()} == {f"{run.id}:a:1:1"}
+            assert told["task-received"]["args"] == f"run={run.id} node=a visit=1 attempt=1"
+            assert told["task-received"]["root_id"] == run.id
+            assert all(event["hostname"].startswith("one") and event["pid"] for event in told.values())
+            assert [{k: v for k, v in event.items() if k not in VARYING} for event in told.values()] == [
+                {
+                    "type": "task-received", "name": "seen.a", "kwargs": "{}", "parent_id": None, "retries": 0,
+                    "eta": None, "expires": None, "utcoffset": told["task-received"]["utcoffset"],
+                },
+                {"type": "task-started", "utcoffset": told["task-started"]["utcoffset"]},
+                {
+                    "type": "task-succeeded", "result": "{'keys': ['word'], 'next': None, 'ok': True}",
+                    "utcoffset": told["task-succeeded"]["utcoffset"],
+                },
+            ]  # fmt: skip
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_inspect_counts_visits_by_their_name_in_flower(redis_server: RedisServer, tmp_path: Path, pool: str) -> None:
+    agent = write_agent(tmp_path / "seen", GRAPH, f_py=F_PY)
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"stats-{pool}") as stack:
+        stack.start_scheduler()
+        stack.start_worker("one", "work", pool=pool)
+        app = celery_app(redis_server, tmp_path, f"stats-{pool}")
+        with stack.client() as client:
+            for _ in range(3):
+                assert client.submit(agent).wait(30).status == "completed"
+        (stats,) = app.control.inspect(timeout=5, limit=1).stats().values()
+        assert stats["total"] == {"seen.a": 3}
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_a_revoked_task_is_not_executed(redis_server: RedisServer, tmp_path: Path, pool: str) -> None:
+    """Celery's own revoke is a hint like the message: the visit is published again. But the task must not run."""
+    agent = write_agent(tmp_path / "seen", GRAPH, f_py=F_PY)
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"revoke-{pool}") as stack:
+        stack.start_worker("one", "work", pool=pool)
+        app = celery_app(redis_server, tmp_path, f"revoke-{pool}")
+        with stack.client() as client, events_of(app) as events:
+            run = client.submit(agent)
+            app.control.revoke(f"{run.id}:a:1:1", reply=True, timeout=5, limit=1)
+            stack.start_scheduler()
+            wait_until(lambda: any(e["type"] == "task-revoked" for e in events), "the task is revoked")
+            assert run.info().status == "running"
+
+
+def celery_app(redis: RedisServer, folder: Path, prefix: str) -> Celery:
+    app = Celery("watcher")
+    app.config_from_object(celery_config(Settings(redis_url=redis.url, home=folder, key_prefix=prefix)))
+    return app
+
+
+@contextmanager
+def events_of(app: Celery) -> Iterator[list[dict[str, Any]]]:
+    """The events that Celery's receiver hands to Flower, while the block runs."""
+    events: list[dict[str, Any]] = []
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": events.append})
+        ready = threading.Event()
+        thread = threading.Thread(target=_capture, args=(receiver, ready))
+        thread.start()
+        ready.wait(10)
+        try:
+            yield events
+        finally:
+            receiver.should_stop = True
+            thread.join(10)
+
+
+def _capture(receiver: Any, ready: threading.Event) -> None:
+    consumer = receiver.itercapture(limit=None, timeout=None, wakeup=True)
+    next(consumer)
+    ready.set()
+    for _ in consumer:
+        pass
