@@ -7,22 +7,19 @@ broker the envelopes are written by hand and pushed in one round trip per batch 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
-import os
-import socket
+import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
-from uuid import uuid4
 
 from sleipnir import failpoints
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.connect import is_redis
 from sleipnir.store.store import Store
-
-_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-_ORIGIN = f"sleipnir-scheduler{os.getpid()}@{socket.gethostname()}"
 
 
 class Dispatcher(Protocol):
@@ -34,53 +31,67 @@ class Dispatcher(Protocol):
 
 
 def headers(call: VisitCall) -> dict[str, Any]:
-    """The task headers of Celery's protocol 2. What Flower shows is here: no state, no secrets."""
+    """The task headers of Celery's protocol 2. What Flower shows is here: no state, no secrets.
+
+    What Celery assumes anyway is left out (no eta, no group, no stamps, ...): a third of the message, which would cross
+    the wire, the append-only file and two JSON parsers.
+    """
     return {
-        "lang": "py",
         "task": TASK_NAME,
         "id": call.task_id,
         "shadow": call.shown_name,
-        "eta": None,
-        "expires": None,
-        "group": None,
-        "group_index": None,
-        "retries": 0,
-        "timelimit": [None, None],
         "root_id": call.run,
-        "parent_id": None,
         "argsrepr": f"run={call.run} node={call.node} visit={call.seq} attempt={call.attempt}",
         "kwargsrepr": "{}",
-        "origin": _ORIGIN,
         "ignore_result": True,
-        "replaced_task_nesting": 0,
-        "stamped_headers": None,
-        "stamps": {},
     }
 
 
 def body(call: VisitCall) -> list[Any]:
-    """Positional arguments, keyword arguments, and canvas slots that we never use."""
-    return [[call.to_json()], {}, _EMBED]
+    """Positional arguments, keyword arguments, and canvas, which we never use."""
+    return [[call.to_json()], {}, {}]
 
 
 def envelope(call: VisitCall, queue: str) -> str:
-    """One message as kombu's Redis transport stores it in a list."""
-    message = {
+    """One message as kombu's Redis transport stores it in a list.
+
+    Messages of one node differ in three numbers and a tag only, so the JSON is made once and filled in: 1 instead of
+    13 microseconds. A run id is letters and digits, which JSON does not escape.
+    """
+    template = _template(call.node, call.agent, call.bundle, queue)
+    tag = f"{_PROCESS}-{next(_count)}"
+    return template % {"run": call.run, "seq": call.seq, "attempt": call.attempt, "tag": tag}
+
+
+def message(call: VisitCall, queue: str, tag: str) -> dict[str, Any]:
+    """What an envelope says. `tag` must be unique among the messages of a broker."""
+    return {
         "body": json.dumps(body(call)),
         "content-encoding": "utf-8",
         "content-type": "application/json",
         "headers": headers(call),
         "properties": {
             "correlation_id": call.task_id,
-            "reply_to": "",
-            "delivery_mode": 2,
             "delivery_info": {"exchange": "", "routing_key": queue},
             "priority": 0,
             "body_encoding": "utf-8",
-            "delivery_tag": str(uuid4()),
+            "delivery_tag": tag,
         },
     }
-    return json.dumps(message)
+
+
+_PROCESS, _count = secrets.token_hex(8), itertools.count()
+_HOLES = {name: 10**18 + secrets.randbelow(10**18) for name in ("run", "seq", "attempt", "tag")}
+"""Numbers that occur in no name, to be found again in the text."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _template(node: str, agent: str, bundle: str, queue: str) -> str:
+    sample = VisitCall(str(_HOLES["run"]), node, _HOLES["seq"], _HOLES["attempt"], agent, bundle)
+    text = json.dumps(message(sample, queue, str(_HOLES["tag"]))).replace("%", "%%")
+    for name, hole in _HOLES.items():
+        text = text.replace(str(hole), f"%({name})s")
+    return text
 
 
 class RedisDispatcher:
