@@ -42,6 +42,8 @@ class Settings(BaseModel):
     """Model for llm nodes when neither node nor graph names one, as `provider:model`."""
     warm_llm: bool = True
     """An llm worker imports litellm (2 s) at its start; otherwise the first visit waits for it."""
+    warm_python: bool = True
+    """Python scripts are forked from a ready python3, one per worker process, instead of starting one each (Linux)."""
     lease_s: float = Field(15.0, gt=0)
     """A claimed visit whose worker is silent this long is given to another. Three heartbeats."""
     heartbeat_s: float = Field(5.0, gt=0)

@@ -30,6 +30,13 @@ class VisitLost(BaseException):
     """
 
 
+class ProcessLost(BaseException):
+    """A process of this worker that ran the visit's work died, and nobody knows how far the work had come.
+
+    The same as the death of the worker for this one visit: it is handed back, and another attempt starts.
+    """
+
+
 @dataclass(frozen=True)
 class Visit:
     """One claimed visit, as an executor sees it.

@@ -9,10 +9,13 @@ but it lives on.
 
 The leader is reaped after its group was signalled: until then its number cannot be given to another
 process, so we never signal a stranger.
+
+A Python script may be started by a fork of a ready python3 (warm_python) under the same rules.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -22,11 +25,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from sleipnir import launch
-from sleipnir_workers import group_guard
-from sleipnir_workers.node import VisitLost
+from sleipnir_workers import group_guard, warm_python
+from sleipnir_workers.node import ProcessLost, VisitLost
 
 TICK_S = 0.1  # how late we may see that the visit was lost; an Event cannot be waited for together with pipes
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
@@ -57,6 +60,34 @@ class Outcome:
     """Decoded with replacement; the middle is left out when it was long."""
 
 
+class Leader(Protocol):
+    """The first process of a command's group, which has its number. It runs when we get it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdout(self) -> int:
+        """To read from; so is `stderr`. Both are ours until `reap`."""
+
+    @property
+    def stderr(self) -> int: ...
+
+    @property
+    def exit_fd(self) -> int | None:
+        """Readable when it has exited; None where there is no such thing, and we must ask now and then."""
+
+    def has_exited(self) -> bool:
+        """To be asked when `exit_fd` is readable, or at any time without one."""
+
+    def reap(self) -> None:
+        """Wait for its end and let its number go. Its group has been killed."""
+
+    @property
+    def code(self) -> int | None:
+        """Exit code, or the negative number of a signal, after `reap`. None if it is not known."""
+
+
 def run(
     argv: Sequence[str],
     *,
@@ -66,36 +97,38 @@ def run(
     lost: threading.Event,
     max_stdout_bytes: int,
     grace_s: float = GRACE_S,
+    warm: bool = False,
 ) -> Outcome:
     """Run `argv` with exactly `env` in `cwd`, and wait for it.
 
-    Raises VisitLost within about TICK_S of `lost` being set (the group is dead then), and OSError when
-    the command cannot be started.
+    `warm`: start `python3 FILE` by a fork, where that makes no other difference.
+
+    Raises VisitLost within about TICK_S of `lost` being set (the group is dead then), ProcessLost when the launcher
+    of a warm script died and the script with it, and OSError when the command cannot be started.
     """
     if lost.is_set():
         raise VisitLost(f"the visit was lost before {argv[0]!r} was started")
     deadline = time.monotonic() + timeout_s
-    with _Command(argv, env, cwd, lost, max_stdout_bytes) as command:
-        reason = command.wait(deadline)
-        if reason == "timeout":
-            command.terminate(grace_s)
-        elif reason == "exited":
-            command.drain(LINGER_S)
-    return command.outcome(reason)
+
+    def wait_for(leader: Leader) -> Outcome:
+        with _Command(leader, lost, max_stdout_bytes) as command:
+            reason = command.wait(deadline)
+            if reason == "timeout":
+                command.terminate(grace_s)
+            elif reason == "exited":
+                command.drain(LINGER_S)
+        return command.outcome(reason)
+
+    if warm and (script := warm_python.warm_python.launch(argv, env, cwd)):
+        with contextlib.suppress(warm_python.NotBegun):
+            return wait_for(script)
+    return wait_for(_ColdStart(argv, env, cwd))
 
 
-class _Command:
-    """A running command; leaving the `with` block kills its group and reaps it."""
+class _ColdStart:
+    """A leader that is a child of this process."""
 
-    def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, lost: threading.Event, max_stdout_bytes: int
-    ) -> None:
-        self._lost = lost
-        self._max_stdout_bytes = max_stdout_bytes
-        self._stdout = bytearray()
-        self._stderr = _HeadAndTail(STDERR_BYTES)
-        self._open_pipes = 2
-        self._exited = False
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
         self._guard = group_guard.guard
         tell_fd = self._guard.tell_fd()
         try:
@@ -112,31 +145,68 @@ class _Command:
             )
         finally:
             os.close(tell_fd)
-        self._selector = selectors.DefaultSelector()
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self._pipes = self._process.stdout, self._process.stderr
+        self.pid = self._process.pid
+        self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
+        self.exit_fd: int | None = None
         try:
-            self._guard.add(self._process.pid)
-            self._pidfd = self._watch()
+            self._guard.add(self.pid)
+            if hasattr(os, "pidfd_open"):
+                self.exit_fd = os.pidfd_open(self.pid)
         except OSError:  # out of processes or file descriptors
-            self._pidfd = None
-            self.__exit__()
+            os.killpg(self.pid, signal.SIGKILL)
+            self.reap()
             raise
+
+    def has_exited(self) -> bool:
+        if self.exit_fd is None:  # no pidfd on this platform: polling reaps, once a tick
+            return self._process.poll() is not None
+        return True
+
+    def reap(self) -> None:
+        if self._process.returncode is None:
+            # Dead, but not reaped yet: it cannot tell the guard its number any more, and nobody else has that number.
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._guard.remove(self.pid)
+        self._process.wait()
+        for pipe in self._pipes:
+            pipe.close()
+        if self.exit_fd is not None:
+            os.close(self.exit_fd)
+
+    @property
+    def code(self) -> int | None:
+        return self._process.returncode
+
+
+class _Command:
+    """A running command; leaving the `with` block kills its group and reaps it."""
+
+    def __init__(self, leader: Leader, lost: threading.Event, max_stdout_bytes: int) -> None:
+        self._leader = leader
+        self._lost = lost
+        self._max_stdout_bytes = max_stdout_bytes
+        self._stdout = bytearray()
+        self._stderr = _HeadAndTail(STDERR_BYTES)
+        self._open_pipes = 2
+        self._exited = False
+        try:
+            self._selector = selectors.DefaultSelector()
+        except OSError:  # out of file descriptors
+            self._kill()
+            raise
+        for pipe, keep in ((leader.stdout, self._keep_stdout), (leader.stderr, self._stderr.add)):
+            self._selector.register(pipe, selectors.EVENT_READ, lambda p=pipe, k=keep: self._read(p, k))
+        if leader.exit_fd is not None:
+            self._selector.register(leader.exit_fd, selectors.EVENT_READ, self._note_exit)
 
     def __enter__(self) -> _Command:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._signal(signal.SIGKILL)
-        if self._process.returncode is None:
-            # Dead, but not reaped yet: it cannot tell the guard its number any more, and nobody else has that number.
-            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        self._guard.remove(self._process.pid)
-        self._process.wait()
         self._selector.close()
-        for pipe in (self._process.stdout, self._process.stderr):
-            assert pipe is not None
-            pipe.close()
-        if self._pidfd is not None:
-            os.close(self._pidfd)
+        self._kill()
 
     def wait(self, deadline: float) -> Reason:
         """Wait for the end of the leader; "timeout" and "stdout_limit" leave it running."""
@@ -153,7 +223,11 @@ class _Command:
         self._pump(time.monotonic() + seconds, lambda: self._open_pipes == 0 or self._too_much())
 
     def outcome(self, reason: Reason) -> Outcome:
-        code = self._process.returncode
+        code = self._leader.code
+        if code is None:
+            if reason == "exited":
+                raise ProcessLost("the script died with its launcher")
+            code = -signal.SIGKILL
         return Outcome(
             reason="stdout_limit" if self._too_much() else reason,
             code=code if code >= 0 else None,
@@ -174,19 +248,6 @@ class _Command:
                 key.data()
         return True
 
-    def _watch(self) -> int | None:
-        assert self._process.stdout is not None and self._process.stderr is not None
-        for pipe, keep in (
-            (self._process.stdout.fileno(), self._keep_stdout),
-            (self._process.stderr.fileno(), self._stderr.add),
-        ):
-            self._selector.register(pipe, selectors.EVENT_READ, lambda p=pipe, k=keep: self._read(p, k))
-        if not hasattr(os, "pidfd_open"):
-            return None
-        pidfd = os.pidfd_open(self._process.pid)
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._note_exit(pidfd))
-        return pidfd
-
     def _read(self, pipe: int, keep: Callable[[bytes], None]) -> None:
         chunk = os.read(pipe, _CHUNK)
         if chunk:
@@ -203,18 +264,21 @@ class _Command:
     def _too_much(self) -> bool:
         return len(self._stdout) > self._max_stdout_bytes
 
-    def _note_exit(self, pidfd: int) -> None:
-        self._selector.unregister(pidfd)
-        self._exited = True
+    def _note_exit(self) -> None:
+        assert self._leader.exit_fd is not None
+        self._selector.unregister(self._leader.exit_fd)
+        self._exited = self._leader.has_exited()
 
     def _has_exited(self) -> bool:
-        if self._pidfd is None:  # no pidfd on this platform: polling reaps, once a tick
-            return self._process.poll() is not None
-        return self._exited
+        return self._exited if self._leader.exit_fd is not None else self._leader.has_exited()
+
+    def _kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        self._leader.reap()
 
     def _signal(self, signum: signal.Signals) -> None:
         try:
-            os.killpg(self._process.pid, signum)
+            os.killpg(self._leader.pid, signum)
         except (ProcessLookupError, PermissionError):  # gone; macOS says EPERM for a group of zombies
             return
 

@@ -36,7 +36,7 @@ INTERPRETERS: Mapping[str, tuple[str, ...]] = {
 
 @executor("script")
 def run_script(node: ScriptNode, visit: Visit, host: Host | None = None) -> VisitResult:
-    """Run the node's script. `host` None means this process's. Raises VisitLost, nothing else."""
+    """Run the node's script. `host` None means this process's. Raises VisitLost and ProcessLost."""
     try:
         found = _run(node, visit, host or here())
     except NodeFailed as error:
@@ -73,6 +73,7 @@ def _run(node: ScriptNode, visit: Visit, host: Host) -> dict[str, Json]:
                 timeout_s=node.timeout,
                 lost=visit.lost,
                 max_stdout_bytes=limit,
+                warm=host.settings.warm_python,
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL in a variable
             raise NodeFailed(f"Failed to spawn script process for '{node.script}': {error}", "spawn") from error

@@ -30,7 +30,7 @@ from sleipnir.store.visits import Claim, Refused
 from sleipnir_workers import output
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.heartbeat import Heartbeat
-from sleipnir_workers.node import Visit, VisitLost, executor_of
+from sleipnir_workers.node import ProcessLost, Visit, VisitLost, executor_of
 
 RETRY_S = (0.1, 0.3, 1.0, 2.0)
 
@@ -98,6 +98,8 @@ class Worker:
                 return self._stopped(call, token)
             took_ms = int((time.monotonic() - started) * 1000)
             return self._deliver(call, result, token=token, started_ms=claim.started_ms, took_ms=took_ms)
+        except ProcessLost:
+            return self._stopped(call, token, process_lost=True)
         finally:
             self.heartbeat.release(call)
 
@@ -135,20 +137,21 @@ class Worker:
             lost=lost,
         )
 
-    def _stopped(self, call: VisitCall, token: str) -> dict[str, Any]:
-        """The executor has stopped without a result: the visit was lost, or this worker drains and hands it back."""
+    def _stopped(self, call: VisitCall, token: str, *, process_lost: bool = False) -> dict[str, Any]:
+        """The executor has stopped without a result: the visit was lost, or we cannot go on and hand it back."""
         log = structlog.get_logger().bind(task=call.task_id)
-        if self.drain.over.is_set() and self._hand_back(call, token):
-            log.info("visit handed back: this worker stops")
+        reason = "process_lost" if process_lost else "drain"
+        if (process_lost or self.drain.over.is_set()) and self._hand_back(call, token, reason):
+            log.info("visit handed back", reason=reason)
             return {"handed_back": True}
         log.info("visit stopped: cancelled or taken over")
         return {"lost": True}
 
-    def _hand_back(self, call: VisitCall, token: str) -> bool:
+    def _hand_back(self, call: VisitCall, token: str, reason: str) -> bool:
         """False also when Redis is away: then the lease lapses, and the visit starts elsewhere a little later."""
         try:
             with self.store.errors():
-                return self.store.visits.hand_back(call, token=token, reason="drain")
+                return self.store.visits.hand_back(call, token=token, reason=reason)
         except StoreUnavailable as error:
             structlog.get_logger().warning("visit cannot be handed back", task=call.task_id, error=str(error))
             return False
@@ -185,9 +188,11 @@ _path = lru_cache(maxsize=1024)(Path)
 
 
 def execute(visit: Visit) -> VisitResult | None:
-    """Run the node's executor. No exception leaves; None means that the visit is not ours any more."""
+    """Run the node's executor. None means that the visit is not ours any more. Raises ProcessLost, nothing else."""
     try:
         return executor_of(visit.node.kind)(visit.node, visit)
+    except ProcessLost:
+        raise
     except VisitLost:
         return None
     except NodeFailed as error:

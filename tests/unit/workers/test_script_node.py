@@ -16,8 +16,16 @@ from sleipnir.graph.model import ScriptNode, Variable
 from sleipnir.messages import VisitResult
 from sleipnir_workers import script
 from sleipnir_workers.node import VisitLost
+from tests.unit.workers import visits
 from tests.unit.workers.visits import PATH, When, host, is_gone, text_of, visit, wait_until
 from tests.unit.workers.visits import script as write
+
+
+@pytest.fixture(autouse=True, params=["warm", "cold"])
+def start_of_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Everything here is true whichever way a python3 is started."""
+    monkeypatch.setattr(visits, "WARM_PYTHON", request.param == "warm")
+    return str(request.param)
 
 
 def run(

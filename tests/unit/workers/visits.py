@@ -18,10 +18,14 @@ from sleipnir_workers.node import Visit
 # The interpreter of the test run first: a version manager's `python3` costs a tenth of a second per start.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
+WARM_PYTHON = True
+"""What `host` says unless a test asks for something else."""
+
 
 def host(env: dict[str, str] | None = None, **settings: Any) -> Host:
     """A worker that knows only these variables, and where to find interpreters."""
-    return Host(env={"PATH": PATH, "HOME": "/nonexistent", **(env or {})}, settings=Settings(**settings))
+    known = {"PATH": PATH, "HOME": "/nonexistent", **(env or {})}
+    return Host(env=known, settings=Settings(**{"warm_python": WARM_PYTHON, **settings}))
 
 
 def visit(node: Node, folder: Path, *, graph: dict[str, Any] | None = None, **fields: Any) -> Visit:

@@ -1,0 +1,491 @@
+"""Scripts that are forked from a ready python3 cannot tell it from a start of their own, nor can the worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleipnir_workers import group_guard, sandbox, warm_python
+from sleipnir_workers.node import ProcessLost, VisitLost
+from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
+
+ENV = {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "GRAPH_STATE": "{}"}
+
+
+@pytest.fixture(autouse=True)
+def launchers_of_this_test_alone() -> Iterator[None]:
+    warm_python.warm_python.close()
+    yield
+    warm_python.warm_python.close()
+
+
+def run(
+    folder: Path, text: str | bytes, *, name: str = "step.py", warm: bool = True, **changes: Any
+) -> sandbox.Outcome:
+    file = folder / name
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    arguments: dict[str, Any] = {
+        "env": ENV,
+        "cwd": folder,
+        "timeout_s": 20.0,
+        "lost": threading.Event(),
+        "max_stdout_bytes": 2**24,
+        "grace_s": 0.2,
+    }
+    return sandbox.run(["python3", str(file)], warm=warm, **(arguments | changes))
+
+
+def launcher() -> warm_python.Launcher:
+    (found,) = warm_python.warm_python.launchers()
+    return found
+
+
+def is_warm(folder: Path, **changes: Any) -> bool:
+    """Whether a script with these arguments is a launcher's child."""
+    outcome = run(folder, "import os; print(os.getppid())", **changes)
+    assert outcome.code == 0, outcome
+    return int(outcome.stdout) in [found.pid for found in warm_python.warm_python.launchers()]
+
+
+SAME = {
+    "arguments": "import sys; print(sys.argv, __name__, __file__, sys.orig_argv)",
+    "the path of modules": "import sys; print(sys.path, sys.prefix, sys.executable, sys.flags)",
+    "names in __main__": "print({k: str(v) for k, v in globals().items()})",
+    "environment": "import os; print(dict(os.environ), os.environ == dict(os.environb) or len(os.environb))",
+    "environment of children": "import subprocess; print(sorted(subprocess.check_output(['env']).split()))",
+    "working directory": "import os; print(os.getcwd())",
+    "encodings": "import sys, locale\nprint([(s.encoding, s.errors) for s in (sys.stdin, sys.stdout, sys.stderr)], "
+    "sys.getfilesystemencoding(), locale.getpreferredencoding())",
+    "buffering": "import sys; print([(s.line_buffering, s.write_through, s.seekable(), s.name, s.mode) "
+    "for s in (sys.stdin, sys.stdout, sys.stderr)])",
+    "stdin": "import sys; print(repr(sys.stdin.read()))",
+    "open files": "import os; print([(f, os.path.exists(f'/proc/self/fd/{f}')) for f in os.listdir('/proc/self/fd')])",
+    "session": "import os; print(os.getpid() == os.getpgid(0) == os.getsid(0))",
+    "limits": "import resource as r; print([r.getrlimit(getattr(r, n)) for n in dir(r) if n.startswith('RLIMIT_')])",
+    "signals": "import signal; print([(s, str(signal.getsignal(s))) for s in signal.valid_signals()], "
+    "signal.pthread_sigmask(signal.SIG_BLOCK, []))",
+    "umask": "import os; print(os.umask(0))",
+    "threads": "import threading as t; print(t.main_thread() is t.current_thread(), t.active_count())",
+    "scheduling": "import os; print(os.nice(0), os.sched_getaffinity(0))",
+    "collector": "import gc; print(gc.isenabled(), gc.get_threshold(), gc.garbage)",
+    "exit code": "import sys; print('out'); sys.exit(3)",
+    "exit with a text": "import sys; print('out'); sys.exit('no disk')",
+    "exit without a code": "raise SystemExit",
+    "os._exit": "import os; print('lost in the buffer'); os._exit(5)",
+    "exception": "def f():\n    1 / 0\nprint('before')\nf()\n",
+    "exception in an exception": "try:\n    {}['a']\nexcept KeyError:\n    raise ValueError('b')\n",
+    "exception with a hook": "import sys; sys.excepthook = lambda *a: print(a[0], a[2].tb_next); 1 / 0",
+    "keyboard interrupt": "raise KeyboardInterrupt",
+    "recursion": "def f(): f()\nf()\n",
+    "syntax error": "print('never')\nx = = 1\n",
+    "not utf-8": b"x = '\xff'\n",
+    "coding cookie": b"# -*- coding: latin-1 -*-\nprint('\xe4')\n",
+    "byte order mark": b"\xef\xbb\xbfprint('bom')\n",
+    "empty": "",
+    "null byte": "x = 1\0\n",
+    "no newline at the end": "print(1)",
+    "signal": "import os; os.kill(os.getpid(), 11)",
+    "broken pipe": "import os, signal; os.write(1, b'x'); os.kill(os.getpid(), signal.SIGPIPE); print('alive')",
+    "interrupt from outside": "import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+    "atexit": "import atexit; atexit.register(print, 'bye'); print('hello', end='')",
+    "threads at the end": "import threading, time\n"
+    "threading.Thread(target=lambda: (time.sleep(0.1), print('joined'))).start()\nprint('main')\n",
+    "daemon threads at the end": "import threading, time\n"
+    "threading.Thread(target=lambda: time.sleep(60), daemon=True).start()\nprint('main')\n",
+    "unraisable": "class A:\n    def __del__(self):\n        1 / 0\nA()\n",
+    "closed stdout": "import sys; sys.stdout.close()",
+    "full stdout": "import sys, os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); print('x')",
+    "unclosed files": "import warnings; warnings.simplefilter('always'); open(__file__); import gc; gc.collect()",
+    "pickles of main": "import pickle\nclass A: pass\n"
+    "print(type(pickle.loads(pickle.dumps(A()))) is A, A.__module__)\n",
+    "spawned processes": "import multiprocessing as m\ndef f(x): return x * 2\n"
+    "if __name__ == '__main__':\n    with m.get_context('spawn').Pool(1) as p: print(p.map(f, [1, 2]))\n",
+    "forked processes": "import multiprocessing as m\ndef f(x): return x * 2\n"
+    "if __name__ == '__main__':\n    with m.get_context('fork').Pool(1) as p: print(p.map(f, [1, 2]))\n",
+    "subprocesses": "import subprocess, sys\n"
+    "print(subprocess.run([sys.executable, '-c', 'print(1)'], capture_output=True).stdout)",
+    "asyncio": "import asyncio\nasync def f(): await asyncio.sleep(0); return 1\nprint(asyncio.run(f()))",
+    "ctypes": "import ctypes; print(ctypes.pythonapi.Py_GetVersion.argtypes, ctypes.get_errno())",
+    "site": "import site, sys; print(site.ENABLE_USER_SITE, 'site' in sys.modules, 'sleipnir' in str(sys.modules))",
+}
+
+
+def comparable(outcome: sandbox.Outcome) -> tuple[object, ...]:
+    """Without addresses of objects, and without the depth of a recursion: one frame of the launcher counts."""
+    text = re.sub(r"0x[0-9a-f]+|repeated \d+ more", "_", outcome.stdout.decode("latin-1") + outcome.stderr)
+    return outcome.reason, outcome.code, outcome.signal, text
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_a_script_is_as_in_a_start_of_its_own(tmp_path: Path, what: str) -> None:
+    assert is_warm(tmp_path, name="probe.py")
+    warm, cold = (run(tmp_path, SAME[what], warm=warm) for warm in (True, False))
+    assert comparable(warm) == comparable(cold)
+
+
+def test_no_line_of_the_launcher_is_in_a_traceback(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "raise ValueError('x')")
+    assert outcome.stderr == (
+        f'Traceback (most recent call last):\n  File "{tmp_path}/step.py", line 1, in <module>\n'
+        "    raise ValueError('x')\nValueError: x\n"
+    )
+    assert outcome.code == 1
+
+
+def test_random_numbers_differ_from_script_to_script(tmp_path: Path) -> None:
+    text = "import random, uuid, secrets; print(random.random(), uuid.uuid4(), secrets.token_hex())"
+    numbers = [word for _ in range(3) for word in run(tmp_path, text).stdout.split()]
+    assert len(set(numbers)) == 9
+
+
+def test_a_neighbour_s_module_wins_over_the_standard_library_as_in_a_cold_start(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("dumps = 'mine'")
+    assert run(tmp_path, "import json; print(json.dumps)").stdout == b"mine\n"
+
+
+def test_an_import_of_a_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text("import __main__\nvalue = __main__.first")
+    assert run(tmp_path, "first = 7\nimport neighbour\nprint(neighbour.value)").stdout == b"7\n"
+
+
+def test_variables_of_one_script_do_not_reach_the_next(tmp_path: Path) -> None:
+    text = "import os; print(sorted(n for n in os.environ if n.startswith('GRAPH_')))"
+    assert run(tmp_path, text, env=ENV | {"GRAPH_A": "1"}).stdout == b"['GRAPH_A', 'GRAPH_STATE']\n"
+    assert run(tmp_path, text).stdout == b"['GRAPH_STATE']\n"
+    assert len(warm_python.warm_python.launchers()) == 1
+
+
+def test_another_environment_gets_another_launcher_and_no_more_than_a_few_are_kept(tmp_path: Path) -> None:
+    for number in range(warm_python.MOST_LAUNCHERS + 2):
+        assert is_warm(tmp_path, env=ENV | {"TZ": f"UTC-{number}"})
+    assert len(warm_python.warm_python.launchers()) == warm_python.MOST_LAUNCHERS
+
+
+@pytest.mark.parametrize(
+    ("variables", "text", "expected"),
+    [
+        ({"PYTHONUTF8": "0", "LC_ALL": "C"}, "import sys; print(sys.flags.utf8_mode)", b"0\n"),
+        ({"PYTHONIOENCODING": "latin-1"}, "print('\xe4')", b"\xe4\n"),
+        ({"PYTHONHASHSEED": "7"}, "print(hash('a'))", None),
+        ({"PYTHONPATH": "/nowhere"}, "import sys; print(sys.path)", None),
+        ({"PYTHONOPTIMIZE": "1"}, "assert False\nprint(__debug__)", b"False\n"),
+        ({"PYTHONSAFEPATH": "1"}, "import sys; print(sys.path)", None),
+        ({"PYTHONUNBUFFERED": "1"}, "import os\nprint('seen'); os._exit(0)", b"seen\n"),
+        ({"TZ": "Asia/Kolkata"}, "import time; print(time.strftime('%z', time.localtime(0)))", b"+0530\n"),
+        ({"LC_ALL": "C"}, "import sys, locale; print(sys.stdout.encoding, locale.setlocale(0))", None),
+    ],
+)
+def test_variables_that_python_reads_when_it_starts_are_honoured(
+    tmp_path: Path, variables: dict[str, str], text: str, expected: bytes | None
+) -> None:
+    env = ENV | variables
+    assert is_warm(tmp_path, env=env)
+    warm, cold = (run(tmp_path, text, env=env, warm=warm) for warm in (True, False))
+    assert warm == cold
+    assert warm.code == 0
+    assert expected is None or warm.stdout == expected
+
+
+@pytest.mark.parametrize("variables", [{"PYTHONVERBOSE": "1"}, {"PYTHONINSPECT": "1"}, {"PYTHONPATH": "lib"}])
+def test_what_cannot_be_honoured_starts_cold(tmp_path: Path, variables: dict[str, str]) -> None:
+    assert not is_warm(tmp_path, env=ENV | variables)
+
+
+def test_a_python3_that_is_a_script_starts_cold(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (programs / "python3").chmod(0o755)
+    assert not is_warm(tmp_path, env=ENV | {"PATH": f"{programs}{os.pathsep}{PATH}"})
+
+
+def test_a_python3_that_cannot_be_a_launcher_starts_cold(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "sitecustomize.py").write_text(
+        "import threading, time; threading.Thread(target=time.sleep, args=(0.5,)).start()"
+    )
+    assert not is_warm(tmp_path, env=ENV | {"PYTHONPATH": str(tmp_path / "lib")})
+
+
+def test_a_missing_file_and_a_missing_directory_fail_as_in_a_cold_start(tmp_path: Path) -> None:
+    missing = ["python3", str(tmp_path / "missing.py")]
+    fields: dict[str, Any] = {
+        "env": ENV, "timeout_s": 20.0, "lost": threading.Event(), "max_stdout_bytes": 1000
+    }  # fmt: skip
+    outcome = sandbox.run(missing, cwd=tmp_path, warm=True, **fields)
+    assert (outcome.code, outcome) == (2, sandbox.run(missing, cwd=tmp_path, warm=False, **fields))
+    with pytest.raises(FileNotFoundError):
+        run(tmp_path, "", cwd=tmp_path / "missing")
+
+
+def test_a_large_environment_starts_cold(tmp_path: Path) -> None:
+    assert not is_warm(tmp_path, env=ENV | {"GRAPH_X": "x" * 100_000})
+    with pytest.raises(OSError, match="too long"):
+        run(tmp_path, "", env=ENV | {"GRAPH_X": "x" * 200_000})
+
+
+def test_no_secret_of_the_worker_is_in_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "planted-1")
+    text = "import os; print(open('/proc/self/environ').read(), open(f'/proc/{os.getppid()}/environ').read())"
+    outcome = run(tmp_path, text)
+    assert outcome.code == 0
+    assert b"planted" not in outcome.stdout
+
+
+# Ends
+
+
+def test_much_output_on_both_pipes(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "import sys; print('x' * 5_000_000); print('y' * 5_000_000, file=sys.stderr)")
+    assert len(outcome.stdout) == 5_000_001
+    assert "bytes left out" in outcome.stderr
+
+
+def test_too_much_output_ends_the_script(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "while True: print('x' * 1000)", max_stdout_bytes=10_000)
+    assert (outcome.reason, outcome.signal) == ("stdout_limit", 9)
+
+
+@pytest.mark.parametrize("ignore", ["", "signal.signal(15, signal.SIG_IGN)"])
+def test_a_timeout_kills_the_script_and_its_children(tmp_path: Path, ignore: str) -> None:
+    text = (
+        f"import os, signal, subprocess, time\n{ignore}\n"
+        "child = subprocess.Popen(['sleep', '60'])\nopen('child', 'w').write(f'{child.pid}\\n')\ntime.sleep(60)\n"
+    )
+    outcome = run(tmp_path, text, timeout_s=1.0)
+    assert (outcome.reason, outcome.signal) == ("timeout", 9 if ignore else 15)
+    pid = text_of(tmp_path / "child")
+    wait_until(lambda: is_gone(pid), "the child is dead")
+
+
+def test_a_script_that_obeys_sigterm_is_heard_out(tmp_path: Path) -> None:
+    text = "import signal, sys, time\nsignal.signal(15, lambda *_: (print('bye'), sys.exit(0)))\ntime.sleep(60)\n"
+    outcome = run(tmp_path, text, timeout_s=1.0, grace_s=10.0)
+    assert (outcome.reason, outcome.code, outcome.stdout) == ("timeout", 0, b"bye\n")
+
+
+def test_a_background_child_neither_blocks_nor_survives(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "import subprocess as s; print(s.Popen(['sleep', '60']).pid)")
+    assert outcome.reason == "exited"
+    wait_until(lambda: is_gone(outcome.stdout.decode().strip()), "the background child is dead")
+
+
+def test_a_lost_visit_kills_the_group(tmp_path: Path) -> None:
+    lost = threading.Event()
+    text = "import os, time; open('pid', 'w').write(f'{os.getpid()}\\n'); time.sleep(60)"
+    with When(lambda: text_of(tmp_path / "pid"), lost.set), pytest.raises(VisitLost):
+        run(tmp_path, text, lost=lost)
+    assert is_gone(text_of(tmp_path / "pid"))
+
+
+def test_a_script_is_not_reaped_before_its_group_was_signalled(tmp_path: Path) -> None:
+    run(tmp_path, "")
+    script = launcher().run(warm_python.packet(["python3", str(tmp_path / "step.py")], ENV, tmp_path) or b"")
+    wait_until(lambda: is_gone(str(script.pid)), "the script has ended")
+    assert Path(f"/proc/{script.pid}").exists(), "it is a zombie, so its number means nobody else"
+    script.reap()
+    wait_until(lambda: not Path(f"/proc/{script.pid}").exists(), "it is reaped")
+    assert script.code == 0
+
+
+def test_no_file_descriptor_and_no_zombie_is_left(tmp_path: Path) -> None:
+    run(tmp_path, "")
+    here, there = Path("/proc/self/fd"), Path(f"/proc/{launcher().pid}/fd")
+    children = Path(f"/proc/{launcher().pid}/task/{launcher().pid}/children")
+    wait_until(lambda: not children.read_text(), "the launcher has reaped the first one")
+    before = sorted(here.iterdir()), sorted(there.iterdir())
+    for text in ("", "1 / 0", "import time; time.sleep(60)", "import os; os.kill(os.getpid(), 9)"):
+        run(tmp_path, text, timeout_s=0.5)
+    wait_until(lambda: not children.read_text(), "the launcher has reaped all of them")
+    assert (sorted(here.iterdir()), sorted(there.iterdir())) == before
+
+
+def test_many_scripts_at_once(tmp_path: Path) -> None:
+    text = "import os, sys, time; time.sleep(0.2); print(os.environ['GRAPH_N']); sys.exit(int(os.environ['GRAPH_N']))"
+
+    def one(number: int) -> sandbox.Outcome:
+        return run(tmp_path, text, name=f"{number}.py", env=ENV | {"GRAPH_N": str(number)})
+
+    with ThreadPoolExecutor(16) as threads:
+        outcomes = list(threads.map(one, range(48)))
+    assert [(outcome.code, int(outcome.stdout)) for outcome in outcomes] == [(n, n) for n in range(48)]
+
+
+# Deaths
+
+
+LONG = """
+import os, pathlib, subprocess, time
+child = subprocess.Popen(["sleep", "60"])
+pathlib.Path("pids").write_text(f"{os.getpid()} {child.pid}\\n")
+time.sleep(60)
+"""
+
+
+def test_a_killed_launcher_takes_its_scripts_with_it_and_the_next_script_gets_another(tmp_path: Path) -> None:
+    assert is_warm(tmp_path, name="probe.py")
+    first = launcher().pid
+    killing = When(lambda: text_of(tmp_path / "pids"), lambda: os.kill(first, signal.SIGKILL))
+    with killing, pytest.raises(ProcessLost):
+        run(tmp_path, LONG)
+    for pid in text_of(tmp_path / "pids").split():
+        wait_until(lambda pid=pid: is_gone(pid), "the script and its child are dead")
+    assert is_warm(tmp_path, name="probe.py")
+    assert launcher().pid != first
+
+
+def test_a_launcher_that_died_unnoticed_is_replaced(tmp_path: Path) -> None:
+    assert is_warm(tmp_path)
+    first = launcher().pid
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: is_gone(str(first)), "the launcher is dead")
+    assert is_warm(tmp_path)
+    assert launcher().pid != first
+    wait_until(lambda: run(tmp_path, "").code == 0 and not Path(f"/proc/{first}").exists(), "the dead one is reaped")
+
+
+def test_a_launcher_that_does_not_answer_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_warm(tmp_path)
+    frozen = launcher()
+    frozen._control.settimeout(0.2)
+    monkeypatch.setattr(warm_python, "FORK_S", 0.2)
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        assert run(tmp_path, "print('ran')").stdout == b"ran\n"
+        assert launcher().pid != frozen.pid
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    wait_until(frozen.has_ended, "it ends when it wakes up: nothing is left for it to do")
+
+
+def test_a_launcher_is_replaced_when_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_warm(tmp_path)
+    first = launcher()
+    monkeypatch.setattr(warm_python, "RETIRE_S", 0.0)
+    assert is_warm(tmp_path)
+    wait_until(first.has_ended, "the old one is gone")
+
+
+def test_a_retired_launcher_lives_until_its_last_script_has_ended(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    text = (
+        "import os, time\nopen('pid', 'w').write(f'{os.getpid()}\\n')\nwhile not os.path.exists('go'): time.sleep(0.01)"
+    )
+    with ThreadPoolExecutor(1) as thread:
+        outcome = thread.submit(run, tmp_path, text)
+        wait_until(lambda: text_of(tmp_path / "pid"), "the script runs")
+        old = launcher()
+        warm_python.warm_python.close()
+        assert not old.has_ended()
+        go.touch()
+        assert outcome.result().code == 0
+    wait_until(old.has_ended, "the launcher is gone")
+
+
+def test_a_script_that_kills_its_own_group_or_leaves_it_changes_nothing_for_others(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "import os; os.killpg(0, 9)")
+    assert outcome.signal == 9
+    first = launcher().pid
+    assert is_warm(tmp_path)
+    assert launcher().pid == first
+
+
+RUN_FOR_EVER = """
+import pathlib, sys, threading
+from sleipnir_workers import sandbox, warm_python
+folder = pathlib.Path(sys.argv[2])
+def run():
+    sandbox.run(["python3", str(folder / "step.py")], env={"PATH": sys.argv[1]}, cwd=folder, timeout_s=60.0,
+                lost=threading.Event(), max_stdout_bytes=1000, warm=True)
+threading.Thread(target=run).start()
+"""
+
+CHILD_AND_LEADER = """
+import os, pathlib, signal, subprocess, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "60"])
+pathlib.Path("pids").write_text(f"{os.getppid()} {os.getpid()} {child.pid}\\n")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["", "launcher-stopped"])
+def test_a_killed_worker_takes_its_scripts_and_its_launcher_with_it(tmp_path: Path, stopped: bool) -> None:
+    (tmp_path / "step.py").write_text(CHILD_AND_LEADER)
+    with subprocess.Popen([sys.executable, "-c", RUN_FOR_EVER, PATH, str(tmp_path)]) as worker:
+        pids = wait_until(lambda: text_of(tmp_path / "pids"), "the script runs").split()
+        if stopped:
+            os.kill(int(pids[0]), signal.SIGSTOP)
+        worker.kill()
+    for pid in pids[1:]:
+        wait_until(lambda pid=pid: is_gone(pid), "the script and its child are dead")
+    if stopped:
+        os.kill(int(pids[0]), signal.SIGCONT)
+    wait_until(lambda: is_gone(pids[0]), "the launcher is gone")
+
+
+def test_a_launcher_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(is_warm, tmp_path).result()
+    first = launcher().pid
+    assert is_warm(tmp_path)
+    assert launcher().pid == first
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_pool_child_makes_launchers_of_its_own_and_lets_go_of_its_parents(tmp_path: Path) -> None:
+    assert is_warm(tmp_path)
+    parents = launcher()
+    child = os.fork()
+    if child == 0:
+        fresh = not warm_python.warm_python.launchers()
+        os._exit(17 if fresh and is_warm(tmp_path) and launcher().pid != parents.pid else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+    assert is_warm(tmp_path)
+    assert launcher().pid == parents.pid
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_that_lives_on_does_not_keep_its_parent_s_launcher(tmp_path: Path) -> None:
+    assert is_warm(tmp_path)
+    old = launcher()
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    warm_python.warm_python.close()
+    wait_until(old.has_ended, "the launcher sees its socket close")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_the_guard_knows_a_script_before_it_begins(tmp_path: Path) -> None:
+    run(tmp_path, "")
+    told: list[str] = []
+    guard = group_guard.guard
+    add = guard.add
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guard, "add", lambda pid: (add(pid), told.append(str((tmp_path / "began").exists()))))
+        run(tmp_path, "open('began', 'w')")
+    assert told == ["False"]
+    assert (tmp_path / "began").exists()
+
+
+def test_a_json_script_runs_in_other_versions_of_python(tmp_path: Path) -> None:
+    """Whatever python3 is found: warm if it can, cold if it cannot."""
+    found = sorted(Path.home().glob(".pyenv/versions/*/bin/python3")) or [Path(sys.executable)]
+    for program in found:
+        env = ENV | {"PATH": f"{program.parent}{os.pathsep}{os.defpath}"}
+        outcome = run(tmp_path, "import json, sys; print(json.dumps(list(sys.version_info[:2])))", env=env)
+        assert (outcome.code, json.loads(outcome.stdout)[0]) == (0, 3), program

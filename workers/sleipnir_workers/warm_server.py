@@ -1,0 +1,211 @@
+"""Be a python3 that is ready: fork for every script, and run its file as `__main__` there.
+
+A worker starts it as `python3 warm_server.py CONTROL_FD` (warm_python.py, which says what the two tell each other).
+It is the python3 of the scripts, of any version from 3.9 on, so this file uses the standard library only, is never
+imported, and takes part in a script as little as it can: the file is run by the same C function that `python3 FILE`
+uses, in a fresh `__main__`, and the modules that are loaded here beyond a bare start are named to the worker, which
+starts a script cold when it has a file of such a name beside it.
+
+A script belongs to who holds the other end of its channel. When that is closed, the script's group is killed; the
+script is not reaped before, so that until then its number means nobody else.
+"""
+
+PRISTINE = dict(globals())  # of a `__main__` that has done nothing yet
+
+import sys  # noqa: E402
+
+NATIVE = frozenset(sys.modules)
+if not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # our folder; a script gets its own
+
+import _socket  # noqa: E402  (socket, with its enums, costs as much as the rest of our start)
+import ctypes  # noqa: E402
+import gc  # noqa: E402
+import json  # noqa: E402, F401  (nearly every script reads its state with it)
+import os  # noqa: E402
+import select  # noqa: E402
+
+PR_SET_PDEATHSIG = 1
+SIGKILL = 9
+CLD_EXITED = 1
+REQUEST_BYTES = 256 * 1024
+FDS = 3  # a channel, stdout and stderr
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fopen.restype = ctypes.c_void_p
+libc.fopen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+run_file = ctypes.PyDLL(None).PyRun_SimpleFileExFlags
+run_file.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
+
+
+class Script:
+    """A script that was forked and is not reaped yet."""
+
+    def __init__(self, pid: int, pidfd: int, channel: _socket.socket) -> None:
+        self.pid, self.pidfd, self.channel = pid, pidfd, channel
+        self.has_exited = self.is_released = False
+
+    def tell_end(self) -> None:
+        """Say how it ended. It stays a zombie."""
+        self.has_exited = True
+        status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        assert status is not None
+        word = b"exited" if status.si_code == CLD_EXITED else b"killed"
+        tell(self.channel, b"%s %d" % (word, status.si_status))
+
+    def release(self) -> None:
+        """Nobody waits for it any more."""
+        self.is_released = True
+        try:
+            os.killpg(self.pid, SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    def reap(self) -> None:
+        os.waitpid(self.pid, 0)
+        os.close(self.pidfd)
+        self.channel.close()
+
+
+class Server:
+    """The loop of the parent. `serve` returns in every child, with what it needs to become a script."""
+
+    def __init__(self, control: _socket.socket) -> None:
+        self.control = control
+        self.poll = select.poll()
+        self.scripts: dict[int, Script] = {}  # by pidfd and by channel
+        self.is_closed = False
+
+    def serve(self) -> tuple[_socket.socket, list[int]]:
+        self.poll.register(self.control.fileno(), select.POLLIN)
+        while not self.is_closed or self.scripts:
+            for fd, _ in self.poll.poll():  # in the order of registration: no number of this round is reused in it
+                if fd == self.control.fileno():
+                    forked = self.receive()
+                    if forked is not None:
+                        return forked
+                elif fd in self.scripts:
+                    self.note(self.scripts[fd], fd)
+        os._exit(0)
+
+    def receive(self) -> "tuple[_socket.socket, list[int]] | None":
+        """Fork for the next request; the child's part, or None in the parent."""
+        data, ancillary, _, _ = self.control.recvmsg(1, _socket.CMSG_SPACE(FDS * 4))
+        if not data:  # the worker is gone, or wants no more of us
+            self.poll.unregister(self.control.fileno())
+            self.is_closed = True
+            return None
+        fds = [int.from_bytes(ancillary[0][2][at : at + 4], sys.byteorder) for at in range(0, FDS * 4, 4)]
+        channel, outputs = _socket.socket(fileno=fds[0]), fds[1:]
+        launcher = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:  # out of processes or memory: the worker sees the channel close
+            channel.close()
+            for fd in outputs:
+                os.close(fd)
+            return None
+        if pid == 0:
+            self.let_go()
+            become_leader(launcher)
+            return channel, outputs
+        for fd in outputs:
+            os.close(fd)
+        self.watch(Script(pid, os.pidfd_open(pid), channel))
+        return None
+
+    def watch(self, script: Script) -> None:
+        self.scripts[script.pidfd] = self.scripts[script.channel.fileno()] = script
+        self.poll.register(script.pidfd, select.POLLIN)
+        self.poll.register(script.channel.fileno(), 0)  # POLLHUP comes unasked
+
+    def note(self, script: Script, fd: int) -> None:
+        self.poll.unregister(fd)
+        if fd == script.pidfd:
+            script.tell_end()
+        else:
+            script.release()
+        if script.has_exited and script.is_released:
+            del self.scripts[script.pidfd], self.scripts[script.channel.fileno()]
+            script.reap()
+
+    def let_go(self) -> None:
+        """In a child: close what belongs to the parent."""
+        self.control.close()
+        for script in set(self.scripts.values()):
+            os.close(script.pidfd)
+            script.channel.close()
+
+
+def tell(channel: _socket.socket, message: bytes) -> None:
+    """Send, unless nobody listens any more."""
+    try:
+        channel.send(message, _socket.MSG_NOSIGNAL)
+    except OSError:
+        return
+
+
+def become_leader(launcher: int) -> None:
+    """As launch.py does: a session of our own, and death with the parent."""
+    os.setsid()
+    libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    if os.getppid() != launcher:
+        os._exit(1)
+
+
+def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, bytes]:
+    """Take over what the request says of the process. Returns the open file and its path.
+
+    A request is `cwd \\0 argv[0] \\0 path \\0 name=value \\0 ...`; without one we were not needed after all.
+    """
+    tell(channel, b"ready %d" % os.getpid())
+    request = channel.recv(REQUEST_BYTES)
+    if not request:
+        os._exit(0)
+    try:
+        cwd, program, path, *variables = request.split(b"\0")
+        for number in (1, 2):
+            os.dup2(outputs[number - 1], number)
+            os.close(outputs[number - 1])
+        os.chdir(cwd)
+        for variable in variables:
+            name, _, value = variable.partition(b"=")
+            os.environb[name] = value
+        set_arguments(os.fsdecode(program), os.fsdecode(path))
+        file = libc.fopen(path, b"rb")
+        if not file:
+            raise OSError(path)
+    except BaseException:
+        tell(channel, b"refused")
+        os._exit(1)
+    channel.close()
+    return file, path
+
+
+def set_arguments(program: str, path: str) -> None:
+    """What `python3 PATH` finds in sys, and its `__main__`."""
+    sys.argv = [path]
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv = [program, path]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    main = type(sys)("__main__")
+    fresh = {name: value for name, value in PRISTINE.items() if name not in ("__file__", "__cached__")}
+    vars(main).update(fresh, __doc__=None)
+    if "__annotations__" in fresh:
+        vars(main)["__annotations__"] = {}
+    sys.modules["__main__"] = main
+
+
+control = _socket.socket(fileno=int(sys.argv[1]))
+if len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208
+    sys.exit("python3 has started threads of its own: it cannot be forked")
+gc.collect()
+gc.freeze()  # a collection in a script would touch, and so copy, every page of what exists now
+control.send(b"ready " + ",".join(sorted(set(sys.modules) - NATIVE)).encode())
+file, path = become_script(*Server(control).serve())
+del control
+# Prints an exception and ends for SystemExit, all as `python3 FILE` does. A KeyboardInterrupt that nobody caught is
+# remembered by the interpreter, which dies of SIGINT if we end here in peace.
+if run_file(file, path, 1, None) != 0 and sys.last_type is not KeyboardInterrupt:
+    sys.exit(1)
