@@ -1,4 +1,4 @@
-"""DBOS: a workflow of no-op steps. Prints steps per second."""
+"""DBOS: a workflow of no-op steps. Prints its figures as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from peer_load import Load, OneRun, from_arguments, steps_per_s
+from peer_load import Load, OneRun, from_arguments, measure
 
 MAKE_TABLES = (
     "import json, sys; from dbos import DBOS; DBOS(config=json.loads(sys.argv[1])); DBOS.launch(); DBOS.destroy()"
@@ -49,4 +49,4 @@ def make_tables(load: Load) -> None:
 if __name__ == "__main__":
     wanted = from_arguments(__doc__)
     make_tables(wanted)
-    print(steps_per_s(wanted, prepare))
+    measure(wanted, prepare)

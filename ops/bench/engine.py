@@ -7,7 +7,6 @@ from the delivery of one result to the claim of the next visit, by Redis' clock 
 
 from __future__ import annotations
 
-import os
 import statistics
 import threading
 import time
@@ -17,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ops.bench.cpu_time import tree_s
 from ops.bench.figures import BenchFailed, Values
-from ops.bench.processes import PYTHON, cpu_s, processes, redis_server, wait_until, workspace
+from ops.bench.processes import PYTHON, processes, redis_server, wait_until, workspace
 from sleipnir.client import Client, Run, wait_all
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
@@ -81,14 +81,19 @@ def throughput(runs: int, *, appendfsync: str = "everysec") -> float:
 
 
 def under_load(engine: Stack, agent: Path, runs: int) -> Values:
-    groups = {**engine.pids, "client": [os.getpid()]}
-    before = {group: cpu_s(pids) for group, pids in groups.items()}
+    before = cpu_s(engine)
     started = time.perf_counter()
     finish([engine.client.submit(agent) for _ in range(runs)], engine.client)
     took_s = time.perf_counter() - started
     visits = runs * NODES
-    profile = {f"cpu_{group}_us": (cpu_s(pids) - before[group]) / visits * 1e6 for group, pids in groups.items()}
-    return {"visits_per_s": visits / took_s, **profile}
+    profile = {f"cpu_{group}_us": (s - before[group]) / visits * 1e6 for group, s in cpu_s(engine).items()}
+    return {"visits_per_s": visits / took_s, **profile, "cpu_visit_us": sum(profile.values())}
+
+
+def cpu_s(engine: Stack) -> dict[str, float]:
+    """By group. The client is this process without its children, which are the other groups."""
+    groups = {group: tree_s(pids) for group, pids in engine.pids.items()}
+    return {**groups, "client": time.process_time()}
 
 
 def commands_per_visit(engine: Stack, agent: Path) -> Values:

@@ -90,10 +90,22 @@ SECTIONS: tuple[Section, ...] = (
         (
             Figure("redis_sent_per_visit", "Redis commands sent", "", at_most=12, digits=2),
             Figure("redis_inside_per_visit", "Redis calls inside our scripts", "", digits=2),
-            Figure("cpu_redis_us", "CPU of Redis", "us"),
-            Figure("cpu_scheduler_us", "CPU of the scheduler", "us"),
-            Figure("cpu_workers_us", "CPU of both workers", "us"),
-            Figure("cpu_client_us", "CPU of the client that submits", "us"),
+            Figure("cpu_visit_us", "CPU of all processes together", "us"),
+            Figure("cpu_redis_us", "  Redis", "us"),
+            Figure("cpu_scheduler_us", "  the scheduler", "us"),
+            Figure("cpu_workers_us", "  both workers", "us"),
+            Figure("cpu_client_us", "  the client that submits", "us"),
+        ),
+    ),
+    Section(
+        "CPU of a peer's step, servers included",
+        (
+            Figure("cpu_celery_tasks_us", "Celery: bare task", "us"),
+            Figure("cpu_celery_chain_us", "Celery: step of a chain", "us"),
+            Figure("cpu_langgraph_postgres_us", "LangGraph, PostgreSQL", "us"),
+            Figure("cpu_langgraph_sqlite_us", "LangGraph, SQLite", "us"),
+            Figure("cpu_dbos_postgres_us", "DBOS, PostgreSQL", "us"),
+            Figure("cpu_dbos_sqlite_us", "DBOS, SQLite", "us"),
         ),
     ),
     Section(

@@ -1,4 +1,4 @@
-"""LangGraph: a chain of no-op nodes with a checkpointer, `durability="sync"`. Prints nodes per second."""
+"""LangGraph: a chain of no-op nodes with a checkpointer, `durability="sync"`. Prints its figures as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
-from peer_load import Load, OneRun, from_arguments, steps_per_s
+from peer_load import Load, OneRun, from_arguments, measure
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
@@ -54,4 +54,4 @@ def make_tables(load: Load) -> None:
 if __name__ == "__main__":
     wanted = from_arguments(__doc__)
     make_tables(wanted)
-    print(steps_per_s(wanted, prepare))
+    measure(wanted, prepare)

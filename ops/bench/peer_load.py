@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import multiprocessing
 import os
 import sys
@@ -18,15 +19,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from cpu_time import tree_s
+
 WARM_UP_RUNS = 3
 LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """`store` is an SQLAlchemy-style URL: postgresql://... or sqlite:///PATH."""
+    """`store` is an SQLAlchemy-style URL: postgresql://... or sqlite:///PATH; `server` the pid behind it, or 0."""
 
     store: str
+    server: int
     runs: int
     nodes: int
     processes: int
@@ -44,16 +48,17 @@ OneRun = Callable[[str], None]
 def from_arguments(description: str | None) -> Load:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--store", required=True)
-    for name in ("runs", "nodes", "processes", "threads"):
+    for name in ("server", "runs", "nodes", "processes", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
     return Load(**vars(parser.parse_args()))
 
 
-def steps_per_s(load: Load, prepare: Callable[[Load, int], OneRun]) -> float:
-    """Start the processes, let all of them get ready and warm, and time the runs.
+def measure(load: Load, prepare: Callable[[Load, int], OneRun]) -> None:
+    """Start the processes, let all of them get ready and warm, time the runs, and print the figures as JSON.
 
     `prepare` is called once in each process, with its number, after the fork: connections do not survive one.
     """
+    everybody = [os.getpid(), *([load.server] if load.server else [])]
     context = multiprocessing.get_context("fork")
     meeting = context.Barrier(load.processes + 1)
     left = context.Value("i", load.runs)
@@ -62,14 +67,16 @@ def steps_per_s(load: Load, prepare: Callable[[Load, int], OneRun]) -> float:
         child.start()
     try:
         meeting.wait(LIMIT_S)
-        started = time.perf_counter()
+        started, cpu_before_s = time.perf_counter(), tree_s(everybody)
         meeting.wait(LIMIT_S)
     except threading.BrokenBarrierError:
         sys.exit("a process of the peer failed")
     took_s = time.perf_counter() - started
+    cpu_s = tree_s(everybody) - cpu_before_s
     for child in children:
         child.join()
-    return load.runs * load.nodes / took_s
+    steps = load.runs * load.nodes
+    print(json.dumps({"per_s": steps / took_s, "cpu_us": cpu_s / steps * 1e6}))
 
 
 def _child(load: Load, number: int, prepare: Callable[[Load, int], OneRun], meeting: Any, left: Any) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ops.bench.engine import NODES
 from ops.bench.figures import BenchFailed, NotMeasured, Values
+from ops.bench.postgres import Server
 from ops.bench.processes import (
     PYTHON,
     ROOT,
@@ -36,13 +37,14 @@ REQUIREMENTS = HERE / "requirements.txt"
 
 def celery(tasks: int, chain_steps: int) -> Values:
     """Bare tasks, then chains, on a Redis with the settings of the engine's."""
-    with workspace() as folder, redis_server(folder) as (url, _):
+    with workspace() as folder, redis_server(folder) as (url, redis_pid):
         env = {"BENCH_BROKER": broker_url(url), "PYTHONPATH": str(HERE)}
         worker = [PYTHON, "-m", "celery", "-A", "stock_celery", "worker", "-c", "2", "--loglevel", "ERROR"]
-        with processes({"workers": [worker]}, env, folder):
+        with processes({"workers": [worker]}, env, folder) as pids:
+            env["BENCH_PIDS"] = " ".join(map(str, [redis_pid, *pids["workers"]]))
             command = [PYTHON, str(HERE / "stock_celery.py"), str(tasks), str(chain_steps), str(NODES)]
-            measured: dict[str, float] = json.loads(output_of(command, environment(env)))
-    return {"celery_tasks_per_s": measured["tasks"], "celery_chain_per_s": measured["chain"]}
+            measured: Values = json.loads(output_of(command, environment(env)))
+    return measured
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,14 @@ class Peer:
 
     @property
     def figure(self) -> str:
+        """Steps per second."""
         return f"{self.name}_{self.store}_per_s"
 
-    def best_shape(self, runs: int, trials: int, postgres_url: str | None) -> Shape:
+    @property
+    def cpu_figure(self) -> str:
+        return f"cpu_{self.name}_{self.store}_us"
+
+    def best_shape(self, runs: int, trials: int, server: Server | None) -> Shape:
         """The shape with the fastest of its trials; the trials of different shapes alternate.
 
         Raises BenchFailed when no shape works.
@@ -85,7 +92,7 @@ class Peer:
         trouble = ""
         for shape in self.shapes * trials:
             try:
-                found = self.measure(runs, shape, postgres_url)
+                found = self.measure(runs, shape, server)[self.figure]
             except BenchFailed as error:  # SQLite may refuse a second writer
                 trouble = str(error)
                 continue
@@ -94,18 +101,24 @@ class Peer:
             raise BenchFailed(trouble)
         return max(best, key=lambda shape: best[shape])
 
-    def measure(self, runs: int, shape: Shape, postgres_url: str | None) -> float:
-        """Nodes (or steps) per second."""
+    def measure(self, runs: int, shape: Shape, server: Server | None) -> Values:
+        """Nodes (or steps) per second, and the CPU that one takes, the server's included."""
         with workspace() as folder:
-            store = f"sqlite:///{folder}/store.db" if self.store == "sqlite" else postgres_url
-            if store is None:
+            used = Server(f"sqlite:///{folder}/store.db", 0) if self.store == "sqlite" else server
+            if used is None:
                 raise NotMeasured("PostgreSQL not found")
-            command = [
-                str(peer_python()), str(self.script), "--store", store, "--runs", str(runs), "--nodes", str(NODES),
-                "--processes", str(shape.processes), "--threads", str(shape.threads),
-            ]  # fmt: skip
+            numbers = {
+                "server": used.pid,
+                "runs": runs,
+                "nodes": NODES,
+                "processes": shape.processes,
+                "threads": shape.threads,
+            }
+            options = [f"--{name}={value}" for name, value in numbers.items()]
+            command = [str(peer_python()), str(self.script), f"--store={used.url}", *options]
             env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-            return float(last_line(output_of(command, env)))
+            found = json.loads(last_line(output_of(command, env)))
+        return {self.figure: found["per_s"], self.cpu_figure: found["cpu_us"]}
 
 
 PEERS: Sequence[Peer] = tuple(

@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,17 @@ USER = "bench"
 PR_SET_PDEATHSIG = 1
 
 
+@dataclass(frozen=True)
+class Server:
+    """Where a peer keeps its runs, and the process behind it: 0 when there is none."""
+
+    url: str
+    pid: int
+
+
 @contextmanager
-def server() -> Iterator[str]:
-    """URL of a new cluster. Raises NotMeasured when there is no PostgreSQL here, or nobody who may run it."""
+def server() -> Iterator[Server]:
+    """A new cluster. Raises NotMeasured when there is no PostgreSQL here, or nobody who may run it."""
     programs = find()
     identity = _identity()
     with workspace() as folder:
@@ -46,7 +55,7 @@ def server() -> Iterator[str]:
             wait_until(lambda: process.poll() is not None or b"ready to accept" in log.read_bytes(), "PostgreSQL is up")
             if process.poll() is not None:
                 raise BenchFailed(f"PostgreSQL did not start: {last_line(log.read_text())}")
-            yield f"postgresql://{USER}@/postgres?host={folder}"
+            yield Server(f"postgresql://{USER}@/postgres?host={folder}", process.pid)
         finally:
             process.send_signal(signal.SIGINT)  # its fast shutdown: connections are closed, not waited for
             process.wait(60)

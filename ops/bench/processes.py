@@ -100,16 +100,6 @@ def version_of(program: Path) -> str:
     return found[0] if found else "?"
 
 
-def cpu_s(pids: Sequence[int]) -> float:
-    """User and system time of these processes so far, all their threads included."""
-    ticks = 0
-    for pid in pids:
-        # The second field, the name in parentheses, may hold blanks: count from behind it.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()

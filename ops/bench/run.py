@@ -67,7 +67,7 @@ class Measurement:
 
 ENGINE = (
     "visits_per_s", "hop_p50_ms", "hop_p99_ms", "redis_sent_per_visit", "redis_inside_per_visit",
-    "cpu_redis_us", "cpu_scheduler_us", "cpu_workers_us", "cpu_client_us",
+    "cpu_visit_us", "cpu_redis_us", "cpu_scheduler_us", "cpu_workers_us", "cpu_client_us",
 )  # fmt: skip
 ALWAYS = ("visits_per_s_fsync_always",)
 DISK = ("fsync_ms",)
@@ -85,7 +85,7 @@ class Bench:
 
     subjects: Sequence[str]
     effort: Effort
-    postgres_url: str | None = None
+    server: postgres.Server | None = None
     shapes: dict[Peer, Shape] = field(default_factory=dict)
     rounds: list[Values] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -105,14 +105,14 @@ class Bench:
             if wanted:
                 with self._noting(*(peer.figure for peer in wanted)):
                     peers.peer_python()  # without it there is nothing to start a server for
-                    self.postgres_url = open_until_the_end.enter_context(postgres.server())
+                    self.server = open_until_the_end.enter_context(postgres.server())
             yield
 
     def _choose_shape(self, peer: Peer) -> None:
         if peer.figure in self.reasons:
             return
         with self._noting(peer.figure), progress(f"best shape of {peer.name}, {peer.store}") as say:
-            self.shapes[peer] = peer.best_shape(self.effort.trial_runs, self.effort.trials, self.postgres_url)
+            self.shapes[peer] = peer.best_shape(self.effort.trial_runs, self.effort.trials, self.server)
             say(f"{self.shapes[peer]} (processes x threads)")
 
     def _round(self, label: str) -> Values:
@@ -152,7 +152,7 @@ class Bench:
         return {"visits_per_s_fsync_always": engine.throughput(self.effort.runs // 3, appendfsync="always")}
 
     def _peer(self, peer: Peer, shape: Shape) -> Values:
-        return {peer.figure: peer.measure(self.effort.peer_runs, shape, self.postgres_url)}
+        return peer.measure(self.effort.peer_runs, shape, self.server)
 
     def _once_more(self, values: Values) -> Values:
         """The machine may have become faster or slower while the peers ran: the engine's figure is the mean."""

@@ -1,7 +1,7 @@
 """The first peer: Celery as it comes, no-op tasks and chains. `python stock_celery.py TASKS STEPS LENGTH`.
 
-Prints tasks and steps per second. Default settings but for the ignored results of the bare tasks; both times begin
-with the first publish.
+Prints its figures as JSON. Default settings but for the ignored results of the bare tasks; both times begin with the
+first publish.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from celery import Celery, chain
+from cpu_time import tree_s
 from kombu import Connection
 
 URL = os.environ["BENCH_BROKER"]
@@ -29,29 +31,37 @@ def step(value: int = 0) -> int:
     return value + 1
 
 
-def bare_tasks(count: int) -> float:
-    """Tasks per second from the first publish to the last execution."""
-    step.delay().get(timeout=60)  # the worker is up
+def bare_tasks(count: int) -> int:
+    """From the first publish to the last execution. Returns how many tasks there were."""
     client = Connection(URL).default_channel.client
-    started = time.perf_counter()
     for _ in range(count - 1):
         noop.delay()
     last = step.delay()  # consumed in order: when it is done, all before it were taken
     last.get(timeout=300)
-    took_s = time.perf_counter() - started
     assert client.llen("celery") == 0
-    return count / took_s
+    return count
 
 
-def chain_steps(count: int, length: int) -> float:
-    """Steps per second of many chains at once."""
-    started = time.perf_counter()
+def chain_steps(count: int, length: int) -> int:
+    """Many chains at once. Returns how many steps there were."""
     results = [chain(step.s(0), *[step.s() for _ in range(length - 1)]).apply_async() for _ in range(count // length)]
     for result in results:
         assert result.get(timeout=300) == length
-    return (count // length) * length / (time.perf_counter() - started)
+    return len(results) * length
+
+
+def measured(name: str, load: Callable[[], int]) -> dict[str, float]:
+    """Steps per second, and the CPU of all processes for one."""
+    everybody = [os.getpid(), *map(int, os.environ["BENCH_PIDS"].split())]
+    started, cpu_before_s = time.perf_counter(), tree_s(everybody)
+    steps = load()
+    took_s, cpu_s = time.perf_counter() - started, tree_s(everybody) - cpu_before_s
+    return {f"celery_{name}_per_s": steps / took_s, f"cpu_celery_{name}_us": cpu_s / steps * 1e6}
 
 
 if __name__ == "__main__":
     tasks, steps, length = map(int, sys.argv[1:])
-    print(json.dumps({"tasks": bare_tasks(tasks), "chain": chain_steps(steps, length)}))
+    step.delay().get(timeout=60)  # the worker is up
+    print(
+        json.dumps(measured("tasks", lambda: bare_tasks(tasks)) | measured("chain", lambda: chain_steps(steps, length)))
+    )
