@@ -112,6 +112,9 @@ SECTIONS: tuple[Section, ...] = (
         "What must not grow",
         (
             Figure("large_state_ratio", "one key of 10 MB of state, against 1 kB", "x", at_most=1.2, digits=2),
+            Figure("reader_small_ms", "  visit, 1 kB of state", "ms", digits=1),
+            Figure("reader_value_ms", "  visit, 10 MB in one value", "ms", digits=1),
+            Figure("reader_keys_ms", "  visit, 10 MB in 3,000 keys", "ms", digits=1),
             Figure("thousandth_visit_ratio", "a run's 1,000th visit, against its 10th", "x", at_most=1.1, digits=2),
             Figure("waiting_run_bytes", "a waiting run: its keys", "B", at_most=4000),
             Figure("waiting_run_memory_bytes", "a waiting run: growth of Redis", "B"),
@@ -121,7 +124,10 @@ SECTIONS: tuple[Section, ...] = (
         "Python scripts",
         (
             Figure("warm_script_ratio", "warm script, against starting python3", "x", at_most=0.35, digits=2),
+            Figure("warm_script_ms", "  warm script", "ms", digits=1),
+            Figure("cold_python_ms", "  python3", "ms", digits=1),
             Figure("cold_run_s", "cold `sleipnir run` of three scripts", "s", at_most=3, digits=2),
+            Figure("cold_run_cpu_s", "  CPU of all its processes", "s", digits=2),
         ),
     ),
 )
