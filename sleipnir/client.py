@@ -30,7 +30,7 @@ from sleipnir.messages import MOST_KEYS, RunStatus
 from sleipnir.runs import Pause, RunSpec, read_effect_answer
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.views import AgentInfo, GateInfo, Health, RunEvent, RunInfo, StepInfo
+from sleipnir.views import AgentInfo, GateInfo, Health, LateResult, RunEvent, RunInfo, StepInfo
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letter that looks like another
 ID_LENGTH = 12
@@ -113,7 +113,12 @@ class Client:
         """Runs, newest first; `status` filters among the newest 10,000."""
         with self.store.errors():
             found = self.store.runs.recent(10_000 if status else limit)
-        return [info for info in found if status is None or info.status in status][:limit]
+            return self.store.explained([info for info in found if status is None or info.status in status][:limit])
+
+    def now_ms(self) -> int:
+        """Redis' clock, by which all times are given."""
+        with self.store.errors():
+            return self.store.now_ms()
 
     def agents(self) -> list[AgentInfo]:
         """Every agent that can be named."""
@@ -196,13 +201,13 @@ class Run:
         return f"Run({self.id!r})"
 
     def info(self) -> RunInfo:
-        """Status, live visits, usage. Raises RunNotFound."""
+        """Status, live visits and why they are where they are, usage. Raises RunNotFound."""
         with self._store.errors():
-            return self._store.runs.info(self.id)
+            return self._store.explained([self._store.runs.info(self.id)])[0]
 
     @property
     def status(self) -> RunStatus:
-        return self.info().status
+        return self._record().status
 
     @property
     def output(self) -> str | None:
@@ -212,7 +217,7 @@ class Run:
 
     @property
     def error(self) -> str | None:
-        return self.info().error
+        return self._record().error
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:
         """Block until the run is over. Raises TimeoutError after `timeout_s`; a run that waits for an answer counts
@@ -228,13 +233,18 @@ class Run:
                 after = event.id
                 yield event
             at_end = not batch or batch[-1].type == "run_ended"
-            if not follow or (at_end and self.info().is_final):
+            if not follow or (at_end and self._record().is_final):
                 return
 
     def history(self) -> list[StepInfo]:
         """The journal: one entry per visit that ended, oldest first."""
         with self._store.errors():
             return self._store.runs.history(self.id)
+
+    def late_results(self) -> list[LateResult]:
+        """Results that came when their visit was another attempt's, or over, and were refused; oldest first."""
+        with self._store.errors():
+            return self._store.runs.late_results(self.id)
 
     def state(self) -> dict[str, Any]:
         """The committed state."""
@@ -285,6 +295,11 @@ class Run:
         """Let a held run go on. Raises UsageError when it is over."""
         with self._store.errors():
             self._store.runs.resume(self.id)
+
+    def _record(self) -> RunInfo:
+        """Like `info`, in one round trip: without leases and places in line."""
+        with self._store.errors():
+            return self._store.runs.info(self.id)
 
     def _gate(self, gate: int | str | None) -> int:
         if isinstance(gate, int) or (isinstance(gate, str) and gate.isdigit()):

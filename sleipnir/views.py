@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from sleipnir.messages import FINAL, RunStatus, Usage
+
+ReasonCode: TypeAlias = Literal["queued", "paused", "retry", "lease", "result", "lost", "person", "answered"]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a visit is where it is, for programs; `cli.reasons.in_words` says it to people. None: does not apply.
+
+    queued      waits for a worker of `queue`, which `consumers` live ones serve; `position` 1 is next in line, None
+                when that is not known (far back, on its way to a worker, a broker that cannot be asked)
+    paused      would be queued on `queue`, but `by` holds the run or the deployment
+    retry       failed with `error`, and is queued again at `until_ms`
+    lease       runs on `worker`, which owns it until `until_ms` and renews that
+    result      `worker` has delivered its result; waits for a scheduler
+    lost        `worker` has lost it or gave it back; waits for a scheduler
+    person      waits for the answer to its question, until `until_ms` if the question expires
+    answered    its question is answered; waits for a scheduler
+    """
+
+    code: ReasonCode
+    queue: str | None = None
+    position: int | None = None
+    consumers: int | None = None
+    worker: str | None = None
+    until_ms: int | None = None
+    by: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)
 class VisitInfo:
-    """A live visit. `state` is queued, started or waiting; `since_ms` when that began; `reason` says it in words."""
+    """A live visit. `state` is queued, started or waiting; `since_ms` when that began."""
 
     seq: int
     node: str
@@ -20,8 +47,8 @@ class VisitInfo:
     attempt: int
     state: Literal["queued", "started", "waiting"]
     since_ms: int
+    reason: Reason
     worker: str | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,6 +70,10 @@ class RunInfo:
     def is_final(self) -> bool:
         return self.status in FINAL
 
+    def with_reasons(self, reason_of: Callable[[VisitInfo], Reason]) -> RunInfo:
+        """The same run with other reasons for its visits."""
+        return replace(self, visits=tuple(replace(visit, reason=reason_of(visit)) for visit in self.visits))
+
 
 @dataclass(frozen=True)
 class StepInfo:
@@ -61,6 +92,19 @@ class StepInfo:
     worker: str
     keys: tuple[str, ...]
     usage: Usage | None = None
+
+
+@dataclass(frozen=True)
+class LateResult:
+    """A result that came after its visit was given to another attempt, or was over: refused. Nothing changed."""
+
+    at_ms: int
+    seq: int
+    node: str | None
+    attempt: int
+    worker: str
+    kind: Literal["late_result"] = "late_result"
+    text: Literal["late result refused"] = "late result refused"
 
 
 @dataclass(frozen=True)

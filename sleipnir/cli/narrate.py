@@ -93,7 +93,7 @@ def _gate_expired(data: Data) -> list[str]:
 
 
 def _late_result(data: Data) -> list[str]:
-    return _detail(f"late result of attempt {data['attempt']} from {data['worker']} was refused")
+    return _detail(f"late result refused: attempt {data['attempt']} from {data['worker']}")
 
 
 def _worker_lost(data: Data) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -15,13 +14,14 @@ from sleipnir.cli.completion import complete_run
 from sleipnir.cli.failures import report
 from sleipnir.cli.follow import result_data
 from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.reasons import in_words
 from sleipnir.cli.render import duration, moment, print_fields, print_json, print_table
 from sleipnir.errors import SleipnirError
 
 if TYPE_CHECKING:
     from sleipnir.client import Run
     from sleipnir.messages import Usage
-    from sleipnir.views import RunInfo, StepInfo, VisitInfo
+    from sleipnir.views import LateResult, RunInfo, StepInfo, VisitInfo
 
 UNFINISHED = ("submitted", "running", "waiting", "paused")
 STATUSES = (*UNFINISHED, "completed", "failed", "cancelled")
@@ -39,13 +39,12 @@ def ps(options: GlobalOptions, ended_too: bool, statuses: tuple[str, ...], limit
     """List runs that have not ended, the newest first."""
     wanted = set(statuses or (STATUSES if ended_too else UNFINISHED))
     with options.connected(workers=False) as client:
-        infos = client.runs(limit=limit, status=wanted)
+        infos, now_ms = client.runs(limit=limit, status=wanted), client.now_ms()
     if as_data:
         print_json(infos)
     elif infos:
-        now_ms = int(time.time() * 1000)
         rows = [
-            (info.id, info.agent, info.status, moment(info.created_ms), _took(info, now_ms), _where(info))
+            (info.id, info.agent, info.status, moment(info.created_ms), _took(info, now_ms), _where(info, now_ms))
             for info in infos
         ]
         print_table(("run", "agent", "status", "created", "took", "at"), rows)
@@ -64,14 +63,14 @@ def show(options: GlobalOptions, run_id: str, as_data: bool, only_state: bool) -
         run = client.run(run_id)
         if as_data:
             state = {"state": run.state()} if only_state else {}
-            print_json(result_data(run, run.info()) | state)
+            print_json(result_data(run, run.info()) | {"late_results": run.late_results()} | state)
         elif only_state:
             click.echo(json.dumps(run.state(), indent=2, ensure_ascii=False))
         else:
-            print_fields(_fields(run, options))
+            print_fields(_fields(run, options, client.now_ms()))
 
 
-def _fields(run: Run, options: GlobalOptions) -> Iterator[tuple[str, str]]:
+def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str, str]]:
     info = run.info()
     yield "run", info.id
     yield "agent", info.agent
@@ -79,10 +78,12 @@ def _fields(run: Run, options: GlobalOptions) -> Iterator[tuple[str, str]]:
     yield "created", moment(info.created_ms)
     if info.ended_ms is not None:
         yield "ended", moment(info.ended_ms)
-    yield "took", _took(info, int(time.time() * 1000))
+    yield "took", _took(info, now_ms)
     yield "steps", str(info.step)
     for visit in info.visits:
-        yield "at", _visit(visit)
+        yield "at", _visit(visit, now_ms)
+    for late in run.late_results():
+        yield "late", f"{late.text}: {late.node}, attempt {late.attempt}, from {late.worker}"
     for gate in () if info.is_final else run.gates():
         yield "question", f"{gate.question}\n\n{how_to_answer(gate, options)}"
     if info.usage.calls:
@@ -100,27 +101,47 @@ def _fields(run: Run, options: GlobalOptions) -> Iterator[tuple[str, str]]:
 def history(options: GlobalOptions, run_id: str, as_data: bool) -> None:
     """List the committed steps of RUN: what each visit wrote and where it went."""
     with options.connected(workers=False) as client:
-        steps = client.run(run_id).history()
+        run = client.run(run_id)
+        entries = with_late_results(run.history(), run.late_results())
     if as_data:
-        print_json(steps)
+        print_json(entries)
     else:
-        print_table(*_history_table(steps))
+        print_table(*_history_table(entries))
 
 
-def _history_table(steps: list[StepInfo]) -> tuple[list[str], list[list[str]]]:
-    """Attempts and errors have a column only where there is one to show."""
+def with_late_results(steps: list[StepInfo], late_results: list[LateResult]) -> list[StepInfo | LateResult]:
+    """Steps and refused results as they happened."""
+    return sorted([*steps, *late_results], key=lambda entry: entry.at_ms)
+
+
+def _history_table(entries: list[StepInfo | LateResult]) -> tuple[list[str], list[list[str]]]:
+    """Attempts, workers and errors have a column only where there is one to show."""
+    rows = [_history_row(entry) for entry in entries]
     columns = ["step", "node", "kind", "took", "wrote", "next"]
-    rows = [
-        [str(step.step), step.node or "", step.kind, duration(step.took_ms), ", ".join(step.keys), step.next or ""]
-        for step in steps
-    ]
-    if any(step.attempt > 1 for step in steps):
+    late = any(entry.kind == "late_result" for entry in entries)
+    if late or any(entry.attempt > 1 for entry in entries):
         columns.append("attempt")
-        rows = [[*row, str(step.attempt)] for row, step in zip(rows, steps, strict=True)]
-    if any(step.error for step in steps):
+    if late:
+        columns.append("worker")
+    if any(row["error"] for row in rows):
         columns.append("error")
-        rows = [[*row, step.error or ""] for row, step in zip(rows, steps, strict=True)]
-    return columns, rows
+    return columns, [[row[column] for column in columns] for row in rows]
+
+
+def _history_row(entry: StepInfo | LateResult) -> dict[str, str]:
+    from sleipnir.views import LateResult
+
+    row = {"node": entry.node or "", "attempt": str(entry.attempt), "worker": entry.worker}
+    if isinstance(entry, LateResult):
+        return row | {"step": "", "kind": entry.text, "took": "", "wrote": "", "next": "", "error": ""}
+    return row | {
+        "step": str(entry.step),
+        "kind": entry.kind,
+        "took": duration(entry.took_ms),
+        "wrote": ", ".join(entry.keys),
+        "next": entry.next or "",
+        "error": entry.error or "",
+    }
 
 
 @click.command()
@@ -163,16 +184,16 @@ def _took(info: RunInfo, now_ms: int) -> str:
     return duration(max(0, (info.ended_ms or now_ms) - info.started_ms))
 
 
-def _where(info: RunInfo) -> str:
+def _where(info: RunInfo, now_ms: int) -> str:
     """Where a live run is; why a failed one failed."""
     if info.error:
         return terminal.one_line(info.error, 100)
-    return ", ".join(_visit(visit) for visit in info.visits)
+    return ", ".join(_visit(visit, now_ms) for visit in info.visits)
 
 
-def _visit(visit: VisitInfo) -> str:
+def _visit(visit: VisitInfo, now_ms: int) -> str:
     attempt = f", attempt {visit.attempt}" if visit.attempt > 1 else ""
-    return f"{visit.node} ({visit.reason or visit.state}{attempt})"
+    return f"{visit.node} ({in_words(visit.reason, now_ms)}{attempt})"
 
 
 def _usage(usage: Usage) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from dataclasses import fields
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import redis
@@ -14,8 +16,12 @@ from sleipnir.messages import QUEUES
 from sleipnir.settings import Settings
 from sleipnir.store.connect import Client, connect, is_redis
 from sleipnir.store.keys import Keys
-from sleipnir.views import Health, WorkerInfo
+from sleipnir.store.scripts import Script
+from sleipnir.views import Health, Reason, RunInfo, VisitInfo, WorkerInfo
 
+_PLACES = Script("places")
+
+LINE_LOOK = 1_000  # messages of a queue that are looked at for a place in line
 SEEN_FOR_MS = 30_000  # silent longer: not shown as running
 
 
@@ -113,6 +119,36 @@ class Fleet:
             pipe.llen(self._keys.broker_prefix + name)
         return dict(zip(names, pipe.execute(), strict=True))
 
+    def with_places(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
+        """The same, with each queued visit's place in the line of its queue, and how many live workers serve that."""
+        ids: dict[str, list[str]] = defaultdict(list)
+        for info in infos:
+            for visit in info.visits:
+                if visit.reason.code == "queued":
+                    ids[str(visit.reason.queue)].append(_task_id(info, visit))
+        if not ids:
+            return list(infos)
+        places = self._places(ids)
+        workers, now_ms = self.workers()
+        served = Counter(
+            queue for worker in workers if worker.seen_ms > now_ms - SEEN_FOR_MS for queue in worker.queues
+        )
+        return [info.with_reasons(partial(_placed, info=info, places=places, served=served)) for info in infos]
+
+    def _places(self, ids: Mapping[str, Sequence[str]]) -> dict[str, int]:
+        """Place by task id. Only a hint: empty when the broker is no Redis, or does not answer."""
+        if self._broker is None:
+            return {}
+        found: dict[str, int] = {}
+        try:
+            for queue, tasks in ids.items():
+                names = [json.dumps(task)[1:-1] for task in tasks]
+                places = _PLACES(self._broker, {"queue": self._keys.broker_prefix + queue}, {"depth": LINE_LOOK}, names)
+                found |= {task: place for task, place in zip(tasks, places, strict=True) if place}
+        except redis.exceptions.RedisError:
+            return {}
+        return found
+
     def publish(self, messages: dict[str, list[str]]) -> None:
         """Put ready-made Celery envelopes on the broker's lists, one round trip for all queues.
 
@@ -127,6 +163,17 @@ class Fleet:
     def _seen(self, key: str, now_ms: int) -> dict[str, dict[str, Any]]:
         facts = {name: json.loads(text) for name, text in self._client.hgetall(key).items()}
         return {name: fact for name, fact in facts.items() if fact["seen_ms"] > now_ms - SEEN_FOR_MS}
+
+
+def _task_id(info: RunInfo, visit: VisitInfo) -> str:
+    return f"{info.id}:{visit.node}:{visit.seq}:{visit.attempt}"
+
+
+def _placed(visit: VisitInfo, *, info: RunInfo, places: Mapping[str, int], served: Mapping[str, int]) -> Reason:
+    reason = visit.reason
+    if reason.code != "queued":
+        return reason
+    return replace(reason, position=places.get(_task_id(info, visit)), consumers=served.get(str(reason.queue), 0))
 
 
 _WORKER_FIELDS = frozenset(field.name for field in fields(WorkerInfo))

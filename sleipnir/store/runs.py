@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sleipnir.errors import GateError, RunNotFound, UsageError
@@ -11,16 +13,16 @@ from sleipnir.messages import FINAL, Usage
 from sleipnir.runs import Gate, Pause, RunSpec, Step, Visit
 from sleipnir.store.commit import dumps, record
 from sleipnir.store.connect import Client
-from sleipnir.store.keys import Keys
+from sleipnir.store.keys import Keys, member
 from sleipnir.store.scripts import Arg, Script, run_batch
-from sleipnir.views import GateInfo, RunEvent, RunInfo, StepInfo, VisitInfo
+from sleipnir.views import GateInfo, LateResult, Reason, ReasonCode, RunEvent, RunInfo, StepInfo, VisitInfo
 
 _ANSWER = Script("answer")
 _CREATE_RUN = Script("create_run")
 _RESUME_ALL = Script("resume_all")
 _TELL = Script("tell")
 
-_SUMMARY = ("spec", "status", "created_ms", "started_ms", "ended_ms", "error", "step")
+_SUMMARY = ("spec", "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
 
@@ -83,6 +85,23 @@ class Runs:
         rows = zip(run_ids, replies[::4], replies[1::4], replies[2::4], replies[3::4], strict=True)
         return [_info(*row) for row in rows]
 
+    def with_leases(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
+        """The same, with the end of each started visit's lease, and who holds the deployment. One round trip."""
+        pipe = self._client.pipeline(transaction=False)
+        for info in infos:
+            partition = self._keys.of_partition(self._keys.partition_of(info.id))
+            pipe.get(partition.paused)
+            for visit in info.visits:
+                pipe.zscore(partition.leases, member(info.id, visit.seq, visit.attempt))
+        replies = iter(pipe.execute())
+        found = []
+        for info in infos:
+            held = next(replies)
+            by = json.loads(held)["by"] if held else None
+            until_ms = {visit.seq: _number(next(replies)) for visit in info.visits}
+            found.append(info.with_reasons(partial(_held, by=by, until_ms=until_ms)))
+        return found
+
     def bundles_in_use(self) -> set[str]:
         """The digests that kept runs are pinned to."""
         digests: set[str] = set()
@@ -105,6 +124,22 @@ class Runs:
     def history(self, run_id: str) -> list[StepInfo]:
         """The journal, oldest first."""
         return [_step(fields) for _, fields in self._client.xrange(self._keys.of_run(run_id).journal)]
+
+    def late_results(self, run_id: str) -> list[LateResult]:
+        """The results that were refused, oldest first; of the newest 1,000 or so events of the run."""
+        found: list[tuple[int, dict[str, Any]]] = []
+        for id_, fields in self._client.xrange(self._keys.of_run(run_id).events):
+            if "late_result" in fields["e"]:
+                at_ms = int(id_.split("-")[0])
+                found += [(at_ms, data) for type_, data in json.loads(fields["e"]) if type_ == "late_result"]
+        # A scheduler that drops a result of a visit that is over knows its number only.
+        node_of = {step.seq: step.node for step in self.history(run_id)} if found else {}
+        return [
+            LateResult(
+                at_ms, data["seq"], data.get("node") or node_of.get(data["seq"]), data["attempt"], data["worker"]
+            )
+            for at_ms, data in found
+        ]
 
     def fold(self, run_id: str, step: int | None = None) -> dict[str, Any]:
         """The state as of a journal step (None: the last), computed from the journal alone."""
@@ -260,24 +295,44 @@ def _info(
         ended_ms=_number(record_["ended_ms"]),
         error=record_["error"],
         step=int(record_["step"] or 0),
-        visits=tuple(sorted((_visit(visit, claims, gates) for visit in visits), key=lambda visit: visit.seq)),
+        visits=tuple(
+            _visit(visit, claims, gates, record_["paused"]) for visit in sorted(visits, key=lambda visit: visit.seq)
+        ),
         usage=_usage_total(record_),
     )
 
 
-def _visit(visit: Visit, claims: Mapping[str, str], gates: Collection[str]) -> VisitInfo:
+def _visit(visit: Visit, claims: Mapping[str, str], gates: Collection[str], paused: str | None) -> VisitInfo:
     base = {"seq": visit.seq, "node": visit.node, "kind": visit.kind, "attempt": visit.attempt}
     if visit.queue is None:
         answered = f"{visit.seq}:answer" in gates
-        reason = "answered; waits for a scheduler" if answered else "waits for a person's answer"
+        reason = Reason("answered") if answered else Reason("person", until_ms=visit.wake_ms)
         return VisitInfo(**base, state="waiting", since_ms=visit.opened_ms, reason=reason)  # type: ignore[arg-type]
     claim = json.loads(claims.get(str(visit.seq), "{}"))
-    if claim.get("attempt") != visit.attempt or claim.get("lost"):
-        reason = f"queued on {visit.queue!r}"
-        return VisitInfo(**base, state="queued", since_ms=visit.opened_ms, reason=reason)  # type: ignore[arg-type]
-    worker = claim["worker"]
-    reason = f"result of {worker} waits for the scheduler" if claim.get("delivered") else f"runs on {worker}"
-    return VisitInfo(**base, state="started", since_ms=claim["started_ms"], worker=worker, reason=reason)  # type: ignore[arg-type]
+    if claim.get("attempt") == visit.attempt:
+        worker, code = claim["worker"], _code_of_claim(claim)
+        started = {"state": "started", "since_ms": claim["started_ms"], "worker": worker}
+        return VisitInfo(**base, **started, reason=Reason(code, worker=worker))  # type: ignore[arg-type]
+    if visit.wake_ms is not None:
+        reason = Reason("retry", queue=visit.queue, until_ms=visit.wake_ms, error=visit.error)
+        return VisitInfo(**base, state="waiting", since_ms=visit.opened_ms, reason=reason)  # type: ignore[arg-type]
+    by = json.loads(paused)["by"] if paused else None
+    reason = Reason("paused" if by else "queued", queue=visit.queue, by=by)
+    return VisitInfo(**base, state="queued", since_ms=visit.opened_ms, reason=reason)  # type: ignore[arg-type]
+
+
+def _held(visit: VisitInfo, by: str | None, until_ms: Mapping[int, int | None]) -> Reason:
+    if visit.reason.code == "lease":
+        return replace(visit.reason, until_ms=until_ms[visit.seq])
+    if visit.reason.code == "queued" and by is not None:
+        return replace(visit.reason, code="paused", by=by)
+    return visit.reason
+
+
+def _code_of_claim(claim: Mapping[str, Any]) -> ReasonCode:
+    if claim.get("lost"):
+        return "lost"
+    return "result" if claim.get("delivered") else "lease"
 
 
 def _step(fields: Mapping[str, str]) -> StepInfo:
@@ -324,5 +379,5 @@ def _before(stream_id: str) -> str:
     return f"{ms}-{number - 1}" if number else f"{ms - 1}-{2**64 - 1}"
 
 
-def _number(text: str | None) -> int | None:
-    return None if text is None else int(text)
+def _number(text: str | float | None) -> int | None:
+    return None if text is None else int(float(text))

@@ -9,6 +9,7 @@ fleet       who is there, and the broker's queues when it is a Redis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,7 +22,7 @@ from sleipnir.store.keys import Keys
 from sleipnir.store.partitions import Partitions
 from sleipnir.store.runs import Runs
 from sleipnir.store.visits import Visits
-from sleipnir.views import Health
+from sleipnir.views import Health, RunInfo
 
 
 class Store:
@@ -75,6 +76,13 @@ class Store:
     def now_ms(self) -> int:
         """Redis' clock."""
         return self.partitions.now_ms()
+
+    def explained(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
+        """The same, with all that can be said about why their visits are where they are: leases, places in line.
+
+        It costs up to three round trips, so it is for people and for single runs.
+        """
+        return self.fleet.with_places(self.runs.with_leases(infos))
 
     def health(self) -> Health:
         return self.fleet.health()

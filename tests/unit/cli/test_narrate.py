@@ -83,7 +83,7 @@ def test_a_lost_worker_and_a_late_result_are_shown() -> None:
     lost = event("worker_lost", seq=1, node="parse", attempt=1, worker="a@h")
     late = event("late_result", seq=1, node="parse", attempt=1, worker="a@h")
     assert narrate(lost) == ["▸   attempt 1 was lost with its worker a@h"]
-    assert narrate(late) == ["▸   late result of attempt 1 from a@h was refused"]
+    assert narrate(late) == ["▸   late result refused: attempt 1 from a@h"]
 
 
 def test_what_continues_a_note_is_indented_and_cut_after_twelve_lines() -> None:
