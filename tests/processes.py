@@ -44,19 +44,24 @@ class RedisServer:
 
     def __init__(self, *options: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="slp-"))  # short: a socket's path has 108 bytes
-        self.url = f"unix://{self.folder}/redis.sock?db=0"
+        self.socket = f"{self.folder}/redis.sock"
+        self.url = f"unix://{self.socket}?db=0"
         self._options = options
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
+        self.launch()
+        wait_for_redis(self.url)
+
+    def launch(self, *more_options: str) -> None:
+        """Start it, and do not wait until it answers."""
         command = [
-            str(find_server()), "--port", "0", "--unixsocket", f"{self.folder}/redis.sock", "--dir", str(self.folder),
-            "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", *self._options,
+            str(find_server()), "--port", "0", "--unixsocket", self.socket, "--dir", str(self.folder),
+            "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", *self._options, *more_options,
         ]  # fmt: skip
         with (self.folder / "redis.log").open("ab") as log:
             self.process = subprocess.Popen(launch.command(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        wait_for_redis(self.url)
 
     def kill(self) -> None:
         assert self.process is not None

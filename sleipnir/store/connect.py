@@ -22,8 +22,10 @@ Client: TypeAlias = Any
 """A redis-py client. Its declared reply types are unions of all that any server may say, so they end here."""
 
 MIN_VERSION = (6, 2)
-SOCKET_TIMEOUT_S = 15.0
-BLOCK_MS_MAX = 5_000  # well below the socket timeout, or a quiet inbox would look like a dead server
+SOCKET_TIMEOUT_S = (
+    3.0  # a connection may be dead and open; one call may meet two of them on its way, and be back in 10 s
+)
+BLOCK_MS_MAX = 2_000  # below the socket timeout, or a quiet inbox would look like a dead server
 
 
 def client_url(url: str) -> str:
@@ -83,9 +85,9 @@ def is_passing(error: Exception) -> bool:
     """Whether a refusal is the server's state (full, failing over, loading) and not the command's fault.
 
     Looked for anywhere in the text: a script wraps the error of the command that it called. Nothing was written then,
-    as the first write of a script is the one that is refused.
+    as the first write of a script is the one that is refused. Of a command's own error redis-py cuts the word off.
     """
-    return any(word in str(error) for word in _PASSING)
+    return getattr(error, "status_code", None) in _PASSING or any(word in str(error) for word in _PASSING)
 
 
 @contextmanager

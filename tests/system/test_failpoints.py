@@ -311,7 +311,7 @@ def resume_all(caller: Caller) -> Run:
     run = caller.asked()
     caller.client.pause_all("me")
     caller.dies_in("client.resume_all()")
-    caller.client.resume_all()  # partition by partition, so a death may leave some of them held
+    caller.client.resume_all()  # of a batch, nothing or a part may have been done
     assert caller.client.held() is None
     return run
 

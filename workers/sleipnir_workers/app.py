@@ -26,7 +26,7 @@ from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers import function, llm, script
-from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, celery_config
+from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
 from sleipnir_workers.pulse import Pulse
 from sleipnir_workers.strategy import strategy
@@ -39,7 +39,7 @@ try:
 except SleipnirError as error:
     sys.exit(f"error: {error}")
 
-app = Celery("sleipnir", set_as_current=True)
+app = Celery("sleipnir", set_as_current=True, amqp=SteadyAMQP)
 app.config_from_object(celery_config(settings))
 
 ANNOUNCE_S = 5.0

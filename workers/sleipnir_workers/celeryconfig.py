@@ -6,7 +6,8 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from kombu import Queue
+from celery.app.amqp import AMQP
+from kombu import Connection, Queue
 
 from sleipnir.messages import QUEUES
 from sleipnir.settings import Settings
@@ -14,6 +15,19 @@ from sleipnir.store.connect import broker_url, is_redis
 from sleipnir.store.keys import Keys
 
 FLUSH_EVENTS_S = 0.2
+
+
+class SteadyConnection(Connection):  # type: ignore[misc]  # kombu has no types
+    """Looks every second for a broker that is away. Celery's own waits grow to 30 s, and no setting changes that."""
+
+    def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
+        return super().ensure_connection(
+            *args, **({"interval_start": 1, "interval_step": 0, "interval_max": 1} | kwargs)
+        )
+
+
+class SteadyAMQP(AMQP):  # type: ignore[misc]  # nor has Celery
+    Connection = SteadyConnection
 
 
 def celery_config(settings: Settings) -> dict[str, Any]:
@@ -58,8 +72,8 @@ def _redis_options(settings: Settings) -> dict[str, Any]:
         "client_name": "sleipnir-worker",
         "priority_steps": [0],
         "ack_emulation": False,  # leases replace it: half of a worker's work per task
-        "health_check_interval": 15,
-        "socket_timeout": 30,
+        "health_check_interval": 2,  # a BRPOP that stays silent is given up after 3 to 5 s
+        "socket_timeout": 2,
         "socket_connect_timeout": 5,
         "socket_keepalive": True,
         "socket_keepalive_options": {
