@@ -1,8 +1,9 @@
 """Start and watch the processes of one machine: redis-server (when no URL is given), a scheduler, two workers.
 
 Scripts and functions run in one worker, model calls in another, so that API keys are only in the environment of the
-worker that needs them. Every child dies with this process (launch.py). A child that ends is started again, slower
-each time. `python -m sleipnir.supervisor --while-used` is what embedded.stack starts.
+worker that needs them; for a `sleipnir run` the second one is started when a model call waits for it. Every child dies
+with this process (launch.py). A child that ends is started again, slower each time.
+`python -m sleipnir.supervisor --while-used` is what embedded.stack starts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -26,11 +27,13 @@ from sleipnir import launch
 from sleipnir.embedded import Home, StackState
 from sleipnir.errors import ConfigError, SleipnirError, StoreUnavailable
 from sleipnir.settings import Settings
-from sleipnir.store.connect import MIN_VERSION, connect, safe_url, server_version
+from sleipnir.store.connect import MIN_VERSION, Client, connect, safe_url, server_version, unblock_all
 
 TICK_S = 0.1
+LOOK_S = 0.01  # while services stop
 GRACE_S = 10.0  # from SIGTERM to SIGKILL, beyond the time that workers give their visits (SLEIPNIR_DRAIN_S)
 LOG_BYTES_MOST = 10 * 2**20
+LLM_QUEUES = ("llm", "rag")
 SECRET_NAME = re.compile(r"(API_KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS)$", re.IGNORECASE)
 
 
@@ -134,8 +137,8 @@ def redis_command(server: Path, home: Home) -> list[str]:
 def worker_command(queues: str, name: str, concurrency: int) -> list[str]:
     """Threads: both kinds of work wait for something else, a child process or a model."""
     return [
-        sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "worker", "-Q", queues, "-c", str(concurrency),
-        "-P", "threads", "-n", f"{name}@%h", "--loglevel", "WARNING", "--without-gossip", "--without-mingle",
+        sys.executable, "-m", "sleipnir_workers", "-Q", queues, "-c", str(concurrency), "-P", "threads",
+        "-n", f"{name}@%h", "--loglevel", "WARNING", "--without-gossip", "--without-mingle",
     ]  # fmt: skip
 
 
@@ -151,6 +154,8 @@ class Supervisor:
         self.scripts, self.llm, self.while_used = scripts, llm, while_used
         self.wants_workers = workers
         self.stop = threading.Event()
+        self._client: Client | None = None  # of a private Redis
+        self._llm_worker: Child | None = None  # still to start, when it is needed
         self._users = (self.home.root / "users.lock").open("a")
         self._redis: list[Child] = []
         self._services: list[Child] = []
@@ -174,7 +179,7 @@ class Supervisor:
         self._await_redis(redis)
 
     def _await_redis(self, redis: Child) -> None:
-        client = connect(str(self.settings.redis_url), retries=0)
+        client = self._client = connect(str(self.settings.redis_url), retries=0)
         deadline = time.monotonic() + 60  # a large append-only file takes its time to load
         while not self.stop.is_set():
             try:
@@ -190,6 +195,7 @@ class Supervisor:
         while not self.stop.is_set():
             if self.wants_workers and not self._services:
                 self._services = self._make_services()
+            self._add_llm_worker_if_needed()
             for child in (*self._redis, *self._services):
                 child.keep_running(sys.stderr)
             StackState(os.getpid(), self.wants_workers, self.while_used).write(self.home)
@@ -208,10 +214,25 @@ class Supervisor:
             command = worker_command("scripts,functions", "scripts", self.scripts)
             children.append(Child("worker-scripts", command, keyless, self._log("worker-scripts")))
         if self.llm:
-            children.append(
-                Child("worker-llm", worker_command("llm,rag", "llm", self.llm), env, self._log("worker-llm"))
+            self._llm_worker = Child(
+                "worker-llm", worker_command(",".join(LLM_QUEUES), "llm", self.llm), env, self._log("worker-llm")
             )
         return children
+
+    def _add_llm_worker_if_needed(self) -> None:
+        """Most runs ask no model: a stack that lives for a run waits until one is asked before it starts the worker."""
+        if self._llm_worker is not None and (not self.while_used or self._model_is_asked()):
+            self._services.append(self._llm_worker)
+            self._llm_worker = None
+
+    def _model_is_asked(self) -> bool:
+        from sleipnir.store.fleet import Fleet
+
+        try:
+            lengths = Fleet.of(self.settings, timeout_s=1.0).queue_lengths()
+        except Exception:  # Redis is being started again, or is busy: look again at the next tick
+            return False
+        return any(lengths.get(queue) for queue in LLM_QUEUES)
 
     def interrupt(self) -> None:
         """Stop; when it is stopping already, do not wait for the visits that run."""
@@ -223,18 +244,25 @@ class Supervisor:
     def _stop_all(self) -> None:
         """Services first: their last commits and goodbyes need Redis."""
         self.home.state.unlink(missing_ok=True)
-        for group in (self._services, self._redis):
-            for child in group:
-                child.signal(signal.SIGTERM)
-            deadline = time.monotonic() + self.settings.drain_s + GRACE_S
-            for child in group:
-                if child.process is None:
-                    continue
-                try:
-                    child.process.wait(max(0.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
+        self._end(self._services, meanwhile=self._wake_readers)
+        self._end(self._redis)
+
+    def _end(self, children: list[Child], meanwhile: Callable[[], None] = lambda: None) -> None:
+        for child in children:
+            child.signal(signal.SIGTERM)
+        deadline = time.monotonic() + self.settings.drain_s + GRACE_S
+        while any(child.is_running for child in children):
+            if time.monotonic() > deadline:
+                for child in children:
                     child.signal(signal.SIGKILL)
-                    child.process.wait()
+            meanwhile()
+            time.sleep(LOOK_S)
+
+    def _wake_readers(self) -> None:
+        """Services that stop need not sit out their blocking reads, up to a second each, on a Redis that is ours."""
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                unblock_all(self._client)
 
     @contextlib.contextmanager
     def _the_only_one(self) -> Iterator[None]:

@@ -128,3 +128,10 @@ def check_server(client: Client, url: str) -> str:
 def server_version(text: str) -> tuple[int, int]:
     match = re.match(r"(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def unblock_all(client: Client) -> None:
+    """End the blocking reads of all clients, as if their time were up. For a server that is ours alone."""
+    for other in client.client_list():
+        if "b" in other["flags"]:
+            client.client_unblock(int(other["id"]))

@@ -80,6 +80,13 @@ def test_a_run_prints_its_result_narrates_on_stderr_and_leaves_nothing_running(s
     assert shell.processes() == [], "nothing of the stack is left running when the command returns"
 
 
+def test_the_stack_of_a_run_that_asks_no_model_has_no_worker_for_models(shell: Shell) -> None:
+    assert shell("run", "ask", "--answer", "sure=no").returncode == 1
+    assert sorted(log.stem for log in (shell.home / "logs").iterdir()) == [
+        "redis", "scheduler", "supervisor", "worker-scripts",
+    ]  # fmt: skip
+
+
 def test_a_failed_run_exits_with_one_and_says_where_and_why(shell: Shell) -> None:
     done = shell("run", "ask", "--answer", "sure=no")
     assert (done.returncode, done.stdout) == (1, "")
