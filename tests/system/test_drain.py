@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Run
+from sleipnir.client import Client, Run
+from sleipnir.embedded import Home
+from sleipnir.settings import Settings
+from tests.model_server import ModelServer, Reply
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 POOLS = ["prefork", "threads", "solo"]
@@ -23,6 +27,7 @@ nodes:
   done: {type: end, output: "{{who}}"}
 """
 SCRIPT = GRAPH.replace('type: function, call: "f.py:f"', "type: script, script: a.sh")
+PYTHON = GRAPH.replace('type: function, call: "f.py:f"', "type: script, script: a.py")
 
 # Waits for the file `go`, which may never appear, unless the first attempt was here before.
 WAITING_F = """
@@ -42,6 +47,17 @@ trap '' TERM
 echo $$ > {folder}/mark
 while [ ! -e {folder}/go ]; do sleep 0.05; done
 echo '{{"who": "first"}}'
+"""
+WAITING_PY = """
+import json, os, pathlib, signal, time
+here = pathlib.Path({folder!r})
+first = not (here / "mark").exists()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if first:
+    (here / "mark").write_text(str(os.getpid()))
+while first and not (here / "go").exists():
+    time.sleep(0.05)
+print(json.dumps({{"who": "first" if first else "second"}}))
 """
 # A lock that nobody releases: CPython cannot interrupt a thread in it.
 STUCK_F = """
@@ -69,9 +85,12 @@ def stack(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stack]:
 
 def waiting_agent(folder: Path, kind: str = "function") -> tuple[Path, Path, Path]:
     """An agent whose first attempt waits; the file that shows that it runs, and the one that lets it go."""
-    files = {"f_py": WAITING_F.format(folder=str(folder))} if kind == "function" else {}
-    files |= {"a_sh": WAITING_SH.format(folder=folder)} if kind == "script" else {}
-    agent = write_agent(folder / "drained", GRAPH if kind == "function" else SCRIPT, **files)
+    graph, name, text = {
+        "function": (GRAPH, "f_py", WAITING_F),
+        "shell": (SCRIPT, "a_sh", WAITING_SH),
+        "python": (PYTHON, "a_py", WAITING_PY),
+    }[kind]
+    agent = write_agent(folder / "drained", graph, **{name: text.format(folder=str(folder))})
     return agent, folder / "mark", folder / "go"
 
 
@@ -105,7 +124,7 @@ def test_a_draining_worker_finishes_what_runs_and_claims_nothing_new(stack: Stac
     assert "draining: 1 visit running, up to 300 s" in stack.log("old")
 
 
-@pytest.mark.parametrize("kind", ["function", "script"])
+@pytest.mark.parametrize("kind", ["function", "shell", "python"])
 @pytest.mark.parametrize("pool", POOLS)
 def test_what_does_not_finish_in_the_grace_period_is_handed_back_and_starts_elsewhere(
     stack: Stack, tmp_path: Path, pool: str, kind: str
@@ -119,7 +138,7 @@ def test_what_does_not_finish_in_the_grace_period_is_handed_back_and_starts_else
         stack.signal("old", signal.SIGTERM)
         assert exit_code(stack, "old") == 0
         assert "visit handed back" in stack.log("old")
-        assert not Path(f"/proc/{pid}").exists()
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "nothing of the visit is left")
         check_second_attempt(stack, run)
 
 
@@ -166,6 +185,81 @@ def test_a_visit_that_cannot_be_stopped_is_left_to_its_lease(stack: Stack, tmp_p
         stack.start_worker("new", "work")
         assert run.wait(30).status == "completed"
         assert run.output == "second"
+
+
+def test_the_answer_of_a_model_that_is_not_there_yet_is_dropped(stack: Stack, tmp_path: Path) -> None:
+    graph = GRAPH.replace('type: function, call: "f.py:f"', "type: llm, prompt: hi, state_updates: {who: '{{output}}'}")
+    stack.settings = stack.settings.model_copy(update={"drain_s": 0.5})
+    with ModelServer([Reply(hang=True), "second"]) as server, stack.client() as client:
+        env = server.env("openai", "sk-test") | {"SLEIPNIR_MODEL": "openai:gpt-test"}
+        stack.start_worker("old", "work", env=env)
+        run = client.submit(write_agent(tmp_path / "drained", graph))
+        wait_until(lambda: server.requests, "the model is asked")
+        stack.signal("old", signal.SIGTERM)
+        assert exit_code(stack, "old") == 0
+        stack.start_worker("new", "work", env=env)
+        assert run.wait(30).status == "completed"
+        assert (run.output, run.history()[1].attempt) == ("second", 2)
+
+
+def test_a_shutdown_by_remote_control_drains_too(stack: Stack, tmp_path: Path) -> None:
+    agent, mark, _ = waiting_agent(tmp_path)
+    stack.settings = stack.settings.model_copy(update={"drain_s": 0.5})
+    stack.start_worker("old", "work", pool="threads")
+    with stack.client() as client:
+        run = client.submit(agent)
+        wait_until(mark.exists, "the visit runs")
+        command = [sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "control", "shutdown"]
+        # Its exit code says that nobody replied: workers that shut down do not.
+        subprocess.run(command, env=os.environ | stack.settings.to_env(), capture_output=True, timeout=60)
+        assert exit_code(stack, "old") == 0
+        check_second_attempt(stack, run)
+
+
+def sleipnir(home: Path, *arguments: str, **settings: str) -> subprocess.Popen[bytes]:
+    """The command line with a private stack in `home`."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
+    home.mkdir(exist_ok=True)
+    with (home / "said.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "sleipnir", "--home", str(home), *arguments],
+            env=env | settings, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+
+
+def test_ctrl_c_stops_a_run_in_a_private_stack_without_waiting_for_its_script(tmp_path: Path) -> None:
+    agent, mark, _ = waiting_agent(tmp_path, "shell")
+    agent = write_agent(agent, SCRIPT.replace("queue: work, ", ""))
+    run = sleipnir(tmp_path / "h", "run", str(agent), "hi", SLEIPNIR_DRAIN_S="300")
+    pid = int(wait_until(lambda: mark.exists() and mark.read_text().strip(), "the script runs"))
+    run.send_signal(signal.SIGINT)
+    assert run.wait(60) == 130
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "its script is gone with the stack")
+    log = (tmp_path / "h" / "logs" / "worker-scripts.log").read_text()
+    assert "visit handed back" in log
+
+
+def test_a_second_ctrl_c_stops_up_at_once_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    agent, mark, _ = waiting_agent(tmp_path, "shell")
+    agent = write_agent(agent, SCRIPT.replace("queue: work, ", ""))
+    home = Home(tmp_path / "h")
+    log = home.logs / "worker-scripts.log"
+    up = sleipnir(home.root, "up", SLEIPNIR_DRAIN_S="300")
+    wait_until(lambda: (state := home.running()) and state.workers, "the stack is up")
+    with Client(Settings(redis_url=home.redis_url, home=home.root)) as client:
+        run_id = client.submit(agent).id
+        wait_until(mark.exists, "the script runs")
+        up.send_signal(signal.SIGINT)
+        wait_until(lambda: "draining: 1 visit running, up to 300 s" in log.read_text(), "the worker drains")
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 0
+    up = sleipnir(home.root, "up")
+    wait_until(lambda: (state := home.running()) and state.workers, "the stack is up again")
+    with Client(Settings(redis_url=home.redis_url, home=home.root)) as client:
+        assert client.run(run_id).wait(30).status == "completed"
+        assert client.run(run_id).output == "second"
+    up.terminate()
+    assert up.wait(60) == 0
 
 
 def test_a_signal_to_the_whole_process_group_ends_no_visit(stack: Stack, tmp_path: Path) -> None:

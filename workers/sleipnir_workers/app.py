@@ -124,6 +124,10 @@ class StopByDrain(bootsteps.StartStopStep):
             stop_celery=lambda: _stop_celery(worker.consumer),
         ).start()
 
+    def stop(self, worker: Any) -> None:
+        """Something else than a signal stops the worker, as `celery control shutdown` does: the same rules hold."""
+        drain.begun.set()
+
 
 class Watched(bootsteps.StartStopStep):
     """Feels the pulse of each connection's consumer; one made while the worker drains must not begin to consume."""
@@ -172,7 +176,7 @@ def _ready(sender: Any, **_: Any) -> None:
 
     @signals.worker_shutdown.connect(weak=False)
     def _stopped(**_: Any) -> None:
-        drain.begun.set()  # also when something else than a signal stops us, as `celery control shutdown` does
+        drain.begun.set()
         announcer.join(GOODBYE_S)
 
 

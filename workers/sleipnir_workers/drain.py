@@ -11,6 +11,7 @@ The main process gets the signals; in a prefork pool its children run the visits
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import signal
@@ -31,26 +32,27 @@ _log = structlog.get_logger().bind(part="drain")
 class Latch:
     """A flag that is set once. All processes forked after it was made share it; a signal handler may set it.
 
-    It is a pipe that is readable for ever once something was written to it: no lock that a signal could interrupt.
+    A byte of shared memory, because it is looked at before every claim, and a pipe that is readable for ever once it
+    is set, to wait for it. No lock, which a signal could interrupt.
     """
 
     def __init__(self) -> None:
+        self._flag = mmap.mmap(-1, 1)
         self._read, self._write = os.pipe()
-        self._known = False
 
     def set(self) -> None:
         if not self.is_set():
+            self._flag[0] = 1
             os.write(self._write, b"!")
 
     def is_set(self) -> bool:
-        return self._known or self.wait(0)
+        return self._flag[0] == 1
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it is set (True), at most `timeout_s` (None: for ever)."""
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
-        self._known = bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
-        return self._known
+        return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
 
 class Drain:
