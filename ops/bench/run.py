@@ -49,7 +49,7 @@ class Effort:
 
 
 FULL = Effort(
-    rounds=5, runs=1000, hops=30, tasks=8000, peer_runs=300, trial_runs=80, trials=2, repeats=4, waiting_runs=1000
+    rounds=5, runs=1000, hops=30, tasks=8000, peer_runs=300, trial_runs=50, trials=2, repeats=4, waiting_runs=1000
 )
 QUICK = Effort(
     rounds=1, runs=300, hops=10, tasks=3000, peer_runs=60, trial_runs=30, trials=1, repeats=2, waiting_runs=200
