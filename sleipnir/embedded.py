@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib
 import json
 import os
 import signal
@@ -144,6 +145,7 @@ def _ensure_running(home: Home, settings: Settings, workers: bool) -> StackState
             if child is not None and child.returncode:
                 raise StoreUnavailable(_not_started(home))
             child = _spawn(home, settings, workers)
+            importlib.import_module("sleipnir.client")  # what we need next, while another processor starts the stack
         if time.monotonic() > deadline:
             raise StoreUnavailable(_not_started(home))
         time.sleep(_LOOK_AGAIN_S)

@@ -38,14 +38,14 @@ class GlobalOptions:
         `workers=False` is for commands that only read or write records: of the private stack they start
         no more than its Redis.
         """
-        from sleipnir.client import Client
-
         settings = self.settings()
         with contextlib.ExitStack() as stack:
             if settings.redis_url is None:
                 from sleipnir import embedded
 
                 settings = stack.enter_context(embedded.stack(settings, workers=workers))
+            from sleipnir.client import Client
+
             yield stack.enter_context(Client(settings))
 
     @contextlib.contextmanager
