@@ -1,4 +1,4 @@
-"""From a Transition to the arguments of commit.lua: control as one small JSON, state values as opaque strings."""
+"""From a Transition to the arguments of commit.lua: control as one small JSON, everything stored as opaque strings."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import dataclasses
 import json
 from typing import Any
 
-from sleipnir.runs import Gate, RunView, Transition, Visit
+from sleipnir.runs import Gate, RunView, Transition, Visit, Write
 from sleipnir.store.keys import RunKeys, member
 from sleipnir.store.scripts import Arg
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def dumps(value: Any) -> str:
     """Compact JSON. Raises ValueError on NaN and TypeError on what JSON cannot say."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)  # json.dumps would make an encoder each time
 
 
 def record(value: Any) -> str:
@@ -32,6 +34,7 @@ _DEFAULTS: dict[type[Any], dict[str, Any]] = {}
 
 def control(
     run: RunView,
+    after: RunView,
     transition: Transition,
     *,
     event_id: str,
@@ -40,42 +43,45 @@ def control(
     publish_ms: int,
     retention_ms: int,
 ) -> tuple[str, list[Arg]]:
-    """The control JSON and the values of one commit. `publish_ms`: when an unclaimed visit is published again."""
+    """The control JSON of one commit and the texts that go with it. `after` is the run after the transition.
+
+    `publish_ms`: when an unclaimed visit is published again. The control says how many texts there are of what; they
+    are in the order in which commit.lua takes them. What is empty is left out, and no JSON stands in JSON: half the
+    bytes, for two encoders and a decoder.
+    """
     gates = {gate.seq: gate for gate in transition.gates}
-    after = transition.apply(run)
-    values: list[Arg] = []
-    for write in transition.writes:
-        for key, value in write.values.items():
-            values += (key, dumps(value))
-    if transition.output is not None:
-        values.append(transition.output)
+    texts: list[Arg] = []
     body = {
         "run": run.id,
         "event": event_id,
         "epoch": epoch,
         "version": run.version,
+        "publish_ms": publish_ms,
+        "close": [_closed(run.id, visit, visit.seq == transition.delivered) for visit in transition.close],
+        "open": [_opened(run.id, visit, gates.get(visit.seq), texts) for visit in transition.open],
+        "steps": [_written(write, texts) for write in transition.writes],
+        "set": _fields(run, after, transition),
+    }
+    seldom = {
         "unless_claimed": transition.unless_claimed,
         "delivered": transition.delivered is not None,
-        "close": [_closed(run.id, visit, visit.seq == transition.delivered) for visit in transition.close],
-        "open": [_opened(run.id, visit, gates.get(visit.seq)) for visit in transition.open],
-        "steps": [
-            {"step": w.step.step, "header": record(w.step), "delta": w.delta, "writes": len(w.values)}
-            for w in transition.writes
-        ],
-        "set": _fields(run, after, transition),
         "unset": ["paused"] if run.paused and not after.paused else [],
         "add": _usage(transition.usage),
         "timers": [{"name": f"{run.id}/{name}", "due_ms": due_ms} for name, due_ms in transition.timers.items()],
         "untimers": [f"{run.id}/{name}" for name in transition.untimers],
         "wakes": [member(run.id, visit.seq, visit.attempt) for visit in transition.wakes],
-        "publish_ms": publish_ms,
         "output": transition.output is not None,
+        "events": bool(transition.notices),
         "revives": transition.revives,
-        "events": dumps([[notice.type, notice.data] for notice in transition.notices]) if transition.notices else "",
-        "expire_ms": retention_ms if after.is_final else 0,
-        "expires_at_ms": now_ms + retention_ms,
     }
-    return dumps(body), values
+    body |= {name: value for name, value in seldom.items() if value}
+    if after.is_final:
+        body |= {"expire_ms": retention_ms, "expires_at_ms": now_ms + retention_ms}
+    if transition.output is not None:
+        texts.append(transition.output)
+    if transition.notices:
+        texts.append(dumps([[notice.type, notice.data] for notice in transition.notices]))
+    return dumps(body), texts
 
 
 def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:
@@ -87,13 +93,22 @@ def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:
     return closed
 
 
-def _opened(run_id: str, visit: Visit, gate: Gate | None) -> dict[str, Any]:
-    opened: dict[str, Any] = {"seq": visit.seq, "record": record(visit)}
+def _opened(run_id: str, visit: Visit, gate: Gate | None, texts: list[Arg]) -> dict[str, Any]:
+    opened: dict[str, Any] = {"seq": visit.seq}
+    texts.append(record(visit))
     if visit.state == "queued":
         opened["member"] = member(run_id, visit.seq, visit.attempt)
     if gate is not None:
-        opened |= {"gate": f"{run_id}/{visit.seq}", "question": record(gate), "opened_ms": gate.opened_ms}
+        opened |= {"gate": f"{run_id}/{visit.seq}", "opened_ms": gate.opened_ms}
+        texts.append(record(gate))
     return opened
+
+
+def _written(write: Write, texts: list[Arg]) -> dict[str, Any]:
+    texts.append(record(write.step))
+    for key, value in write.values.items():
+        texts += (key, dumps(value))
+    return {"step": write.step.step, "delta": write.delta, "writes": len(write.values)}
 
 
 def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import redis
@@ -65,6 +66,11 @@ class Commit:
     entry: Entry
     run: RunView
     transition: Transition
+
+    @cached_property
+    def after(self) -> RunView:
+        """The run once this is applied."""
+        return self.transition.apply(self.run)
 
 
 @dataclass(frozen=True)
@@ -216,6 +222,7 @@ class Partitions:
         entry, partition, run = commit.entry, self._of(commit.entry.partition), self._keys.of_run(commit.entry.run)
         body, values = control(
             commit.run,
+            commit.after,
             commit.transition,
             event_id=entry.id,
             epoch=epoch,

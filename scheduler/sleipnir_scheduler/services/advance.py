@@ -107,8 +107,7 @@ class Advance:
         return commit, self._store.commit([commit], epochs)[0]
 
     def _applied(self, commit: Commit) -> Iterable[tuple[VisitCall, str]]:
-        run, transition = commit.run, commit.transition
-        after = transition.apply(run)
+        run, transition, after = commit.run, commit.transition, commit.after
         log_transition(run, after, transition)
         if after.is_final:
             self._views.pop(run.id, None)

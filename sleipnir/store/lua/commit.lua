@@ -19,7 +19,9 @@
 -- KEYS[17] ended       STREAM  slp:{p07}:ended
 -- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
 --                        a delivered value goes from `delta` to state and journal inside Redis.
--- ARGV[2...] values  for each step its state key, JSON text, ...; last the output text if control.output
+-- ARGV[2...] texts  opaque here. For each visit of control.open its record, and its question if it has a gate; for each
+--                   of control.steps its header and then state key, JSON text, ...; the output if control.output; the
+--                   events if control.events
 --
 -- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
 --          0  the run is not at control.version: someone else moved it; plan again
@@ -29,6 +31,11 @@
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
 local delta, owner, inbox, outbox, leases, timers, open_gates, expiring, ended = unpack(KEYS, 9, 17)
 local control = cjson.decode(ARGV[1])
+local none, taken = {}, 1
+local function text()
+  taken = taken + 1
+  return ARGV[taken]
+end
 
 if tonumber(redis.call('HGET', owner, 'epoch')) ~= control.epoch then return -1 end
 local at = redis.call('HMGET', run, 'version', 'last_event')
@@ -38,8 +45,8 @@ end
 
 if control.unless_claimed then
   for _, visit in ipairs(control.close) do
-    local text = redis.call('HGET', claims, visit.seq)
-    local claim = text and cjson.decode(text)
+    local claimed = redis.call('HGET', claims, visit.seq)
+    local claim = claimed and cjson.decode(claimed)
     if claim and claim.attempt == visit.attempt and not claim.lost then return 2 end
   end
 end
@@ -67,20 +74,19 @@ for _, visit in ipairs(control.close) do
   end
 end
 for _, visit in ipairs(control.open) do
-  redis.call('HSET', frontier, visit.seq, visit.record)
+  redis.call('HSET', frontier, visit.seq, text())
   if visit.member then redis.call('ZADD', outbox, control.publish_ms, visit.member) end
   if visit.gate then
-    redis.call('HSET', gates, visit.seq, visit.question)
+    redis.call('HSET', gates, visit.seq, text())
     redis.call('ZADD', open_gates, visit.opened_ms, visit.gate)
   end
 end
 
-for _, name in ipairs(control.wakes) do redis.call('ZADD', outbox, 'XX', control.publish_ms, name) end
+for _, name in ipairs(control.wakes or none) do redis.call('ZADD', outbox, 'XX', control.publish_ms, name) end
 
 -- state and journal
-local next_value = 2
 for _, step in ipairs(control.steps) do
-  local entry = {'h', step.header}
+  local entry = {'h', text()}
   if step.delta then
     for i = 1, #delivered, 2 do
       redis.call('HSET', state, delivered[i], delivered[i + 1])
@@ -89,11 +95,10 @@ for _, step in ipairs(control.steps) do
     end
   end
   for _ = 1, step.writes do
-    local key, value = ARGV[next_value], ARGV[next_value + 1]
+    local key, value = text(), text()
     redis.call('HSET', state, key, value)
     entry[#entry + 1] = '=' .. key
     entry[#entry + 1] = value
-    next_value = next_value + 2
   end
   redis.call('XADD', journal, step.step .. '-1', unpack(entry))
 end
@@ -107,15 +112,15 @@ if control.revives then
   redis.call('ZREM', expiring, control.run)
 end
 redis.call('HSET', run, 'version', control.version + 1, 'last_event', control.event, unpack(control.set))
-for _, add in ipairs(control.add) do redis.call('HINCRBYFLOAT', run, add.field, add.by) end
-if control.unset[1] then redis.call('HDEL', run, unpack(control.unset)) end
-for _, name in ipairs(control.untimers) do redis.call('ZREM', timers, name) end
-for _, timer in ipairs(control.timers) do redis.call('ZADD', timers, timer.due_ms, timer.name) end
-if control.output then redis.call('SET', output, ARGV[next_value]) end
-if control.events ~= '' then redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e', control.events) end
+for _, add in ipairs(control.add or none) do redis.call('HINCRBYFLOAT', run, add.field, add.by) end
+if control.unset then redis.call('HDEL', run, unpack(control.unset)) end
+for _, name in ipairs(control.untimers or none) do redis.call('ZREM', timers, name) end
+for _, timer in ipairs(control.timers or none) do redis.call('ZADD', timers, timer.due_ms, timer.name) end
+if control.output then redis.call('SET', output, text()) end
+if control.events then redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e', text()) end
 redis.call('XDEL', inbox, control.event)
 
-if control.expire_ms > 0 then
+if control.expire_ms then
   for _, key in ipairs({run, state, journal, events, output}) do redis.call('PEXPIRE', key, control.expire_ms) end
   redis.call('DEL', frontier, claims, gates)
   redis.call('ZADD', expiring, control.expires_at_ms, control.run)
