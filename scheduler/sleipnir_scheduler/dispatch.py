@@ -13,7 +13,7 @@ import json
 import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sleipnir import failpoints
 from sleipnir.messages import TASK_NAME, VisitCall
@@ -22,11 +22,21 @@ from sleipnir.store.connect import is_redis
 from sleipnir.store.store import Store
 
 
+class Published(NamedTuple):
+    """How many `messages` were published, and how many were `ahead` of them in the queue that had the fewest.
+
+    0 ahead: a worker may have waited for one of these, or the broker does not tell.
+    """
+
+    messages: int
+    ahead: int = 0
+
+
 class Dispatcher(Protocol):
     """Publishes visits. At least once; raises when the broker does not answer."""
 
-    def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> int:
-        """Publish (call, queue) pairs; how many."""
+    def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> Published:
+        """Publish (call, queue) pairs."""
         ...
 
 
@@ -100,17 +110,19 @@ class RedisDispatcher:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> int:
+    def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> Published:
         messages: dict[str, list[str]] = defaultdict(list)
         for call, queue in visits:
             messages[queue].append(envelope(call, queue))
-        if messages:
-            self._push(messages)
-        return sum(map(len, messages.values()))
+        if not messages:
+            return Published(0)
+        lengths = self._push(messages)
+        ahead = min(lengths[queue] - len(envelopes) for queue, envelopes in messages.items())
+        return Published(sum(map(len, messages.values())), max(ahead, 0))
 
     @failpoints.around("publish")
-    def _push(self, messages: dict[str, list[str]]) -> None:
-        self._store.fleet.publish(messages)
+    def _push(self, messages: dict[str, list[str]]) -> dict[str, int]:
+        return self._store.fleet.publish(messages)
 
 
 class KombuDispatcher:
@@ -122,12 +134,12 @@ class KombuDispatcher:
         self._connection = Connection(url, connect_timeout=5, transport_options=dict(transport_options or {}))
         self._producer = self._connection.Producer(serializer="json", auto_declare=False)
 
-    def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> int:
+    def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> Published:
         count = 0
         for call, queue in visits:
             self._send(call, queue)
             count += 1
-        return count
+        return Published(count)
 
     @failpoints.around("publish")
     def _send(self, call: VisitCall, queue: str) -> None:

@@ -149,8 +149,8 @@ class Fleet:
             return {}
         return found
 
-    def publish(self, messages: dict[str, list[str]]) -> None:
-        """Put ready-made Celery envelopes on the broker's lists, one round trip for all queues.
+    def publish(self, messages: dict[str, list[str]]) -> dict[str, int]:
+        """Put ready-made Celery envelopes on the broker's lists, one round trip for all queues. Returns their lengths.
 
         Celery's Redis transport pops from the right end of a list, so the first message of a queue is pushed first.
         """
@@ -158,7 +158,7 @@ class Fleet:
         pipe = self._broker.pipeline(transaction=False)
         for queue, envelopes in messages.items():
             pipe.lpush(self._keys.broker_prefix + queue, *envelopes)
-        pipe.execute()
+        return dict(zip(messages, map(int, pipe.execute()), strict=True))
 
     def _seen(self, key: str, now_ms: int) -> dict[str, dict[str, Any]]:
         facts = {name: json.loads(text) for name, text in self._client.hgetall(key).items()}

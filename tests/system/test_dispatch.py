@@ -14,7 +14,8 @@ from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.connect import broker_url
 from sleipnir.store.store import Store
-from sleipnir_scheduler.dispatch import KombuDispatcher, RedisDispatcher, body, envelope, headers, message
+from sleipnir_scheduler.dispatch import KombuDispatcher, Published, RedisDispatcher, body, envelope, headers, message
+from sleipnir_scheduler.main import linger_s
 from sleipnir_workers.celeryconfig import celery_config
 from tests.processes import RedisServer
 
@@ -63,6 +64,21 @@ def test_an_envelope_from_the_template_says_what_its_message_says(name: str) -> 
         assert VisitCall.from_json(json.loads(made["body"])[0][0]) == call
 
 
+def test_publishing_tells_how_much_the_workers_still_had_before_them(redis_server: RedisServer, tmp_path: Path) -> None:
+    with Store.open(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="ahead")) as store:
+        dispatcher = RedisDispatcher(store)
+        assert dispatcher.publish([(CALL, "scripts")] * 3) == Published(3, ahead=0)
+        assert dispatcher.publish([(CALL, "scripts")]) == Published(1, ahead=3)
+        assert dispatcher.publish([(CALL, "scripts"), (CALL, "llm")]) == Published(2, ahead=0)
+        assert dispatcher.publish([]) == Published(0)
+
+
+def test_the_scheduler_lingers_only_while_the_workers_have_work() -> None:
+    assert linger_s(done=5, backlog=0) == linger_s(done=5, backlog=9) == 0.002
+    assert linger_s(done=5, backlog=15) == 0.006
+    assert linger_s(done=5, backlog=10_000) == 0.010
+
+
 def test_no_two_envelopes_have_the_same_tag() -> None:
     tags = {json.loads(envelope(CALL, "scripts"))["properties"]["delivery_tag"] for _ in range(100)}
     assert len(tags) == 100
@@ -85,10 +101,10 @@ def _published(redis: RedisServer, folder: Path, prefix: str) -> dict[str, Any]:
     settings = Settings(redis_url=redis.url, home=folder, key_prefix=f"wire-{prefix}")
     with Store.open(settings) as store:
         if prefix == "hand":
-            assert RedisDispatcher(store).publish([(CALL, "scripts")]) == 1
+            assert RedisDispatcher(store).publish([(CALL, "scripts")]) == Published(1)
         else:
             options = celery_config(settings)["broker_transport_options"]
-            assert KombuDispatcher(broker_url(redis.url), options).publish([(CALL, "scripts")]) == 1
+            assert KombuDispatcher(broker_url(redis.url), options).publish([(CALL, "scripts")]) == Published(1)
         assert store.fleet.queue_lengths()["scripts"] == 1
         message: dict[str, Any] = json.loads(store._client.lindex(store.keys.broker_prefix + "scripts", 0))
     return message

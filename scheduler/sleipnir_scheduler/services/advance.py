@@ -43,6 +43,8 @@ class Advance:
         self._store, self._ownership, self._graphs, self._dispatcher = store, ownership, graphs, dispatcher
         self._max_redeliveries = max_redeliveries
         self._views: OrderedDict[str, RunView] = OrderedDict()
+        self.backlog = 0
+        """How many visits the workers had before them, at the least, when the last round gave them more."""
         self._log = structlog.get_logger().bind(service="advance")
 
     def run_once(self, block_ms: int | None = None) -> int:
@@ -85,7 +87,7 @@ class Advance:
                 drops.append(Drop(commit.entry, commit.run))
             else:
                 self._mistaken(commit.entry, by_run, outcome)
-        self._dispatcher.publish(published)
+        self.backlog = self._dispatcher.publish(published).ahead
         for drop, outcome in zip(drops, self._store.discard(drops, epochs), strict=True):
             done += outcome == APPLIED
             if outcome != APPLIED:

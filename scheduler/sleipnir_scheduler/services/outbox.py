@@ -43,7 +43,7 @@ class Outbox:
                 ]
             if dues:
                 self._queues |= {due.queue for due in dues}
-                count += self._dispatcher.publish((due.call, due.queue) for due in dues if not due.held)
+                count += self._dispatcher.publish((due.call, due.queue) for due in dues if not due.held).messages
                 self._store.published(partition, dues, now_ms, MOST_MS)
         return count
 
