@@ -57,6 +57,17 @@ def test_flower_is_told_when_a_visit_is_received_started_and_done(
             ]  # fmt: skip
 
 
+def test_task_events_can_be_left_out(redis_server: RedisServer, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "seen", GRAPH, f_py=F_PY)
+    with Stack(redis_server, tmp_path / "home", key_prefix="no-events", task_events=False) as stack:
+        stack.start_scheduler()
+        stack.start_worker("one", "work", pool="solo")
+        with events_of(celery_app(redis_server, tmp_path, "no-events")) as events, stack.client() as client:
+            assert client.submit(agent).wait(30).status == "completed"
+            wait_until(lambda: any(e["type"] == "worker-heartbeat" for e in events), "Flower sees the worker")
+            assert not [event for event in events if event["type"].startswith("task-")]
+
+
 @pytest.mark.parametrize("pool", ["solo", "threads"])
 def test_inspect_counts_visits_by_their_name_in_flower(redis_server: RedisServer, tmp_path: Path, pool: str) -> None:
     agent = write_agent(tmp_path / "seen", GRAPH, f_py=F_PY)

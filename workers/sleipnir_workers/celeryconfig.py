@@ -48,7 +48,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "task_reject_on_worker_lost": False,  # the reaper owns redelivery
         "task_send_sent_event": False,
         "worker_prefetch_multiplier": 1,
-        "worker_send_task_events": True,
+        "worker_send_task_events": settings.task_events,
         "worker_enable_remote_control": True,
         "worker_disable_rate_limits": True,
         # A fenced duplicate is cheap, a killed node is not.
