@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -121,7 +122,8 @@ def test_a_draining_worker_finishes_what_runs_and_claims_nothing_new(stack: Stac
         assert slow.wait(30).status == "completed"
         assert (slow.output, slow.history()[1].attempt) == ("first", 1)
         assert exit_code(stack, "old") == 0
-    assert "draining: 1 visit running, up to 300 s" in stack.log("old")
+    # "2 visits" if the second message is being put back at that moment.
+    assert re.search(r"draining: [12] visits? running, up to 300 s", stack.log("old"))
 
 
 @pytest.mark.parametrize("kind", ["function", "shell", "python"])
