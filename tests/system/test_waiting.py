@@ -112,6 +112,23 @@ def test_an_effect_is_run_again_on_demand(own_stack: Stack, tmp_path: Path) -> N
         assert run.history()[1].attempt == 2
 
 
+def test_an_effect_whose_worker_is_told_to_stop_is_asked_about(own_stack: Stack, tmp_path: Path) -> None:
+    paid = tmp_path / "paid"
+    agent = write_agent(tmp_path / "once", ONCE, pay_sh=PAYS_AND_HANGS.replace("$PAID", str(paid)))
+    own_stack.settings = own_stack.settings.model_copy(update={"drain_s": 0.1})
+    own_stack.start_worker("first")
+    with own_stack.client() as client:
+        run = client.submit(agent)
+        wait_until(lambda: paid.exists() and paid.read_text(), "the payment was made")
+        own_stack.signal("first", signal.SIGTERM)
+        gate = wait_until(run.gates, "somebody is asked")[0]
+        assert "first@" in gate.question
+        assert "stopped while it ran" in gate.question
+        run.answer("fail")
+        assert run.wait(30).status == "completed"
+        assert "decided not to run it again" in run.state()["last_error"]
+
+
 def test_a_paused_run_starts_nothing_and_goes_on_where_it_was(own_stack: Stack, tmp_path: Path) -> None:
     agent = quick(tmp_path)
     with own_stack.client() as client:
