@@ -1,8 +1,8 @@
 """Random valid graphs whose nodes count their effects.
 
-`write(folder, seed, effects)` makes an agent folder: scripts that succeed, fail, take a while or loop by `_next`, and
-questions that a robot answers. Every execution of a script appends one line, `run/visit`, to the file `effects`: how
-often it really ran, which no journal can tell.
+`write(folder, seed, effects)` makes an agent folder: scripts that succeed, fail, take a while, loop by `_next`, are
+tried again or must take effect once, and questions that a robot answers or that expire. Every execution of a script
+appends one line, `run/visit`, to the file `effects`: how often it really ran, which no journal can tell.
 """
 
 from __future__ import annotations
@@ -20,15 +20,11 @@ EFFECTS = {effects!r}
 ROUTES = {routes!r}
 
 
-def _record(run, node, visit):
+def behave(node, state, run, visit):
     with open(EFFECTS, "a") as file:
         file.write(run + "/" + visit + "\\n")
-
-
-def behave(node, state, run, visit):
-    _record(run, node, visit)
     chance = random.Random(run + visit + node)
-    threading.Event().wait(chance.choice([0, 0, 0.01, 0.05, 0.2]))
+    threading.Event().wait(chance.choice([0, 0, 0.01, 0.05, 0.2, 0.2, 1]))
     if chance.random() < 0.15:
         raise RuntimeError("drawn failure")
     result = {{"trace": state.get("trace", "") + node + " ", "big": "x" * chance.choice([1, 100, 20_000])}}
@@ -46,15 +42,15 @@ if __name__ == "__main__":
 
 
 def write(folder: Path, seed: int, effects: Path) -> Path:
-    """An agent folder drawn from `seed`; its nodes append to `effects`."""
+    """An agent folder drawn from `seed`; its nodes append to `effects`. Names of nodes to act once begin so."""
     chance = random.Random(seed)
-    names = [f"n{i}" for i in range(chance.randint(2, 7))]
-    lines = [f"name: chaos-{seed}", "start: n0", "settings: {max_loop_iterations: 6}", "nodes:"]
+    names = [chance.choice(["n", "n", "n", "once"]) + str(number) for number in range(chance.randint(2, 7))]
+    lines = [f"name: chaos-{seed}", f"start: {names[0]}", "settings: {max_loop_iterations: 6}", "nodes:"]
     routes: dict[str, list[str]] = {}
     for number, name in enumerate(names):
         later = [*names[number + 1 :], "end"]
         routes[name] = [*later, *names[: number + 1]] if chance.random() < 0.5 else []
-        lines.append(f"  {name}: {_node(chance, later)}")
+        lines.append(f"  {name}: {_script(chance, name, later) if name[0] == 'o' else _node(chance, name, later)}")
     lines.append('  end: {type: end, output: "{{trace}}"}')
     folder.mkdir(parents=True)
     (folder / "graph.yaml").write_text("\n".join(lines) + "\n")
@@ -62,12 +58,23 @@ def write(folder: Path, seed: int, effects: Path) -> Path:
     return folder
 
 
-def _node(chance: random.Random, later: list[str]) -> str:
-    kind = chance.choices(["script", "approval", "input"], weights=[6, 1, 1])[0]
-    if kind == "approval":
-        routes = f"yes: {chance.choice(later)}, no: {chance.choice(later)}"
-        return f"{{type: approval, question: go on?, options: [yes, no], routes: {{{routes}}}, on_other: {later[0]}}}"
-    if kind == "input":
-        return f"{{type: input, question: what?, next: {later[0]}, state_updates: {{said: '{{{{input}}}}'}}}}"
+def _node(chance: random.Random, name: str, later: list[str]) -> str:
+    expiry = f", timeout: 2, on_timeout: {later[0]}" if chance.random() < 0.3 else ""
+    match chance.choices(["script", "approval", "input"], weights=[6, 1, 1])[0]:
+        case "approval":
+            routes = f"yes: {chance.choice(later)}, no: {chance.choice(later)}"
+            question = f"question: go on?, options: [yes, no], routes: {{{routes}}}, on_other: {later[0]}"
+            return f"{{type: approval, {question}{expiry}}}"
+        case "input":
+            return (
+                f"{{type: input, question: what?, next: {later[0]}, state_updates: {{said: '{{{{input}}}}'}}{expiry}}}"
+            )
+        case _:
+            return _script(chance, name, later)
+
+
+def _script(chance: random.Random, name: str, later: list[str]) -> str:
     fallback = f", fallback: {chance.choice(later)}" if chance.random() < 0.5 else ""
-    return f"{{type: script, script: node.py, timeout: 60, next: {later[0]}{fallback}}}"
+    retry = ", retry: {max_attempts: 3, initial_interval: 200ms}" if chance.random() < 0.3 else ""
+    once = ", effect: once" if name.startswith("once") else ""
+    return f"{{type: script, script: node.py, timeout: 60, next: {later[0]}{fallback}{retry}{once}}}"

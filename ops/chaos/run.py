@@ -1,54 +1,63 @@
-"""Run random graphs on a real stack while it is being killed: `python ops/chaos/run.py --runs 300 --seed 7`.
+"""Run random graphs on a real stack while it is being killed: `python ops/chaos/run.py --runs 2000 --seed 7`.
 
-Two schedulers, three workers and a redis-server with an append-only file. Every few seconds one of them is killed
-(SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or all connections are cut, or a
-queue's messages are lost or doubled. A robot answers questions. Afterwards verdict.py reads every journal. Prints the
-seed and one line of figures; exits with 1 when a promise was broken, or when nothing moved for two minutes.
+Two schedulers, three workers and a redis-server with an append-only file, with default settings. Every few seconds one
+of them is killed (SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a queue's
+messages are lost. Meanwhile all connections are cut now and then, old messages are sent again, and a robot submits,
+answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads every journal, and figures.py how long each
+gap was. Prints one line of figures with the seed; exits with 1 when a promise was broken, or when nothing moved for
+two minutes: then it says where logs and evidence are.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+sys.path.insert(0, str(ROOT))
 
-import graphs  # noqa: E402
-import verdict  # noqa: E402
-
+from ops.chaos import figures, graphs, verdict  # noqa: E402
+from ops.chaos.replays import Replays  # noqa: E402
+from ops.chaos.robot import STALL_S, Robot  # noqa: E402
 from sleipnir.client import Client  # noqa: E402
-from sleipnir.errors import SleipnirError  # noqa: E402
+from sleipnir.settings import Settings  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
-from tests.processes import RedisServer, Stack  # noqa: E402
+from sleipnir.store.keys import Keys  # noqa: E402
+from tests.processes import FAST, RedisServer, Stack  # noqa: E402
 
 SCHEDULERS = ("scheduler-1", "scheduler-2")
 WORKERS = ("worker-1", "worker-2", "worker-3")
-STALL_S = 120.0
+DROP_EVERY_S = 1.0
 
 T = TypeVar("T")
 
 
 class Chaos:
-    """One campaign. Everything that is drawn comes from `seed`; what the operating system does with it does not."""
+    """The blows of one campaign. What is drawn comes from the seed; what the operating system makes of it does not."""
 
-    def __init__(self, folder: Path, seed: int, every_s: float) -> None:
-        self.folder, self.chance, self.every_s = folder, random.Random(seed), every_s
+    def __init__(self, folder: Path, chance: random.Random, *, every_s: float, drops: int, fast: bool) -> None:
+        self.folder, self.chance, self.every_s, self.drops = folder, chance, every_s, drops
         self.redis = RedisServer()
-        self.stack = Stack(self.redis, folder / "home", log_level="info")
-        self.effects = folder / "effects.txt"
-        self.blows: Counter[str] = Counter()
+        names = FAST if fast else {name: Settings.model_fields[name].default for name in FAST}
+        self.stack = Stack(self.redis, folder / "home", **(dict(names) | {"log_level": "info"}))
+        self.counts: Counter[str] = Counter()
+        self.blows = figures.Blows()
         self.stop = threading.Event()
+        self._frozen: dict[str, float] = {}
+        self._admin = connect(self.redis.url, retries=0, socket_timeout=1)
 
     def start(self) -> None:
         for name in SCHEDULERS:
@@ -56,133 +65,232 @@ class Chaos:
         for name in WORKERS:
             self._start_worker(name)
 
-    def submit(self, client: Client, runs: int) -> list[str]:
-        agents = [graphs.write(self.folder / "agents" / f"g{i}", i, self.effects) for i in range(max(1, runs // 5))]
-        return [client.submit(agents[i % len(agents)], "go").id for i in range(runs)]
-
     def strike(self) -> None:
-        """Blow after blow until told to stop."""
+        """Blow after blow until told to stop. In the main thread: processes die with the thread that started them."""
         blows = [self.kill_worker, self.kill_worker, self.kill_scheduler, self.freeze, self.kill_redis]
-        blows += [self.cut_connections, self.lose_messages, self.double_messages]
+        blows.append(self.lose_messages)
         while not self.stop.wait(self.every_s):
+            self.thaw()
             blow = self.chance.choice(blows)
-            self.blows[blow.__name__] += 1
-            try:
-                blow()
-            except Exception as error:  # Redis may be away while we cut or double something in it
-                print(f"  {blow.__name__}: {error}", file=sys.stderr)
+            self.counts[blow.__name__] += 1
+            self._try(blow)
 
     def kill_worker(self) -> None:
         name = self.chance.choice(WORKERS)
+        at_ms = self._now_ms()
+        self.blows.outages.append((at_ms, name))
         self.stack.kill(name)
+        self._try(lambda: self.blows.visits.extend((at_ms, *held) for held in self._held_by(name)))
         self._start_worker(name)
 
     def kill_scheduler(self) -> None:
         name = self.chance.choice(SCHEDULERS)
+        instance = f"{socket.gethostname()}:{self.stack.processes[name].pid}"
+        at_ms, owned = self._now_ms(), self._try(lambda: self._owned_by(instance))
         self.stack.kill(name)
+        if owned:
+            self.blows.schedulers.append((at_ms, owned))
         self.stack.start_scheduler(name)
 
     def freeze(self) -> None:
         """Longer than any lease: others take over, and the frozen one wakes up in a world that went on."""
+        if self._frozen:
+            return
         name = self.chance.choice(WORKERS + SCHEDULERS)
+        self.blows.outages.append((self._now_ms(), name))
         self.stack.signal(name, signal.SIGSTOP)
-        self.stop.wait(self.stack.settings.lease_s * 1.7)
-        self.stack.signal(name, signal.SIGCONT)
+        self._frozen[name] = time.monotonic() + self.stack.settings.lease_s * 1.7
+
+    def thaw(self) -> None:
+        for name in [name for name, until in self._frozen.items() if until < time.monotonic()]:
+            del self._frozen[name]
+            self.stack.signal(name, signal.SIGCONT)
 
     def kill_redis(self) -> None:
         self.redis.kill()
         self.redis.start()
 
-    def cut_connections(self) -> None:
-        self._admin("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-
     def lose_messages(self) -> None:
-        self._admin("DEL", f"{self.stack.settings.key_prefix}:broker:scripts")
+        self._admin.delete(f"{self.stack.settings.key_prefix}:broker:scripts")
 
-    def double_messages(self) -> None:
-        queue = f"{self.stack.settings.key_prefix}:broker:scripts"
-        client = connect(self.redis.url, retries=0)
-        for message in client.lrange(queue, 0, 20):
-            client.lpush(queue, message)
-        client.close()
+    def drop_connections(self) -> None:
+        """All connections of everybody, again and again."""
+        while self.counts["connection_drops"] < self.drops and not self.stop.wait(DROP_EVERY_S):
+            self._try(self._drop_once)
 
-    def _admin(self, *words: str) -> None:
-        client = connect(self.redis.url, retries=0)
-        client.execute_command(*words)
-        client.close()
+    def _drop_once(self) -> None:
+        admin = connect(self.redis.url, retries=0, socket_timeout=1)
+        at_ms = self._now_ms()
+        admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "yes")
+        admin.close()
+        self.counts["connection_drops"] += 1
+        self.blows.drops.append((at_ms, frozenset(WORKERS) - self._frozen.keys()))
+
+    def _held_by(self, worker: str) -> list[tuple[str, int, int]]:
+        """The visits that a worker, which is dead by now, had claimed and not delivered."""
+        keys, found = self._keys(), []
+        for partition in range(keys.partitions):
+            for name in self._admin.zrange(keys.of_partition(partition).leases, 0, -1):
+                run, seq, attempt = name.rsplit("/", 2)
+                claim = json.loads(self._admin.hget(keys.of_run(run).claims, seq) or "{}")
+                ours = claim.get("worker", "").startswith(f"{worker}@") and claim.get("attempt") == int(attempt)
+                if ours and not claim.get("lost") and not claim.get("delivered"):
+                    found.append((run, int(seq), int(attempt)))
+        return found
+
+    def _owned_by(self, instance: str) -> frozenset[int]:
+        keys = self._keys()
+        owners = {p: self._admin.hget(keys.of_partition(p).owner, "instance") for p in range(keys.partitions)}
+        return frozenset(partition for partition, owner in owners.items() if owner == instance)
+
+    def _keys(self) -> Keys:
+        return Keys(self.stack.settings.key_prefix, self.stack.settings.partitions)
+
+    def _now_ms(self) -> int:
+        """Redis' clock, which is this machine's."""
+        return int(time.time() * 1000)
+
+    def _try(self, call: Callable[[], T]) -> T | None:
+        """Redis may be away while something is done to it or read from it."""
+        try:
+            return call()
+        except Exception as error:
+            print(f"\n  {error}", file=sys.stderr)
+            return None
 
     def _start_worker(self, name: str) -> None:
         self.stack.start_worker(name, "scripts", pool="threads", concurrency=4, ready=False)
 
-    def answer(self, client: Client) -> int:
-        """Answer what is open. Returns how many."""
-        count = 0
-        for gate in client.gates():
-            try:
-                client.run(gate.run).answer(random.Random(gate.run + str(gate.seq)).choice(graphs.ANSWERS), gate.seq)
-                count += 1
-            except SleipnirError:
-                continue  # Redis is away, or the answer was taken although its reply was lost
-        return count
 
-
-def campaign(runs: int, seed: int, every_s: float, folder: Path) -> int:
+def campaign(options: argparse.Namespace, folder: Path) -> int:
     """The whole of it. Returns how many promises were broken."""
-    chaos = Chaos(folder, seed, every_s)
+    chance = random.Random(options.seed)
+    chaos = Chaos(folder, chance, every_s=options.kill_every, drops=options.drops, fast=options.fast)
+    effects = folder / "effects.txt"
+    agents = [graphs.write(folder / "agents" / f"g{i}", chance.getrandbits(32), effects) for i in range(60)]
     started = time.monotonic()
     try:
         chaos.start()
         with chaos.stack.client() as client:
-            run_ids = chaos.submit(client, runs)
-            robot = threading.Thread(target=finish, args=(chaos, client, run_ids))
-            robot.start()
-            chaos.strike()  # in this thread: what it starts is tied to the life of the thread that starts it
-            robot.join()
-            found = retried(lambda: verdict.wrongs(client, run_ids, chaos.effects, connect(chaos.redis.url)))
-            ended = Counter(info.status for info in retried(lambda: client.store.runs.infos(run_ids)))
-            steps = sum(len(client.run(run_id).history()) - 1 for run_id in run_ids)
-        took_s = time.monotonic() - started
-        print(
-            f"seed {seed}: {runs} runs, {steps} visits, {dict(ended)}, blows {dict(chaos.blows)}, "
-            f"{len(found)} broken promises, {took_s:.0f} s"
-        )
+            robot = Robot(client, agents, options.runs, random.Random(chance.random()))
+            replays = Replays(chaos.redis.url, client.store.keys, random.Random(chance.random()), options.duplicates)
+
+            def work() -> None:
+                robot.work()
+                chaos.stop.set()
+
+            threads = [threading.Thread(target=target) for target in (work, chaos.drop_connections)]
+            threads.append(threading.Thread(target=replays.run, args=(chaos.stop,)))
+            for thread in threads:
+                thread.start()
+            chaos.strike()
+            for thread in threads:
+                thread.join()
+            if robot.stalled:
+                print(f"nothing moved for {STALL_S:g} s; left: {robot.left()[:10]}", file=sys.stderr)
+            found = settled(lambda: judge(client, robot, effects, chaos))
+            facts = retried(lambda: measure(client, robot, replays, chaos))
+        facts = {"seed": options.seed, "kill_every_s": options.kill_every} | facts
+        facts |= {"broken": dict(Counter(wrong.kind for wrong in found)), "took_s": round(time.monotonic() - started)}
+        print(json.dumps(facts) if options.json else in_words(facts))
         for wrong in found[:50]:
-            print(f"  {wrong}")
+            print(f"  {wrong.kind}: {wrong.text}", file=sys.stderr)
         if found:
-            evidence = Path(tempfile.mkdtemp(prefix="chaos-evidence-"))
-            shutil.copytree(folder / "home", evidence / "logs", ignore=shutil.ignore_patterns("bundles"))
-            print(f"  logs: {evidence}")
+            print(f"  evidence: {keep_evidence(chaos, found)}", file=sys.stderr)
         return len(found)
     finally:
         chaos.stack.stop()
         chaos.redis.stop()
 
 
-def finish(chaos: Chaos, client: Client, run_ids: list[str]) -> None:
-    """Answer and wait until every run is over, or nothing has moved for STALL_S; then stop the blows."""
-    left, moved = set(run_ids), time.monotonic()
-    pause = threading.Event()
-    while left:
-        pause.wait(0.5)
-        try:
-            answered = chaos.answer(client)
-            over = {info.id for info in client.store.runs.infos(sorted(left)) if info.is_final}
-        except Exception:  # Redis is away
-            continue
-        if answered or over:
-            moved = time.monotonic()
-        left -= over
-        print(f"\r  {len(run_ids) - len(left)} of {len(run_ids)} over ", end="", file=sys.stderr, flush=True)
-        if time.monotonic() - moved > STALL_S:
-            print(f"\nnothing moved for {STALL_S:g} s; left: {sorted(left)[:10]}", file=sys.stderr)
+def judge(client: Client, robot: Robot, effects: Path, chaos: Chaos) -> list[verdict.Wrong]:
+    redis = connect(chaos.redis.url)
+    found = verdict.wrongs(client, robot.run_ids, effects, redis, robot.run_agains)
+    redis.close()
+    for info in client.store.runs.infos(list(robot.ended)):
+        if robot.ended[info.id] != (info.status, info.step):
+            found.append(
+                verdict.Wrong("state", f"{info.id}: changed after its end, from {robot.ended[info.id]}: {info}")
+            )
+    return found
+
+
+def measure(client: Client, robot: Robot, replays: Replays, chaos: Chaos) -> dict[str, Any]:
+    signs = figures.read(client, robot.run_ids)
+    infos = client.store.runs.infos(robot.run_ids)
+    recovery = {
+        "visit": figures.of_visits(chaos.blows, signs),
+        "scheduler": figures.of_schedulers(chaos.blows, signs),
+        "drop": figures.of_drops(chaos.blows, signs),
+    }
+    return {
+        "runs": len(infos),
+        "visits": sum(info.step for info in infos),
+        "ended": dict(Counter(info.status for info in infos)),
+        "blows": dict(chaos.counts),
+        "robot": dict(robot.did),
+        "recovery_s": {
+            name: {"count": len(gaps)} | {f"p{share}": figures.percentile(gaps, share / 100) for share in (50, 99, 100)}
+            for name, gaps in recovery.items()
+        },
+        "duplicates": replays.sent,
+    }
+
+
+def in_words(facts: dict[str, Any]) -> str:
+    broken, recovery = facts["broken"], facts["recovery_s"]
+    lost, double, stuck = (broken.get(kind, 0) for kind in ("lost", "double", "stuck"))
+    others = sum(broken.values()) - lost - double - stuck
+
+    def gap(name: str) -> str:
+        return f"p99 {recovery[name]['p99']} s, at most {recovery[name]['p100']} s ({recovery[name]['count']} times)"
+
+    return (
+        f"seed {facts['seed']}: {facts['runs']:,} random runs ({facts['visits']:,} visits), a kill every "
+        f"{facts['kill_every_s']:g} s: {lost} lost, {double} double commits, {stuck} stuck, {others} other broken "
+        f"promises; recovery of a killed worker's visit {gap('visit')}; of a scheduler {gap('scheduler')}; "
+        f"{facts['blows'].get('connection_drops', 0)} connection drops, all consumers back {gap('drop')}; "
+        f"{facts['duplicates']:,} duplicated or late messages, {broken.get('state', 0)} changes of state; "
+        f"{facts['ended']}, blows {facts['blows']}, robot {facts['robot']}, {facts['took_s']} s"
+    )
+
+
+def keep_evidence(chaos: Chaos, found: list[verdict.Wrong]) -> Path:
+    """Logs, what is wrong, and what is in Redis, where the end of the campaign does not delete it."""
+    folder = Path(tempfile.mkdtemp(prefix="chaos-evidence-"))
+    shutil.copytree(chaos.stack.home, folder / "logs", ignore=shutil.ignore_patterns("bundles"))
+    shutil.copy(chaos.redis.folder / "redis.log", folder / "logs")
+    (folder / "wrong.txt").write_text("\n".join(f"{wrong.kind}: {wrong.text}" for wrong in found))
+    redis, lines = connect(chaos.redis.url), []
+    for key in sorted(redis.scan_iter(count=1000)):
+        match redis.type(key):
+            case "zset":
+                lines.append(f"{key}: {redis.zrange(key, 0, 50, withscores=True)}")
+            case "stream":
+                lines.append(f"{key}: {redis.xlen(key)} entries, first {redis.xrange(key, count=3)}")
+            case "hash" if ":run:" not in key or any(wrong.text.split(":")[0] in key for wrong in found):
+                lines.append(f"{key}: {redis.hgetall(key)}"[:5000])
+            case "list":
+                lines.append(f"{key}: {redis.llen(key)} messages")
+    (folder / "keys.txt").write_text("\n".join(lines))
+    (folder / "blows.json").write_text(json.dumps(asdict(chaos.blows), default=list))
+    return folder
+
+
+def settled(look: Callable[[], list[T]]) -> list[T]:
+    """The last replays may still be on their way through an inbox when the verdict begins."""
+    for _ in range(20):
+        found = retried(look)
+        if not found:
             break
-    print(file=sys.stderr)
-    chaos.stop.set()
+        threading.Event().wait(1)
+    return found
 
 
 def retried(call: Callable[[], T]) -> T:
-    """The last blow may still be felt when the verdict begins."""
-    for _ in range(50):
+    """The last blow may still be felt."""
+    for _ in range(100):
         try:
             return call()
         except Exception:
@@ -193,11 +301,15 @@ def retried(call: Callable[[], T]) -> T:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--every", type=float, default=2.0, help="seconds between blows (default 2)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="default: drawn")
+    parser.add_argument("--kill-every", type=float, default=2.0, metavar="S", help="seconds between blows (default 2)")
+    parser.add_argument("--drops", type=int, default=200, help="cuts of all connections, at most (default 200)")
+    parser.add_argument("--duplicates", type=int, default=1000, help="old messages sent again, at most (default 1000)")
+    parser.add_argument("--fast", action="store_true", help="leases of 2 s, for a short campaign")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:
-        sys.exit(min(1, campaign(options.runs, options.seed, options.every, Path(folder))))
+        sys.exit(min(1, campaign(options, Path(folder))))
 
 
 if __name__ == "__main__":

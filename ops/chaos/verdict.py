@@ -3,51 +3,88 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
 
 from sleipnir.client import Client, Run
+from sleipnir.errors import RunNotFound
 from sleipnir.store.connect import Client as RedisClient
+from sleipnir.views import StepInfo
+
+Kind: TypeAlias = Literal["lost", "stuck", "double", "state", "effect", "leak"]
+
+RunAgains: TypeAlias = Mapping[tuple[str, int], int]
+"""How often the robot said `run again`, by run and visit."""
 
 
-def wrongs(client: Client, run_ids: Sequence[str], effects: Path, redis: RedisClient) -> list[str]:
-    """One line per broken promise; empty when all were kept."""
+class Wrong(NamedTuple):
+    """One broken promise."""
+
+    kind: Kind
+    text: str
+
+
+def wrongs(
+    client: Client, run_ids: Sequence[str], effects: Path, redis: RedisClient, run_agains: RunAgains | None = None
+) -> list[Wrong]:
+    """Empty when all promises were kept."""
     done = Counter(effects.read_text().split()) if effects.exists() else Counter()
-    found = [wrong for run_id in run_ids for wrong in of_run(client, client.run(run_id), done)]
+    found: list[Wrong] = []
+    for run_id in run_ids:
+        try:
+            found += of_run(client, client.run(run_id), done, run_agains or {})
+        except RunNotFound:
+            found.append(Wrong("lost", f"{run_id}: accepted, and not there"))
     return [*found, *leaks(client, redis)]
 
 
-def of_run(client: Client, run: Run, effects: Counter[str]) -> Iterator[str]:
+def of_run(client: Client, run: Run, effects: Counter[str], run_agains: RunAgains) -> Iterator[Wrong]:
     info = run.info()
     if not info.is_final:
-        yield f"{run.id}: stuck as {info.status}: {[visit.reason for visit in info.visits]}"
+        yield Wrong("stuck", f"{run.id}: {info.status}: {[visit.reason for visit in info.visits]}")
         return
     steps = run.history()
     if [step.step for step in steps] != list(range(len(steps))):
-        yield f"{run.id}: the journal has gaps or doubles: {[step.step for step in steps]}"
+        yield Wrong("double", f"{run.id}: the journal has gaps or doubles: {[step.step for step in steps]}")
     seqs = [step.seq for step in steps if step.seq is not None]
     if len(set(seqs)) != len(seqs):
-        yield f"{run.id}: a visit is committed twice: {seqs}"
+        yield Wrong("double", f"{run.id}: a visit is committed twice: {seqs}")
     if client.store.runs.fold(run.id) != run.state():
-        yield f"{run.id}: the state is not the fold of the journal"
+        yield Wrong("state", f"{run.id}: the state is not the fold of the journal")
+    lost = Counter(e.data["seq"] for e in run.events(follow=False) if e.type in ("worker_lost", "visit_handed_back"))
     for step in steps:
         if step.kind == "script":
-            count = effects[f"{run.id}/{step.seq}"]
-            least = 0 if "WorkerLost" in (step.error or "") else 1
-            if not least <= count <= step.attempt:
-                yield f"{run.id}: visit {step.seq} ran {count} times in {step.attempt} attempts"
+            yield from _of_effects(run.id, step, effects, lost, run_agains)
 
 
-def leaks(client: Client, redis: RedisClient) -> Iterator[str]:
+def _of_effects(
+    run_id: str, step: StepInfo, effects: Counter[str], lost: Counter[int], run_agains: RunAgains
+) -> Iterator[Wrong]:
+    """Each attempt ran once, but for those whose worker was lost: these may not have come to it."""
+    assert step.seq is not None
+    count, most = effects[f"{run_id}/{step.seq}"], step.attempt
+    if (step.node or "").startswith("once"):
+        most = min(most, 1 + _failed_tries(step, lost) + run_agains.get((run_id, step.seq), 0))
+    if not step.attempt - lost[step.seq] <= count <= most:
+        yield Wrong("effect", f"{run_id}: visit {step.seq} of {step.node} ran {count} times in {step.attempt} attempts")
+
+
+def _failed_tries(step: StepInfo, lost: Counter[int]) -> int:
+    """Executions that a retry policy repeated: the node said itself that it failed."""
+    return max(0, step.attempt - 1 - lost[step.seq or 0])
+
+
+def leaks(client: Client, redis: RedisClient) -> Iterator[Wrong]:
     """What should be empty once every run is over."""
     keys = client.store.keys
     for partition in range(keys.partitions):
         part = keys.of_partition(partition)
         if count := redis.xlen(part.inbox):
-            yield f"{part.inbox}: {count} entries left"
+            yield Wrong("leak", f"{part.inbox}: {count} entries left")
         for key in (part.outbox, part.leases, part.timers, part.gates):
             if count := redis.zcard(key):
-                yield f"{key}: {count} members left: {redis.zrange(key, 0, 3)}"
+                yield Wrong("leak", f"{key}: {count} members left: {redis.zrange(key, 0, 3)}")
     for kind in ("frontier", "claims", "gates", "delta:*"):
         for key in redis.scan_iter(f"{keys.prefix}:*:run:*:{kind}", count=1000):
-            yield f"{key}: left over"
+            yield Wrong("leak", f"{key}: left over")
