@@ -15,16 +15,17 @@ unexport PYTHONPATH
 unexport PYTHONHOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check conformance bench chaos lock clean setup
+.PHONY: help demo test test-slow check conformance bench chaos lock clean setup
 .DEFAULT_GOAL := help
 
 help: ## Show this list
 	@echo "make demo         run the log-triage agent on a recorded log"
 	@echo "make test         run all tests (ARGS='-k name' selects)"
+	@echo "make test-slow    the planner under 10,000 hostile histories (500 in make test)"
 	@echo "make check        formatting, lint, types, import rules"
 	@echo "make conformance  run the tests of the conformance checklist and print it as a table"
 	@echo "make bench        measure speed and costs, beside Celery, LangGraph and DBOS (ARGS=--quick for a look)"
-	@echo "make chaos        run random graphs while everything is being killed (ARGS='--runs 2000 --seed 7')"
+	@echo "make chaos        run random graphs while everything is being killed (ARGS='--runs 2000 --seed 7 --kill-every 2')"
 	@echo "make lock         write requirements.lock anew from pyproject.toml"
 	@echo "make clean        delete .venv, .build and caches"
 	@echo
@@ -64,6 +65,9 @@ demo: $(READY) ## Run the shipped agent, with everything it writes in .build/dem
 
 test: $(READY)
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-slow: $(READY)
+	@$(BIN)/python -m pytest -n 2 -q --hypothesis-profile slow tests/unit/planner/test_plan_properties.py $(ARGS)
 
 check: $(READY)
 	@ops/check

@@ -6,11 +6,14 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from tests.processes import RedisServer, Stack
+
+hypothesis.settings.register_profile("slow")  # looked at by what has more examples there
 
 _prefixes = (f"t{number}" for number in itertools.count())
 

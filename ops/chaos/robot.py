@@ -57,7 +57,8 @@ class Robot:
     def _round(self) -> bool:
         """Whether anything moved."""
         answered = self._answer()
-        infos = self._client.store.runs.infos(sorted(self._live)) if self._live else []
+        with self._client.store.errors():
+            infos = self._client.store.runs.infos(sorted(self._live)) if self._live else []
         over = [info for info in infos if info.is_final and not self._retry(info)]
         for info in over:
             self._live.discard(info.id)

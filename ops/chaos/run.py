@@ -177,8 +177,10 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
             replays = Replays(chaos.redis.url, client.store.keys, random.Random(chance.random()), options.duplicates)
 
             def work() -> None:
-                robot.work()
-                chaos.stop.set()
+                try:
+                    robot.work()
+                finally:
+                    chaos.stop.set()
 
             threads = [threading.Thread(target=target) for target in (work, chaos.drop_connections)]
             threads.append(threading.Thread(target=replays.run, args=(chaos.stop,)))
