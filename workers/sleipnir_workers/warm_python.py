@@ -7,12 +7,14 @@ socket when this process is gone, however that went, kills its scripts and goes 
 it: that is tied to the thread that forks, and a launcher outlives the thread that happened to need it first.
 
 For one script: we send a channel, stdout and stderr over the control socket; the launcher forks; the child leads its
-session and says `ready <pid>` on the channel; we tell the group guard, and send the request (what to run, where, with
-which variables), without which nothing is run. When the script ends, the launcher says `exited <code>` or `killed
-<signal>`, and reaps it only when we close the channel: its group can be signalled until then.
+session, says `ready <pid>` on the channel, and waits. All this is done ahead, while another script runs. Then we tell
+the group guard, and send the request (what to run, where, with which variables), without which nothing is run. When the
+script ends, the launcher says `exited <code>` or `killed <signal>`, and reaps it only when we close the channel: its
+group can be signalled until then.
 
 Whatever is not certain to be the same as in a start of its own is not done here: `launch` returns None then, and so it
-does when a launcher gives trouble. A script that was running when its launcher died has no known end (`code` is None).
+does when a launcher gives trouble. A script that was running when its launcher died has no known end (`code` is None);
+it is the one whose group we signal although init may have reaped it, a moment before.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ from sleipnir_workers import group_guard
 
 SERVER: Final = Path(__file__).with_name("warm_server.py")
 READY_S = 10.0  # for a launcher to start
-FORK_S = 2.0  # for a launcher to fork
-KILLED_S = 10.0  # for a killed script to be gone
+ANSWER_S = 2.0  # for a launcher to fork, and to tell how a script ended
+KILLED_S = 10.0  # for a killed script to be dead
 RETIRE_S = 600.0  # a launcher knows .pth files and the interpreter as they were at its start
 TRY_AGAIN_S = 60.0  # after a launcher that did not start
 MOST_LAUNCHERS = 8
@@ -72,35 +74,46 @@ class NotBegun(Exception):
 class WarmScript:
     """A running script, the leader of its group; see sandbox.Leader. Its launcher reaps it after `reap`."""
 
-    def __init__(self, pid: int, channel: socket.socket, stdout: int, stderr: int) -> None:
-        self.pid, self.stdout, self.stderr = pid, stdout, stderr
+    def __init__(self, channel: socket.socket, stdout: int, stderr: int) -> None:
+        self.pid, self.stdout, self.stderr = 0, stdout, stderr
+        self.exit_fd = -1  # a pidfd: a launcher that hangs must not hide that the script has ended
         self.code: int | None = None
         self._channel = channel
         self._has_ended = False
+        channel.settimeout(ANSWER_S)
         _running.add(self)
 
-    @property
-    def exit_fd(self) -> int:
-        return self._channel.fileno()
+    def await_fork(self) -> None:
+        """Until now only asked for, it has a `pid` afterwards. Raises LauncherLost and OSError."""
+        try:
+            word, _, pid = _receive(self._channel).partition(b" ")
+        except TimeoutError:
+            raise LauncherLost(f"no fork within {ANSWER_S:g} s") from None
+        if word != b"ready":
+            raise LauncherLost("it could not fork")
+        self.exit_fd = os.pidfd_open(int(pid))
+        self.pid = int(pid)
 
     def begin(self, request: bytes) -> None:
-        """Nothing is run before this."""
+        """Nothing is run before this. Raises LauncherLost and OSError."""
+        if _is_readable(self.exit_fd, 0):
+            raise LauncherLost("its child died while it waited")
         self._channel.send(request)
-        self._channel.settimeout(None)
 
     def has_exited(self) -> bool:
-        """Asked when `exit_fd` is readable: the launcher has said how it ended, or is dead itself. Raises NotBegun."""
+        """Asked when `exit_fd` is readable: the launcher says how, unless it is dead itself. Raises NotBegun."""
         if not self._has_ended:
             self._has_ended = True
-            last_word = _receive(self._channel)
-            if last_word == b"refused":
-                raise NotBegun
-            self.code = _code(last_word)
+            with contextlib.suppress(TimeoutError):
+                last_word = _receive(self._channel)
+                if last_word == b"refused":
+                    raise NotBegun
+                self.code = _code(last_word)
         return True
 
     def reap(self) -> None:
         try:
-            if not self._has_ended and _is_readable(self._channel, KILLED_S):
+            if not self._has_ended and _is_readable(self.exit_fd, KILLED_S):
                 self.has_exited()
         finally:
             group_guard.guard.remove(self.pid)
@@ -109,8 +122,9 @@ class WarmScript:
     def forget(self) -> None:
         """Close what is ours. In a forked child that is all: the script is our parent's."""
         self._channel.close()
-        for fd in (self.stdout, self.stderr):
-            os.close(fd)
+        for fd in (self.stdout, self.stderr, self.exit_fd):
+            if fd >= 0:
+                os.close(fd)
         _running.discard(self)
 
 
@@ -122,9 +136,9 @@ def _receive(channel: socket.socket) -> bytes:
         return b""
 
 
-def _is_readable(channel: socket.socket, seconds: float) -> bool:
+def _is_readable(fd: int, seconds: float) -> bool:
     poll = select.poll()  # not select.select: it refuses descriptors above 1023
-    poll.register(channel, select.POLLIN)
+    poll.register(fd, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
 
 
@@ -147,6 +161,7 @@ class Launcher:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         self._is_closed = False
+        self._spare: WarmScript | None = None
         with theirs:
             try:
                 self._process = subprocess.Popen(
@@ -182,14 +197,18 @@ class Launcher:
 
     def run(self, request: bytes) -> WarmScript:
         """Start a script. Raises LauncherLost if it was certainly not started, OSError when we are out of something."""
-        script = self._fork()
+        with self._lock:
+            spare, self._spare = self._spare, None
+        script = spare or self._ask()
         try:
+            script.await_fork()
             group_guard.guard.add(script.pid)
             script.begin(request)
-        except OSError as error:
+        except (LauncherLost, OSError) as error:
             group_guard.guard.remove(script.pid)
             script.forget()
-            raise LauncherLost(f"it died: {error}") from error
+            raise LauncherLost(str(error)) from error
+        self._ask_ahead()
         return script
 
     def close(self) -> None:
@@ -198,6 +217,8 @@ class Launcher:
             if not self._is_closed:
                 self._is_closed = True
                 self._close_ends()
+                if self._spare is not None:
+                    self._spare.forget()
 
     def disown(self) -> None:
         """In a forked child: it is our parent's, and must see its socket close with our parent."""
@@ -221,11 +242,25 @@ class Launcher:
             self._process.wait(READY_S)
             assert self._process.stderr is not None
             raise LauncherLost(self._process.stderr.read().decode(errors="replace").strip() or "it ended")
-        self._control.settimeout(FORK_S)
+        self._control.settimeout(ANSWER_S)
         return frozenset(name.partition(".")[0] for name in names.split(","))
 
-    def _fork(self) -> WarmScript:
-        """A child that leads its group and waits for a request."""
+    def _ask_ahead(self) -> None:
+        """The child of the next script is forked while this one runs. It waits, and ends with its channel."""
+        if self._spare is not None:
+            return
+        try:
+            script = self._ask()
+        except (LauncherLost, OSError):
+            return  # the next script will see
+        with self._lock:
+            if self._spare is None and not self._is_closed:
+                self._spare = script
+                return
+        script.forget()
+
+    def _ask(self) -> WarmScript:
+        """Ask for a child that leads a group and waits for a request."""
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             channel, their_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.callback(channel.close)
@@ -239,10 +274,8 @@ class Launcher:
                 pipes.append(read)
                 ends.append(write)
             self._send(ends)
-            theirs.close()
-            pid = self._ready(channel)
             ours.pop_all()
-        return WarmScript(pid, channel, *pipes)
+        return WarmScript(channel, *pipes)
 
     def _send(self, fds: Sequence[int]) -> None:
         with self._lock:
@@ -252,16 +285,6 @@ class Launcher:
                 socket.send_fds(self._control, [b"f"], fds)
             except OSError as error:
                 raise LauncherLost(str(error)) from error
-
-    def _ready(self, channel: socket.socket) -> int:
-        channel.settimeout(FORK_S)
-        try:
-            word, _, pid = _receive(channel).partition(b" ")
-        except TimeoutError:
-            raise LauncherLost(f"no fork within {FORK_S:g} s") from None
-        if word != b"ready":
-            raise LauncherLost("it could not fork")
-        return int(pid)
 
 
 class _Slot:

@@ -299,16 +299,28 @@ def test_a_script_is_not_reaped_before_its_group_was_signalled(tmp_path: Path) -
     assert script.code == 0
 
 
+def children() -> list[str]:
+    """Of the launcher: the one that waits for the next script, and zombies."""
+    return Path(f"/proc/{launcher().pid}/task/{launcher().pid}/children").read_text().split()
+
+
 def test_no_file_descriptor_and_no_zombie_is_left(tmp_path: Path) -> None:
     run(tmp_path, "")
     here, there = Path("/proc/self/fd"), Path(f"/proc/{launcher().pid}/fd")
-    children = Path(f"/proc/{launcher().pid}/task/{launcher().pid}/children")
-    wait_until(lambda: not children.read_text(), "the launcher has reaped the first one")
-    before = sorted(here.iterdir()), sorted(there.iterdir())
+    wait_until(lambda: len(children()) == 1, "the launcher has reaped the first one, and forked another")
+    before = len(list(here.iterdir())), len(list(there.iterdir()))
     for text in ("", "1 / 0", "import time; time.sleep(60)", "import os; os.kill(os.getpid(), 9)"):
         run(tmp_path, text, timeout_s=0.5)
-    wait_until(lambda: not children.read_text(), "the launcher has reaped all of them")
-    assert (sorted(here.iterdir()), sorted(there.iterdir())) == before
+    wait_until(lambda: len(children()) == 1, "the launcher has reaped all of them")
+    assert (len(list(here.iterdir())), len(list(there.iterdir()))) == before
+
+
+def test_a_script_runs_when_the_child_that_waited_for_it_was_killed(tmp_path: Path) -> None:
+    run(tmp_path, "")
+    [waiting] = wait_until(lambda: children() if len(children()) == 1 else None, "one waits")
+    os.kill(int(waiting), signal.SIGKILL)
+    wait_until(lambda: is_gone(waiting), "it is dead")
+    assert is_warm(tmp_path)
 
 
 def test_many_scripts_at_once(tmp_path: Path) -> None:
@@ -356,12 +368,14 @@ def test_a_launcher_that_died_unnoticed_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_does_not_answer_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_python, "ANSWER_S", 0.5)
     assert is_warm(tmp_path)
     frozen = launcher()
-    frozen._control.settimeout(0.2)
-    monkeypatch.setattr(warm_python, "FORK_S", 0.2)
+    wait_until(lambda: len(children()) == 1, "a child waits for the next script")
     os.kill(frozen.pid, signal.SIGSTOP)
     try:
+        with pytest.raises(ProcessLost):
+            run(tmp_path, "")  # it ran, and nobody can say how it ended
         assert run(tmp_path, "print('ran')").stdout == b"ran\n"
         assert launcher().pid != frozen.pid
     finally:
@@ -425,11 +439,13 @@ def test_a_killed_worker_takes_its_scripts_and_its_launcher_with_it(tmp_path: Pa
     (tmp_path / "step.py").write_text(CHILD_AND_LEADER)
     with subprocess.Popen([sys.executable, "-c", RUN_FOR_EVER, PATH, str(tmp_path)]) as worker:
         pids = wait_until(lambda: text_of(tmp_path / "pids"), "the script runs").split()
+        children = Path(f"/proc/{pids[0]}/task/{pids[0]}/children")
+        pids += wait_until(lambda: children.read_text().split()[1:], "another child waits for the next script")
         if stopped:
             os.kill(int(pids[0]), signal.SIGSTOP)
         worker.kill()
     for pid in pids[1:]:
-        wait_until(lambda pid=pid: is_gone(pid), "the script and its child are dead")
+        wait_until(lambda pid=pid: is_gone(pid), "the script, its child and the waiting one are dead")
     if stopped:
         os.kill(int(pids[0]), signal.SIGCONT)
     wait_until(lambda: is_gone(pids[0]), "the launcher is gone")
