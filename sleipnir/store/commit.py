@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from sleipnir.runs import Gate, RunView, Transition, Visit, Write
-from sleipnir.store.keys import RunKeys, member
+from sleipnir.store.keys import PartitionKeys, RunKeys, member
 from sleipnir.store.scripts import Arg
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -136,6 +138,21 @@ def _usage(usage: dict[str, Any] | None) -> list[dict[str, Any]]:
     else:
         adds["cost_usd"] = usage["cost_usd"]
     return [{"field": name, "by": by} for name, by in adds.items() if by]
+
+
+@lru_cache(maxsize=1024)
+def shared_keys(partition: PartitionKeys) -> Mapping[str, str]:
+    """The partition's part of commit.lua's keys; kept, as making eight names is 2 % of a visit's scheduler time."""
+    return {
+        "owner": partition.owner,
+        "inbox": partition.inbox,
+        "outbox": partition.outbox,
+        "leases": partition.leases,
+        "timers": partition.timers,
+        "open_gates": partition.gates,
+        "expiring": partition.expiring,
+        "ended": partition.ended,
+    }
 
 
 def commit_keys(keys: RunKeys, delta: str) -> dict[str, str]:

@@ -33,7 +33,7 @@ from sleipnir.runs import (
     Unreadable,
     Visit,
 )
-from sleipnir.store.commit import commit_keys, control, dumps
+from sleipnir.store.commit import commit_keys, control, dumps, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.keys import Keys, PartitionKeys, parse_member
 from sleipnir.store.scripts import Arg, Script, run_batch
@@ -230,16 +230,7 @@ class Partitions:
             publish_ms=entry.at_ms + self._redispatch_after_ms,
             retention_ms=self._retention_ms,
         )
-        keys = commit_keys(run, _delta_of(run, entry.event)) | {
-            "owner": partition.owner,
-            "inbox": partition.inbox,
-            "outbox": partition.outbox,
-            "leases": partition.leases,
-            "timers": partition.timers,
-            "open_gates": partition.gates,
-            "expiring": partition.expiring,
-            "ended": partition.ended,
-        }
+        keys = {**commit_keys(run, _delta_of(run, entry.event)), **shared_keys(partition)}
         return _COMMIT.vector(keys, {"control": body}, values)
 
     # Leases, timers, outbox
