@@ -66,7 +66,8 @@ def is_quiet(url: str) -> bool:
     client: Any = connect(url)
     state = client.info("persistence")
     client.close()
-    return not (state["aof_pending_bio_fsync"] or state["aof_buffer_length"] or state["aof_rewrite_in_progress"])
+    busy = ("aof_pending_bio_fsync", "aof_buffer_length", "aof_rewrite_in_progress", "aof_rewrite_scheduled")
+    return not any(state[name] for name in busy)
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from sleipnir.supervisor import find_server
 ROOT = Path(__file__).resolve().parents[2]
 
 PYTHON = sys.executable
+STOP_S = 30  # longer than a worker drains
 
-Group = Mapping[str, Sequence[Sequence[str]]]
+Groups = Mapping[str, Sequence[Sequence[str]]]
 """Commands by the name of their group, for the profile."""
 
 
@@ -43,7 +44,7 @@ def redis_server(folder: Path, *, appendfsync: str = "everysec") -> Iterator[tup
 
 
 @contextmanager
-def processes(groups: Group, env: Mapping[str, str], folder: Path) -> Iterator[dict[str, list[int]]]:
+def processes(groups: Groups, env: Mapping[str, str], folder: Path) -> Iterator[dict[str, list[int]]]:
     """Start the commands of all groups; yields their pids by group. Their output is in `folder`/services.log."""
     with (folder / "services.log").open("wb") as log:
         started = {
@@ -60,7 +61,16 @@ def processes(groups: Group, env: Mapping[str, str], folder: Path) -> Iterator[d
             for process in everything:
                 process.terminate()
             for process in everything:
-                process.wait(30)
+                stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a process that was told to stop; one that does not is killed."""
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:

@@ -42,7 +42,7 @@ def text_of(found: dict[str, Any]) -> str:
         figures.table(found["figures"], found["not_measured"]),
         "",
         f"missed: {', '.join(found['missed']) or 'nothing that was measured'}",
-        *(f"FAILED  {failure}" for failure in found["failures"]),
+        *(f"FAILED  {figures.FIGURES[name].what.strip()}: {what}" for name, what in found["failed"].items()),
     ]
     return "\n".join(lines)
 
