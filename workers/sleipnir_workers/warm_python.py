@@ -40,7 +40,8 @@ from sleipnir_workers import group_guard
 
 SERVER: Final = Path(__file__).with_name("warm_server.py")
 READY_S = 10.0  # for a launcher to start
-ANSWER_S = 2.0  # for a launcher to fork, and to tell how a script ended
+FORK_S = 2.0  # for a launcher to fork; a cold start follows
+END_S = 10.0  # for a launcher to tell how a script ended; the visit is handed back otherwise
 KILLED_S = 10.0  # for a killed script to be dead
 RETIRE_S = 600.0  # a launcher knows .pth files and the interpreter as they were at its start
 TRY_AGAIN_S = 60.0  # after a launcher that did not start
@@ -80,7 +81,7 @@ class WarmScript:
         self.code: int | None = None
         self._channel = channel
         self._has_ended = False
-        channel.settimeout(ANSWER_S)
+        channel.settimeout(FORK_S)
         _running.add(self)
 
     def await_fork(self) -> None:
@@ -88,9 +89,10 @@ class WarmScript:
         try:
             word, _, pid = _receive(self._channel).partition(b" ")
         except TimeoutError:
-            raise LauncherLost(f"no fork within {ANSWER_S:g} s") from None
+            raise LauncherLost(f"no fork within {FORK_S:g} s") from None
         if word != b"ready":
             raise LauncherLost("it could not fork")
+        self._channel.settimeout(END_S)
         self.exit_fd = os.pidfd_open(int(pid))
         self.pid = int(pid)
 
@@ -242,7 +244,7 @@ class Launcher:
             self._process.wait(READY_S)
             assert self._process.stderr is not None
             raise LauncherLost(self._process.stderr.read().decode(errors="replace").strip() or "it ended")
-        self._control.settimeout(ANSWER_S)
+        self._control.settimeout(FORK_S)
         return frozenset(name.partition(".")[0] for name in names.split(","))
 
     def _ask_ahead(self) -> None:

@@ -263,7 +263,7 @@ def test_a_timeout_kills_the_script_and_its_children(tmp_path: Path, ignore: str
         f"import os, signal, subprocess, time\n{ignore}\n"
         "child = subprocess.Popen(['sleep', '60'])\nopen('child', 'w').write(f'{child.pid}\\n')\ntime.sleep(60)\n"
     )
-    outcome = run(tmp_path, text, timeout_s=1.0)
+    outcome = run(tmp_path, text, timeout_s=1.0, grace_s=0.2 if ignore else 10.0)
     assert (outcome.reason, outcome.signal) == ("timeout", 9 if ignore else 15)
     pid = text_of(tmp_path / "child")
     wait_until(lambda: is_gone(pid), "the child is dead")
@@ -368,7 +368,8 @@ def test_a_launcher_that_died_unnoticed_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_does_not_answer_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_python, "ANSWER_S", 0.5)
+    monkeypatch.setattr(warm_python, "FORK_S", 0.5)
+    monkeypatch.setattr(warm_python, "END_S", 0.5)
     assert is_warm(tmp_path)
     frozen = launcher()
     wait_until(lambda: len(children()) == 1, "a child waits for the next script")
