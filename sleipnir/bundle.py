@@ -146,7 +146,8 @@ def _files(folder: Path, documents: list[str]) -> Iterator[str]:
             if _left_out(here / name, documents):
                 continue
             path = Path(current) / name
-            if not path.resolve().is_relative_to(root):
+            # os.walk enters no linked folder, so only a file that is a link itself can be elsewhere.
+            if path.is_symlink() and not path.resolve().is_relative_to(root):
                 raise BundleError(f"{path} links to a file outside the agent folder; copy it in, or remove the link")
             if path.is_file():
                 yield (here / name).as_posix()
