@@ -23,6 +23,8 @@ from sleipnir.supervisor import find_server
 
 T = TypeVar("T")
 
+FAULTY = Path(__file__).parent / "faulty_redis"
+
 FAST: Mapping[str, Any] = {"lease_s": 2.0, "heartbeat_s": 0.5, "redispatch_after_s": 2.0, "owner_ttl_s": 2.0}
 """Settings under which faults show within seconds."""
 
@@ -134,6 +136,9 @@ class Stack:
 
     def start(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> None:
         environment = {**self.environment(), **(env or {})}
+        if "FAULTY_REDIS" in environment:  # tests/faulty_redis/faults.py
+            path = [str(FAULTY), environment.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         with (self.home / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 launch.command(command), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log

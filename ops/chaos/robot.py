@@ -31,6 +31,7 @@ class Robot:
         self.stalled = False
         self.did: Counter[str] = Counter()
         self._live: set[str] = set()
+        self._known: set[str] = set()
         self._paused: dict[str, float] = {}
         self._answers: dict[tuple[str, int, int], str] = {}
         self._retried: set[str] = set()
@@ -66,10 +67,16 @@ class Robot:
             self.ended[info.id] = (info.status, info.step)
         self._meddle()
         while len(self._live) < AT_ONCE and len(self.run_ids) < self._runs:
-            run_id = self._client.submit(self._agents[len(self.run_ids) % len(self._agents)], "go").id
+            self._adopt(self._client.submit(self._agents[len(self.run_ids) % len(self._agents)], "go").id)
+        for info in self._client.runs(limit=2 * AT_ONCE):
+            self._adopt(info.id)  # accepted, but the reply was lost
+        return bool(answered or over)
+
+    def _adopt(self, run_id: str) -> None:
+        if run_id not in self._known:
+            self._known.add(run_id)
             self.run_ids.append(run_id)
             self._live.add(run_id)
-        return bool(answered or over)
 
     def _answer(self) -> int:
         gates = [gate for gate in self._client.gates() if gate.run not in self._paused]
