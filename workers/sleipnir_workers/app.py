@@ -29,7 +29,7 @@ from sleipnir_workers import function, llm, script
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
 from sleipnir_workers.pulse import Pulse
-from sleipnir_workers.strategy import strategy
+from sleipnir_workers.strategy import Shown, VisitRequest, strategy
 from sleipnir_workers.visit import Worker
 
 try:
@@ -54,8 +54,8 @@ _main_pid = os.getpid()
 _name = f"{socket.gethostname()}:{os.getpid()}"
 
 
-@app.task(name=TASK_NAME, ignore_result=True, acks_late=True, Strategy=staticmethod(strategy))
-def visit(call: dict[str, Any]) -> dict[str, Any]:
+@app.task(name=TASK_NAME, ignore_result=True, acks_late=True, Strategy=staticmethod(strategy), Request=VisitRequest)
+def visit(call: dict[str, Any]) -> Shown:
     """Run one visit. The result is for Flower only; the real one was delivered to the store.
 
     A worker that drains puts the message back, where another one finds it at once.
@@ -64,7 +64,7 @@ def visit(call: dict[str, Any]) -> dict[str, Any]:
         raise Reject("this worker is stopping", requeue=True)
     summary = worker().run(VisitCall.from_json(call))
     failpoints.hit("ack.before")
-    return summary
+    return Shown(summary)
 
 
 if failpoints.ACTIVE:

