@@ -130,7 +130,8 @@ def redis_command(server: Path, home: Home) -> list[str]:
     return [
         str(server), "--port", "0", "--unixsocket", str(home.socket), "--unixsocketperm", "700",
         "--dir", str(home.data), "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
-        "--maxmemory-policy", "noeviction", "--daemonize", "no", "--loglevel", "notice",
+        "--maxmemory-policy", "noeviction", "--stream-node-max-bytes", "1024",
+        "--daemonize", "no", "--loglevel", "notice",
     ]  # fmt: skip
 
 

@@ -32,7 +32,8 @@ def redis_server(folder: Path, *, appendfsync: str = "everysec") -> Iterator[tup
     socket = folder / "redis.sock"
     command = [
         str(find_server()), "--port", "0", "--unixsocket", str(socket), "--dir", str(folder),
-        "--appendonly", "yes", "--appendfsync", appendfsync, "--save", "", "--loglevel", "warning",
+        "--appendonly", "yes", "--appendfsync", appendfsync, "--save", "",
+        "--stream-node-max-bytes", "1024", "--loglevel", "warning",
     ]  # fmt: skip
     process = subprocess.Popen(launch.command(command), stdout=subprocess.DEVNULL)
     try:

@@ -167,4 +167,5 @@ def commit_keys(keys: RunKeys, delta: str) -> dict[str, str]:
         "gates": keys.gates,
         "output": keys.output,
         "delta": delta,
+        "spec": keys.spec,
     }

@@ -127,10 +127,15 @@ class RunKeys:
     """What belongs to one run."""
 
     run: str
-    """HASH spec (JSON: agent, bundle, variables, cwd, caller_dir, created_ms, v), status, version (commits so far),
-    seq (last visit), step (last journal step), started_ms, ended_ms, error, failed_at, last_event, paused (JSON,
-    runs.Pause, while held), idle_ms, tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls, and per node
-    `n:<node>` (entries) and `t:<node>` (visits ended, total and longest ms). Dies: run."""
+    """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
+    ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while held), idle_ms, tokens_in, tokens_out,
+    model_calls, cost_usd, unpriced_calls, and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and
+    longest ms). Dies: run."""
+
+    @property
+    def spec(self) -> str:
+        """STRING JSON (runs.RunSpec). Apart from `run`, whose small values Redis then packs tightly. Dies: run."""
+        return f"{self.run}:spec"
 
     @property
     def state(self) -> str:
@@ -150,8 +155,9 @@ class RunKeys:
 
     @property
     def journal(self) -> str:
-        """STREAM id `<step>-1`; h (JSON, runs.Step), then `=<state key>` -> JSON text for each key written. The state
-        at step N is the fold of the entries up to N. Dies: run."""
+        """LIST whose element N is step N, as lines: a JSON header (runs.Step), then for each key written the key as a
+        JSON string, and its JSON text. The state at step N is the fold of the elements up to N. Not a stream, which
+        costs 4 kB with one entry. Dies: run."""
         return f"{self.run}:journal"
 
     @property

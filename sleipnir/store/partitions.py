@@ -184,13 +184,14 @@ class Partitions:
         pipe = self._client.pipeline(transaction=False)
         for run_id in ids:
             run = self._keys.of_run(run_id)
+            pipe.get(run.spec)
             pipe.hgetall(run.run)
             pipe.hgetall(run.frontier)
         replies = pipe.execute()
         return {
-            run_id: view_of(run_id, record, frontier)
-            for run_id, record, frontier in zip(ids, replies[::2], replies[1::2], strict=True)
-            if record
+            run_id: view_of(run_id, spec, record, frontier)
+            for run_id, spec, record, frontier in zip(ids, replies[::3], replies[1::3], replies[2::3], strict=True)
+            if spec and record
         }
 
     def read_state(self, wanted: Sequence[tuple[Entry, Collection[str]]]) -> list[dict[str, Any]]:
@@ -270,11 +271,12 @@ class Partitions:
             run_id, seq, _ = parse_member(name)
             run = self._keys.of_run(run_id)
             pipe.hget(run.frontier, str(seq))
-            pipe.hmget(run.run, "spec", "status")
+            pipe.hget(run.run, "status")
+            pipe.get(run.spec)
         replies = pipe.execute()
         found: list[Due] = []
         gone: list[str] = []
-        for name, text, (spec_text, status) in zip(names, replies[::2], replies[1::2], strict=True):
+        for name, text, status, spec_text in zip(names, replies[::3], replies[1::3], replies[2::3], strict=True):
             run_id, seq, attempt = parse_member(name)
             visit = Visit(**json.loads(text)) if text else None
             if visit is None or visit.attempt != attempt or visit.state != "queued" or spec_text is None:
@@ -318,12 +320,12 @@ def call_of(run_id: str, spec: RunSpec, visit: Visit) -> VisitCall:
     return VisitCall(run_id, visit.node, visit.seq, visit.attempt, spec.agent, spec.bundle)
 
 
-def view_of(run_id: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
-    """A run view from its stored hash fields."""
+def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
+    """A run view from what is stored."""
     visits = [Visit(**json.loads(text)) for text in frontier.values()]
     return RunView(
         id=run_id,
-        spec=RunSpec(**json.loads(record["spec"])),
+        spec=RunSpec(**json.loads(spec)),
         status=record["status"],  # type: ignore[arg-type]
         version=int(record["version"]),
         seq=int(record["seq"]),

@@ -22,7 +22,7 @@ _CREATE_RUN = Script("create_run")
 _RESUME_ALL = Script("resume_all")
 _TELL = Script("tell")
 
-_SUMMARY = ("spec", "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused")
+_SUMMARY = ("status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
 
@@ -41,6 +41,7 @@ class Runs:
             "journal": run.journal,
             "inbox": partition.inbox,
             "runs": partition.runs,
+            "specs": run.spec,
         }
         step = record(Step(step=0, kind="submitted", at_ms=now_ms))
         values: list[Arg] = [part for key, value in state.items() for part in (key, dumps(value))]
@@ -77,13 +78,15 @@ class Runs:
         pipe = self._client.pipeline(transaction=False)
         for run_id in run_ids:
             run = self._keys.of_run(run_id)
+            pipe.get(run.spec)
             pipe.hmget(run.run, [*_SUMMARY, *_USAGE])
             pipe.hgetall(run.frontier)
             pipe.hgetall(run.claims)
             pipe.hkeys(run.gates)
         replies = pipe.execute()
-        rows = zip(run_ids, replies[::4], replies[1::4], replies[2::4], replies[3::4], strict=True)
-        return [_info(*row) for row in rows]
+        return [
+            _info(run_id, *replies[at : at + 5]) for run_id, at in zip(run_ids, range(0, len(replies), 5), strict=True)
+        ]
 
     def with_leases(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
         """The same, with the end of each started visit's lease, and who holds the deployment. One round trip."""
@@ -108,7 +111,7 @@ class Runs:
         for partition in range(self._keys.partitions):
             pipe = self._client.pipeline(transaction=False)
             for run_id in self._client.zrange(self._keys.of_partition(partition).runs, 0, -1):
-                pipe.hget(self._keys.of_run(run_id).run, "spec")
+                pipe.get(self._keys.of_run(run_id).spec)
             digests |= {json.loads(text)["bundle"] for text in pipe.execute() if text}
         return digests
 
@@ -123,7 +126,7 @@ class Runs:
 
     def history(self, run_id: str) -> list[StepInfo]:
         """The journal, oldest first."""
-        return [_step(fields) for _, fields in self._client.xrange(self._keys.of_run(run_id).journal)]
+        return [_step(element) for element in self._client.lrange(self._keys.of_run(run_id).journal, 0, -1)]
 
     def late_results(self, run_id: str) -> list[LateResult]:
         """The results that were refused, oldest first; of the newest 1,000 or so events of the run."""
@@ -143,10 +146,10 @@ class Runs:
 
     def fold(self, run_id: str, step: int | None = None) -> dict[str, Any]:
         """The state as of a journal step (None: the last), computed from the journal alone."""
-        end = "+" if step is None else f"{step}-1"
         state: dict[str, Any] = {}
-        for _, fields in self._client.xrange(self._keys.of_run(run_id).journal, "-", end):
-            state |= {name[1:]: json.loads(text) for name, text in fields.items() if name.startswith("=")}
+        for element in self._client.lrange(self._keys.of_run(run_id).journal, 0, -1 if step is None else step):
+            _, *written = element.split("\n")
+            state |= {json.loads(key): json.loads(text) for key, text in zip(written[::2], written[1::2], strict=True)}
         return state
 
     def events(self, run_id: str, after: str, block_ms: int | None = None) -> list[RunEvent]:
@@ -277,18 +280,19 @@ class Runs:
 
 def _info(
     run_id: str,
+    spec: str | None,
     fields: list[str | None],
     frontier: Mapping[str, str],
     claims: Mapping[str, str],
     gates: Collection[str],
 ) -> RunInfo | None:
     record_ = dict(zip([*_SUMMARY, *_USAGE], fields, strict=True))
-    if record_["spec"] is None:
+    if spec is None:
         return None
     visits = (Visit(**json.loads(text)) for text in frontier.values())
     return RunInfo(
         id=run_id,
-        agent=json.loads(record_["spec"])["agent"],
+        agent=json.loads(spec)["agent"],
         status=record_["status"],  # type: ignore[arg-type]
         created_ms=int(record_["created_ms"] or 0),
         started_ms=_number(record_["started_ms"]),
@@ -335,8 +339,9 @@ def _code_of_claim(claim: Mapping[str, Any]) -> ReasonCode:
     return "result" if claim.get("delivered") else "lease"
 
 
-def _step(fields: Mapping[str, str]) -> StepInfo:
-    step = Step(**json.loads(fields["h"]))
+def _step(element: str) -> StepInfo:
+    header, *written = element.split("\n")
+    step = Step(**json.loads(header))
     return StepInfo(
         step=step.step,
         kind=step.kind,
@@ -349,7 +354,7 @@ def _step(fields: Mapping[str, str]) -> StepInfo:
         error=step.error,
         took_ms=step.took_ms,
         worker=step.worker,
-        keys=tuple(name[1:] for name in fields if name.startswith("=")),
+        keys=tuple(map(json.loads, written[::2])),
         usage=Usage(**step.usage) if step.usage else None,
     )
 

@@ -75,6 +75,7 @@ class Visits:
             "leases": partition.leases,
             "outbox": partition.outbox,
             "paused": partition.paused,
+            "spec": run.spec,
         }
         args: dict[str, Arg] = {
             "member": member(call.run, call.seq, call.attempt),

@@ -8,6 +8,7 @@
 -- KEYS[6] leases    ZSET    slp:{p07}:leases
 -- KEYS[7] outbox    ZSET    slp:{p07}:outbox
 -- KEYS[8] paused    STRING  slp:{p07}:paused
+-- KEYS[9] spec      STRING  ...:spec
 -- ARGV[1] member    str     run/seq/attempt
 -- ARGV[2] seq       int
 -- ARGV[3] attempt   int     the attempt the message names
@@ -22,7 +23,7 @@
 --          {0, 'stale'}   a newer attempt exists
 --          {0, 'taken'}   this attempt has been claimed already
 --          {0, 'paused'}  the run, or all of the deployment, is held; the visit stays in the outbox
-local run, state, frontier, claims, events, leases, outbox, paused = unpack(KEYS)
+local run, state, frontier, claims, events, leases, outbox, paused, spec = unpack(KEYS)
 local member, seq, attempt, worker, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local lease_ms, all = tonumber(ARGV[6]), ARGV[7] == '1'
 
@@ -31,7 +32,6 @@ if not text then return {0, 'gone'} end
 local visit = cjson.decode(text)
 if visit.attempt ~= attempt then return {0, 'stale'} end
 
-local spec_status = redis.call('HMGET', run, 'spec', 'status')
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local claimed = redis.call('HGET', claims, seq)
@@ -39,7 +39,7 @@ local claim = claimed and cjson.decode(claimed)
 if claim and claim.attempt == attempt then
   if claim.token ~= token or claim.delivered or claim.lost then return {0, 'taken'} end
 else
-  if spec_status[2] == 'paused' or redis.call('EXISTS', paused) == 1 then return {0, 'paused'} end
+  if redis.call('HGET', run, 'status') == 'paused' or redis.call('EXISTS', paused) == 1 then return {0, 'paused'} end
   claim = {attempt = attempt, worker = worker, token = token, started_ms = now_ms}
   redis.call('HSET', claims, seq, cjson.encode(claim))
   redis.call('ZREM', outbox, member)
@@ -48,7 +48,7 @@ else
 end
 redis.call('ZADD', leases, now_ms + lease_ms, member)
 
-local reply = {1, spec_status[1], claim.started_ms}
+local reply = {1, redis.call('GET', spec), claim.started_ms}
 if all then
   local pairs_ = redis.call('HGETALL', state)
   for i = 1, #pairs_ do reply[#reply + 1] = pairs_[i] end

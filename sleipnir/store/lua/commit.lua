@@ -4,7 +4,7 @@
 -- KEYS[2]  state       HASH    ...:state
 -- KEYS[3]  frontier    HASH    ...:frontier
 -- KEYS[4]  claims      HASH    ...:claims
--- KEYS[5]  journal     STREAM  ...:journal
+-- KEYS[5]  journal     LIST    ...:journal
 -- KEYS[6]  events      STREAM  ...:events
 -- KEYS[7]  gates       HASH    ...:gates
 -- KEYS[8]  output      STRING  ...:output
@@ -17,6 +17,7 @@
 -- KEYS[15] open_gates  ZSET    slp:{p07}:gates
 -- KEYS[16] expiring    ZSET    slp:{p07}:expiring
 -- KEYS[17] ended       STREAM  slp:{p07}:ended
+-- KEYS[18] spec        STRING  ...:spec
 -- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
 --                        a delivered value goes from `delta` to state and journal inside Redis.
 -- ARGV[2...] texts  opaque here. For each visit of control.open its record, and its question if it has a gate; for each
@@ -29,7 +30,7 @@
 --         -1  control.epoch does not own this partition any more
 --         error  a step writes more than about 3,500 state keys; nothing changed
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
-local delta, owner, inbox, outbox, leases, timers, open_gates, expiring, ended = unpack(KEYS, 9, 17)
+local delta, owner, inbox, outbox, leases, timers, open_gates, expiring, ended, spec = unpack(KEYS, 9, 18)
 local control = cjson.decode(ARGV[1])
 local none, taken = {}, 1
 local function text()
@@ -86,28 +87,28 @@ for _, name in ipairs(control.wakes or none) do redis.call('ZADD', outbox, 'XX',
 
 -- state and journal
 for _, step in ipairs(control.steps) do
-  local entry = {'h', text()}
+  local entry = {text()}
   if step.delta then
     for i = 1, #delivered, 2 do
       redis.call('HSET', state, delivered[i], delivered[i + 1])
-      entry[#entry + 1] = '=' .. delivered[i]
+      entry[#entry + 1] = cjson.encode(delivered[i])
       entry[#entry + 1] = delivered[i + 1]
     end
   end
   for _ = 1, step.writes do
     local key, value = text(), text()
     redis.call('HSET', state, key, value)
-    entry[#entry + 1] = '=' .. key
+    entry[#entry + 1] = cjson.encode(key)
     entry[#entry + 1] = value
   end
-  redis.call('XADD', journal, step.step .. '-1', unpack(entry))
+  redis.call('RPUSH', journal, table.concat(entry, '\n'))
 end
 
 if control.delivered then redis.call('DEL', delta) end
 
 -- the run itself
 if control.revives then
-  for _, key in ipairs({run, state, journal, events, output}) do redis.call('PERSIST', key) end
+  for _, key in ipairs({run, spec, state, journal, events, output}) do redis.call('PERSIST', key) end
   redis.call('HDEL', run, 'ended_ms', 'error', 'failed_at')
   redis.call('ZREM', expiring, control.run)
 end
@@ -121,7 +122,7 @@ if control.events then redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e',
 redis.call('XDEL', inbox, control.event)
 
 if control.expire_ms then
-  for _, key in ipairs({run, state, journal, events, output}) do redis.call('PEXPIRE', key, control.expire_ms) end
+  for _, key in ipairs({run, spec, state, journal, events, output}) do redis.call('PEXPIRE', key, control.expire_ms) end
   redis.call('DEL', frontier, claims, gates)
   redis.call('ZADD', expiring, control.expires_at_ms, control.run)
   redis.call('XADD', ended, 'MAXLEN', '~', 10000, '*', 'run', control.run)
