@@ -39,12 +39,17 @@ OF_CLIENTS = {
     "resume_all": "resume_all",
 }
 NO_SCRIPTS = {"publish", "ack"}
+ONLY_READ = {"places"}
 
 both_sides = pytest.mark.parametrize("side", ["before", "after"])
 
 
 def test_every_lua_script_has_a_case() -> None:
-    assert {file.stem for file in LUA.glob("*.lua")} == {*OF_SCHEDULERS, *OF_WORKERS, *OF_CLIENTS.values()} - NO_SCRIPTS
+    assert {file.stem for file in LUA.glob("*.lua")} - ONLY_READ == {
+        *OF_SCHEDULERS,
+        *OF_WORKERS,
+        *OF_CLIENTS.values(),
+    } - NO_SCRIPTS
 
 
 def dies(stack: Stack, name: str) -> None:
