@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from sleipnir.client import Client
 from sleipnir.views import RunEvent
 
+MESSAGES = "messages"
+
 
 @dataclass
 class Blows:
@@ -23,7 +25,7 @@ class Blows:
     drops: list[tuple[int, frozenset[str]]] = field(default_factory=list)
     """(at, workers that were consuming) of every cut of all connections."""
     outages: list[tuple[int, str]] = field(default_factory=list)
-    """(at, name) of every other blow to a worker, which excuses it."""
+    """(at, name) of every blow to a worker, which excuses it; MESSAGES for a queue that was deleted."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,23 @@ def read(client: Client, run_ids: Iterable[str]) -> Signs:
 
 
 def of_visits(blows: Blows, signs: Signs) -> list[float]:
-    """Seconds from a worker's death to the next start of each visit it held, or to the question what became of it."""
-    found = []
+    """Seconds from a worker's death to the next start of each visit it held, or to the question what became of it.
+
+    Without those that a person held, and those whose new message was deleted too: that is another fault.
+    """
+    found, seen = [], set()
     for at_ms, run, seq, attempt in blows.visits:
+        if (run, seq, attempt) in seen:
+            continue  # its worker's successor was killed before the lease lapsed
+        seen.add((run, seq, attempt))
         if any(event.at_ms >= at_ms for event in signs.of_visit.get((run, 0), ()) if event.type == "run_paused"):
             continue  # held by a person
         for event in signs.of_visit.get((run, seq), ()):
             again = event.type == "visit_started" and event.data["attempt"] > attempt
             asked = event.type == "gate_opened"
             if event.at_ms >= at_ms and (again or asked):
+                if any(name == MESSAGES and at_ms <= at <= event.at_ms for at, name in blows.outages):
+                    break
                 found.append((event.at_ms - at_ms) / 1000)
                 break
     return found

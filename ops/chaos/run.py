@@ -111,6 +111,7 @@ class Chaos:
         self.redis.start()
 
     def lose_messages(self) -> None:
+        self.blows.outages.append((self._now_ms(), figures.MESSAGES))
         self._admin.delete(f"{self.stack.settings.key_prefix}:broker:scripts")
 
     def drop_connections(self) -> None:

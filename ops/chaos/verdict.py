@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple, TypeAlias
 from sleipnir.client import Client, Run
 from sleipnir.errors import RunNotFound
 from sleipnir.store.connect import Client as RedisClient
-from sleipnir.views import StepInfo
 
 Kind: TypeAlias = Literal["lost", "stuck", "double", "state", "effect", "leak"]
 
@@ -52,27 +51,18 @@ def of_run(client: Client, run: Run, effects: Counter[str], run_agains: RunAgain
         yield Wrong("double", f"{run.id}: a visit is committed twice: {seqs}")
     if client.store.runs.fold(run.id) != run.state():
         yield Wrong("state", f"{run.id}: the state is not the fold of the journal")
-    lost = Counter(e.data["seq"] for e in run.events(follow=False) if e.type in ("worker_lost", "visit_handed_back"))
+    events = list(run.events(follow=False))
+    lost = Counter(event.data["seq"] for event in events if event.type in ("worker_lost", "visit_handed_back"))
+    failed = Counter(event.data["seq"] for event in events if event.type == "visit_retrying")
     for step in steps:
-        if step.kind == "script":
-            yield from _of_effects(run.id, step, effects, lost, run_agains)
-
-
-def _of_effects(
-    run_id: str, step: StepInfo, effects: Counter[str], lost: Counter[int], run_agains: RunAgains
-) -> Iterator[Wrong]:
-    """Each attempt ran once, but for those whose worker was lost: these may not have come to it."""
-    assert step.seq is not None
-    count, most = effects[f"{run_id}/{step.seq}"], step.attempt
-    if (step.node or "").startswith("once"):
-        most = min(most, 1 + _failed_tries(step, lost) + run_agains.get((run_id, step.seq), 0))
-    if not step.attempt - lost[step.seq] <= count <= most:
-        yield Wrong("effect", f"{run_id}: visit {step.seq} of {step.node} ran {count} times in {step.attempt} attempts")
-
-
-def _failed_tries(step: StepInfo, lost: Counter[int]) -> int:
-    """Executions that a retry policy repeated: the node said itself that it failed."""
-    return max(0, step.attempt - 1 - lost[step.seq or 0])
+        if step.kind == "script" and step.seq is not None:
+            count, most = effects[f"{run.id}/{step.seq}"], step.attempt
+            if (step.node or "").startswith("once"):  # repeated only by a policy, or by a person's word
+                most = min(most, 1 + failed[step.seq] + run_agains.get((run.id, step.seq), 0))
+            if not step.attempt - lost[step.seq] <= count <= most:  # an attempt that was lost may not have run
+                yield Wrong(
+                    "effect", f"{run.id}: visit {step.seq} ({step.node}) ran {count} times in {step.attempt} attempts"
+                )
 
 
 def leaks(client: Client, redis: RedisClient) -> Iterator[Wrong]:
