@@ -256,8 +256,9 @@ class Run:
         with self._store.errors():
             return self._store.runs.gates(self.id)
 
-    def answer(self, text: str, gate: int | str | None = None) -> None:
-        """Answer an open question; `gate` (its visit number, or its node) may be left out when just one is open.
+    def answer(self, text: str, gate: GateInfo | int | str | None = None) -> None:
+        """Answer an open question; `gate` (itself, its visit's number, or its node) may be left out when just one is
+        open. Named by itself, no other question can be answered by mistake, however late this arrives.
 
         Raises GateError when there is no such question, several fit, or it was answered before. Raises UsageError when
         the question about a lost `effect: once` is answered with something else than `run again`, `fail` or a JSON
@@ -265,11 +266,13 @@ class Run:
         """
         refuse_text("the answer", text, self._settings.max_prompt_bytes)
         with self._store.errors():
-            seq = self._gate(gate)
-            meant = next((found for found in self._store.runs.gates(self.id) if found.seq == seq), None)
-            if meant is not None and meant.kind == "effect":
+            meant = gate if isinstance(gate, GateInfo) else self._gate(gate)
+            if isinstance(meant, int):
+                self._store.runs.answer(self.id, meant, text)
+                return
+            if meant.kind == "effect":
                 _refuse_effect_answer(meant, text)
-            self._store.runs.answer(self.id, seq, text)
+            self._store.runs.answer(self.id, meant.seq, text, meant.attempt)
 
     def cancel(self) -> None:
         """Ask for the run's end; running scripts and model calls stop within one heartbeat. Raises UsageError when
@@ -301,13 +304,14 @@ class Run:
         with self._store.errors():
             return self._store.runs.info(self.id)
 
-    def _gate(self, gate: int | str | None) -> int:
-        if isinstance(gate, int) or (isinstance(gate, str) and gate.isdigit()):
-            return int(gate)
+    def _gate(self, gate: int | str | None) -> GateInfo | int:
+        """The open question that is meant; a number that names none is given back: it may have been answered."""
         still_open = self._store.runs.gates(self.id)
+        if isinstance(gate, int) or (isinstance(gate, str) and gate.isdigit()):
+            return next((found for found in still_open if found.seq == int(gate)), int(gate))
         fitting = [found for found in still_open if gate is None or found.node == gate]
         if len(fitting) == 1:
-            return fitting[0].seq
+            return fitting[0]
         raise GateError(self._no_single_gate(gate, fitting or still_open))
 
     def _no_single_gate(self, gate: str | None, still_open: list[GateInfo]) -> str:

@@ -64,7 +64,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Gate:
-    """An open question to a person; belongs to the visit `seq`."""
+    """An open question to a person; belongs to the visit `seq`, and to its `attempt`."""
 
     seq: int
     node: str
@@ -73,6 +73,7 @@ class Gate:
     options: tuple[str, ...] = ()
     default: str | None = None
     opened_ms: int = 0
+    attempt: int = 1
     v: int = VERSION
 
 
@@ -146,10 +147,11 @@ class Resulted:
 
 @dataclass(frozen=True)
 class Answered:
-    """A person answered the gate of a visit."""
+    """A person answered the question that a visit's attempt asks."""
 
     seq: int
     text: str
+    attempt: int = 1
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class LateResult:
 
 @dataclass(frozen=True)
 class GateInfo:
-    """An open question to a person."""
+    """An open question to a person. It is asked by an attempt of a visit, and answers are for that attempt."""
 
     run: str
     seq: int
@@ -119,6 +119,7 @@ class GateInfo:
     options: tuple[str, ...]
     default: str | None
     opened_ms: int
+    attempt: int = 1
 
 
 @dataclass(frozen=True)

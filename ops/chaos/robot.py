@@ -90,7 +90,7 @@ class Robot:
             self._answers[place] = self._chance.choice(choice)
             if gate.kind == "effect" and self._answers[place] == RUN_AGAIN:
                 self.run_agains[gate.run, gate.seq] += 1
-        return lambda: self._client.run(gate.run).answer(self._answers[place], gate.seq)
+        return lambda: self._client.run(gate.run).answer(self._answers[place], gate)
 
     def _retry(self, info: RunInfo) -> bool:
         """One in five failed runs is retried, once."""

@@ -39,6 +39,7 @@ def gate_of(run_id: str, event: RunEvent) -> GateInfo:
         options=tuple(data.get("options") or ()),
         default=data.get("default"),
         opened_ms=event.at_ms,
+        attempt=data.get("attempt", 1),
     )
 
 

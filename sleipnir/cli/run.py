@@ -179,7 +179,7 @@ def _answer(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
             raise NobodyAnswers(gate)
         text = ask(gate)
     try:
-        run.answer(text, gate=gate.seq)
+        run.answer(text, gate)
     except GateError as late:
         terminal.note(f"note: {late}")  # someone else was quicker; the run goes on with their answer
 

@@ -43,7 +43,7 @@ def watch(options: GlobalOptions, run_id: str, as_data: bool) -> int:
 
 def _say_if_open(run: Run, gate: GateInfo, options: GlobalOptions) -> None:
     """Questions of the past were answered; only an open one needs the command."""
-    if any(gate.seq == still_open.seq for still_open in run.gates()):
+    if any((gate.seq, gate.attempt) == (open_.seq, open_.attempt) for open_ in run.gates()):
         terminal.note(how_to_answer(gate, options))
 
 

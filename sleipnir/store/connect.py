@@ -22,9 +22,7 @@ Client: TypeAlias = Any
 """A redis-py client. Its declared reply types are unions of all that any server may say, so they end here."""
 
 MIN_VERSION = (6, 2)
-SOCKET_TIMEOUT_S = (
-    3.0  # a connection may be dead and open; one call may meet two of them on its way, and be back in 10 s
-)
+SOCKET_TIMEOUT_S = 3.0  # a call may meet two connections that are dead and look open, and must be back in 10 s
 BLOCK_MS_MAX = 2_000  # below the socket timeout, or a quiet inbox would look like a dead server
 
 

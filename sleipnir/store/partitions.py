@@ -348,7 +348,7 @@ def _event(fields: Mapping[str, str]) -> Event:
         case "submitted":
             return Submitted()
         case "answered":
-            return Answered(int(fields["seq"]), str(json.loads(fields["text"])))
+            return Answered(int(fields["seq"]), str(json.loads(fields["text"])), int(fields.get("attempt", 1)))
         case "cancelled":
             return Cancelled()
         case "retried":

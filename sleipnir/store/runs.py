@@ -195,7 +195,7 @@ class Runs:
             if name.isdigit() and f"{name}:answer" not in fields
         ]
         return [
-            GateInfo(run_id, g.seq, g.node, g.kind, g.question, tuple(g.options), g.default, g.opened_ms)
+            GateInfo(run_id, g.seq, g.node, g.kind, g.question, tuple(g.options), g.default, g.opened_ms, g.attempt)
             for g in sorted(found, key=lambda gate: gate.seq)
         ]
 
@@ -207,11 +207,12 @@ class Runs:
         runs = {name.rsplit("/", 1)[0] for reply in pipe.execute() for name in reply}
         return sorted((gate for run_id in runs for gate in self.gates(run_id)), key=lambda gate: gate.opened_ms)
 
-    def answer(self, run_id: str, seq: int, text: str) -> None:
-        """Answer an open gate. Raises GateError when there is none, or it was answered before with another text."""
+    def answer(self, run_id: str, seq: int, text: str, attempt: int = 1) -> None:
+        """Answer the gate that this attempt of a visit has opened. Safe to repeat. Raises GateError when there is none,
+        or it was answered before with another text."""
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
         keys = {"gates": run.gates, "inbox": partition.inbox}
-        reply = _ANSWER(self._client, keys, {"run_id": run_id, "seq": seq, "text": dumps(text)})
+        reply = _ANSWER(self._client, keys, {"run_id": run_id, "seq": seq, "text": dumps(text), "attempt": attempt})
         if reply[0] == -1:
             raise GateError(
                 f"run {run_id!r} has no open question {seq}; `sleipnir show {run_id}` lists what it waits for"

@@ -261,6 +261,8 @@ def test_a_question_is_answered_once(bench: Bench) -> None:
         bench.store.runs.answer(RUN, 1, "no")
     with pytest.raises(GateError, match="no open question 9"):
         bench.store.runs.answer(RUN, 9, "no")
+    with pytest.raises(GateError, match="no open question"):
+        bench.store.runs.answer(RUN, 1, "yes", attempt=2)
 
 
 def test_a_timer_fires_once_when_it_is_due(bench: Bench) -> None:

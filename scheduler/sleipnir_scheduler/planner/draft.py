@@ -86,10 +86,11 @@ class Draft:
         self._put(waiting, gate)
 
     def _put(self, visit: Visit, gate: Gate) -> None:
-        self._gates.append(replace(gate, seq=visit.seq))
+        self._gates.append(replace(gate, seq=visit.seq, attempt=visit.attempt))
         self.notice(
             "gate_opened",
             seq=visit.seq,
+            attempt=visit.attempt,
             node=visit.node,
             kind=gate.kind,
             question=gate.question,

@@ -152,8 +152,8 @@ class _Planner(Moves):
 
     def _answer(self, event: Answered) -> Transition | Ignore:
         visit = self.run.frontier.get(event.seq)
-        if visit is None or visit.queue is not None:
-            return Ignore("the question is closed")
+        if visit is None or visit.queue is not None or visit.attempt != event.attempt:
+            return Ignore("the question is closed, or another one")
         node = self.graph.nodes[visit.node]
         if isinstance(node, ScriptNode | FunctionNode):
             return effects.answered(self, visit, node, event.text)

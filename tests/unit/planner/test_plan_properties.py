@@ -139,11 +139,13 @@ class HostileWorld(RuleBasedStateMachine):
         """The live visit ends well and its message arrives at once: how runs become long."""
         [visit] = self.run.frontier.values()
         header = ResultHeader(ok=True, next=chosen)
-        self.deliver(Resulted(visit.seq, visit.attempt, header) if visit.queue else Answered(visit.seq, text), 0)
+        self.deliver(
+            Resulted(visit.seq, visit.attempt, header) if visit.queue else Answered(visit.seq, text, visit.attempt), 0
+        )
 
-    @rule(seq=st.integers(0, 6), text=st.sampled_from(TEXTS), target=events)
-    def answer(self, seq: int, text: str) -> Event:
-        return Answered(seq, text)
+    @rule(seq=st.integers(0, 6), text=st.sampled_from(TEXTS), attempt=st.integers(1, 3), target=events)
+    def answer(self, seq: int, text: str, attempt: int) -> Event:
+        return Answered(seq, text, attempt)
 
     @rule(seq=st.integers(0, 6), attempt=st.integers(0, 3), target=events)
     def nonsense(self, seq: int, attempt: int) -> Event:

@@ -82,6 +82,15 @@ def test_an_answer_that_says_nothing_about_an_effect_is_asked_for_again() -> Non
     assert driver.send(Answered(1, "run again")).dispatches
 
 
+def test_an_answer_about_an_attempt_says_nothing_about_the_next_one() -> None:
+    driver = lost_effect()
+    driver.send(Answered(1, "run again"))
+    asked = driver.send(LeaseLost(1, 2, "w2"))
+    assert asked.gates[0].attempt == 2
+    assert isinstance(plan(driver.graph, driver.run, Answered(1, "run again"), driver.now_ms), Ignore)
+    assert driver.send(Answered(1, "run again", attempt=2)).dispatches[0].attempt == 3
+
+
 def test_a_recorded_failure_of_an_effect_asks_nobody() -> None:
     driver = Driver(ONCE, {"who": "Ann"})
     driver.send(Submitted())
