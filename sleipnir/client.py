@@ -36,6 +36,7 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letter that lo
 ID_LENGTH = 12
 PREFIX_LENGTH = 6
 _BLOCK_MS = 2_000
+OFFERED_FOR_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Client:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings.from_env()
         self._prepared: dict[Path, Prepared] = {}
+        self._offered: dict[str, float] = {}
         self.store = Store.open(self.settings, client_name="sleipnir-client")
 
     def submit(
@@ -87,11 +89,19 @@ class Client:
         if len(state) > MOST_KEYS:
             raise UsageError(f"initial_state has {len(state):,} keys, at most {MOST_KEYS:,} are possible; nest them")
         with self.store.errors():
-            now_ms = self.store.now_ms()
-            if not self.store.bundles.touch(bundle.digest, now_ms):
-                self.store.bundles.put(bundle.digest, bundle.packed, now_ms)
-            self.store.runs.create(run_id, spec, state, now_ms)
+            self._offer(bundle)
+            self.store.runs.create(run_id, spec, state)
         return Run(self.store, run_id, self.settings)
+
+    def _offer(self, bundle: Bundle) -> None:
+        """Make sure that Redis has the bundle. Not asked each time: nobody drops one that was used lately."""
+        now_s, lately_s = time.monotonic(), min(OFFERED_FOR_S, self.settings.retention_s / 4)
+        if now_s - self._offered.get(bundle.digest, -lately_s) < lately_s:
+            return
+        now_ms = self.store.now_ms()
+        if not self.store.bundles.touch(bundle.digest, now_ms):
+            self.store.bundles.put(bundle.digest, bundle.packed, now_ms)
+        self._offered[bundle.digest] = now_s
 
     def run(self, run_id: str) -> Run:
         """The run of that id, or of that unique prefix of at least 6 characters. Raises RunNotFound."""
@@ -345,11 +355,10 @@ def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = Non
     look_at = list(left_over)
     while True:
         with store.errors():
-            infos = store.runs.infos(look_at) if look_at else []
+            infos = store.runs.ended_among(look_at)
         for info in infos:
-            if info.is_final:
-                left_over.pop(info.id, None)
-                yield info
+            left_over.pop(info.id, None)
+            yield info
         if not left_over:
             return
         left_s = _BLOCK_MS / 1000 if deadline is None else deadline - time.monotonic()
@@ -358,7 +367,7 @@ def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = Non
         with store.errors():
             ended = store.runs.ended_since(position, max(1, min(_BLOCK_MS, int(left_s * 1000))))
         # A quiet moment is a chance to look at all: the streams of ended runs are capped.
-        look_at = [run_id for run_id in left_over if run_id in ended] if ended else list(left_over)
+        look_at = [run_id for run_id in ended if run_id in left_over] if ended else list(left_over)
 
 
 def refuse_text(what: str, text: str, limit_bytes: int) -> None:

@@ -32,7 +32,7 @@ class Runs:
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client, self._keys = client, keys
 
-    def create(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], now_ms: int) -> bool:
+    def create(self, run_id: str, spec: RunSpec, state: Mapping[str, Any]) -> bool:
         """Accept a run; from here on it reaches a visible end. False: it existed already. Safe to repeat."""
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
         keys = {
@@ -43,7 +43,7 @@ class Runs:
             "runs": partition.runs,
             "specs": run.spec,
         }
-        step = record(Step(step=0, kind="submitted", at_ms=now_ms))
+        step = record(Step(step=0, kind="submitted", at_ms=0))
         values: list[Arg] = [part for key, value in state.items() for part in (key, dumps(value))]
         return bool(_CREATE_RUN(self._client, keys, {"run_id": run_id, "spec": record(spec), "step": step}, values))
 
@@ -58,6 +58,15 @@ class Runs:
             if info is None:
                 raise RunNotFound(f"no run {run_id!r}: never submitted here, or finished longer ago than the retention")
         return [info for info in found if info is not None]
+
+    def ended_among(self, run_ids: Sequence[str]) -> list[RunInfo]:
+        """Those of these runs that are over. Raises RunNotFound for the first that is not there."""
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipe.hget(self._keys.of_run(run_id).run, "status")
+        statuses = zip(run_ids, pipe.execute(), strict=True)
+        over = [run_id for run_id, status in statuses if status is None or status in FINAL]
+        return [info for info in self.infos(over) if info.is_final] if over else []
 
     def recent(self, limit: int) -> list[RunInfo]:
         """The runs submitted last, newest first."""

@@ -21,7 +21,7 @@ def partition(store: Store) -> int:
     """A partition with one queued visit, opened now, published to nobody."""
     number = store.keys.partition_of(RUN)
     epochs = {number: store.partitions.own([number], "me", 60_000)[number].epoch}
-    store.runs.create(RUN, RunSpec("agent", "digest"), {}, 1)
+    store.runs.create(RUN, RunSpec("agent", "digest"), {})
     [entry] = store.partitions.read([number], limit=10, block_ms=None)
     opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, "gpu"),))
     view = store.partitions.load([RUN])[RUN]

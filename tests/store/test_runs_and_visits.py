@@ -40,7 +40,7 @@ class Bench:
         self.epochs = {self.partition: store.partitions.own([self.partition], "me", 60_000)[self.partition].epoch}
 
     def create(self, **state: Any) -> None:
-        assert self.store.runs.create(RUN, RunSpec("agent", "digest"), {"initial_prompt": "hi", **state}, 1)
+        assert self.store.runs.create(RUN, RunSpec("agent", "digest"), {"initial_prompt": "hi", **state})
 
     def entries(self) -> list[Entry]:
         return self.store.partitions.read([self.partition], limit=10, block_ms=None)
@@ -82,7 +82,7 @@ def step(number: int, node: str = "a") -> Step:
 
 def test_a_run_is_created_once_and_is_in_the_inbox(bench: Bench) -> None:
     bench.create(x=[1])
-    assert not bench.store.runs.create(RUN, RunSpec("other", "digest"), {"x": 2}, 1)
+    assert not bench.store.runs.create(RUN, RunSpec("other", "digest"), {"x": 2})
     assert bench.store.runs.state(RUN) == {"initial_prompt": "hi", "x": [1]}
     assert [(entry.run, entry.event) for entry in bench.entries()] == [(RUN, Submitted())]
     assert bench.store.runs.info(RUN).status == "submitted"
@@ -325,7 +325,7 @@ def test_a_full_redis_takes_no_run_and_no_result_and_loses_neither(bench: Bench)
         with pytest.raises(StoreUnavailable, match="refuses to write"), bench.store.errors():
             bench.deliver(call, x=1)
         with pytest.raises(StoreUnavailable, match="refuses to write"), bench.store.errors():
-            bench.store.runs.create("run000000002", RunSpec("agent", "digest"), {}, 1)
+            bench.store.runs.create("run000000002", RunSpec("agent", "digest"), {})
     finally:
         client.config_set("maxmemory", "0")
     assert bench.entries() == []

@@ -8,7 +8,7 @@
 -- KEYS[6] specs    STRING  ...:spec
 -- ARGV[1] run_id   str
 -- ARGV[2] spec     JSON    runs.RunSpec; opaque here
--- ARGV[3] step     JSON    header of journal step 0; opaque here
+-- ARGV[3] step     JSON    header of journal step 0; gets the time here
 -- ARGV[4...] writes  state key, JSON text, state key, JSON text, ...
 --
 -- Returns  1  created
@@ -22,7 +22,9 @@ local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('SET', specs, spec)
 redis.call('HSET', run, 'status', 'submitted', 'version', 0, 'seq', 0, 'step', 0, 'created_ms', now_ms)
-local entry = {step}
+local header = cjson.decode(step)
+header.at_ms = now_ms
+local entry = {cjson.encode(header)}
 for i = 4, #ARGV, 2 do
   redis.call('HSET', state, ARGV[i], ARGV[i + 1])
   entry[#entry + 1] = cjson.encode(ARGV[i])
