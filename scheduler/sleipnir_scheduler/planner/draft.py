@@ -103,24 +103,17 @@ class Draft:
         self._seq += 1
         visit = Visit(self._seq, node.id, node.kind, 1, self._now_ms)
         self.notice("visit_opened", seq=visit.seq, node=node.id, kind=node.kind)
-        self._step_of(visit, None, writes)
+        self._decided(visit, None, writes)
 
     def finish(self, visit: Visit, header: ResultHeader, target: str | None, notes: tuple[str, ...]) -> None:
         """Close a visit with a worker's result; its delta is applied by the store. `notes` are for watchers."""
         self._close.append(visit)
         self._fields["delivered"] = visit.seq
-        self._step += 1
-        step = Step(
-            step=self._step,
-            kind=visit.kind,
-            at_ms=self._now_ms,
-            seq=visit.seq,
-            node=visit.node,
-            attempt=visit.attempt,
+        step = self._step_of(
+            visit,
+            target,
             ok=header.ok,
-            next=target,
             error=header.error,
-            opened_ms=visit.opened_ms,
             started_ms=header.started_ms,
             took_ms=header.took_ms,
             worker=header.worker,
@@ -134,7 +127,7 @@ class Draft:
     def close(self, visit: Visit, target: str | None, writes: Mapping[str, Json], *, error: str | None = None) -> None:
         """Close a visit that the planner itself decided."""
         self._close.append(visit)
-        self._step_of(visit, target, writes, error)
+        self._decided(visit, target, writes, error)
 
     def redeliver(self, visit: Visit, *, losses: int = 0, queue: str | None = None) -> None:
         """Give a visit to another worker, as its next attempt; `losses` more workers died on it."""
@@ -234,24 +227,27 @@ class Draft:
         if visit.wake_ms is not None:
             self._timers[visit.timer] = visit.wake_ms
 
-    def _step_of(self, visit: Visit, target: str | None, writes: Mapping[str, Json], error: str | None = None) -> None:
-        self._step += 1
+    def _decided(self, visit: Visit, target: str | None, writes: Mapping[str, Json], error: str | None = None) -> None:
+        """A visit ends by the planner's own decision."""
         self.written.update(writes)
-        step = Step(
+        took_ms = self._now_ms - visit.opened_ms
+        step = self._step_of(visit, target, ok=error is None, error=error, took_ms=took_ms)
+        self._writes.append(Write(step, values=writes))
+        self._closed(step)
+
+    def _step_of(self, visit: Visit, target: str | None, **how: Any) -> Step:
+        self._step += 1
+        return Step(
             step=self._step,
             kind=visit.kind,
             at_ms=self._now_ms,
             seq=visit.seq,
             node=visit.node,
             attempt=visit.attempt,
-            ok=error is None,
             next=target,
-            error=error,
             opened_ms=visit.opened_ms,
-            took_ms=self._now_ms - visit.opened_ms,
+            **how,
         )
-        self._writes.append(Write(step, values=writes))
-        self._closed(step)
 
     def _closed(self, step: Step, notes: tuple[str, ...] = ()) -> None:
         node = str(step.node)
