@@ -62,6 +62,7 @@ SECTIONS: tuple[Section, ...] = (
         "Throughput",
         (
             Figure("visits_per_s", "engine: visits", "/s"),
+            Figure("visits_per_s_no_events", "engine, without task events (as Celery's default)", "/s"),
             Figure("visits_per_s_fsync_always", "engine, appendfsync always", "/s"),
             Figure("fsync_ms", "disk: a durable write of 4 kB", "ms", digits=2),
             Figure("celery_tasks_per_s", "Celery: bare tasks", "/s"),
@@ -93,7 +94,7 @@ SECTIONS: tuple[Section, ...] = (
             Figure("cpu_visit_us", "CPU of all processes together", "us"),
             Figure("cpu_redis_us", "  Redis", "us"),
             Figure("cpu_scheduler_us", "  the scheduler", "us"),
-            Figure("cpu_workers_us", "  both workers", "us"),
+            Figure("cpu_workers_us", "  the workers", "us"),
             Figure("cpu_client_us", "  the client that submits", "us"),
         ),
     ),

@@ -68,6 +68,7 @@ ENGINE = (
     "visits_per_s", "hop_p50_ms", "hop_p99_ms", "redis_sent_per_visit", "redis_inside_per_visit",
     "cpu_visit_us", "cpu_redis_us", "cpu_scheduler_us", "cpu_workers_us", "cpu_client_us",
 )  # fmt: skip
+NO_EVENTS = ("visits_per_s_no_events",)
 ALWAYS = ("visits_per_s_fsync_always",)
 DISK = ("fsync_ms",)
 CELERY = ("celery_tasks_per_s", "celery_chain_per_s")
@@ -132,6 +133,7 @@ class Bench:
         effort, asked = self.effort, self.subjects
         if "engine" in asked:
             yield Measurement("engine", ENGINE, lambda: engine.measure(effort.runs, effort.hops))
+            yield Measurement("engine, no task events", NO_EVENTS, self._without_events)
         if "disk" in asked:
             yield Measurement("disk", DISK, disk.fsync)
             yield Measurement("engine, appendfsync always", ALWAYS, self._with_fsync)
@@ -148,6 +150,9 @@ class Bench:
         if "python" in asked:
             yield Measurement("warm Python scripts", WARM, scripts.warm)
             yield Measurement("cold `sleipnir run`", COLD, scripts.cold)
+
+    def _without_events(self) -> Values:
+        return {"visits_per_s_no_events": engine.throughput(self.effort.runs, SLEIPNIR_TASK_EVENTS="0")}
 
     def _with_fsync(self) -> Values:
         return {"visits_per_s_fsync_always": engine.throughput(self.effort.runs // 3, appendfsync="always")}

@@ -105,24 +105,25 @@ def _template(node: str, agent: str, bundle: str, queue: str) -> str:
 
 
 class RedisDispatcher:
-    """Hand-made envelopes, one LPUSH per queue."""
+    """Hand-made envelopes, one LPUSH per queue. A visit that has had its turn before is first in line."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> Published:
         messages: dict[str, list[str]] = defaultdict(list)
+        again: dict[str, list[str]] = defaultdict(list)
         for call, queue in visits:
-            messages[queue].append(envelope(call, queue))
-        if not messages:
+            (messages if call.attempt == 1 else again)[queue].append(envelope(call, queue))
+        if not messages and not again:
             return Published(0)
-        lengths = self._push(messages)
-        ahead = min(lengths[queue] - len(envelopes) for queue, envelopes in messages.items())
-        return Published(sum(map(len, messages.values())), max(ahead, 0))
+        lengths = self._push(messages, again)
+        ahead = min((lengths[queue] - len(envelopes) for queue, envelopes in messages.items()), default=0)
+        return Published(sum(map(len, [*messages.values(), *again.values()])), max(ahead, 0))
 
     @failpoints.around("publish")
-    def _push(self, messages: dict[str, list[str]]) -> dict[str, int]:
-        return self._store.fleet.publish(messages)
+    def _push(self, messages: dict[str, list[str]], again: dict[str, list[str]]) -> dict[str, int]:
+        return self._store.fleet.publish(messages, again)
 
 
 class KombuDispatcher:

@@ -83,7 +83,7 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     services: dict[str, tuple[Callable[[], object], float]] = {
         "ownership": (ownership.run_once, settings.owner_ttl_s / 3),
         "announce": (announce, 5.0),
-        "reaper": (lambda: reaper.run_once(store.partitions, ownership.epochs, store.now_ms()), 1.0),
+        "reaper": (lambda: reaper.run_once(store.partitions, ownership.epochs, store.now_ms()), 0.5),
         "timers": (lambda: timers.run_once(store.partitions, ownership.epochs), 0.25),
         "outbox": (lambda: outbox.run_once(ownership.epochs.keys() - ownership.held, store.now_ms()), 1.0),
         "janitor": (clean, 60.0),

@@ -149,8 +149,11 @@ class Fleet:
             return {}
         return found
 
-    def publish(self, messages: dict[str, list[str]]) -> dict[str, int]:
-        """Put ready-made Celery envelopes on the broker's lists, one round trip for all queues. Returns their lengths.
+    def publish(
+        self, messages: Mapping[str, list[str]], first_in_line: Mapping[str, list[str]] | None = None
+    ) -> dict[str, int]:
+        """Put ready-made Celery envelopes on the broker's lists, one round trip for all queues. Returns the lengths of
+        the lists of `messages`.
 
         Celery's Redis transport pops from the right end of a list, so the first message of a queue is pushed first.
         """
@@ -158,7 +161,9 @@ class Fleet:
         pipe = self._broker.pipeline(transaction=False)
         for queue, envelopes in messages.items():
             pipe.lpush(self._keys.broker_prefix + queue, *envelopes)
-        return dict(zip(messages, map(int, pipe.execute()), strict=True))
+        for queue, envelopes in (first_in_line or {}).items():
+            pipe.rpush(self._keys.broker_prefix + queue, *reversed(envelopes))
+        return dict(zip(messages, map(int, pipe.execute()), strict=False))
 
     def _seen(self, key: str, now_ms: int) -> dict[str, dict[str, Any]]:
         facts = {name: json.loads(text) for name, text in self._client.hgetall(key).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from celery.app.task import Context
 
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
-from sleipnir.store.connect import broker_url
+from sleipnir.store.connect import broker_url, connect
 from sleipnir.store.store import Store
 from sleipnir_scheduler.dispatch import KombuDispatcher, Published, RedisDispatcher, body, envelope, headers, message
 from sleipnir_scheduler.main import linger_s
@@ -65,12 +66,25 @@ def test_an_envelope_from_the_template_says_what_its_message_says(name: str) -> 
 
 
 def test_publishing_tells_how_much_the_workers_still_had_before_them(redis_server: RedisServer, tmp_path: Path) -> None:
+    call = replace(CALL, attempt=1)
     with Store.open(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="ahead")) as store:
         dispatcher = RedisDispatcher(store)
-        assert dispatcher.publish([(CALL, "scripts")] * 3) == Published(3, ahead=0)
-        assert dispatcher.publish([(CALL, "scripts")]) == Published(1, ahead=3)
-        assert dispatcher.publish([(CALL, "scripts"), (CALL, "llm")]) == Published(2, ahead=0)
+        assert dispatcher.publish([(call, "scripts")] * 3) == Published(3, ahead=0)
+        assert dispatcher.publish([(call, "scripts")]) == Published(1, ahead=3)
+        assert dispatcher.publish([(call, "scripts"), (call, "llm")]) == Published(2, ahead=0)
         assert dispatcher.publish([]) == Published(0)
+
+
+def test_a_visit_that_has_had_its_turn_is_first_in_line(redis_server: RedisServer, tmp_path: Path) -> None:
+    with Store.open(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="again")) as store:
+        dispatcher = RedisDispatcher(store)
+        calls = [replace(CALL, seq=seq, attempt=attempt) for seq, attempt in ((1, 1), (2, 1), (3, 2), (4, 3))]
+        assert dispatcher.publish((call, "scripts") for call in calls).messages == 4
+        client = connect(redis_server.url)
+        line = [json.loads(text) for text in client.lrange(store.keys.broker_prefix + "scripts", 0, -1)]
+        client.close()
+        taken = [json.loads(message["body"])[0][0]["seq"] for message in reversed(line)]
+        assert taken == [3, 4, 1, 2]
 
 
 def test_the_scheduler_lingers_only_while_the_workers_have_work() -> None:
