@@ -62,7 +62,7 @@ SECTIONS: tuple[Section, ...] = (
         "Throughput",
         (
             Figure("visits_per_s", "engine: visits", "/s"),
-            Figure("visits_per_s_no_events", "engine, without task events (as Celery's default)", "/s"),
+            Figure("visits_per_s_no_events", "engine, no task events", "/s"),
             Figure("visits_per_s_fsync_always", "engine, appendfsync always", "/s"),
             Figure("fsync_ms", "disk: a durable write of 4 kB", "ms", digits=2),
             Figure("celery_tasks_per_s", "Celery: bare tasks", "/s"),
