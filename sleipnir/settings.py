@@ -57,7 +57,7 @@ class Settings(BaseModel):
     """A visit queued this long without a claim is published again; doubles each time, to 5 minutes."""
     max_redeliveries: int = Field(3, ge=0)
     """A visit whose worker was lost this many times fails with WorkerLost."""
-    owner_ttl_s: float = Field(5.0, gt=0)
+    owner_ttl_s: float = Field(3.0, gt=0)
     """A scheduler that is silent this long loses its partitions."""
     retention_s: float = Field(7 * 24 * 3600.0, gt=0)
     """How long a finished run is kept. Unfinished runs never expire."""
