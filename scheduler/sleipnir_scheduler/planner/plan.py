@@ -129,7 +129,7 @@ class _Planner(Moves):
 
     def _result(self, event: Resulted) -> Transition | Ignore:
         visit = self.run.frontier.get(event.seq)
-        if visit is None or visit.attempt != event.attempt:
+        if visit is None or visit.attempt != event.attempt or visit.state != "queued":
             return Ignore("the visit is over, or another attempt owns it", _late(event))
         header = event.header
         notes = header.notes
@@ -227,10 +227,14 @@ class _Planner(Moves):
         return self._unanswered(visit)
 
     def _deadline(self) -> Transition | Ignore:
-        """The run's deadline. A visit that a worker has may finish, and _enter looks again then (spec 2.4), unless the
+        """The run's deadline. A visit that a worker has may finish, and `enter` looks again then (spec 2.4), unless the
         graph says `interrupt_on_timeout`."""
-        if self.run.paused is not None:
-            return Ignore("the run is paused, and its deadline with it")
+        deadline_ms = self.deadline_ms()
+        if deadline_ms is None or self.run.paused is not None:
+            return Ignore("the run has no deadline, or is paused, and its deadline with it")
+        if not self.deadline_passed():  # this was the timer of a deadline that has moved since
+            self.draft.arm_deadline(deadline_ms)
+            return self.draft.transition()
         live = sorted(self.run.frontier.values(), key=lambda visit: visit.seq)
         if not self.graph.settings.interrupt_on_timeout:
             self.draft.unless_claimed()

@@ -55,6 +55,11 @@ def test_an_effect_that_is_lost_is_run_again_when_a_person_says_so() -> None:
     assert driver.send(ok(1, attempt=2)).status == "completed"
 
 
+def test_a_result_that_comes_while_a_person_is_asked_changes_nothing() -> None:
+    driver = lost_effect()
+    assert isinstance(plan(driver.graph, driver.run, ok(1), driver.now_ms), Ignore)
+
+
 def test_an_effect_that_is_handed_back_is_asked_about_as_well() -> None:
     assert lost_effect(handed_back=True).live() == ["pay"]
 
@@ -154,6 +159,15 @@ def test_the_clock_of_a_paused_run_stands_still() -> None:
     assert driver.run.idle_ms == 100_000
     assert resumed.timers == {"deadline": driver.run.started_ms + 110_001}
     assert driver.send(ok(2), after_ms=5_000).status == "completed"
+
+
+def test_the_timer_of_a_deadline_that_has_moved_ends_nothing() -> None:
+    driver = Driver(TWO)
+    driver.send(Submitted())
+    driver.send(Paused("ann"), after_ms=1_000)
+    driver.send(Resumed(), after_ms=60_000)
+    again = driver.send(TimerFired("deadline"), after_ms=1_000)
+    assert (again.status, again.timers) == ("running", {"deadline": driver.run.started_ms + 70_001})
 
 
 def test_a_run_that_is_paused_before_it_started_still_starts() -> None:
