@@ -74,15 +74,22 @@ def test_a_script_that_says_try_again_is_tried_again(stack: Stack, tmp_path: Pat
         assert set(run.state()) == {"initial_prompt", "tries"}
 
 
+def paying(client: Client, folder: Path) -> Run:
+    """A run whose script has paid, noted that in the file `paid`, and hangs."""
+    paid = folder / "paid"
+    agent = write_agent(folder / "once", ONCE, pay_sh=PAYS_AND_HANGS.replace("$PAID", str(paid)))
+    run = client.submit(agent)
+    wait_until(lambda: paid.exists() and paid.read_text(), "the payment was made")
+    return run
+
+
 def test_an_effect_whose_worker_is_killed_is_asked_about_and_never_repeated_blindly(
     own_stack: Stack, tmp_path: Path
 ) -> None:
     paid = tmp_path / "paid"
-    agent = write_agent(tmp_path / "once", ONCE, pay_sh=PAYS_AND_HANGS.replace("$PAID", str(paid)))
     own_stack.start_worker("first")
     with own_stack.client() as client:
-        run = client.submit(agent)
-        wait_until(lambda: paid.exists() and paid.read_text(), "the payment was made")
+        run = paying(client, tmp_path)
         own_stack.kill("first")
         own_stack.start_worker("second")
         gate = wait_until(run.gates, "somebody is asked")[0]
@@ -97,12 +104,9 @@ def test_an_effect_whose_worker_is_killed_is_asked_about_and_never_repeated_blin
 
 
 def test_an_effect_is_run_again_on_demand(own_stack: Stack, tmp_path: Path) -> None:
-    paid = tmp_path / "paid"
-    agent = write_agent(tmp_path / "once", ONCE, pay_sh=PAYS_AND_HANGS.replace("$PAID", str(paid)))
     own_stack.start_worker("first")
     with own_stack.client() as client:
-        run = client.submit(agent)
-        wait_until(lambda: paid.exists() and paid.read_text(), "the payment was made")
+        run = paying(client, tmp_path)
         own_stack.kill("first")
         own_stack.start_worker("second")
         wait_until(run.gates, "somebody is asked")
@@ -113,13 +117,10 @@ def test_an_effect_is_run_again_on_demand(own_stack: Stack, tmp_path: Path) -> N
 
 
 def test_an_effect_whose_worker_is_told_to_stop_is_asked_about(own_stack: Stack, tmp_path: Path) -> None:
-    paid = tmp_path / "paid"
-    agent = write_agent(tmp_path / "once", ONCE, pay_sh=PAYS_AND_HANGS.replace("$PAID", str(paid)))
     own_stack.settings = own_stack.settings.model_copy(update={"drain_s": 0.1})
     own_stack.start_worker("first")
     with own_stack.client() as client:
-        run = client.submit(agent)
-        wait_until(lambda: paid.exists() and paid.read_text(), "the payment was made")
+        run = paying(client, tmp_path)
         own_stack.signal("first", signal.SIGTERM)
         gate = wait_until(run.gates, "somebody is asked")[0]
         assert "first@" in gate.question

@@ -1,4 +1,4 @@
-"""Fire timers that are due. Without it a deadline would pass unseen while nothing else happens to its run."""
+"""Fire timers that are due. Without it a deadline would pass unseen, and a failed visit never be tried again."""
 
 from __future__ import annotations
 
