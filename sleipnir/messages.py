@@ -6,9 +6,10 @@ release wrote. Names are constants, never module paths: files may move while mes
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NewType, TypeAlias
+from typing import Any, Final, Literal, NewType, TypeAlias
 
 VERSION = 1
 
@@ -29,6 +30,11 @@ RunStatus: TypeAlias = Literal["submitted", "running", "waiting", "paused", "com
 FINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 
+Role: TypeAlias = Literal["node", "branch", "reduce"]
+"""What of a node a visit executes: its body; the function that chooses its conditional edge (`branch.call`); or the
+agent's own reducers, for what its step has written."""
+
+
 @dataclass(frozen=True, slots=True)
 class VisitCall:
     """What a Celery message carries: ids only, never state. One visit, one attempt."""
@@ -39,6 +45,7 @@ class VisitCall:
     attempt: int
     agent: str
     bundle: str
+    role: Role = "node"
     v: int = VERSION
 
     @property
@@ -49,7 +56,7 @@ class VisitCall:
     @property
     def shown_name(self) -> str:
         """`agent.node`: the name in Flower. Low cardinality on purpose, it becomes a metric label."""
-        return f"{self.agent}.{self.node}"
+        return f"{self.agent}.{self.node}" if self.role == "node" else f"{self.agent}.{self.node}:{self.role}"
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _CALL_FIELDS}
@@ -60,7 +67,7 @@ class VisitCall:
         return cls(**{name: data[name] for name in _CALL_FIELDS if name in data})
 
 
-_CALL_FIELDS = ("run", "node", "seq", "attempt", "agent", "bundle", "v")
+_CALL_FIELDS = ("run", "node", "seq", "attempt", "agent", "bundle", "role", "v")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +82,42 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Send:
+    """One visit that a node asks for (spec/graph-package.md F14): of node `to` (a node or a named end; empty: the same
+    node again), with `update` laid over the state for that visit alone."""
+
+    to: str
+    update: Mapping[str, Any] = field(default_factory=dict)
+
+
+MOST_SENDS = 10_000
+"""Visits that one node may ask for by a list of commands; a map node takes more."""
+
+OVERLAYS: Final = "_next"
+"""The field of a delivered delta that holds the updates of its sends, as overlay_text: `_next` is never a state key."""
+
+OVERLAY_END: Final = "\x1e"  # JSON text holds no control character
+
+
+def overlay_text(values: Mapping[str, str]) -> str:
+    """Values private to one visit, JSON text by key, as stored: lines of a key as a JSON string, then its value."""
+    return "\n".join(part for key, value in values.items() for part in (json.dumps(key), value))
+
+
+def overlay_of(text: str) -> dict[str, str]:
+    """JSON text by key. A key that comes twice counts as it comes last."""
+    lines = text.split("\n") if text else []
+    return {json.loads(key): value for key, value in zip(lines[::2], lines[1::2], strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
 class VisitResult:
     """What an executor returns: the state delta and the next edge.
 
     `delta` maps state keys to JSON-ready Python values. `next` is the routing the node itself chose
-    (a script's `_next`), None for the declared edge. On failure `ok` is False, `error` is the message,
+    (a script's `_next`): a node or named end, or several; None for the declared edges. `sends`, where it is not None,
+    is a list of commands: one visit each, and no other edge. A visit with role `branch` returns its labels as `next`.
+    On failure `ok` is False, `error` is the message,
     and the planner decides between fallback, next and failing the run; `delta` is still applied
     (an llm node's state_updates hold the error text; a script's failure writes `_error`).
     `notes` are narration lines of the body, without the leading marker (`merged: a, b`). `error_kind` is one word,
@@ -89,7 +127,8 @@ class VisitResult:
 
     ok: bool
     delta: Mapping[str, Any] = field(default_factory=dict)
-    next: str | None = None
+    next: str | tuple[str, ...] | None = None
+    sends: tuple[Send, ...] | None = None
     error: str | None = None
     error_kind: str | None = None
     error_type: str | None = None
@@ -100,11 +139,16 @@ class VisitResult:
 
 @dataclass(frozen=True, slots=True)
 class ResultHeader:
-    """A delivered result as the scheduler reads it: everything but the values, which stay in Redis."""
+    """A delivered result as the scheduler reads it: everything but the values, which stay in Redis.
+
+    `sends` are the targets of a list of commands; their updates are in the delta's field OVERLAYS, one text each,
+    separated by OVERLAY_END.
+    """
 
     ok: bool
     keys: tuple[str, ...] = ()
-    next: str | None = None
+    next: str | tuple[str, ...] | None = None
+    sends: tuple[str, ...] | None = None
     error: str | None = None
     error_kind: str | None = None
     error_type: str | None = None
@@ -122,6 +166,7 @@ class ResultHeader:
             ok=result.ok,
             keys=tuple(result.delta),
             next=result.next,
+            sends=None if result.sends is None else tuple(send.to for send in result.sends),
             error=result.error,
             error_kind=result.error_kind,
             error_type=result.error_type,
@@ -137,6 +182,8 @@ class ResultHeader:
         fields = {name: getattr(self, name) for name in _HEADER_FIELDS if getattr(self, name) not in (None, ())}
         if not self.transient:
             del fields["transient"]
+        if self.sends == ():
+            fields["sends"] = ()  # commanded to go nowhere, which is not the same as no command
         return fields
 
     @classmethod
@@ -144,10 +191,13 @@ class ResultHeader:
         known = {name: data[name] for name in _HEADER_FIELDS if name in data}
         for name in ("keys", "notes"):
             known[name] = tuple(known.get(name, ()))
+        for name in ("next", "sends"):
+            if isinstance(known.get(name), list):
+                known[name] = tuple(known[name])
         return cls(**known)
 
 
 _HEADER_FIELDS = (
-    "ok", "keys", "next", "error", "error_kind", "error_type", "transient", "usage", "notes", "worker", "started_ms",
-    "took_ms", "v",
+    "ok", "keys", "next", "sends", "error", "error_kind", "error_type", "transient", "usage", "notes", "worker",
+    "started_ms", "took_ms", "v",
 )  # fmt: skip

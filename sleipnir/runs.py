@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from sleipnir.messages import FINAL, MOST_KEYS, VERSION, ResultHeader, RunStatus
+from sleipnir.messages import FINAL, MOST_KEYS, VERSION, ResultHeader, Role, RunStatus
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,68 @@ class RunSpec:
     v: int = VERSION
 
 
-VisitState: TypeAlias = Literal["queued", "waiting"]
-"""As the planner knows it. `queued` includes visits that a worker has claimed: claims are the workers' business."""
+VisitState: TypeAlias = Literal["ready", "queued", "waiting", "ended", "failed"]
+"""As the planner knows it.
+
+ready    waits for a slot of its run (limits of concurrency), or, in a `dag`, for a visit of the same node to end
+queued   is a worker's business: none has claimed it yet, or one works on it
+waiting  for a person, a timer, or (a map) for its items
+ended    has ended, and waits for the others of its super-step
+failed   cannot go on, nor can its run; kept so that `retry` knows what to run again
+"""
+
+Rank: TypeAlias = tuple[int, str, str, int]
+"""Where a visit stands in the visit order: depth, node, lineage, index. Reducers fold in this order.
+
+`depth` is the number of its super-step, or in a `dag` one more than its deepest cause's; `lineage` (`dag` only) tells
+visits of different causes apart; `index` those of one list of commands.
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a visit ended that waits for others of its super-step. `step` is its journal step, `keys` what it wrote;
+    `next` and `sends` are as in ResultHeader; `ok` chooses between success and fallback."""
+
+    step: int
+    ok: bool = True
+    keys: tuple[str, ...] = ()
+    next: str | tuple[str, ...] | None = None
+    sends: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Fan:
+    """How far a map is. Its items are visits of their own, at most so many at once.
+
+    `next` is the first item that was never started; `again` are items to start anew, `failed` those that failed for
+    good, `error` why the first of them (in input order) did.
+    """
+
+    total: int
+    next: int = 0
+    done: int = 0
+    again: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item of a map, as the visit of one of its bodies: of the map's visit `map`, the item `index`, in the body that
+    is number `position` of the chain."""
+
+    map: int
+    index: int
+    position: int = 0
 
 
 @dataclass(frozen=True)
 class Visit:
-    """One live visit. `queue` None: no worker needed, the visit waits for a person (later: a child).
+    """One live visit. `queue` None: no worker needed; the visit waits for a person, or is a map (later: a child).
 
+    `group` is the super-step it belongs to; in a `dag` every visit is a group of its own. `overlay` names values that
+    this visit alone sees, `batch` the visit whose list of commands asked for it.
     `attempt` counts executions, and is the fence. Those before this one ended as a failure that a retry policy
     forgave (`failures`), with a lost worker (`losses`), or were handed back by a worker that stopped.
     `wake_ms` is when the visit's timer is due: the next try of a failed one, the expiry of a question.
@@ -50,16 +104,58 @@ class Visit:
     losses: int = 0
     wake_ms: int | None = None
     error: str | None = None
+    role: Role = "node"
+    group: int = 0
+    depth: int = 0
+    lineage: str = ""
+    index: int = 0
+    overlay: str | None = None
+    batch: int | None = None
+    ready: bool = False
+    failed: bool = False
+    ended: Ended | None = None
+    fan: Fan | None = None
+    item: Item | None = None
     v: int = VERSION
 
     @property
     def state(self) -> VisitState:
+        if self.failed:
+            return "failed"
+        if self.ended is not None:
+            return "ended"
+        if self.ready:
+            return "ready"
         return "queued" if self.queue and self.wake_ms is None else "waiting"
+
+    @property
+    def rank(self) -> Rank:
+        return (self.depth, self.node, self.lineage, self.index)
+
+    @classmethod
+    def from_json(cls, text: str) -> Visit:
+        """Unknown fields are ignored: a newer scheduler may have written more than this release knows."""
+        data = json.loads(text)
+        for name, kind in (("ended", Ended), ("fan", Fan), ("item", Item)):
+            if name in data:
+                data[name] = _known(kind, data[name])
+        return _known(cls, data)
 
     @property
     def timer(self) -> str:
         """The name of its timer within the run; another attempt's is another one."""
         return f"visit/{self.seq}/{self.attempt}"
+
+
+K = TypeVar("K")
+
+
+def _known(kind: type[K], data: Mapping[str, Any]) -> K:
+    """An instance from a stored object; JSON knows no tuples."""
+    fields = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    return kind(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name in fields}
+    )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from sleipnir import failpoints
-from sleipnir.messages import TASK_NAME, VisitCall
+from sleipnir.messages import TASK_NAME, Role, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.connect import is_redis
 from sleipnir.store.store import Store
@@ -68,7 +68,7 @@ def envelope(call: VisitCall, queue: str) -> str:
     Messages of one node differ in three numbers and a tag only, so the JSON is made once and filled in: 1 instead of
     13 microseconds. A run id is letters and digits, which JSON does not escape.
     """
-    template = _template(call.node, call.agent, call.bundle, queue)
+    template = _template(call.node, call.role, call.agent, call.bundle, queue)
     tag = f"{_PROCESS}-{next(_count)}"
     return template % {"run": call.run, "seq": call.seq, "attempt": call.attempt, "tag": tag}
 
@@ -96,8 +96,8 @@ _HOLES = {name: 10**18 + secrets.randbelow(10**18) for name in ("run", "seq", "a
 
 
 @functools.lru_cache(maxsize=4096)
-def _template(node: str, agent: str, bundle: str, queue: str) -> str:
-    sample = VisitCall(str(_HOLES["run"]), node, _HOLES["seq"], _HOLES["attempt"], agent, bundle)
+def _template(node: str, role: Role, agent: str, bundle: str, queue: str) -> str:
+    sample = VisitCall(str(_HOLES["run"]), node, _HOLES["seq"], _HOLES["attempt"], agent, bundle, role)
     text = json.dumps(message(sample, queue, str(_HOLES["tag"]))).replace("%", "%%")
     for name, hole in _HOLES.items():
         text = text.replace(str(hole), f"%({name})s")

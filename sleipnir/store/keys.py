@@ -175,6 +175,13 @@ class RunKeys:
         """STRING the result text of a completed run. Dies: run."""
         return f"{self.run}:output"
 
+    @property
+    def items(self) -> str:
+        """HASH of values that belong to single visits: `<seq>.<i>`, the overlay of the i-th item of the map `seq` until
+        that is done, then its result; of the i-th command of visit `seq` until the visit it asked for is over. An
+        overlay is lines of a key as a JSON string, then its JSON text. Dies: run."""
+        return f"{self.run}:items"
+
     def delta(self, seq: int, attempt: int) -> str:
         """HASH state key -> JSON text, delivered by a worker and not yet committed. The commit deletes it."""
         return f"{self.run}:delta:{seq}.{attempt}"

@@ -278,7 +278,7 @@ class Partitions:
         gone: list[str] = []
         for name, text, status, spec_text in zip(names, replies[::3], replies[1::3], replies[2::3], strict=True):
             run_id, seq, attempt = parse_member(name)
-            visit = Visit(**json.loads(text)) if text else None
+            visit = Visit.from_json(text) if text else None
             if visit is None or visit.attempt != attempt or visit.state != "queued" or spec_text is None:
                 gone.append(name)
                 continue
@@ -317,12 +317,12 @@ class Partitions:
 
 def call_of(run_id: str, spec: RunSpec, visit: Visit) -> VisitCall:
     """The message that tells a worker of a visit."""
-    return VisitCall(run_id, visit.node, visit.seq, visit.attempt, spec.agent, spec.bundle)
+    return VisitCall(run_id, visit.node, visit.seq, visit.attempt, spec.agent, spec.bundle, visit.role)
 
 
 def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
     """A run view from what is stored."""
-    visits = [Visit(**json.loads(text)) for text in frontier.values()]
+    visits = [Visit.from_json(text) for text in frontier.values()]
     return RunView(
         id=run_id,
         spec=RunSpec(**json.loads(spec)),

@@ -299,7 +299,7 @@ def _info(
     record_ = dict(zip([*_SUMMARY, *_USAGE], fields, strict=True))
     if spec is None:
         return None
-    visits = (Visit(**json.loads(text)) for text in frontier.values())
+    visits = (Visit.from_json(text) for text in frontier.values())
     return RunInfo(
         id=run_id,
         agent=json.loads(spec)["agent"],

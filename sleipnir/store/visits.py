@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sleipnir.messages import ResultHeader, VisitCall
-from sleipnir.runs import RunSpec
+from sleipnir.messages import ResultHeader, VisitCall, overlay_of
+from sleipnir.runs import Item, RunSpec
 from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, member, member_of, parse_member
@@ -25,11 +25,13 @@ _HEARTBEAT = Script("heartbeat")
 
 @dataclass(frozen=True)
 class Claim:
-    """A visit that is ours now. `state` holds JSON text by key, just what was asked for."""
+    """A visit that is ours now. `state` holds JSON text by key: what was asked for, and all of the visit's own overlay.
+    `item` says which item of which map it is for."""
 
     spec: RunSpec
     started_ms: int
     state: Mapping[str, str]
+    item: Item | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Visits:
             "outbox": partition.outbox,
             "paused": partition.paused,
             "spec": run.spec,
+            "items": run.items,
         }
         args: dict[str, Arg] = {
             "member": member(call.run, call.seq, call.attempt),
@@ -89,7 +92,11 @@ class Visits:
         reply = _CLAIM(self._line, keys, args, sorted(wanted or ()))
         if not reply[0]:
             return Refused(str(reply[1]))
-        return Claim(_spec(reply[1]), int(reply[2]), dict(zip(reply[3::2], reply[4::2], strict=True)))
+        _, spec, started_ms, item, overlay, *pairs = reply
+        state = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        if overlay:
+            state |= overlay_of(overlay)
+        return Claim(_spec(spec), int(started_ms), state, Item(**json.loads(item)) if item else None)
 
     def deliver(
         self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], *, worker: str, token: str

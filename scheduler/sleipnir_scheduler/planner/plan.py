@@ -139,7 +139,7 @@ class _Planner(Moves):
                 self.draft.try_again(visit, header, verdict.at_ms, verdict.most)
                 return self.draft.transition()
             notes = (*notes, verdict.why) if verdict.why else notes
-        target = self.route(visit, header.ok, header.next)
+        target = self.route(visit, header.ok, header.next if isinstance(header.next, str) else None)
         self.draft.finish(visit, header, target, notes)
         return self.follow(visit, target, header.error or no_route(visit))
 

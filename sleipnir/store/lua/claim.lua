@@ -9,6 +9,7 @@
 -- KEYS[7] outbox    ZSET    slp:{p07}:outbox
 -- KEYS[8] paused    STRING  slp:{p07}:paused
 -- KEYS[9] spec      STRING  ...:spec
+-- KEYS[10] items    HASH    ...:items
 -- ARGV[1] member    str     run/seq/attempt
 -- ARGV[2] seq       int
 -- ARGV[3] attempt   int     the attempt the message names
@@ -18,12 +19,13 @@
 -- ARGV[7] all       int     1: return the whole state, 0: only the keys that follow
 -- ARGV[8...] wanted  state keys
 --
--- Returns  {1, spec, started_ms, key, JSON text, ...}  claimed (a missing key is left out)
+-- Returns  {1, spec, started_ms, item, overlay, key, JSON text, ...}  claimed (a missing key is left out). `item` is the
+--                visit's runs.Item as JSON, or ''; `overlay` lines of values that only this visit sees, or ''
 --          {0, 'gone'}    the visit is over, or its run is
 --          {0, 'stale'}   a newer attempt exists
 --          {0, 'taken'}   this attempt has been claimed already
 --          {0, 'paused'}  the run, or all of the deployment, is held; the visit stays in the outbox
-local run, state, frontier, claims, events, leases, outbox, paused, spec = unpack(KEYS)
+local run, state, frontier, claims, events, leases, outbox, paused, spec, items = unpack(KEYS)
 local member, seq, attempt, worker, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local lease_ms, all = tonumber(ARGV[6]), ARGV[7] == '1'
 
@@ -43,12 +45,15 @@ else
   claim = {attempt = attempt, worker = worker, token = token, started_ms = now_ms}
   redis.call('HSET', claims, seq, cjson.encode(claim))
   redis.call('ZREM', outbox, member)
-  redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e',
-    cjson.encode({{'visit_started', {seq = tonumber(seq), node = visit.node, attempt = attempt, worker = worker}}}))
+  if not visit.item then  -- a map tells of its progress; a line for each of its thousands of items would hide all else
+    redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e',
+      cjson.encode({{'visit_started', {seq = tonumber(seq), node = visit.node, attempt = attempt, worker = worker}}}))
+  end
 end
 redis.call('ZADD', leases, now_ms + lease_ms, member)
 
-local reply = {1, redis.call('GET', spec), claim.started_ms}
+local overlay = visit.overlay and redis.call('HGET', items, visit.overlay) or ''
+local reply = {1, redis.call('GET', spec), claim.started_ms, visit.item and cjson.encode(visit.item) or '', overlay}
 if all then
   local pairs_ = redis.call('HGETALL', state)
   for i = 1, #pairs_ do reply[#reply + 1] = pairs_[i] end
