@@ -23,7 +23,7 @@ from sleipnir.graph.source import Document, read
 GRAPH_FILE: Final = "graph.yaml"
 CONFIG_FILE: Final = "config.yaml"
 VERSIONS: Final = ("1.0",)
-LATER_TYPES: Final = ("map", "tools", "router", "join", "graph")
+LATER_TYPES: Final = ("tools", "graph")
 
 CALL = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
 """A function node's `call`: `file.py:name` or `package.module:name`."""

@@ -4,13 +4,16 @@ A `Graph` is what was written; it never holds anything that happened. Fields, de
 follow spec/graph-agents.md 2.3-2.5; the few keys of our own are marked "ours".
 Durations are whole seconds unless the name says otherwise. These classes do no checking: `load.py` turns
 YAML into them and holds it against their types, `check.py` looks at the whole.
+Where a key has two spellings (Loki's and ours), there is one field.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, NewType, TypeAlias
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Final, Literal, NewType, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
@@ -51,9 +54,57 @@ class Retry:
     on: list[str] = field(default_factory=lambda: ["any"])
 
 
+END: Final = "end"
+"""Ours: as a target, the end of a branch, in a graph of dialect sleipnir without a node of that name."""
+
+Engine: TypeAlias = Literal["bsp", "dag"]
+"""Ours: `bsp` goes on when all visits of a super-step have ended, `dag` starts a node when its own trigger arrives."""
+
+Dialect: TypeAlias = Literal["loki", "sleipnir"]
+"""Whose rules hold where the two differ: sleipnir's, once a file uses one of the keys that only ours has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Ours: one line of a `branch` list: the first whose `when` (CEL over `state`) is true is taken."""
+
+    when: str
+    to: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """Ours: a conditional edge (spec/graph-package.md F11, F13). One of `by`, `call` and `cases` says how to choose.
+
+    `by` is a template that renders to a label; `call` names a function `file.py:name` of state that returns one.
+    With `many`, each gives a list of labels. An empty label is no route. `Graph.target_of` says what a label leads to.
+    """
+
+    by: str | None = None
+    call: str | None = None
+    cases: list[Choice] = field(default_factory=list)
+    to: dict[str, str] = field(default_factory=dict)
+    default: str | None = None
+    many: Flag = False
+
+
+@dataclass(frozen=True)
+class Join:
+    """Ours: one `wait_for`: `target` runs once `quorum` of `sources` (sorted, no doubles) have ended since it last ran."""
+
+    target: str
+    sources: tuple[str, ...]
+    quorum: int
+
+    @property
+    def key(self) -> str:
+        """Tells the joins of a graph apart: no two have both the same target and the same sources."""
+        return json.dumps([self.target, *self.sources], ensure_ascii=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeBase:
-    """What every node has. A list as `next` is for parallel edges, later: the loader makes it text or refuses it."""
+    """What every node has. `next` as a list holds two targets or more, each once: parallel edges."""
 
     kind: ClassVar[str]
     scoped: ClassVar[str | None] = None
@@ -65,6 +116,15 @@ class NodeBase:
     state_updates: dict[str, str] | None = None
     queue: str | None = None
     """Ours: the Celery queue for this node's visits; default by node type (messages.QUEUE_OF)."""
+    branch: Branch | None = None
+    ends: dict[str, str] = field(default_factory=dict)
+    """Ours: names of targets, for `_next`, commands and conditional edges (spec/graph-package.md F12)."""
+    wait_for: list[Join] = field(default_factory=list)
+
+    @property
+    def targets(self) -> list[str]:
+        """Where the plain edges lead."""
+        return [self.next] if isinstance(self.next, str) else self.next or []
 
 
 Effect: TypeAlias = Literal["once"]
@@ -166,7 +226,51 @@ class EndNode(NodeBase):
     output: str = ""
 
 
-Node: TypeAlias = AgentNode | ScriptNode | ApprovalNode | InputNode | LlmNode | RagNode | EndNode | FunctionNode
+@dataclass(frozen=True, kw_only=True)
+class MapNode(NodeBase):
+    """Runs `body` once per item of a list, in parallel; a `body` of several nodes is a chain. Loki's and ours alike.
+
+    Loki writes: over, as, branch, collect_into, max_concurrency. Ours: for_each, as, node, collect, max_parallel,
+    on_item_error. `item` is what both call `as`. The result of an item is what its last body leaves under `output_key`.
+    """
+
+    kind = "map"
+    over: str
+    item: str
+    body: list[str]
+    collect_into: str
+    output_key: str = "output"
+    max_concurrency: Whole | None = None
+    on_item_error: Literal["fail", "skip", "collect"] = "fail"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterNode(NodeBase):
+    """Ours: does nothing but go on, by `next` and `branch`."""
+
+    kind = "router"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinNode(NodeBase):
+    """Ours: does nothing but wait, by `wait_for`, and go on."""
+
+    kind = "join"
+
+
+Node: TypeAlias = (
+    AgentNode
+    | ScriptNode
+    | ApprovalNode
+    | InputNode
+    | LlmNode
+    | RagNode
+    | EndNode
+    | MapNode
+    | FunctionNode
+    | RouterNode
+    | JoinNode
+)
 
 NODE_TYPES: Mapping[str, type[Node]] = {
     "agent": AgentNode,
@@ -176,7 +280,10 @@ NODE_TYPES: Mapping[str, type[Node]] = {
     "llm": LlmNode,
     "rag": RagNode,
     "end": EndNode,
+    "map": MapNode,
     "function": FunctionNode,
+    "router": RouterNode,
+    "join": JoinNode,
 }
 
 
@@ -193,6 +300,34 @@ class Settings:
     log_state_snapshots: Flag = True
     validate_before_run: Flag = True
     max_concurrency: Whole = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Ours: the `limits:` block (spec/graph-package.md F49). None: no such limit.
+
+    `max_steps` counts super-steps, in a `dag` visits. `max_concurrency` is of one run, on all machines together.
+    """
+
+    max_steps: Whole | None = None
+    on_max_steps: Literal["error", "stop"] = "error"
+    max_concurrency: Whole | None = None
+    step_timeout: Duration | None = None
+    node_timeout: Duration | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateField:
+    """Ours: what is declared of one state key (spec/graph-package.md F01). `type` is one of `state.TYPES`, or the path
+    `file.py:Name` of a pydantic model. `default` None: the zero value of the type."""
+
+    type: str = "any"
+    items: str | None = None
+    schema: dict[str, Json] | None = None
+    reducer: str | None = None
+    default: Json = None
+    required: Flag = False
+    description: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,8 +357,14 @@ class Graph:
     variables: list[Variable] = field(default_factory=list)
     settings: Settings = field(default_factory=Settings)
     initial_state: dict[str, Json] = field(default_factory=dict)
+    reducers: dict[str, str] = field(default_factory=dict)
     retry: list[Retry] | None = None
     """Ours: the retry policies of nodes that declare none."""
+    engine: Engine = "bsp"
+    state: dict[str, StateField] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    dialect: Dialect = "loki"
+    """Derived by the loader from the keys that the file uses."""
 
     def retries_of(self, node: Node) -> list[Retry]:
         """The policies that hold for a node, in the order they are asked; empty: a failure is final."""
@@ -231,18 +372,60 @@ class Graph:
             return []
         return (self.retry or []) if node.retry is None else node.retry
 
+    @cached_property
+    def joins(self) -> list[Join]:
+        """Every join, in file order of the nodes that wait."""
+        return [join for node in self.nodes.values() for join in node.wait_for]
+
+    @property
+    def max_concurrency(self) -> int:
+        """Visits of one run that may be at work at once."""
+        return self.settings.max_concurrency if self.limits.max_concurrency is None else self.limits.max_concurrency
+
+    def reducer_of(self, key: str) -> str | None:
+        """The name of the reducer that folds what is written to a key; None: there is none, the last write counts."""
+        declared = self.state.get(key)
+        if declared is not None and declared.reducer is not None:
+            return declared.reducer
+        if declared is not None and declared.type == "messages":
+            return "messages"
+        return self.reducers.get(key)
+
+    def is_node_or_end(self, target: str) -> bool:
+        return target in self.nodes or self.ends_branch(target)
+
+    def ends_branch(self, target: str) -> bool:
+        """Whether a target is not a node but the end of the branch."""
+        return target == END and END not in self.nodes and self.dialect == "sleipnir"
+
+    def target_of(self, node: Node, label: str) -> str | None:
+        """What a label leads to that a node chose as its way: by its `ends`, else by itself. None: nowhere."""
+        target = node.ends.get(label, label)
+        return target if self.is_node_or_end(target) else None
+
+    def target_of_choice(self, node: Node, label: str) -> str | None:
+        """What a label leads to that a node's `branch` chose: by its `to`, else as any label, else by its `default`."""
+        branch = node.branch or Branch()
+        if label in branch.to:
+            return self.target_of(node, branch.to[label])
+        target = self.target_of(node, label)
+        return target if target is not None or branch.default is None else self.target_of(node, branch.default)
+
     @property
     def can_spawn_agents(self) -> bool:
         """Derived, never declared (spec 2.3): the graph has at least one agent node."""
         return any(isinstance(node, AgentNode) for node in self.nodes.values())
 
 
-EdgeKind: TypeAlias = Literal["next", "routes", "on_other", "fallback", "on_timeout"]
+EdgeKind: TypeAlias = Literal[
+    "next", "routes", "on_other", "fallback", "body", "on_timeout", "branch", "default", "ends", "wait_for"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A declared edge. `label` is the option of an approval route, else the empty string."""
+    """A declared edge. `label` is what chooses it: the option of an approval route, the label or the condition of a
+    branch, the name of an end; else the empty string."""
 
     source: str
     target: str
@@ -251,15 +434,30 @@ class Edge:
 
 
 def edges_of(node: Node) -> list[Edge]:
-    """Declared edges in the validator's order (spec 2.12, check 2): next, routes, on_other, fallback; then ours."""
-    found: list[Edge] = []
-    targets = [node.next] if isinstance(node.next, str) else node.next or []
-    found += [Edge(node.id, target, "next") for target in targets]
+    """Declared edges in the validator's order (spec 2.12, check 2): next, routes, on_other, fallback, body; then ours.
+
+    Targets are as written: a name of the node's `ends` stands for what it leads to (Graph.target_of).
+    """
+    found = [Edge(node.id, target, "next") for target in node.targets]
     if isinstance(node, ApprovalNode):
         found += [Edge(node.id, target, "routes", option) for option, target in node.routes.items()]
         found.append(Edge(node.id, node.on_other, "on_other"))
     if isinstance(node, ScriptNode | FunctionNode | LlmNode) and node.fallback is not None:
         found.append(Edge(node.id, node.fallback, "fallback"))
+    if isinstance(node, MapNode):
+        found += [Edge(node.id, body, "body") for body in node.body]
     if isinstance(node, ApprovalNode | InputNode) and node.on_timeout is not None:
         found.append(Edge(node.id, node.on_timeout, "on_timeout"))
+    return (
+        found + _conditional_edges(node) + [Edge(node.id, target, "ends", name) for name, target in node.ends.items()]
+    )
+
+
+def _conditional_edges(node: Node) -> list[Edge]:
+    if node.branch is None:
+        return []
+    found = [Edge(node.id, choice.to, "branch", choice.when) for choice in node.branch.cases]
+    found += [Edge(node.id, target, "branch", label) for label, target in node.branch.to.items()]
+    if node.branch.default is not None:
+        found.append(Edge(node.id, node.branch.default, "default"))
     return found

@@ -18,10 +18,13 @@ from sleipnir.graph.model import (
     EndNode,
     FunctionNode,
     InputNode,
+    JoinNode,
     Json,
     LlmNode,
+    MapNode,
     Node,
     RagNode,
+    RouterNode,
     ScriptNode,
 )
 
@@ -148,7 +151,9 @@ def primary_templates(node: Node) -> Iterable[str | None]:
             return (node.question, node.default)
         case EndNode():
             return (node.output,)
-        case ScriptNode() | FunctionNode():
+        case MapNode():
+            return (node.over,)
+        case ScriptNode() | FunctionNode() | RouterNode() | JoinNode():
             return ()
 
 
