@@ -9,7 +9,6 @@ Where a key has two spellings (Loki's and ours), there is one field.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -90,16 +89,18 @@ class Branch:
 
 @dataclass(frozen=True)
 class Join:
-    """Ours: one `wait_for`: `target` runs once `quorum` of `sources` (sorted, no doubles) have ended since it last ran."""
+    """Ours: one `wait_for` of a node, which runs once enough of the sources (sorted) have ended since it last ran.
 
-    target: str
+    No two joins of one node have the same sources. `min` None: all of them are needed.
+    """
+
     sources: tuple[str, ...]
-    quorum: int
+    min: Whole | None = None
 
     @property
-    def key(self) -> str:
-        """Tells the joins of a graph apart: no two have both the same target and the same sources."""
-        return json.dumps([self.target, *self.sources], ensure_ascii=False)
+    def needed(self) -> int:
+        """How many of the sources are enough."""
+        return len(self.sources) if self.min is None else self.min
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,9 +374,14 @@ class Graph:
         return (self.retry or []) if node.retry is None else node.retry
 
     @cached_property
-    def joins(self) -> list[Join]:
-        """Every join, in file order of the nodes that wait."""
-        return [join for node in self.nodes.values() for join in node.wait_for]
+    def joins(self) -> Mapping[str, list[tuple[str, Join]]]:
+        """The joins that a node is a source of, each with the node that waits."""
+        found: dict[str, list[tuple[str, Join]]] = {}
+        for target, node in self.nodes.items():
+            for join in node.wait_for:
+                for source in join.sources:
+                    found.setdefault(source, []).append((target, join))
+        return found
 
     @property
     def max_concurrency(self) -> int:
