@@ -75,11 +75,12 @@ class Fan:
 @dataclass(frozen=True)
 class Item:
     """An item of a map, as the visit of one of its bodies: of the map's visit `map`, the item `index`, in the body that
-    is number `position` of the chain."""
+    is number `position` of the chain of the map node `of`."""
 
     map: int
     index: int
     position: int = 0
+    of: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir_workers import function, llm, script
+from sleipnir_workers import condition, function, llm, reduction, script
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
 from sleipnir_workers.pulse import Pulse
@@ -44,7 +44,8 @@ app.config_from_object(celery_config(settings))
 
 ANNOUNCE_S = 5.0
 GOODBYE_S = 2.0
-EXECUTORS = (script, function, llm)  # importing one registers it; litellm itself is imported only where it is used
+EXECUTORS = (script, function, llm, condition, reduction)
+"""Importing one registers it. litellm itself is imported only where it is used."""
 
 pulse = Pulse()
 drain = Drain()  # before any fork: the children of a prefork pool share it

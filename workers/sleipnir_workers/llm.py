@@ -27,6 +27,7 @@ from sleipnir.graph.template import TemplateError, apply_updates, render
 from sleipnir.messages import Usage, VisitResult
 from sleipnir_workers import structured
 from sleipnir_workers.host import Host, here
+from sleipnir_workers.items import with_own_output
 from sleipnir_workers.models import NO_KEY, Endpoint, resolve
 from sleipnir_workers.node import Visit, executor
 
@@ -105,9 +106,10 @@ class _Session:
 
     def success(self, value: Json) -> VisitResult:
         merged = value if self._node.output_schema is not None and isinstance(value, dict) else {}
+        delta = {**merged, **self._updates({**self._visit.state, **merged}, value)}
         return VisitResult(
             ok=True,
-            delta={**merged, **self._updates({**self._visit.state, **merged}, value)},
+            delta=with_own_output(self._visit, delta, value),
             usage=self.spent.usage(),
             notes=tuple(self.notes),
         )

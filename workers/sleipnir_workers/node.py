@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sleipnir.errors import NodeFailed
-from sleipnir.graph.model import Graph, Json, Node
-from sleipnir.messages import VisitResult
+from sleipnir.graph.model import Graph, Json, MapNode, Node
+from sleipnir.messages import Role, VisitResult
+from sleipnir.runs import Item
 
 
 class VisitLost(BaseException):
@@ -41,10 +42,10 @@ class ProcessLost(BaseException):
 class Visit:
     """One claimed visit, as an executor sees it.
 
-    `state` holds the keys the node reads (everything for scripts and functions). `folder` is the agent's
-    folder, materialised from the run's bundle: read-only by convention. `cwd` is the working directory the
-    caller asked for, None for the agent's folder. `variables` are the agent variables of the run.
-    `lost` is set when the visit was cancelled or taken over.
+    `role` says what of the node is to be executed, `item` for which item of a map. `state` holds the keys that the node
+    reads (everything for scripts and functions). `folder` is the agent's folder, materialised from the run's bundle:
+    read-only by convention. `cwd` is the working directory the caller asked for, None for the agent's folder.
+    `variables` are the agent variables of the run. `lost` is set when the visit was cancelled or taken over.
     """
 
     run: str
@@ -59,6 +60,18 @@ class Visit:
     cwd: Path | None = None
     caller_dir: Path | None = None
     lost: threading.Event = field(default_factory=threading.Event)
+    role: Role = "node"
+    item: Item | None = None
+
+    @property
+    def result_key(self) -> str | None:
+        """The state key under which this visit leaves the result of its item; None: it is not the last body of one."""
+        if self.item is None:
+            return None
+        owner = self.graph.nodes.get(self.item.of)
+        if not isinstance(owner, MapNode):
+            raise NodeFailed(f"'{self.item.of}' is no map node of this graph, so it has no items", "item")
+        return owner.output_key if self.item.position == len(owner.body) - 1 else None
 
     def check(self) -> None:
         """Raise VisitLost if the visit is no longer ours."""
@@ -73,7 +86,7 @@ EXECUTORS: dict[str, Executor] = {}
 
 
 def executor(kind: str) -> Callable[[E], E]:
-    """Register the executor of one node type."""
+    """Register the executor of one node type, or of a role."""
 
     def register(function: E) -> E:
         EXECUTORS[kind] = function
@@ -82,8 +95,9 @@ def executor(kind: str) -> Callable[[E], E]:
     return register
 
 
-def executor_of(kind: str) -> Executor:
-    """The executor of a node type. Raises NodeFailed when this worker has none."""
+def executor_of(visit: Visit) -> Executor:
+    """The executor of a visit. Raises NodeFailed when this worker has none."""
+    kind = visit.node.kind if visit.role == "node" else visit.role
     found = EXECUTORS.get(kind)
     if found is None:
         raise NodeFailed(f"this worker cannot run {kind} nodes; start one that serves their queue", "no_executor")

@@ -1,8 +1,7 @@
-"""What scripts and functions hand back: one JSON object of new state, with an optional `_next`.
+"""What scripts and functions hand back: one JSON object of new state, with an optional `_next` (routing.py).
 
-Rules. Only a string `_next` routes; any other is dropped without a word, and `_next` is never stored.
-state_updates see the new keys. A failure merges nothing and runs no state_updates; it leaves `_error`
-(`{"node", "message"}`) and `last_error` in the state, so that the node it is routed to can react.
+Rules. `_next` is never stored. state_updates see the new keys. A failure merges nothing and runs no state_updates; it
+leaves `_error` (`{"node", "message"}`) and `last_error` in the state, so that the node it is routed to can react.
 """
 
 from __future__ import annotations
@@ -12,26 +11,42 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sleipnir.errors import NodeFailed
-from sleipnir.graph.model import FunctionNode, ScriptNode
+from sleipnir.graph.model import FunctionNode, Json, ScriptNode
 from sleipnir.graph.template import apply_updates
 from sleipnir.messages import VisitResult
+from sleipnir_workers.items import with_own_output
 from sleipnir_workers.node import Visit
-
-NEXT = "_next"
+from sleipnir_workers.routing import EDGES, NEXT, Route, route_of
 
 
 def success(node: ScriptNode | FunctionNode, visit: Visit, output: Mapping[str, Any], *, what: str) -> VisitResult:
-    """The result of a body that returned `output`. `what` names the body in the narration ("script")."""
+    """The result of a body that returned `output`. `what` names the body in the narration ("script").
+
+    Raises NodeFailed (`output`) when `_next` is a list that cannot be followed.
+    """
     merged = {key: value for key, value in output.items() if key != NEXT}
-    target = output.get(NEXT)
-    chosen = target if isinstance(target, str) else None
+    route = _route(node, output[NEXT], what) if NEXT in output else EDGES
     updates = apply_updates(node.state_updates, {**visit.state, **merged})
     notes = [f"running {what} '{_body_of(node)}'"]
     if merged:
         notes.append(f"merged: {', '.join(merged)}")
-    if chosen is not None:
-        notes.append(f"{what} set _next = '{chosen}'")
-    return VisitResult(ok=True, delta={**merged, **updates}, next=chosen, notes=tuple(notes))
+    if (chosen := route.note(what, node.id)) is not None:
+        notes.append(chosen)
+    delta = {**merged, **updates}
+    return VisitResult(
+        ok=True,
+        delta=with_own_output(visit, delta, merged) if merged else delta,
+        next=route.next,
+        sends=route.sends,
+        notes=tuple(notes),
+    )
+
+
+def _route(node: ScriptNode | FunctionNode, found: Json, what: str) -> Route:
+    try:
+        return route_of(found)
+    except NodeFailed as error:
+        raise NodeFailed(f"{what.capitalize()} '{_body_of(node)}': {error}", error.kind) from None
 
 
 def failure(node: ScriptNode | FunctionNode, error: NodeFailed, *, what: str) -> VisitResult:
@@ -45,6 +60,17 @@ def failure(node: ScriptNode | FunctionNode, error: NodeFailed, *, what: str) ->
         error_type=error_type(error),
         transient=error.transient,
         notes=(f"running {what} '{_body_of(node)}'",),
+    )
+
+
+def failed(error: NodeFailed, message: str) -> VisitResult:
+    """The result of a visit that failed, and of which the state shall know nothing."""
+    return VisitResult(
+        ok=False,
+        error=message,
+        error_kind=error.kind,
+        error_type=error_type(error),
+        transient=error.transient,
     )
 
 

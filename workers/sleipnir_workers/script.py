@@ -38,10 +38,9 @@ INTERPRETERS: Mapping[str, tuple[str, ...]] = {
 def run_script(node: ScriptNode, visit: Visit, host: Host | None = None) -> VisitResult:
     """Run the node's script. `host` None means this process's. Raises VisitLost and ProcessLost."""
     try:
-        found = _run(node, visit, host or here())
+        return output.success(node, visit, _run(node, visit, host or here()), what="script")
     except NodeFailed as error:
         return output.failure(node, error, what="script")
-    return output.success(node, visit, found, what="script")
 
 
 def command_for(path: Path, name: str) -> list[str]:

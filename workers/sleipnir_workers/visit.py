@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -23,11 +23,21 @@ from sleipnir.bundle import BundleCache, Unpacked
 from sleipnir.errors import BundleError, GraphError, NodeFailed, StoreUnavailable
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode
 from sleipnir.graph.template import apply_updates, state_read_by
-from sleipnir.messages import MOST_KEYS, ResultHeader, VisitCall, VisitResult
+from sleipnir.messages import (
+    MOST_KEYS,
+    OVERLAY_END,
+    OVERLAYS,
+    ResultHeader,
+    Role,
+    Send,
+    VisitCall,
+    VisitResult,
+    overlay_text,
+)
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
-from sleipnir_workers import output
+from sleipnir_workers import items, output
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.heartbeat import Heartbeat
 from sleipnir_workers.node import ProcessLost, Visit, VisitLost, executor_of
@@ -78,7 +88,7 @@ class Worker:
             worker=self.name,
             token=token,
             lease_ms=int(self.settings.lease_s * 1000),
-            wanted=self._wanted(unpacked, node),
+            wanted=self._wanted(call.role, unpacked, node),
         )
         if isinstance(claim, Refused):
             structlog.get_logger().debug("claim refused", task=call.task_id, reason=claim.reason)
@@ -103,10 +113,15 @@ class Worker:
         finally:
             self.heartbeat.release(call)
 
-    def _wanted(self, unpacked: Unpacked | None, node: Node | None) -> Collection[str] | None:
-        """The state keys to fetch: what the node reads, or everything (None) when snapshots are logged."""
-        if unpacked is None or node is None:
+    def _wanted(self, role: Role, unpacked: Unpacked | None, node: Node | None) -> Collection[str] | None:
+        """The state keys to fetch: what the visit reads, or everything (None) when snapshots are logged.
+
+        Reducers read their visit's overlay alone, which comes anyway.
+        """
+        if unpacked is None or node is None or role == "reduce":
             return ()
+        if role == "branch":
+            return None
         snapshots = self.settings.log_level in ("debug", "trace") and unpacked.graph.settings.log_state_snapshots
         return None if snapshots else state_read_by(node)
 
@@ -135,6 +150,8 @@ class Worker:
             cwd=_path(spec.cwd) if spec.cwd else None,
             caller_dir=_path(spec.caller_dir) if spec.caller_dir else None,
             lost=lost,
+            role=call.role,
+            item=claim.item,
         )
 
     def _stopped(self, call: VisitCall, token: str, *, process_lost: bool = False) -> dict[str, Any]:
@@ -162,7 +179,9 @@ class Worker:
         result, values = encoded(result, call.node, self.settings.max_output_bytes)
         header = ResultHeader.of(result, worker=self.name, started_ms=started_ms, took_ms=took_ms)
         accepted = self._deliver_while_leased(call, header, values, token)
-        summary: dict[str, Any] = {"keys": sorted(values), "next": result.next, "ok": result.ok}
+        summary: dict[str, Any] = {"keys": sorted(result.delta), "next": result.next, "ok": result.ok}
+        if result.sends is not None:
+            summary["sends"] = len(result.sends)
         if result.error:
             summary["error"] = result.error_kind or "failed"
         return summary if accepted else summary | {"refused": "late result"}
@@ -190,7 +209,7 @@ _path = lru_cache(maxsize=1024)(Path)
 def execute(visit: Visit) -> VisitResult | None:
     """Run the node's executor. None means that the visit is not ours any more. Raises ProcessLost, nothing else."""
     try:
-        return executor_of(visit.node.kind)(visit.node, visit)
+        return items.left_by(visit, executor_of(visit)(visit.node, visit))
     except ProcessLost:
         raise
     except VisitLost:
@@ -207,6 +226,8 @@ def execute(visit: Visit) -> VisitResult | None:
 def failed(visit: Visit, message: str, kind: str) -> VisitResult:
     """A failure with what the graph may read of it: `_error` for scripts and functions, `{{output}}` for llm nodes."""
     node = visit.node
+    if visit.role != "node" or visit.item is not None:
+        return VisitResult(ok=False, error=message, error_kind=kind)
     if isinstance(node, LlmNode):
         text = f"LLM node failed: {message}"
         delta: dict[str, Any] = dict(apply_updates(node.state_updates, visit.state, scoped="output", value=text))
@@ -217,20 +238,26 @@ def failed(visit: Visit, message: str, kind: str) -> VisitResult:
 
 
 def encoded(result: VisitResult, node: str, limit_bytes: int) -> tuple[VisitResult, dict[str, str]]:
-    """The delta as JSON text. A delta that cannot be stored makes the visit fail, with the key named."""
+    """What the visit writes, as JSON text by state key, and under OVERLAYS the updates of its commands.
+
+    What cannot be stored makes the visit fail, with the key named; a reserved key is left out.
+    """
+    if OVERLAYS in result.delta:
+        result = replace(result, delta={key: value for key, value in result.delta.items() if key != OVERLAYS})
     try:
         values = {key: _json(key, value) for key, value in result.delta.items()}
-        size = sum(len(key) + len(text) for key, text in values.items())
-        if size > limit_bytes:
-            largest = max(values, key=lambda key: len(values[key]))
-            raise NodeFailed(
-                f"writes {size:,} bytes to the state, more than SLEIPNIR_MAX_OUTPUT_BYTES={limit_bytes:,}; "
-                f"the largest key is {largest!r}. Store the data in a file and write its path",
-                "too_large",
-            )
         if len(values) > MOST_KEYS:
             raise NodeFailed(
                 f"writes {len(values):,} state keys, at most {MOST_KEYS:,} are possible; nest them", "too_large"
+            )
+        if result.sends and any(send.update for send in result.sends):
+            values[OVERLAYS] = OVERLAY_END.join(map(_overlay, result.sends))
+        size = sum(len(key) + len(text) for key, text in values.items())
+        if size > limit_bytes:
+            raise NodeFailed(
+                f"writes {size:,} bytes to the state, more than SLEIPNIR_MAX_OUTPUT_BYTES={limit_bytes:,}; "
+                f"the largest {_largest(values)}. Store the data in a file and write its path",
+                "too_large",
             )
         return result, values
     except NodeFailed as error:
@@ -238,6 +265,15 @@ def encoded(result: VisitResult, node: str, limit_bytes: int) -> tuple[VisitResu
         delta = {"_error": {"node": node, "message": message}, "last_error": message}
         failure = VisitResult(ok=False, delta=delta, error=message, error_kind=error.kind, usage=result.usage)
         return failure, {key: json.dumps(value) for key, value in delta.items()}
+
+
+def _overlay(send: Send) -> str:
+    return overlay_text({key: _json(key, value) for key, value in send.update.items()})
+
+
+def _largest(values: Mapping[str, str]) -> str:
+    largest = max(values, key=lambda key: len(values[key]))
+    return "part are the updates of its commands" if largest == OVERLAYS else f"key is {largest!r}"
 
 
 def _json(key: str, value: Any) -> str:

@@ -49,8 +49,9 @@ def test_the_returned_dict_is_merged(tmp_path: Path) -> None:
     )
 
 
-def test_none_is_an_empty_dict(tmp_path: Path) -> None:
-    assert run(tmp_path, "def step(state): pass").delta == {}
+@pytest.mark.conformance("RT-20")
+def test_none_is_an_empty_dict_and_takes_the_edges(tmp_path: Path) -> None:
+    assert run(tmp_path, "def step(state): pass") == VisitResult(ok=True, notes=("running function 'steps.py:step'",))
 
 
 def test_next_routes_as_in_a_script(tmp_path: Path) -> None:
@@ -231,9 +232,10 @@ def test_a_value_used_twice_is_no_cycle(tmp_path: Path) -> None:
     assert run(tmp_path, "def step(state):\n    x = [1]\n    return {'a': [x, x]}").delta == {"a": [[1], [1]]}
 
 
-def test_something_else_than_a_dict_is_refused(tmp_path: Path) -> None:
-    message = "Function 'steps.py:step' returned a list; return a dict or None"
-    assert run(tmp_path, "def step(state): return []") == failure(message, "output")
+@pytest.mark.conformance("RT-21")
+def test_something_else_than_a_dict_or_commands_is_refused(tmp_path: Path) -> None:
+    message = "Function 'steps.py:step' returned a int; return a dict, a Command, a list of Commands, or None"
+    assert run(tmp_path, "def step(state): return 5") == failure(message, "output")
 
 
 def test_a_timeout_interrupts_the_function(tmp_path: Path) -> None:

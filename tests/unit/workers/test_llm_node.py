@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from sleipnir.graph.model import LlmNode
+from sleipnir.graph.model import LlmNode, MapNode
 from sleipnir.messages import Usage, VisitResult
+from sleipnir.runs import Item
 from sleipnir_workers import llm, structured
 from sleipnir_workers.node import VisitLost
 from tests.model_server import ModelServer, Reply
@@ -53,6 +54,26 @@ def litellm_is_warm() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert ask(["warm"])[0].ok
+
+
+# As the body of a map
+
+
+@pytest.mark.parametrize(
+    ("reply", "fields", "delta"),
+    [
+        ("hi", {}, {"output": "hi"}),
+        ("hi", {"state_updates": {"output": "said {{output}}"}}, {"output": "said hi"}),
+        ("hi", {"state_updates": {"other": "{{output}}"}}, {"other": "hi", "output": "hi"}),
+        ('{"n": 1}', {"output_schema": {"type": "object"}}, {"n": 1, "output": {"n": 1}}),
+        ('{"output": 1}', {"output_schema": {"type": "object"}}, {"output": 1}),
+    ],
+)
+def test_its_own_output_is_the_result_of_an_item(reply: str, fields: dict[str, Any], delta: dict[str, Any]) -> None:
+    each = MapNode(id="each", over="{{all}}", item="one", body=["ask"], collect_into="results")
+    of_item = {"others": [each], "item": Item(map=1, index=0, of="each")}
+    result, _ = ask([reply], visit_fields=of_item, **fields)
+    assert (result.ok, result.delta) == (True, delta)
 
 
 # What is sent

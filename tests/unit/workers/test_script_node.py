@@ -284,8 +284,8 @@ def test_next_routes_and_is_not_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance("R06")
-@pytest.mark.parametrize("value", [3, None, ["a"], True])
-def test_a_next_that_is_no_string_is_dropped(tmp_path: Path, value: Any) -> None:
+@pytest.mark.parametrize("value", [3, None, {"to": "a"}, True])
+def test_a_next_that_is_neither_text_nor_a_list_is_dropped(tmp_path: Path, value: Any) -> None:
     result = run(tmp_path, printing({"_next": value, "a": 1}))
     assert (result.ok, result.next, result.delta) == (True, None, {"a": 1})
 

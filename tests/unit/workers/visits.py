@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,12 @@ def host(env: dict[str, str] | None = None, **settings: Any) -> Host:
     return Host(env=known, settings=Settings(**{"warm_python": WARM_PYTHON, **settings}))
 
 
-def visit(node: Node, folder: Path, *, graph: dict[str, Any] | None = None, **fields: Any) -> Visit:
-    """The seventh visit of run r1, to `node` of agent `triage`."""
-    written = Graph(name="Triage", start=node.id, nodes={node.id: node}, **(graph or {}))
+def visit(
+    node: Node, folder: Path, *, graph: dict[str, Any] | None = None, others: Sequence[Node] = (), **fields: Any
+) -> Visit:
+    """The seventh visit of run r1, to `node` of agent `triage`, whose graph has `others` too."""
+    nodes = {each.id: each for each in (node, *others)}
+    written = Graph(name="Triage", start=node.id, nodes=nodes, **(graph or {}))
     defaults: dict[str, Any] = {"run": "r1", "seq": 7, "attempt": 1, "agent": "triage", "state": {}}
     return Visit(node=node, graph=written, folder=folder, **(defaults | fields))
 

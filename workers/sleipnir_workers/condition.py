@@ -1,0 +1,57 @@
+"""The choice of a conditional edge by a function of the agent: `branch: {call: file.py:name}` (F11, F13).
+
+Rules. The function gets a copy of the whole state and returns a label, and with `many: true` a list of labels, a set in
+the order of the alphabet. None and the empty label are no route. Anything else is a failure. What a label means, the
+planner knows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import Branch, Node
+from sleipnir.messages import VisitResult
+from sleipnir_workers import output, python_call
+from sleipnir_workers.node import Visit, executor
+
+NO_ROUTE = ""
+
+
+@executor("branch")
+def choose(node: Node, visit: Visit) -> VisitResult:
+    """Call the function of the node's conditional edge. Raises VisitLost."""
+    branch = node.branch or Branch()
+    try:
+        chosen = _chosen(branch, visit)
+    except NodeFailed as error:
+        return output.failed(error, f"conditional edge evaluation failed: {error}")
+    labels = [chosen] if isinstance(chosen, str) else chosen
+    told = ", ".join(f"'{label}'" for label in labels if label) or "no route"
+    return VisitResult(ok=True, next=chosen, notes=(f"branch '{branch.call}' chose {told}",))
+
+
+def _chosen(branch: Branch, visit: Visit) -> str | tuple[str, ...]:
+    if branch.call is None:
+        raise NodeFailed(f"node '{visit.node.id}' has no `branch.call`", "not_found")
+    state = {key: python_call.copy(value) for key, value in visit.state.items()}
+    found = python_call.call(branch.call, visit, lambda function: function(state))
+    if found is None:
+        return NO_ROUTE
+    if isinstance(found, str):
+        return found
+    if branch.many and isinstance(found, list | tuple | set | frozenset):
+        return _labels(branch.call, sorted(found, key=str) if isinstance(found, set | frozenset) else found)
+    raise _refused(branch.call, f"returned a {type(found).__qualname__}", branch.many)
+
+
+def _labels(call: str, found: Any) -> str | tuple[str, ...]:
+    for label in found:
+        if not isinstance(label, str | None):
+            raise _refused(call, f"returned a list that holds a {type(label).__qualname__}", many=True)
+    return tuple(label for label in found if label) or NO_ROUTE
+
+
+def _refused(call: str, what: str, many: bool) -> NodeFailed:
+    advice = "return a list of labels" if many else "return a label; a list of labels needs `many: true`"
+    return NodeFailed(f"Function '{call}' {what}; {advice}", "output")

@@ -1,0 +1,38 @@
+"""Fold what a step has written with reducers of the agent's own: `reducer: file.py:name` (F02).
+
+Rules. The visit's overlay holds, by state key, `incoming`, the values written, in visit order, and `current`, the value
+before them if there was one. A reducer is called as `name(current, incoming)`, once per value, with None for a value
+that is not there. What it returns must be JSON.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import Json, Node
+from sleipnir.messages import VisitResult
+from sleipnir_workers import output, python_call
+from sleipnir_workers.node import Visit, executor
+
+
+@executor("reduce")
+def fold(node: Node, visit: Visit) -> VisitResult:
+    """Call the reducers, each for as long as a function node may run. Raises VisitLost."""
+    folded: dict[str, Json] = {}
+    for key, values in visit.state.items():
+        try:
+            folded[key] = _folded(key, values, visit)
+        except NodeFailed as error:
+            return output.failed(error, f"the reducer of state key '{key}' failed: {error}")
+    return VisitResult(ok=True, delta=folded, notes=(f"reduced: {', '.join(folded)}",))
+
+
+def _folded(key: str, values: Json, visit: Visit) -> Json:
+    name = visit.graph.reducer_of(key)
+    if name is None:
+        raise NodeFailed("the graph names none", "not_found")
+    folded = python_call.call(name, visit, lambda reducer: reduce(reducer, values["incoming"], values.get("current")))
+    if problem := output.first_not_json({key: folded}):
+        raise NodeFailed(f"Function '{name}' returned something that is not JSON: {problem}", "output")
+    return folded

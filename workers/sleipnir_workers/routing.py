@@ -1,0 +1,92 @@
+"""Where a script or function wants to go on: what its `_next` may be (spec/graph-package.md F10, F14).
+
+Rules. A string is one node, a list of strings several. A list that holds an object is a list of commands, each one
+visit: {"to": node, "update": {...}}, without `to` of the same node again; a string in it is a command without update.
+The empty list leads nowhere. A list that is none of these is a mistake, and so is what is neither text nor object in
+it; anything else than a string or a list is dropped without a word, as Loki does. Whether a target exists, the planner
+knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import Json
+from sleipnir.messages import MOST_KEYS, MOST_SENDS, Send
+
+NEXT = "_next"
+
+_SHOWN = 6  # names in a line of narration
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """As in VisitResult: `sends` None is no list of commands, `next` None the declared edges."""
+
+    next: str | tuple[str, ...] | None = None
+    sends: tuple[Send, ...] | None = None
+
+    def note(self, what: str, node: str) -> str | None:
+        """A line of narration: what `what` (the body of `node`) has chosen. None if it chose nothing."""
+        if isinstance(self.next, str):
+            return f"{what} set _next = '{self.next}'"
+        if self.next is not None:
+            return f"{what} set _next = {_listed([repr(name) for name in self.next])}"
+        if self.sends is None:
+            return None
+        if not self.sends:
+            return f"{what} set _next = []"
+        count = "1 command" if len(self.sends) == 1 else f"{len(self.sends):,} commands"
+        return f"{count}: {_listed([send.to or node for send in self.sends])}"
+
+
+EDGES = Route()
+"""The edges that the node declares."""
+
+
+def route_of(found: Json) -> Route:
+    """The route that a `_next` says. Raises NodeFailed (`output`) that says which part of a list is wrong."""
+    if isinstance(found, str):
+        return Route(next=found)
+    if not isinstance(found, list | tuple):
+        return EDGES
+    if len(found) > MOST_SENDS:
+        raise _wrong(f"{NEXT} names {len(found):,} visits, at most {MOST_SENDS:,} are possible; a map node takes more")
+    if found and all(isinstance(item, str) for item in found):
+        return Route(next=tuple(found))
+    return Route(sends=tuple(_send(item, f"{NEXT}[{index}]") for index, item in enumerate(found)))
+
+
+def _send(item: Json, place: str) -> Send:
+    if isinstance(item, str):
+        return Send(item)
+    if not isinstance(item, dict):
+        raise _wrong(f'{place} must be the name of a node or {{"to": node, "update": {{...}}}}, got {_shown(item)}')
+    to, update = item.get("to"), item.get("update")
+    for key in item:
+        if key not in ("to", "update"):
+            raise _wrong(f"{place} has '{key}'; a command has `to` and `update`, and nothing else")
+    if to is not None and not isinstance(to, str):
+        raise _wrong(f"{place}.to must be the name of a node, got {_shown(to)}")
+    if update is not None and not isinstance(update, dict):
+        raise _wrong(f"{place}.update must be an object of state keys, got {_shown(update)}")
+    if update and len(update) > MOST_KEYS:
+        raise _wrong(f"{place}.update has {len(update):,} keys, at most {MOST_KEYS:,} are possible; nest them")
+    return Send(to or "", {key: value for key, value in (update or {}).items() if key != NEXT})
+
+
+def _wrong(message: str) -> NodeFailed:
+    return NodeFailed(message, "output")
+
+
+def _shown(value: Json) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
