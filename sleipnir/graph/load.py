@@ -8,15 +8,30 @@ Rules.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from sleipnir.errors import AgentNotFound, GraphError, Problem, SleipnirError
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
-from sleipnir.graph.model import NODE_TYPES, FunctionNode, Graph, Json, Node, Retry, Settings, Variable
+from sleipnir.graph.load_edges import EdgeReader, dialect_of
+from sleipnir.graph.model import (
+    NODE_TYPES,
+    FunctionNode,
+    Graph,
+    Json,
+    Limits,
+    LlmNode,
+    MapNode,
+    Node,
+    Retry,
+    ScriptNode,
+    Settings,
+    StateField,
+    Variable,
+)
 from sleipnir.graph.shape import Shaper, shown
 from sleipnir.graph.source import Document, read
 
@@ -24,11 +39,6 @@ GRAPH_FILE: Final = "graph.yaml"
 CONFIG_FILE: Final = "config.yaml"
 VERSIONS: Final = ("1.0",)
 LATER_TYPES: Final = ("tools", "graph")
-
-CALL = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
-"""A function node's `call`: `file.py:name` or `package.module:name`."""
-
-_ONE_TARGET = "Parallel edges are not supported by this version"
 
 
 @dataclass(frozen=True)
@@ -123,32 +133,41 @@ class _GraphReader:
         self._data = document.data
         self._findings = findings
         self._shaper = Shaper(document, findings)
+        self._edges = EdgeReader(self._shaper, findings)
 
     def graph(self) -> Graph | None:
         if not isinstance(self._data, dict):
             message = f"a graph must be a mapping of keys, got {shown(self._data)}"
             self._findings.error((), message, "Start with `name:`, `start:` and `nodes:`.")
             return None
-        self._refuse_reducers(self._data.get("reducers"))
         values = self._shaper.fields(Graph, self._graph_keys(), ())
         self._check_version(values)
         self._check_name_and_nodes(values)
         self._check_start(values)
-        for key, part in (("nodes", self._nodes), ("settings", self._settings), ("variables", self._variables)):
-            if key in values:
-                values[key] = part(values[key])
-        if "retry" in values:
-            values["retry"] = self._retries(values["retry"], ("retry",))
+        self._read_parts(values)
+        values["dialect"] = dialect_of(self._data)
         return self._shaper.build(Graph, {key: value for key, value in values.items() if value is not None}, ())
 
-    def _graph_keys(self) -> dict[str, Json]:
-        """The top-level entries that Graph knows or may warn of. `nodes:` without a value is a graph without nodes."""
-        data = {key: value for key, value in self._data.items() if key != "reducers"}
-        return data | ({"nodes": {}} if "nodes" in data and data["nodes"] is None else {})
+    def _read_parts(self, values: dict[str, Json]) -> None:
+        parts: Mapping[str, Callable[[Json], Any]] = {
+            "settings": self._settings,
+            "variables": self._variables,
+            "limits": self._limits,
+            "state": self._state,
+            "retry": lambda data: self._retries(data, ("retry",)),
+        }
+        for key in parts.keys() & values.keys():
+            values[key] = parts[key](values[key])
+        if "nodes" in values:
+            limits = values.get("limits")
+            values["nodes"] = self._nodes(
+                values["nodes"], _node_timeout(limits if isinstance(limits, Limits) else Limits())
+            )
 
-    def _refuse_reducers(self, reducers: Json) -> None:
-        if reducers:
-            self._findings.error(("reducers",), f"{_ONE_TARGET}, so there is nothing to reduce", "Remove `reducers:`.")
+    def _graph_keys(self) -> dict[str, Json]:
+        """The top-level entries. `nodes:` without a value is a graph without nodes."""
+        is_empty = "nodes" in self._data and self._data["nodes"] is None
+        return dict(self._data) | ({"nodes": {}} if is_empty else {})
 
     def _check_version(self, values: Mapping[str, Json]) -> None:
         version = values.get("version", VERSIONS[0])
@@ -163,8 +182,12 @@ class _GraphReader:
         if values.get("nodes") == {}:
             self._findings.error(("nodes",), f"Graph '{name or ''}' has no nodes defined")
 
-    def _check_start(self, values: Mapping[str, Json]) -> None:
+    def _check_start(self, values: dict[str, Json]) -> None:
         start, nodes = values.get("start"), values.get("nodes")
+        if isinstance(start, list):
+            hint = "Start with a node of type router whose `next` names these: a run has one beginning."
+            self._findings.error(("start",), "'start' must name one node, got a list", hint)
+            values["start"] = ""
         if not isinstance(start, str) or not isinstance(nodes, dict) or not nodes or start in nodes:
             return
         available = ", ".join(nodes)
@@ -173,6 +196,22 @@ class _GraphReader:
 
     def _settings(self, data: Json) -> Any:
         return self._section(Settings, data, ("settings",))
+
+    def _limits(self, data: Json) -> Any:
+        """Nought means that there is no such limit; of concurrency, so does anything below."""
+        if isinstance(data, dict):
+            data = {key: value for key, value in data.items() if not _is_no_limit(key, value)}
+        return self._section(Limits, data, ("limits",))
+
+    def _state(self, data: Json) -> Json:
+        """Declared keys, each by a mapping or by its type alone."""
+        if not isinstance(data, dict):
+            return data
+        fields = {
+            key: self._section(StateField, {"type": item} if isinstance(item, str) else item, ("state", key))
+            for key, item in data.items()
+        }
+        return {key: declared for key, declared in fields.items() if declared is not None}
 
     def _variables(self, data: Json) -> Json:
         if not isinstance(data, list):
@@ -189,18 +228,19 @@ class _GraphReader:
 
     def _section(self, model: type[Any], data: Json, path: KeyPath) -> Any:
         if not isinstance(data, dict):
-            section = next(part for part in reversed(path) if part in _SECTIONS)
+            section = path[2] if path[0] == "nodes" else path[0]
             self._findings.error(path, f"'{section}' must hold {_SECTIONS[section]}, got {shown(data)}")
             return None
         return self._shaper.build(model, self._shaper.fields(model, data, path), path)
 
-    def _nodes(self, nodes: Json) -> Json:
+    def _nodes(self, nodes: Json, timeout: int | None) -> Json:
         if not isinstance(nodes, dict):
             return nodes
-        read = {key: self._node(key, data, ("nodes", key)) for key, data in nodes.items()}
+        read = {key: self._node(key, data, timeout, ("nodes", key)) for key, data in nodes.items()}
         return {key: node for key, node in read.items() if node is not None}
 
-    def _node(self, key: str, data: Json, path: KeyPath) -> Node | None:
+    def _node(self, key: str, data: Json, timeout: int | None, path: KeyPath) -> Node | None:
+        """A node. `timeout` is that of nodes which declare none, if they are of a type that can be timed."""
         if not isinstance(data, dict):
             self._findings.error(path, f"a node must be a mapping that holds a type, got {shown(data)}", _VALID_TYPES)
             return None
@@ -211,14 +251,27 @@ class _GraphReader:
         values = self._shaper.fields(model, {name: value for name, value in data.items() if name != "type"}, path)
         self._check_id(key, values.get("id"), path)
         values["id"] = key
-        if "next" in values:
-            values["next"] = self._one_target(values["next"], (*path, "next"))
-        if "retry" in values:
-            values["retry"] = self._retries(values["retry"], (*path, "retry"))
-        node = self._shaper.build(model, values, path)
-        if isinstance(node, FunctionNode):
-            self._check_call(node, path)
-        return node
+        if timeout is not None and model in _TIMED:
+            values.setdefault("timeout", timeout)
+        for name, part in self._node_parts(model).items():
+            if name in values:
+                values[name] = part(values[name], (*path, name))
+        if isinstance(values.get("call"), str):
+            self._edges.call(values["call"], (*path, "call"))
+        fields, names = self._edges.map_fields(values, path) if model is MapNode else (values, {})
+        return self._shaper.build(
+            model, {name: value for name, value in fields.items() if value is not None}, path, names
+        )
+
+    def _node_parts(self, model: type[Node]) -> Mapping[str, Callable[[Json, KeyPath], Any]]:
+        """What reads the keys that hold more than plain values."""
+        parts: dict[str, Callable[[Json, KeyPath], Any]] = {
+            "next": self._edges.next,
+            "ends": self._edges.ends,
+            "wait_for": self._edges.wait_for,
+            "retry": self._retries,
+        }
+        return parts if model is MapNode else parts | {"branch": self._edges.branch}
 
     def _model(self, kind: Json, path: KeyPath) -> type[Node] | None:
         if kind is None:
@@ -244,29 +297,26 @@ class _GraphReader:
             message = f"Node ID mismatch: key '{key}' does not match node.id '{given}'"
             self._findings.error((*path, "id"), message, "Leave `id` out: the key is the id.")
 
-    def _one_target(self, target: Json, path: KeyPath) -> Json:
-        """The target of a plain edge; None after refusing anything else."""
-        if isinstance(target, list) and len(target) == 1:
-            target = target[0]
-        if isinstance(target, str):
-            return target
-        if isinstance(target, list) and target:
-            hint = "Name one node; run the others one after the other."
-            self._findings.error(path, f"{_ONE_TARGET}: 'next' names {len(target)} nodes", hint)
-        else:
-            given = "an empty list" if target == [] else shown(target)
-            self._findings.error(path, f"'next' must name a node, got {given}")
-        return None
 
-    def _check_call(self, node: FunctionNode, path: KeyPath) -> None:
-        if CALL.fullmatch(node.call) is None:
-            hint = "Write `file.py:name` or `package.module:name`."
-            self._findings.error((*path, "call"), f"'{node.call}' does not name a function", hint)
+def _is_no_limit(key: str, value: Json) -> bool:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return value <= 0 if key == "max_concurrency" else value == 0 and key in ("step_timeout", "node_timeout")
 
 
+def _node_timeout(limits: Limits) -> int | None:
+    """Seconds for a node that declares none: `node_timeout`, else half a step's, but not less than a second (F49)."""
+    if limits.node_timeout is not None:
+        return math.ceil(limits.node_timeout / 1000)
+    return None if limits.step_timeout is None else max(math.ceil(limits.step_timeout / 2000), 1)
+
+
+_TIMED: Final = (ScriptNode, FunctionNode, LlmNode)
 _VALID_TYPES = f"Valid node types: {', '.join(NODE_TYPES)}."
 _SECTIONS: Mapping[str | int, str] = {
     "settings": "a mapping",
     "variables": "mappings with a name and a description",
     "retry": "a retry policy, or a list of them",
+    "limits": "a mapping",
+    "state": "a type, or a mapping, per key",
 }

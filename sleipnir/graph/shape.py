@@ -1,6 +1,7 @@
 """One mapping of the file against one dataclass of the model: what is missing, unknown or of the wrong kind.
 
-The dataclass is the only definition: names, types and defaults are read from it. Rules (spec/graph-agents.md 2.1, 2.2):
+The dataclass is the only definition: names, types and defaults are read from it; only a map node's keys have other
+spellings than its fields. Rules (spec/graph-agents.md 2.1, 2.2):
 1. An unknown key is ignored with a warning; null means that the key is absent.
 2. Where text is expected, another scalar becomes the text it was written as: with a warning inside nodes.
 3. Nothing else is converted: '5' is no number and 5.0 is no whole number.
@@ -14,9 +15,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from sleipnir.graph.findings import Findings, KeyPath, suggestion
-from sleipnir.graph.model import NODE_TYPES, Graph, Json, Retry, Settings, Variable
+from sleipnir.graph.model import (
+    NODE_TYPES,
+    Branch,
+    Choice,
+    Graph,
+    Json,
+    Limits,
+    MapNode,
+    Retry,
+    Settings,
+    StateField,
+    Variable,
+)
 from sleipnir.graph.source import Document
 
 T = TypeVar("T")
@@ -38,6 +52,7 @@ IGNORED: Mapping[str, str] = {
     "max_agent_depth": _NEWER,
     "max_concurrent_jobs": _NEWER,
     "mcp_tools": "Name the servers under mcp_servers, and list mcp:<server> in the tools of a node.",
+    "by_ref": "Values travel between machines, so every visit works on a copy.",
 }
 """Keys of other Loki releases, and why they do nothing here."""
 
@@ -54,8 +69,15 @@ _MUST: Mapping[str, str] = {
     "greater_than_equal": "must not be negative",
     "less_than_equal": "must be at most 2**53 - 1",
     "value_error": "must be a duration such as 500ms, 30s or 5m",
-    "literal_error": "must be `once` or absent",
 }
+"""What a value of the wrong kind should have been, by pydantic's name of the mistake."""
+
+SPELLINGS: Mapping[Literal["loki", "ours"], Mapping[str, str]] = {
+    "loki": {"over": "over", "item": "as", "body": "branch", "collect_into": "collect_into"}
+    | {"max_concurrency": "max_concurrency"},
+    "ours": {"over": "for_each", "body": "node", "collect_into": "collect", "max_concurrency": "max_parallel"},
+}
+"""The keys of a map node, by the field that they set. What ours does not have is as in Loki's."""
 
 
 def _declared(model: type[Any]) -> dict[str, dataclasses.Field[Any]]:
@@ -77,11 +99,20 @@ def _holds(hint: Any) -> Holds:
 
 def _fields(model: type[Any]) -> dict[str, Holds]:
     hints = get_type_hints(model)
-    return {name: _holds(hints[name]) for name in _declared(model)}
+    kinds = {name: _holds(hints[name]) for name in _declared(model) if name not in DERIVED.get(model, ())}
+    if model is not MapNode:
+        return kinds
+    spelt = {key: kinds[name] for spelling in SPELLINGS.values() for name, key in spelling.items()}
+    own = {name: holds for name, holds in kinds.items() if name not in SPELLINGS["loki"]}
+    return own | spelt | {"branch": "text or texts", "node": "text or texts"}
 
+
+DERIVED: Mapping[type[Any], frozenset[str]] = {Graph: frozenset({"dialect"})}
+"""Fields that no key sets."""
 
 FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
-    model: _fields(model) for model in (Graph, Settings, Retry, Variable, *NODE_TYPES.values())
+    model: _fields(model)
+    for model in (Graph, Settings, Limits, StateField, Retry, Variable, Branch, Choice, *NODE_TYPES.values())
 }
 """The keys of every mapping that a graph.yaml may hold, and what kind of value each has."""
 
@@ -104,19 +135,27 @@ class Shaper:
                 found[key] = self._as_text(kinds[key], value, (*path, key))
         return found
 
-    def build(self, model: type[T], values: Mapping[str, Json], path: KeyPath) -> T | None:
-        """The instance, or None after saying what is wrong with `values`."""
+    def texts(self, data: Json, path: KeyPath) -> Json:
+        """A mapping of texts, with scalars turned into text."""
+        return self._as_text("text map", data, path)
+
+    def build(
+        self, model: type[T], values: Mapping[str, Json], path: KeyPath, names: Mapping[str, str] | None = None
+    ) -> T | None:
+        """The instance, or None after saying what is wrong with `values`. `names`: fields spelt otherwise."""
+        names = names or {}
         before = len(self._findings.problems)
         for key, value in values.items():
-            self._refuse_infinite(value, (*path, key))
+            self._refuse_infinite(value, (*path, names.get(key, key)))
         if len(self._findings.problems) > before:
             return None
         try:
             built: T = _adapter(model).validate_python(values)
             return built
         except ValidationError as error:
-            for detail in error.errors(include_url=False, include_context=False):
-                self._refused(model, detail["type"], (*path, *detail["loc"]), detail["input"])
+            for detail in error.errors(include_url=False):
+                field, *rest = detail["loc"]
+                self._refused(model, detail, (*path, names.get(str(field), field), *rest), names)
             return None
 
     def _unknown(self, model: type[Any], key: str, path: KeyPath) -> None:
@@ -153,14 +192,20 @@ class Shaper:
             if not math.isfinite(number):
                 self._findings.error(place, f"'{_label(place)}' must be a finite number, got {self._texts[place]}")
 
-    def _refused(self, model: type[Any], kind: str, path: KeyPath, value: Json) -> None:
+    def _refused(self, model: type[Any], detail: ErrorDetails, path: KeyPath, names: Mapping[str, str]) -> None:
+        kind, value = detail["type"], detail["input"]
         if kind == "missing":
-            required = [name for name, field in _declared(model).items() if _is_required(field)]
+            required = [names.get(name, name) for name, field in _declared(model).items() if _is_required(field)]
             needs = f"{_titled(model)} needs: {', '.join(required)}."
             self._findings.error(path, f"missing field `{path[-1]}`", needs[0].upper() + needs[1:])
             return
-        message = f"'{_label(path)}' {_MUST.get(kind, 'is not valid')}, got {shown(value)}"
-        self._findings.error(path, message, _way_out(kind, value))
+        must = _one_of(detail) if kind == "literal_error" else _MUST.get(kind, "is not valid")
+        self._findings.error(path, f"'{_label(path)}' {must}, got {shown(value)}", _way_out(kind, value))
+
+
+def _one_of(detail: ErrorDetails) -> str:
+    choices = detail["ctx"]["expected"].replace("'", "`")
+    return f"must be {choices}" if " or " in choices else f"must be {choices} or absent"
 
 
 def _way_out(kind: str, value: Json) -> str | None:

@@ -208,10 +208,7 @@ def test_the_five_checks_are_reported_together() -> None:
         ("LLM", "unknown node type 'LLM'", 'Did you mean "llm"? '),
         ("aproval", "unknown node type 'aproval'", 'Did you mean "approval"? '),
         ("zzz", "unknown node type 'zzz'", ""),
-        ("map", "node type 'map' is not supported by this version yet", ""),
         ("tools", "node type 'tools' is not supported by this version yet", ""),
-        ("router", "node type 'router' is not supported by this version yet", ""),
-        ("join", "node type 'join' is not supported by this version yet", ""),
         ("graph", "node type 'graph' is not supported by this version yet", ""),
         ("5", "'type' must be the name of a node type, got 5", ""),
     ],
@@ -219,7 +216,8 @@ def test_the_five_checks_are_reported_together() -> None:
 def test_an_unknown_node_type_is_refused_with_the_valid_ones(kind: str, message: str, hint: str) -> None:
     (problem,) = parse(yaml_graph(f"a: {{type: {kind}}}"), "g.yaml").problems
     assert (problem.message, problem.node, problem.line, problem.column) == (message, "a", 4, 7)
-    assert problem.hint == f"{hint}Valid node types: agent, script, approval, input, llm, rag, end, function."
+    types = "agent, script, approval, input, llm, rag, end, map, function, router, join"
+    assert problem.hint == f"{hint}Valid node types: {types}."
 
 
 @pytest.mark.conformance("T16")
@@ -244,6 +242,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "input": {"question": "q"},
     "llm": {"prompt": "p"},
     "rag": {"documents": ["d"]},
+    "map": {"over": "{{l}}", "as": "x", "branch": "b", "collect_into": "k"},
     "function": {"call": "s.py:f"},
 }
 
@@ -293,7 +292,7 @@ NODE = "a: {{type: llm, prompt: p, {}}}"
         ("instructions: [x]", "'instructions' must be text, got a list"),
         ("next: {a: b}", "'next' must name a node, got a mapping"),
         ("next: []", "'next' must name a node, got an empty list"),
-        ("next: [~]", "'next' must name a node, got nothing"),
+        ("next: [~]", "'next[0]' must name a node, got nothing"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_by_name(entry: str, message: str) -> None:
@@ -397,13 +396,6 @@ def test_a_next_of_one_element_is_a_plain_edge() -> None:
     assert graph.nodes["a"].next == "b"
 
 
-def test_parallel_edges_are_refused_clearly() -> None:
-    assert problems_of("a: {type: llm, prompt: p, next: [b, c]}\nb: {type: end}", top="reducers: {k: append}") == [
-        "3:1 error Parallel edges are not supported by this version, so there is nothing to reduce",
-        "5:29 error [a] Parallel edges are not supported by this version: 'next' names 2 nodes",
-    ]
-
-
 # --- keys that mean nothing here
 
 
@@ -489,7 +481,7 @@ def test_any_other_call_is_refused(call: str) -> None:
 @pytest.mark.conformance("V08")
 def test_all_problems_are_reported_together_in_file_order() -> None:
     nodes = """
-        a: {type: llm, promt: p, timeout: -1, next: [b, c]}
+        a: {type: llm, promt: p, timeout: -1, next: [b, 5.5, []]}
         b: {type: nosuch}
         c: {type: approval, question: q}
     """
@@ -500,7 +492,8 @@ def test_all_problems_are_reported_together_in_file_order() -> None:
         "6:3 error [a] missing field `prompt`",
         "6:18 warning [a] unknown key 'promt' is ignored",
         "6:28 error [a] 'timeout' must not be negative, got -1",
-        "6:41 error [a] Parallel edges are not supported by this version: 'next' names 2 nodes",
+        "6:51 warning [a] 'next[1]' is not text; it is read as '5.5'",
+        "6:56 error [a] 'next[2]' must name a node, got a list",
         "7:7 error [b] unknown node type 'nosuch'",
         "8:3 error [c] missing field `options`",
         "8:3 error [c] missing field `routes`",
@@ -541,6 +534,16 @@ initial_state: {a: .inf}
   a: &a {type: rag}
     id: 5
 reducers: 1
+    next: [a, b]
+    branch: [{when: "1", to: a}, {else: 1}]
+    branch: {by: x}
+    wait_for: [[a], {from: [b], min: 9}]
+    wait_for: 1
+    ends: [x]
+  m: {type: map, node: [a, 1], for_each: 1}
+state: {a: 1, b: int}
+limits: {max_steps: .nan, step_timeout: 1s}
+engine: [x]
     type: [x]
 \t"""
 GRAPH_LIKE = st.lists(st.sampled_from(LINES.splitlines()), max_size=14).map("\n".join)

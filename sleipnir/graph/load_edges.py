@@ -1,0 +1,225 @@
+"""The keys by which a graph branches, in every form they may be written: next, branch, ends, wait_for, and maps.
+
+One method per key turns what an author wrote into what the model holds, and says what is wrong with it at the place
+where it stands and in the author's words. What it makes of a wrong value is None: then there is no graph.
+Whether a target exists is a question about the whole graph (check.py, check_parallel.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from sleipnir.graph.findings import Findings, KeyPath
+from sleipnir.graph.model import Branch, Choice, Dialect, Join, Json
+from sleipnir.graph.shape import SPELLINGS, Shaper, shown
+
+CALL = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
+"""What a `call` names: `file.py:name` or `package.module:name`."""
+
+OUR_KEYS: Final = ("engine", "state", "limits")
+OUR_NODE_KEYS: Final = ("wait_for", "ends")
+OUR_NODE_TYPES: Final = ("router", "join")
+
+_HOW = "Choose by `by` (a template), `call` (a function) or `cases` (conditions)."
+_LIST_FORM = 'Write `- {when: "state.score > 3", to: a}` for each case, and `- {else: b}` as the last line.'
+_CALL_FORMS = "Write `file.py:name` or `package.module:name`."
+_WAIT_FORMS = "Write `[a, b]`, or `{from: [a, b], min: 1}`; for several joins, a list of these."
+
+
+def dialect_of(data: Mapping[str, Json]) -> Dialect:
+    """Ours, once the file uses a key or a node type that only we have and that asks for other rules."""
+    if any(data.get(key) is not None for key in OUR_KEYS):
+        return "sleipnir"
+    nodes = data.get("nodes")
+    found = isinstance(nodes, dict) and any(_is_ours(node) for node in nodes.values() if isinstance(node, dict))
+    return "sleipnir" if found else "loki"
+
+
+def _is_ours(node: Mapping[str, Json]) -> bool:
+    if node.get("type") in OUR_NODE_TYPES or any(node.get(key) is not None for key in OUR_NODE_KEYS):
+        return True
+    return node.get("branch") is not None and node.get("type") != "map"
+
+
+class EdgeReader:
+    """Reads the edges of one document; everything it has to say goes into `findings`."""
+
+    def __init__(self, shaper: Shaper, findings: Findings) -> None:
+        self._shaper = shaper
+        self._findings = findings
+
+    def next(self, target: Json, path: KeyPath) -> Json:
+        """One target, or a list of two or more, each once."""
+        if isinstance(target, str):
+            return target
+        names = self._names(target, path, "must name a node")
+        return names[0] if names and len(names) == 1 else names
+
+    def ends(self, data: Json, path: KeyPath) -> Json:
+        """A mapping of labels to targets. In a list, each target is its own label."""
+        if isinstance(data, list):
+            return {name: name for name in self._names(data, path, "must map labels to nodes") or ()}
+        return self._shaper.texts(data, path)
+
+    def wait_for(self, data: Json, path: KeyPath) -> Json:
+        """One join, or a list of several."""
+        is_list = isinstance(data, list) and any(isinstance(item, list | dict) for item in data)
+        joins = [self._join(data, path)] if not is_list else [self._join(data[n], (*path, n)) for n in range(len(data))]
+        found: dict[tuple[str, ...], Join] = {}
+        for join in joins:
+            if join is not None and join.sources in found:
+                names = ", ".join(join.sources)
+                self._findings.error(path, f"'wait_for' has two joins of {names}", "Keep one of the two.")
+            elif join is not None:
+                found[join.sources] = join
+        return list(found.values())
+
+    def branch(self, data: Json, path: KeyPath) -> Branch | None:
+        """A conditional edge: a mapping that says how to choose, or a list of cases."""
+        if isinstance(data, list):
+            data, cases_path = {"cases": data}, path
+        elif isinstance(data, dict):
+            cases_path = (*path, "cases")
+        else:
+            self._findings.error(path, f"'branch' must be a mapping or a list of cases, got {shown(data)}", _HOW)
+            return None
+        values = self._shaper.fields(Branch, data, path)
+        self._check_how(values, path)
+        if "cases" in values:
+            cases, default = self._cases(values["cases"], cases_path)
+            values["cases"] = cases
+            if default is not None and "default" in values:
+                self._findings.error((*path, "default"), "'default' and 'else' say the same", "Keep one of the two.")
+            if default is not None:
+                values["default"] = default
+        return self._shaper.build(Branch, values, path)
+
+    def map_fields(self, values: Mapping[str, Json], path: KeyPath) -> tuple[dict[str, Json], dict[str, str]]:
+        """The fields of a map node from either spelling, and how its author calls each of them."""
+        is_ours = any(key in values for key in SPELLINGS["ours"].values())
+        fields: dict[str, Json] = {}
+        names = {**SPELLINGS["loki"], **(SPELLINGS["ours"] if is_ours else {})}
+        field_of = {key: name for spelling in SPELLINGS.values() for name, key in spelling.items()}
+        for key, value in values.items():
+            name = field_of.get(key, key)
+            if name in fields:
+                message = f"'{names[name]}' and '{key}' say the same"
+                self._findings.error((*path, key), message, "Keep one of the two.")
+                continue
+            fields[name], names[name] = value, key
+        if "body" in fields:
+            fields["body"] = self._body(fields["body"], (*path, names["body"]))
+        return fields, names
+
+    def call(self, call: str, path: KeyPath) -> None:
+        """Refuse what cannot name a function."""
+        if CALL.fullmatch(call) is None:
+            self._findings.error(path, f"'{call}' does not name a function", _CALL_FORMS)
+
+    def _body(self, body: Json, path: KeyPath) -> Json:
+        if isinstance(body, str):
+            return [body]
+        if path[-1] == "branch" and not isinstance(body, list):
+            hint = "The `branch` of a map is the node that runs per item; for a conditional edge, let a router follow."
+            self._findings.error(path, f"'branch' of a map node must name a node, got {shown(body)}", hint)
+            return []
+        return self._names(body, path, "must name a node", keep_doubles=True) or []
+
+    def _names(self, data: Json, path: KeyPath, must: str, *, keep_doubles: bool = False) -> list[str] | None:
+        """A list of at least one name, each once. None after saying what is wrong."""
+        key = path[-1] if isinstance(path[-1], str) else path[-2]
+        if not isinstance(data, list) or not data:
+            given = "an empty list" if data == [] else shown(data)
+            self._findings.error(path, f"'{key}' {must}, got {given}")
+            return None
+        names: list[str] = []
+        for index, name in enumerate(data):
+            if not isinstance(name, str):
+                self._findings.error((*path, index), f"'{key}[{index}]' must name a node, got {shown(name)}")
+                return None
+            if name in names and not keep_doubles:
+                message = f"'{key}' names '{name}' twice; once counts"
+                self._findings.warning((*path, index), message, "Remove one of the two.")
+            else:
+                names.append(name)
+        return names
+
+    def _join(self, data: Json, path: KeyPath) -> Join | None:
+        quorum: Json = None
+        sources, place = data, path
+        if isinstance(data, dict):
+            for key in data.keys() - {"from", "min"}:
+                self._findings.warning((*path, key), f"unknown key '{key}' is ignored", "The keys here are: from, min.")
+            sources, quorum, place = data.get("from"), data.get("min"), (*path, "from")
+            if sources is None:
+                self._findings.error(path, "missing field `from`", _WAIT_FORMS)
+                return None
+        elif not isinstance(data, list):
+            self._findings.error(path, f"'wait_for' must list nodes, got {shown(data)}", _WAIT_FORMS)
+            return None
+        names = self._names(sources, place, "must list nodes")
+        if names is None or not self._is_quorum(quorum, len(names), (*path, "min")):
+            return None
+        return Join(tuple(sorted(names)), quorum)
+
+    def _is_quorum(self, quorum: Json, sources: int, path: KeyPath) -> bool:
+        if quorum is None:
+            return True
+        if not isinstance(quorum, int) or isinstance(quorum, bool) or quorum < 1:
+            self._findings.error(path, f"'min' must be a whole number from 1, got {shown(quorum)}")
+            return False
+        if quorum > sources:
+            message = f"the join can never fire: 'min' is {quorum}, and it waits for {_count(sources, 'node')} only"
+            self._findings.error(path, message, f"At most {sources} can arrive.")
+            return False
+        return True
+
+    def _check_how(self, values: Mapping[str, Json], path: KeyPath) -> None:
+        ways = [key for key in ("by", "call", "cases") if key in values]
+        if not ways:
+            self._findings.error(path, "'branch' does not say how to choose", _HOW)
+        for key in ways[1:]:
+            self._findings.error((*path, key), f"'branch' chooses by '{ways[0]}' and by '{key}'", _HOW)
+        if values.get("many") is True and "cases" in values:
+            hint = "Give a list of labels by `by` or `call`, or write several conditions that lead to routers."
+            self._findings.error(
+                (*path, "many"), "'many' does not go with cases: the first that is true is taken", hint
+            )
+        if isinstance(values.get("call"), str):
+            self.call(values["call"], (*path, "call"))
+
+    def _cases(self, data: Json, path: KeyPath) -> tuple[list[Choice], str | None]:
+        """The conditions in order, and what is taken when none holds."""
+        if not isinstance(data, list) or not data:
+            given = "an empty list" if data == [] else shown(data)
+            self._findings.error(path, f"the cases of a branch must be a list, got {given}", _LIST_FORM)
+            return [], None
+        cases: list[Choice] = []
+        default: str | None = None
+        for index, item in enumerate(data):
+            place = (*path, index)
+            if default is not None:
+                self._findings.error(place, "nothing can come after 'else'", "Make `- {else: ...}` the last line.")
+            if not isinstance(item, dict):
+                self._findings.error(place, f"a case must be a mapping, got {shown(item)}", _LIST_FORM)
+            elif "else" in item:
+                default = self._else(item, place)
+            elif (choice := self._choice(item, place)) is not None:
+                cases.append(choice)
+        return cases, default
+
+    def _else(self, item: Mapping[str, Json], path: KeyPath) -> str | None:
+        target = item["else"]
+        if not isinstance(target, str) or len(item) > 1:
+            self._findings.error((*path, "else"), "'else' must stand alone and name a node", _LIST_FORM)
+            return None
+        return target
+
+    def _choice(self, item: Mapping[str, Json], path: KeyPath) -> Choice | None:
+        return self._shaper.build(Choice, self._shaper.fields(Choice, item, path), path)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
