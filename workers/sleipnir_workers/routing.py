@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json
@@ -22,8 +22,7 @@ NEXT = "_next"
 _SHOWN = 6  # names in a line of narration
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """As in VisitResult: `sends` None is no list of commands, `next` None the declared edges."""
 
     next: str | tuple[str, ...] | None = None

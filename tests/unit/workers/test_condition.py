@@ -9,11 +9,8 @@ import pytest
 
 from sleipnir.graph.model import Branch, LlmNode
 from sleipnir.messages import VisitResult
-from sleipnir_workers import condition
 from sleipnir_workers.visit import execute
 from tests.unit.workers.visits import visit
-
-assert condition.choose  # importing the module registers it
 
 
 def choose(folder: Path, returned: str, *, many: bool = False, **fields: Any) -> VisitResult:

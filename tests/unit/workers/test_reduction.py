@@ -9,11 +9,8 @@ import pytest
 
 from sleipnir.graph.model import FunctionNode, StateField
 from sleipnir.messages import VisitResult
-from sleipnir_workers import reduction
 from sleipnir_workers.visit import execute
 from tests.unit.workers.visits import visit
-
-assert reduction.fold  # importing the module registers it
 
 REDUCERS = """
 loads = []

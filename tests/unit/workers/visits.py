@@ -12,11 +12,15 @@ from typing import Any
 
 from sleipnir.graph.model import Graph, Node, ScriptNode
 from sleipnir.settings import Settings
+from sleipnir_workers import condition, function, llm, reduction
+from sleipnir_workers import script as script_
 from sleipnir_workers.host import Host
 from sleipnir_workers.node import Visit
 
 # The interpreter of the test run first: a version manager's `python3` costs a tenth of a second per start.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+EXECUTORS = (condition, function, llm, reduction, script_)  # importing one registers it
 
 WARM_PYTHON = True
 """What `host` says unless a test asks for something else."""
