@@ -13,6 +13,7 @@ from typing import Any
 from sleipnir.commands import Command
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import FunctionNode, Json
+from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers import output, python_call
 from sleipnir_workers.node import Visit, executor
@@ -32,7 +33,7 @@ def _run(node: FunctionNode, visit: Visit) -> dict[str, Json]:
     state = {key: python_call.copy(value) for key, value in visit.state.items()}
     returned = python_call.call(node.call, visit, lambda function: function(state), timeout_s=node.timeout)
     found = _as_output(node.call, returned)
-    if problem := output.first_not_json(found):
+    if problem := first_not_json(found):
         raise NodeFailed(f"Function '{node.call}' returned something that is not JSON: {problem}", "output")
     return found
 

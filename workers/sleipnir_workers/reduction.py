@@ -11,6 +11,7 @@ from functools import reduce
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json, Node
+from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers import output, python_call
 from sleipnir_workers.node import Visit, executor
@@ -33,6 +34,6 @@ def _folded(key: str, values: Json, visit: Visit) -> Json:
     if name is None:
         raise NodeFailed("the graph names none", "not_found")
     folded = python_call.call(name, visit, lambda reducer: reduce(reducer, values["incoming"], values.get("current")))
-    if problem := output.first_not_json({key: folded}):
+    if problem := first_not_json({key: folded}):
         raise NodeFailed(f"Function '{name}' returned something that is not JSON: {problem}", "output")
     return folded

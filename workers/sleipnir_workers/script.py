@@ -19,6 +19,7 @@ from pathlib import Path
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json, ScriptNode
+from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers import output, sandbox
 from sleipnir_workers.agent_files import agent_file
@@ -225,7 +226,7 @@ def _object(stdout: bytes) -> dict[str, Json]:
         raise _BadOutput(f"Script output must be valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise _BadOutput("Script output must be a JSON object, not array or primitive")
-    if problem := output.first_not_json(value):
+    if problem := first_not_json(value):
         raise _BadOutput(f"Script output must be valid JSON: {problem}")
     return value
 

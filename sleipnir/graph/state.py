@@ -1,0 +1,241 @@
+"""The `state:` block: what a key may hold, what a run begins with, and how times and bytes become JSON (F01).
+
+Rules. Nothing is converted: an int is an int, a bool is no number; only a float takes an int too. Keys that are not
+declared hold anything. The types of an agent's own models (`file.py:Name`) are checked where its Python runs, not here.
+A datetime is stored as ISO-8601 text, whose time zone stays, or null; bytes as base64 text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from sleipnir.graph.model import Graph, Json, StateField
+from sleipnir.graph.plain import first_not_json
+from sleipnir.graph.reducers import is_custom, is_message, is_operation, operation_problem
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+TYPES: Final = ("any", "string", "int", "float", "bool", "list", "object", "messages", "datetime", "bytes")
+
+_ZERO: Mapping[str, Json] = {
+    "string": "", "int": 0, "float": 0.0, "bool": False, "list": [], "object": {}, "messages": [], "bytes": "",
+}  # fmt: skip
+_ABSENT_AT_FIRST = ("first", "max", "min")
+"""Reducers for which a zero value would be a value like any other, and win."""
+
+
+class StateError(Exception):
+    """A run cannot begin with this state. `problems` holds everything that is wrong with it, one line each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+def is_model(type_: str) -> bool:
+    """Whether this is the path of a pydantic model of the agent, `file.py:Name`."""
+    return is_custom(type_)  # paths of functions and of classes look alike
+
+
+def zero(field: StateField) -> Json:
+    """What a key holds that was neither given nor has a default; null for types without an obvious zero."""
+    return json.loads(json.dumps(_ZERO.get(field.type)))
+
+
+def initial(graph: Graph, given: Mapping[str, Any]) -> dict[str, Json]:
+    """The state that a run begins with: the graph's `initial_state`, over it what was given at submission (datetime and
+    bytes objects where declared), then the defaults and zero values of declared keys.
+
+    Without a default, a key with the reducer `first`, `min` or `max` begins absent. Raises StateError.
+    """
+    state: dict[str, Json] = {
+        **graph.initial_state,
+        **{key: _encoded(graph, key, value) for key, value in given.items()},
+    }
+    problems = [found for key in given if (found := _not_plain(key, state[key]))]
+    if not problems:
+        problems = [found for key, field in graph.state.items() if (found := _begin(state, key, field))]
+    if problems:
+        raise StateError(problems)
+    return state
+
+
+def _begin(state: dict[str, Json], key: str, field: StateField) -> str | None:
+    """Check the key's value, or give it its first one. What is wrong with it, or None."""
+    if key in state:
+        found = problem(field, state[key])
+        return found and f"state key '{key}' {found}"
+    if field.required:
+        about = f" ({field.description})" if field.description else ""
+        return f"state key '{key}' is required{about}: give it a value of type {field.type}"
+    if field.default is not None:
+        state[key] = field.default
+    elif field.reducer not in _ABSENT_AT_FIRST:
+        state[key] = zero(field)
+    return None
+
+
+def _not_plain(key: str, value: Any) -> str | None:
+    found = first_not_json({key: value})
+    return found and (f"state {found}" if found.startswith("key ") else f"state key '{key}': {found}")
+
+
+def _encoded(graph: Graph, key: str, value: Any) -> Any:
+    return to_json(graph.state[key], value) if key in graph.state else value
+
+
+def problem(field: StateField, value: Json) -> str | None:
+    """What keeps `value` from being the key's value, as "must be int, not string"; None: nothing."""
+    return _type_problem(field.type, field.items, value) or _schema_problem(field.schema, value)
+
+
+def update_problem(field: StateField, value: Json) -> str | None:
+    """What keeps a node from writing `value` to the key: what a reducer takes may differ from what the key holds.
+
+    A schema describes the whole value, so it is not asked of a contribution to one.
+    """
+    reducer = field.reducer or ("messages" if field.type == "messages" else "overwrite")
+    if is_custom(reducer):
+        return None
+    match reducer:
+        case "messages":
+            return _messages_update_problem(value)
+        case "append" | "union" if field.type == "list":
+            whole = value if isinstance(value, list) else [value]
+            return _type_problem("list", field.items, whole)
+        case "append" | "union":
+            return None
+        case "merge" | "deep_merge":
+            return _type_problem("object", None, value)
+        case "extend" | "concat" | "sum" | "max" | "min":
+            return _type_problem(field.type, field.items, value)
+    return problem(field, value)
+
+
+def _type_problem(type_: str, items: str | None, value: Json, path: str = "") -> str | None:
+    if type_ == "list" and isinstance(value, list) and items is not None:
+        found = (_type_problem(items, None, item, f"{path}[{index}]") for index, item in enumerate(value))
+        return next((wrong for wrong in found if wrong), None)
+    if type_ == "messages" and isinstance(value, list):
+        place = next((index for index, item in enumerate(value) if not is_message(item)), None)
+        return None if place is None else f"{path}[{place}] must be a message, an object with a `role`"
+    if type_ not in _IS or _IS[type_](value):
+        return None
+    return f"{path} must be {_EXPECTED.get(type_, type_)}, not {_called(value)}".strip()
+
+
+def _is_int(value: Json) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_time(value: Json) -> bool:
+    if not isinstance(value, str):
+        return value is None
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_base64(value: Json) -> bool:
+    try:
+        return isinstance(value, str) and base64.b64decode(value, validate=True) is not None
+    except (binascii.Error, ValueError):
+        return False
+
+
+_IS: Mapping[str, Callable[[Json], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "int": _is_int,
+    "float": lambda value: _is_int(value) or isinstance(value, float),
+    "bool": lambda value: isinstance(value, bool),
+    "list": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "messages": lambda value: isinstance(value, list),
+    "datetime": _is_time,
+    "bytes": _is_base64,
+}
+_EXPECTED = {"messages": "a list of messages", "datetime": "datetime (ISO-8601 text)", "bytes": "bytes (base64 text)"}
+_CALLED = {bool: "bool", int: "int", float: "float", str: "string", list: "list", dict: "object", type(None): "null"}
+
+
+def _called(value: Json) -> str:
+    """The type of a value in the words of TYPES, and short text itself: a reader may see what is wrong with it."""
+    name = _CALLED.get(type(value), type(value).__qualname__)
+    return f"{name} {value!r}" if isinstance(value, str | int | float) and len(repr(value)) <= 30 else name
+
+
+def _messages_update_problem(value: Json) -> str | None:
+    if value is None:
+        return None
+    for index, step in enumerate(value if isinstance(value, list) else [value]):
+        if not is_message(step) and not is_operation(step):
+            place = f"[{index}] " if isinstance(value, list) else ""
+            return f"{place}must be a message (an object with a `role`) or an operation on them, not {_called(step)}"
+        if is_operation(step) and (wrong := operation_problem(step)):
+            return f"cannot be written: {wrong}"
+    return None
+
+
+def _schema_problem(schema: Json, value: Json) -> str | None:
+    """The most telling violation, as `$.items[0]: ...`. A $ref to another document is never fetched."""
+    if schema is None:
+        return None
+    from jsonschema.exceptions import best_match
+    from referencing.exceptions import Unresolvable
+
+    try:
+        error = best_match(_validator(json.dumps(schema)).iter_errors(value))
+    except Unresolvable as unresolvable:
+        return f"cannot be checked, its schema refers to {unresolvable.ref!r}, which is not in it"
+    return None if error is None else f"does not match its schema: {error.json_path}: {error.message[:300]}"
+
+
+@lru_cache(maxsize=200)
+def _validator(schema: str) -> Validator:
+    # Imported here: it costs more than all the rest of a check, and few keys have a schema.
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    data = json.loads(schema)
+    found: Validator = validator_for(data, default=Draft202012Validator)(data, registry=Registry())
+    return found
+
+
+def to_json(field: StateField, value: Any) -> Any:
+    """`value` with datetime and bytes objects as text where the key, or its items, are declared so."""
+    if field.type == "list" and isinstance(value, list | tuple):
+        return [_to_text(field.items, item) for item in value]
+    return _to_text(field.items if field.type == "list" else field.type, value)
+
+
+def from_json(field: StateField, value: Json) -> Any:
+    """A stored value as a Python function sees it: datetime and bytes objects where declared. Undoes to_json."""
+    if field.type == "list" and isinstance(value, list):
+        return [_from_text(field.items, item) for item in value]
+    return _from_text(field.items if field.type == "list" else field.type, value)
+
+
+def _to_text(type_: str | None, value: Any) -> Any:
+    if type_ == "datetime" and isinstance(value, datetime):
+        return value.isoformat()
+    if type_ == "bytes" and isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode("ascii")
+    return value
+
+
+def _from_text(type_: str | None, value: Json) -> Any:
+    if not isinstance(value, str):
+        return value
+    if type_ == "datetime":
+        return datetime.fromisoformat(value)
+    return base64.b64decode(value, validate=True) if type_ == "bytes" else value
