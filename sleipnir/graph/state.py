@@ -119,6 +119,19 @@ def update_problem(field: StateField, value: Json) -> str | None:
     return problem(field, value)
 
 
+def of_text(field: StateField, text: str) -> Json:
+    """What state_updates write to the key by a template that rendered to `text`: the text where it fits, else the JSON
+    value that it spells if that fits, else the text all the same."""
+    if update_problem(field, text) is None:
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    fits = update_problem(field, value) is None and first_not_json({"value": value}) is None
+    return value if fits else text
+
+
 def _type_problem(type_: str, items: str | None, value: Json, path: str = "") -> str | None:
     if type_ == "list" and isinstance(value, list) and items is not None:
         found = (_type_problem(items, None, item, f"{path}[{index}]") for index, item in enumerate(value))

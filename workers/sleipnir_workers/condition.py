@@ -12,7 +12,7 @@ from typing import Any
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Branch, Node
 from sleipnir.messages import VisitResult
-from sleipnir_workers import output, python_call
+from sleipnir_workers import output, python_call, typed_state
 from sleipnir_workers.node import Visit, executor
 
 NO_ROUTE = ""
@@ -34,8 +34,7 @@ def choose(node: Node, visit: Visit) -> VisitResult:
 def _chosen(branch: Branch, visit: Visit) -> str | tuple[str, ...]:
     if branch.call is None:
         raise NodeFailed(f"node '{visit.node.id}' has no `branch.call`", "not_found")
-    state = {key: python_call.copy(value) for key, value in visit.state.items()}
-    found = python_call.call(branch.call, visit, lambda function: function(state))
+    found = python_call.call(branch.call, visit, lambda function: function(typed_state.seen(visit)))
     if found is None:
         return NO_ROUTE
     if isinstance(found, str):

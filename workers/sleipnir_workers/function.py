@@ -2,12 +2,12 @@
 
 Rules. The function is called with the state and nothing else (python_call.py). It returns a dict, where `_next` routes
 as in a script; a Command, or a list of Commands (sleipnir/commands.py); or None for an empty dict. Every value must be
-JSON. Anything else is a failure.
+JSON, or what the key is declared to hold (typed_state.py). Anything else is a failure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sleipnir.commands import Command
@@ -15,7 +15,7 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import FunctionNode, Json
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
-from sleipnir_workers import output, python_call
+from sleipnir_workers import output, python_call, typed_state
 from sleipnir_workers.node import Visit, executor
 from sleipnir_workers.routing import NEXT
 
@@ -30,9 +30,11 @@ def run_function(node: FunctionNode, visit: Visit) -> VisitResult:
 
 
 def _run(node: FunctionNode, visit: Visit) -> dict[str, Json]:
-    state = {key: python_call.copy(value) for key, value in visit.state.items()}
-    returned = python_call.call(node.call, visit, lambda function: function(state), timeout_s=node.timeout)
-    found = _as_output(node.call, returned)
+    def use(function: Callable[..., Any]) -> dict[str, Json]:
+        found = _as_output(node.call, function(typed_state.seen(visit)))
+        return _as_json(visit, found) if visit.graph.state else found
+
+    found = python_call.call(node.call, visit, use, timeout_s=node.timeout)
     if problem := first_not_json(found):
         raise NodeFailed(f"Function '{node.call}' returned something that is not JSON: {problem}", "output")
     return found
@@ -50,6 +52,21 @@ def _as_output(call: str, returned: Any) -> dict[str, Json]:
         case list() | tuple():
             return {NEXT: list(_sends(call, returned))}
     raise _refused(call, type(returned).__qualname__, "return a dict, a Command, a list of Commands, or None")
+
+
+def _as_json(visit: Visit, found: dict[str, Any]) -> dict[str, Json]:
+    """`found`, without the objects that keys of the state are declared to hold."""
+    sends = found.get(NEXT)
+    written = typed_state.all_as_json(visit, {key: value for key, value in found.items() if key != NEXT})
+    if isinstance(sends, list | tuple):
+        return {**written, NEXT: [_send_as_json(visit, send) for send in sends]}
+    return {**written, NEXT: sends} if NEXT in found else written
+
+
+def _send_as_json(visit: Visit, send: Any) -> Any:
+    if not isinstance(send, dict) or not isinstance(send.get("update"), dict):
+        return send
+    return {**send, "update": typed_state.all_as_json(visit, send["update"])}
 
 
 def _alone(call: str, command: Command) -> dict[str, Json]:

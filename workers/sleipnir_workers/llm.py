@@ -23,9 +23,9 @@ from typing import Any
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json, LlmNode
-from sleipnir.graph.template import TemplateError, apply_updates, render
+from sleipnir.graph.template import TemplateError, render
 from sleipnir.messages import Usage, VisitResult
-from sleipnir_workers import structured
+from sleipnir_workers import structured, typed_state
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.items import with_own_output
 from sleipnir_workers.models import NO_KEY, Endpoint, resolve
@@ -135,8 +135,8 @@ class _Session:
                 text = text.replace(secret, "[redacted]")
         return text
 
-    def _updates(self, state: Mapping[str, Json], output: Json) -> dict[str, str]:
-        return apply_updates(self._node.state_updates, state, scoped=self._node.scoped, value=output)
+    def _updates(self, state: Mapping[str, Json], output: Json) -> dict[str, Json]:
+        return typed_state.updates(self._visit, state, value=output)
 
     def _refuse_tools(self) -> None:
         if self._node.tools:

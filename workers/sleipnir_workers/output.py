@@ -11,8 +11,8 @@ from typing import Any
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import FunctionNode, Json, ScriptNode
-from sleipnir.graph.template import apply_updates
 from sleipnir.messages import VisitResult
+from sleipnir_workers import typed_state
 from sleipnir_workers.items import with_own_output
 from sleipnir_workers.node import Visit
 from sleipnir_workers.routing import EDGES, NEXT, Route, route_of
@@ -25,7 +25,7 @@ def success(node: ScriptNode | FunctionNode, visit: Visit, output: Mapping[str, 
     """
     merged = {key: value for key, value in output.items() if key != NEXT}
     route = _route(node, output[NEXT], what) if NEXT in output else EDGES
-    updates = apply_updates(node.state_updates, {**visit.state, **merged})
+    updates = typed_state.updates(visit, {**visit.state, **merged})
     notes = [f"running {what} '{_body_of(node)}'"]
     if merged:
         notes.append(f"merged: {', '.join(merged)}")

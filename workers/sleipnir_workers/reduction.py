@@ -2,18 +2,21 @@
 
 Rules. The visit's overlay holds, by state key, `incoming`, the values written, in visit order, and `current`, the value
 before them if there was one. A reducer is called as `name(current, incoming)`, once per value, with None for a value
-that is not there. What it returns must be JSON.
+that is not there; values are objects where they are what the key is declared to hold. What it returns must be JSON, or
+such an object.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
+from typing import Any
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json, Node
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
-from sleipnir_workers import output, python_call
+from sleipnir_workers import output, python_call, typed_state
 from sleipnir_workers.node import Visit, executor
 
 
@@ -33,7 +36,21 @@ def _folded(key: str, values: Json, visit: Visit) -> Json:
     name = visit.graph.reducer_of(key)
     if name is None:
         raise NodeFailed("the graph names none", "not_found")
-    folded = python_call.call(name, visit, lambda reducer: reduce(reducer, values["incoming"], values.get("current")))
+
+    def use(reducer: Callable[..., Any]) -> Any:
+        current = typed_state.as_object(visit, key, values.get("current"))
+        incoming = [_as_object_if_it_is_one(visit, key, value) for value in values["incoming"]]
+        return typed_state.as_json(visit, key, reduce(reducer, incoming, current))
+
+    folded = python_call.call(name, visit, use)
     if problem := first_not_json({key: folded}):
         raise NodeFailed(f"Function '{name}' returned something that is not JSON: {problem}", "output")
     return folded
+
+
+def _as_object_if_it_is_one(visit: Visit, key: str, value: Json) -> Any:
+    """What nodes may write to a key with such a reducer is between them and the reducer."""
+    try:
+        return typed_state.as_object(visit, key, value)
+    except NodeFailed:
+        return value

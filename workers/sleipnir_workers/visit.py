@@ -22,7 +22,7 @@ import structlog
 from sleipnir.bundle import BundleCache, Unpacked
 from sleipnir.errors import BundleError, GraphError, NodeFailed, StoreUnavailable
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode
-from sleipnir.graph.template import apply_updates, state_read_by
+from sleipnir.graph.template import state_read_by
 from sleipnir.messages import (
     MOST_KEYS,
     OVERLAY_END,
@@ -30,6 +30,7 @@ from sleipnir.messages import (
     ResultHeader,
     Role,
     Send,
+    Usage,
     VisitCall,
     VisitResult,
     overlay_text,
@@ -37,7 +38,7 @@ from sleipnir.messages import (
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
-from sleipnir_workers import items, output
+from sleipnir_workers import items, output, typed_state
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.heartbeat import Heartbeat
 from sleipnir_workers.node import ProcessLost, Visit, VisitLost, executor_of
@@ -207,34 +208,38 @@ _path = lru_cache(maxsize=1024)(Path)
 
 
 def execute(visit: Visit) -> VisitResult | None:
-    """Run the node's executor. None means that the visit is not ours any more. Raises ProcessLost, nothing else."""
+    """Run the visit's executor. None means that the visit is not ours any more. Raises ProcessLost, nothing else."""
+    usage: Usage | None = None
     try:
-        return items.left_by(visit, executor_of(visit)(visit.node, visit))
+        result = executor_of(visit)(visit.node, visit)
+        usage = result.usage
+        return typed_state.checked(visit, items.left_by(visit, result))
     except ProcessLost:
         raise
     except VisitLost:
         return None
     except NodeFailed as error:
-        return failed(visit, str(error), error.kind)
+        return failed(visit, str(error), error.kind, usage)
     except BaseException as error:
         # Also SystemExit, MemoryError and KeyboardInterrupt of a node's own code: one that leaves a Celery task
         # wedges a thread slot for ever or kills a prefork worker.
         structlog.get_logger().exception("executor crashed", run=visit.run, node=visit.node.id)
-        return failed(visit, f"{type(error).__name__}: {error}", "crash")
+        return failed(visit, f"{type(error).__name__}: {error}", "crash", usage)
 
 
-def failed(visit: Visit, message: str, kind: str) -> VisitResult:
+def failed(visit: Visit, message: str, kind: str, usage: Usage | None = None) -> VisitResult:
     """A failure with what the graph may read of it: `_error` for scripts and functions, `{{output}}` for llm nodes."""
     node = visit.node
     if visit.role != "node" or visit.item is not None:
-        return VisitResult(ok=False, error=message, error_kind=kind)
+        return VisitResult(ok=False, error=message, error_kind=kind, usage=usage)
     if isinstance(node, LlmNode):
         text = f"LLM node failed: {message}"
-        delta: dict[str, Any] = dict(apply_updates(node.state_updates, visit.state, scoped="output", value=text))
-        return VisitResult(ok=False, delta=delta, error=text, error_kind=kind)
+        delta = typed_state.updates(visit, visit.state, value=text)
+        failure = VisitResult(ok=False, delta=delta, error=text, error_kind=kind, usage=usage)
+        return typed_state.checked(visit, failure)
     if isinstance(node, ScriptNode | FunctionNode):
         return output.failure(node, NodeFailed(message, kind), what=node.kind)
-    return VisitResult(ok=False, error=message, error_kind=kind)
+    return VisitResult(ok=False, error=message, error_kind=kind, usage=usage)
 
 
 def encoded(result: VisitResult, node: str, limit_bytes: int) -> tuple[VisitResult, dict[str, str]]:

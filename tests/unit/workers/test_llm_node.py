@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.graph.model import LlmNode, MapNode
+from sleipnir.graph.model import LlmNode, MapNode, StateField
 from sleipnir.messages import Usage, VisitResult
 from sleipnir.runs import Item
 from sleipnir_workers import llm, structured
@@ -74,6 +74,16 @@ def test_its_own_output_is_the_result_of_an_item(reply: str, fields: dict[str, A
     of_item = {"others": [each], "item": Item(map=1, index=0, of="each")}
     result, _ = ask([reply], visit_fields=of_item, **fields)
     assert (result.ok, result.delta) == (True, delta)
+
+
+# With declared state
+
+
+@pytest.mark.parametrize(("reply", "written"), [("5", 5), ("five", "five")])
+def test_its_output_is_written_as_what_the_key_is_declared_to_hold(reply: str, written: Any) -> None:
+    declared = {"graph": {"state": {"n": StateField(type="int")}}}
+    result, _ = ask([reply], visit_fields=declared, state_updates={"n": "{{output}}"})
+    assert result.delta == {"n": written}  # the second is refused before it is delivered
 
 
 # What is sent

@@ -1,0 +1,146 @@
+"""State keys whose type the graph declares: what a node may write to them, and what Python functions see (F01).
+
+Rules. What a visit writes is checked before it is delivered, whatever its node; a wrong value is a failure (`state`).
+Text from state_updates that does not fit its key, but is JSON that does, is written as that: `"{{n}}"` for an int.
+Functions get and return datetime, bytes and pydantic objects where keys are declared so. Scripts and models of
+language see their JSON form; what a script writes for a pydantic model is not checked, as its worker runs no Python of
+the agent. Without `state:` in the graph nothing of this happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import Json, StateField
+from sleipnir.graph.state import from_json, is_model, of_text, problem, to_json, update_problem
+from sleipnir.graph.template import apply_updates
+from sleipnir.messages import VisitResult
+from sleipnir_workers import python_call
+from sleipnir_workers.node import Visit
+
+_WHOLE = (None, "overwrite", "first", "last")
+"""Reducers to which a node gives a whole value of the key, and not a part of one."""
+
+Problem = Callable[[StateField, Json], str | None]
+
+
+# What nodes write
+
+
+def updates(visit: Visit, state: Mapping[str, Json], *, value: Json = None) -> dict[str, Json]:
+    """What the node's state_updates write, given the state after its body and the body's own `value`."""
+    node, fields = visit.node, visit.graph.state
+    written = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
+    if not fields:
+        return written
+    return {key: of_text(fields[key], text) if key in fields else text for key, text in written.items()}
+
+
+def checked(visit: Visit, result: VisitResult) -> VisitResult:
+    """`result`, if what it writes fits. Raises NodeFailed (`state`). A failure leaves the keys that fit."""
+    if not visit.graph.state:
+        return result
+    fits: Problem = problem if visit.role == "reduce" else update_problem
+    wrong = _problems(visit, result.delta, fits)
+    if not result.ok:
+        return replace(result, delta={key: value for key, value in result.delta.items() if key not in wrong})
+    for index, send in enumerate(result.sends or ()):
+        for found in _problems(visit, send.update, problem).values():
+            raise _wrong(visit, f"_next[{index}].update: {found}")
+    for found in wrong.values():
+        raise _wrong(visit, found)
+    return result
+
+
+def _problems(visit: Visit, written: Mapping[str, Json], fits: Problem) -> dict[str, str]:
+    """By state key, what is wrong with the value."""
+    fields, found = visit.graph.state, {}
+    for key, value in written.items():
+        if key in fields and (wrong := fits(fields[key], value)) is not None:
+            found[key] = f"state key '{key}' {wrong}"
+    return found
+
+
+def _wrong(visit: Visit, message: str) -> NodeFailed:
+    return NodeFailed(f"node '{visit.node.id}' writes what the graph's `state:` does not allow: {message}", "state")
+
+
+# What Python functions see
+
+
+def seen(visit: Visit) -> dict[str, Any]:
+    """The state for a Python function: copies, with objects where the graph declares them. Raises NodeFailed."""
+    state = {key: python_call.copy(value) for key, value in visit.state.items()}
+    for key in visit.graph.state:
+        if key in state:
+            state[key] = as_object(visit, key, state[key])
+    return state
+
+
+def as_object(visit: Visit, key: str, value: Json) -> Any:
+    """A stored value as a Python function sees it. Raises NodeFailed (`state`)."""
+    field = visit.graph.state.get(key)
+    if field is None:
+        return value
+    try:
+        return _each(field, from_json(field, value), lambda model, item: model.model_validate(item), visit)
+    except ValueError as error:
+        raise _unlike(key, field, error) from None
+
+
+def as_json(visit: Visit, key: str, value: Any) -> Any:
+    """What a Python function wrote to a key, as it is stored. Raises NodeFailed (`state`) where it is no such model."""
+    field = visit.graph.state.get(key)
+    if field is None:
+        return value
+    whole = field.reducer in _WHOLE or field.type == "list"
+    try:
+        return _each(field, to_json(field, value), lambda model, item: _dumped(model, item, whole), visit)
+    except ValueError as error:
+        raise _unlike(key, field, error) from None
+
+
+def all_as_json(visit: Visit, written: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: as_json(visit, key, value) for key, value in written.items()}
+
+
+def _each(field: StateField, value: Any, convert: Callable[[type[BaseModel], Any], Any], visit: Visit) -> Any:
+    """`value`, converted where it, or each of its elements, is declared to be a pydantic model."""
+    name = field.items if field.type == "list" else field.type
+    if name is None or not is_model(name) or value is None:
+        return value
+    model = _model(name, visit)
+    if field.type == "list" and isinstance(value, list | tuple):
+        return [convert(model, item) for item in value]
+    return convert(model, value)
+
+
+def _dumped(model: type[BaseModel], value: Any, whole: bool) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return model.model_validate(value).model_dump(mode="json") if whole else value
+
+
+def _model(name: str, visit: Visit) -> type[BaseModel]:
+    found: Any = python_call.function(name, visit.folder)
+    if not isinstance(found, type) or not issubclass(found, BaseModel):
+        raise NodeFailed(f"'{name}', the type of a state key, is no pydantic model", "state")
+    return found
+
+
+def _unlike(key: str, field: StateField, error: ValueError) -> NodeFailed:
+    type_ = f"list of {field.items}" if field.type == "list" else field.type
+    return NodeFailed(f"state key '{key}' holds something that is no {type_}: {_reason(error)}", "state")
+
+
+def _reason(error: ValueError) -> str:
+    """Of pydantic's report, which has many lines, where the first mistake is and what it is."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
