@@ -1,20 +1,20 @@
 """Rules about a graph as a whole, one function per rule, named by what it promises.
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
-are ours. Every rule looks at the whole graph and reports everything it finds; none raises. The only thing
-read besides the graph is the agent's folder, and that only where the caller names one.
+are ours. Those about branches are in check_parallel.py, those about declared state in check_state.py. Every rule looks
+at the whole graph and reports everything it finds; none raises. The only thing read besides the graph is the agent's
+folder, and that only where the caller names one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias, TypeVar
 
 from sleipnir.errors import Problem
+from sleipnir.graph import check_parallel, check_state
+from sleipnir.graph.check_case import Case, FindAgent, Rule, edge_path
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_file
@@ -26,18 +26,14 @@ from sleipnir.graph.model import (
     FunctionNode,
     Graph,
     InputNode,
-    Json,
     LlmNode,
-    Node,
+    MapNode,
     RagNode,
     Retry,
     ScriptNode,
     edges_of,
 )
-from sleipnir.graph.tools import MCP, CustomTools, custom_tools, defined_names, known_tools, stem
-
-FindAgent: TypeAlias = Callable[[str], Path | None]
-"""The folder of an agent by its name, None when there is no such agent."""
+from sleipnir.graph.tools import MCP, defined_names, known_tools, stem
 
 RUNTIMES = (".sh", ".py", ".ts")
 TAKEN_BY_FILES = ("rag", "config", "graph")
@@ -45,51 +41,11 @@ TAKEN_BY_FILES = ("rag", "config", "graph")
 FAILURES = (
     "any", "transient", "timeout", "exit", "signal", "output", "output_size", "exception", "spawn", "not_found",
     "extension", "outside", "too_large", "model", "model_call", "rate_limit", "structured", "template", "tools",
-    "bundle", "no_executor", "failed",
+    "bundle", "no_executor", "state", "failed",
 )  # fmt: skip
 """What `retry.on` may name, besides exceptions: classes of failures, and the kinds that executors report."""
 
 _EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*:)?[A-Z]\w*")
-
-N = TypeVar("N", bound=Node)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One graph under examination. `folder` and `find_agent` are None where the caller cannot say."""
-
-    graph: Graph
-    findings: Findings
-    folder: Path | None
-    find_agent: FindAgent | None
-    more_tools: tuple[str, ...]
-
-    def nodes(self, kind: type[N]) -> Iterator[tuple[N, KeyPath]]:
-        """The nodes of one type, in file order, each with its path."""
-        for node_id, node in self.graph.nodes.items():
-            if isinstance(node, kind):
-                yield node, ("nodes", node_id)
-
-    @cached_property
-    def edges(self) -> dict[str, list[Edge]]:
-        return {node_id: edges_of(node) for node_id, node in self.graph.nodes.items()}
-
-    @cached_property
-    def reachable(self) -> set[str]:
-        """What the declared edges lead to from the start, the start included."""
-        seen, todo = {self.graph.start}, [self.graph.start]
-        while todo:
-            targets = {edge.target for edge in self.edges[todo.pop()]} & self.edges.keys()
-            todo += targets - seen
-            seen |= targets
-        return seen
-
-    @cached_property
-    def custom_tools(self) -> CustomTools:
-        return CustomTools() if self.folder is None else custom_tools(self.folder)
-
-
-Rule: TypeAlias = Callable[[Case], None]
 
 
 def check(
@@ -130,20 +86,24 @@ def format_headline(problems: Iterable[Problem]) -> str:
 
 
 def every_edge_leads_to_a_node(case: Case) -> None:
-    for edge in _all_edges(case):
-        if edge.target not in case.graph.nodes:
+    for edge in _declared_edges(case):
+        if not _leads_somewhere(case, edge):
             message = f"References non-existent node '{edge.target}' in {_edge_label(case, edge)}"
-            case.findings.error(_edge_path(edge), message, suggestion(edge.target, case.graph.nodes, "nodes"))
+            case.findings.error(edge_path(case, edge), message, suggestion(edge.target, case.graph.nodes, "nodes"))
 
 
 def declared_edges_form_no_cycle(case: Case) -> None:
-    """Only the first cycle is named: the others are often its variations."""
-    found = _first_cycle(case.edges)
+    """Only the first cycle is named: the others are often its variations. In our dialect a cycle needs a way out."""
+    if not case.is_loki and case.graph.limits.max_steps is not None:
+        return
+    found = _first_cycle(case.edges if case.is_loki else _edges_without_choice(case))
     if found is None:
         return
     cycle, closing = found
     hint = "Declared edges cannot form a loop; a script can go back by printing `_next`."
-    case.findings.graph_error(_edge_path(closing), f"Cycle detected: {' -> '.join(cycle)}", hint)
+    if not case.is_loki:
+        hint = "Give one of these nodes a way out (`branch`, or `ends` for its `_next`), or set `limits.max_steps`."
+    case.findings.graph_error(edge_path(case, closing), f"Cycle detected: {' -> '.join(cycle)}", hint)
 
 
 def every_node_can_be_reached(case: Case) -> None:
@@ -154,6 +114,9 @@ def every_node_can_be_reached(case: Case) -> None:
 
 
 def some_node_ends_the_graph(case: Case) -> None:
+    """In our dialect a branch may end at any node without a `next`."""
+    if not case.is_loki:
+        return
     ends = {node.id for node, _ in case.nodes(EndNode)}
     if not ends:
         hint = "Add a node of type end."
@@ -167,7 +130,7 @@ def some_node_ends_the_graph(case: Case) -> None:
 def every_script_exists(case: Case) -> None:
     if case.folder is None:
         return
-    for path, label, file in _code_files(case):
+    for path, label, file, _ in _code(case):
         if not _leaves(case.folder, file) and not _is_file(case.folder / file):
             message = f"{label} file not found: '{case.folder.absolute() / file}'"
             case.findings.error(path, message, suggestion(file, _files_near(case.folder, file), "files there"))
@@ -237,9 +200,12 @@ def every_model_is_named_with_its_provider(case: Case) -> None:
 
 def every_step_has_a_next(case: Case) -> None:
     """Ours; Loki says so only when a run gets there. A script may choose its way by `_next`."""
-    for kind in (AgentNode, InputNode, LlmNode, RagNode):
+    if not case.is_loki:
+        return
+    bodies = {body for node, _ in case.nodes(MapNode) for body in node.body}
+    for kind in (AgentNode, InputNode, LlmNode, RagNode, MapNode):
         for node, path in case.nodes(kind):
-            if node.next is None:
+            if node.next is None and (node.id in case.entered or node.id not in bodies):
                 message = f"{node.kind} node has no `next`; a run that gets here fails"
                 case.findings.warning(path, message, "Name the node that comes after it.")
 
@@ -297,7 +263,7 @@ def every_output_schema_is_a_schema(case: Case) -> None:
     schemas += [(node.output_schema, path) for node, path in case.nodes(AgentNode)]
     for schema, path in schemas:
         if schema is not None:
-            _check_schema(case, schema, (*path, "output_schema"))
+            check_state.check_schema(case, schema, (*path, "output_schema"), "output_schema")
 
 
 def every_script_has_a_runtime(case: Case) -> None:
@@ -315,18 +281,17 @@ def every_function_is_defined(case: Case) -> None:
     """Ours, and a warning: a module may define names in ways that reading it does not show."""
     if case.folder is None:
         return
-    for node, path in case.nodes(FunctionNode):
-        file, _, name = node.call.rpartition(":")
-        names = defined_names(case.folder / file) if file.endswith(".py") else None
+    for path, _, file, name in _code(case):
+        names = defined_names(case.folder / file) if name else None
         if names is not None and name not in names:
             message = f"'{file}' does not seem to define '{name}'"
-            case.findings.warning((*path, "call"), message, suggestion(name, sorted(names), "names there"))
+            case.findings.warning(path, message, suggestion(name, sorted(names), "names there"))
 
 
 def no_code_is_outside_the_folder(case: Case) -> None:
     """Ours: a run is pinned to a bundle of the folder, and a worker has nothing else."""
     hint = "Keep the file in the agent's folder and write its path from there."
-    for path, label, file in _code_files(case):
+    for path, label, file, _ in _code(case):
         if _leaves(case.folder, file):
             case.findings.error(path, f"{label} path '{file}' leaves the agent's folder", hint)
 
@@ -353,22 +318,41 @@ RULES: Sequence[Rule] = (
     every_script_has_a_runtime,
     every_function_is_defined,
     no_code_is_outside_the_folder,
+    *check_parallel.RULES,
+    *check_state.RULES,
 )
 
 
-def _all_edges(case: Case) -> Iterator[Edge]:
-    for edges in case.edges.values():
-        yield from edges
+def _declared_edges(case: Case) -> Iterator[Edge]:
+    for node in case.graph.nodes.values():
+        yield from edges_of(node)
+
+
+def _leads_somewhere(case: Case, edge: Edge) -> bool:
+    if edge.kind == "body":
+        return edge.target in case.graph.nodes
+    if edge.kind in ("branch", "default"):
+        return case.graph.target_of(case.graph.nodes[edge.source], edge.target) is not None
+    return case.graph.is_node_or_end(edge.target)
 
 
 def _edge_label(case: Case, edge: Edge) -> str:
-    owner = "" if edge.kind == "next" else f"{case.graph.nodes[edge.source].kind} "
-    return f"{owner}'{edge.kind}'"
+    path = edge_path(case, edge)
+    key = next(part for part in reversed(path) if part in _EDGE_KEYS)
+    return f"{case.graph.nodes[edge.source].kind} '{key}'" if edge.kind in _OF_ONE_TYPE else f"'{key}'"
 
 
-def _edge_path(edge: Edge) -> KeyPath:
-    path = ("nodes", edge.source, edge.kind)
-    return (*path, edge.label) if edge.kind == "routes" else path
+_EDGE_KEYS = ("next", "routes", "on_other", "fallback", "branch", "node", "on_timeout", "default", "else", "ends")
+_OF_ONE_TYPE = ("routes", "on_other", "fallback", "body", "on_timeout")
+
+
+def _edges_without_choice(case: Case) -> dict[str, list[Edge]]:
+    """The edges of nodes that have but one way on, whatever happens."""
+    chosen = ("branch", "default", "ends", "routes", "on_other", "fallback", "on_timeout")
+    return {
+        node_id: [] if any(edge.kind in chosen for edge in edges) or case.graph.nodes[node_id].branch else edges
+        for node_id, edges in case.edges.items()
+    }
 
 
 def _first_cycle(edges: dict[str, list[Edge]]) -> tuple[list[str], Edge] | None:
@@ -393,14 +377,23 @@ def _first_cycle(edges: dict[str, list[Edge]]) -> tuple[list[str], Edge] | None:
     return None
 
 
-def _code_files(case: Case) -> Iterator[tuple[KeyPath, str, str]]:
-    """Every file of the folder that nodes run: where it is named, what it is called in a message, its path."""
+def _code(case: Case) -> Iterator[tuple[KeyPath, str, str, str]]:
+    """Every file of the folder that a run executes: where it is named, what it is called in a message, its path, and
+    the name in it that is meant, empty for all of it."""
     for script, path in case.nodes(ScriptNode):
-        yield (*path, "script"), "Script", script.script
-    for function, path in case.nodes(FunctionNode):
-        file, _, _ = function.call.rpartition(":")
+        yield (*path, "script"), "Script", script.script, ""
+    for path, label, call in (*_calls(case), *check_state.calls(case)):
+        file, _, name = call.rpartition(":")
         if file.endswith(".py"):
-            yield (*path, "call"), "Function", file
+            yield path, label, file, name
+
+
+def _calls(case: Case) -> Iterator[tuple[KeyPath, str, str]]:
+    for node_id, node in case.graph.nodes.items():
+        if isinstance(node, FunctionNode):
+            yield ("nodes", node_id, "call"), "Function", node.call
+        if node.branch is not None and node.branch.call is not None:
+            yield ("nodes", node_id, "branch", "call"), "Function", node.branch.call
 
 
 def _leaves(folder: Path | None, file: str) -> bool:
@@ -463,19 +456,3 @@ def _check_tool(case: Case, tool: str, path: KeyPath) -> None:
 def _is_model(model: str) -> bool:
     provider, _, name = model.partition(":")
     return bool(provider.strip() and name.strip())
-
-
-def _check_schema(case: Case, schema: dict[str, Json], path: KeyPath) -> None:
-    # Imported here: it costs more than all the rest of a check, and few graphs have a schema.
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-
-    if not isinstance(schema.get("$schema", ""), str):
-        case.findings.error((*path, "$schema"), "output_schema is not a valid JSON Schema: '$schema' must be text")
-        return
-    try:
-        validator_for(schema, default=Draft202012Validator).check_schema(schema)
-    except SchemaError as error:
-        place = (*path, *error.absolute_path)
-        case.findings.error(place, f"output_schema is not a valid JSON Schema: {error.message[:200]}")

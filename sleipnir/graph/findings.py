@@ -44,6 +44,10 @@ class Findings:
     def graph_warning(self, path: KeyPath, message: str, hint: str | None = None) -> None:
         self._add("warning", path, message, hint, None, None)
 
+    def has(self, path: KeyPath) -> bool:
+        """Whether the file holds a value at `path`."""
+        return path in self._positions
+
     @property
     def has_errors(self) -> bool:
         return any(problem.level == "error" for problem in self.problems)
