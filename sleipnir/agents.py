@@ -41,6 +41,8 @@ def places(settings: Settings) -> list[Path]:
 def find(agent: str | Path, settings: Settings) -> Path:
     """The folder of an agent, by name or by path. Raises AgentNotFound with close names and the places searched."""
     text = str(agent)
+    if not text.strip():
+        raise AgentNotFound("the agent's name is empty; `sleipnir agents` lists those there are")
     if isinstance(agent, Path) or os.sep in text or text in (".", ".."):
         folder = Path(agent).absolute()
         if not folder.is_dir():

@@ -12,6 +12,7 @@ A client needs a running deployment (SLEIPNIR_REDIS_URL, or `settings`); `sleipn
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +27,7 @@ from sleipnir.errors import GateError, GraphError, RunNotFound, UsageError
 from sleipnir.graph.check import check, format_headline
 from sleipnir.graph.load import GRAPH_FILE, Loaded, load_file, read_agent
 from sleipnir.graph.model import Graph
+from sleipnir.graph.state import StateError, initial
 from sleipnir.messages import MOST_KEYS, RunStatus
 from sleipnir.runs import Pause, RunSpec, read_effect_answer
 from sleipnir.settings import Settings
@@ -63,15 +65,18 @@ class Client:
         prompt: str = "",
         *,
         variables: Mapping[str, str] | None = None,
+        state: Mapping[str, Any] | None = None,
         cwd: Path | None = None,
         caller_dir: Path | None = None,
     ) -> Run:
         """Accept a run of `agent` (a name, or the path of its folder); the run then goes on by itself.
 
-        `prompt` becomes `{{initial_prompt}}`. `variables` preset agent variables. `cwd` is the working directory of
-        scripts (default: the agent's folder); `caller_dir` is where relative paths in the prompt are meant from
-        (default: this process's working directory). Nothing is stored when this raises: AgentNotFound, GraphError
-        (with all problems), BundleError, UsageError (prompt too large, variable missing), StoreUnavailable.
+        `prompt` becomes `{{initial_prompt}}`. `variables` preset agent variables. `state` holds values that the run
+        begins with, over the graph's `initial_state`: JSON, or datetime and bytes objects for keys declared so. `cwd`
+        is the working directory of scripts (default: the agent's folder); `caller_dir` is where relative paths in the
+        prompt are meant from (default: this process's working directory). Nothing is stored when this raises:
+        AgentNotFound, GraphError (with all problems), BundleError, UsageError (prompt or state too large, variable
+        missing, state missing or of the wrong type), StoreUnavailable.
         """
         folder = agents.find(agent, self.settings)
         prepared = self._prepare(folder)
@@ -85,12 +90,10 @@ class Client:
             caller_dir=str(caller_dir or Path.cwd()),
         )
         run_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
-        state = {**graph.initial_state, "initial_prompt": prompt}
-        if len(state) > MOST_KEYS:
-            raise UsageError(f"initial_state has {len(state):,} keys, at most {MOST_KEYS:,} are possible; nest them")
+        begin = state_at_start(graph, prompt, {} if state is None else state, self.settings.max_output_bytes)
         with self.store.errors():
             self._offer(bundle)
-            self.store.runs.create(run_id, spec, state)
+            self.store.runs.create(run_id, spec, begin)
         return Run(self.store, run_id, self.settings)
 
     def _offer(self, bundle: Bundle) -> None:
@@ -399,5 +402,31 @@ def resolved_variables(graph: Graph, presets: Mapping[str, str]) -> dict[str, st
         raise UsageError(f"The following agent variables are required:{listed}\nSet each with --var NAME=TEXT")
     return {name: value for name, value in values.items() if value is not None}
 
+
+def state_at_start(graph: Graph, prompt: str, given: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
+    """What the run's state begins with. Raises UsageError, with all that is missing or wrong."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"state must be a mapping of keys to values, not {type(given).__qualname__}")
+    for key in given:
+        if key in _NOT_GIVEN:
+            raise UsageError(f"state key {key!r} cannot be given: {_NOT_GIVEN[key]}")
+    try:
+        begin = initial(graph, {**given, "initial_prompt": prompt})
+    except StateError as error:
+        listed = "".join(f"\n  - {problem}" for problem in error.problems)
+        raise UsageError(f"agent {graph.name!r} cannot begin with this state:{listed}\n{_HOW_TO_GIVE}") from None
+    if len(begin) > MOST_KEYS:
+        raise UsageError(f"the state begins with {len(begin):,} keys, at most {MOST_KEYS:,} are possible; nest them")
+    size = len(json.dumps({key: begin[key] for key in given}))
+    if size > limit_bytes:
+        raise UsageError(
+            f"the given state has {size:,} bytes, more than SLEIPNIR_MAX_OUTPUT_BYTES={limit_bytes:,}. "
+            "Store the data in a file and give its path"
+        )
+    return begin
+
+
+_NOT_GIVEN = {"initial_prompt": "it is the prompt", "_next": "it is how nodes choose the way"}
+_HOW_TO_GIVE = "Give each with --state NAME=JSON, in Python with submit(..., state={...})"
 
 __all__ = ["AgentInfo", "Client", "GateInfo", "Health", "Run", "RunEvent", "RunInfo", "StepInfo", "wait_all"]

@@ -1,4 +1,4 @@
-"""Tab completion: the scripts for the shells, and the names of agents and runs.
+"""Tab completion: the scripts for the shells, and the names of agents, runs and state keys.
 
 Rule. A key press must never hang, print an error or start a server: whatever goes wrong or takes longer than
 TIME_LIMIT_S completes nothing.
@@ -53,6 +53,12 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return _matching(_runs, ctx, incomplete)
 
 
+def complete_state_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """`NAME=` for the keys that the agent on the command line declares, with their types as help."""
+    agent = ctx.params.get("agent") or next(iter(ctx.args), None)  # an option without its value yet stops the parser
+    return _matching(lambda options: _state_keys(options, agent), ctx, incomplete) if agent else []
+
+
 def _matching(candidates: Candidates, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     with contextlib.suppress(Exception), _time_limit():
         return [item for item in candidates(from_context(ctx)) if item.value.startswith(incomplete)]
@@ -74,6 +80,15 @@ def _runs(options: GlobalOptions) -> Iterator[CompletionItem]:
     with options.connected_if_up() as client:
         runs = client.runs(limit=SHOWN_RUNS) if client else []
     return (CompletionItem(info.id, help=f"{info.agent}, {info.status}") for info in runs)
+
+
+def _state_keys(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
+    from sleipnir.agents import find
+    from sleipnir.graph.load import load_file
+
+    graph = load_file(find(agent, options.settings())).graph
+    declared = graph.state if graph else {}
+    return (CompletionItem(f"{key}=", help=field.description or field.type) for key, field in declared.items())
 
 
 @contextlib.contextmanager

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import click
 
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, how_to_answer
-from sleipnir.cli.completion import complete_agent
+from sleipnir.cli.completion import complete_agent, complete_state_key
 from sleipnir.cli.follow import follow, print_result, result_data, say_it_goes_on
 from sleipnir.cli.narrate import MARK
 from sleipnir.cli.options import GlobalOptions, pass_options
@@ -41,6 +43,26 @@ def _pair(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, 
     return name, text
 
 
+def _values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """`NAME=JSON` as values by name."""
+    return {name: _value(ctx, param, name, text) for name, text in _pairs(ctx, param, values)}
+
+
+def _value(ctx: click.Context, param: click.Parameter, name: str, text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        quoted = shlex.quote(f"{name}={json.dumps(text, ensure_ascii=False)}")
+        hint = (
+            f"a text is written in quotes: --state {quoted}" if text[:1] not in tuple('{["-0123456789') else str(error)
+        )
+        raise click.BadParameter(f"the value of {name!r} is not JSON; {hint}", ctx, param) from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
 _AGENT = click.argument("agent", shell_complete=complete_agent)
 _PROMPT = click.argument("prompt", required=False)
 _FILE = click.option(
@@ -50,6 +72,10 @@ _FILE = click.option(
 _VAR = click.option(
     "--var", "variables", multiple=True, metavar="NAME=TEXT", callback=_pairs,
     help="An agent variable; repeatable.",
+)  # fmt: skip
+_STATE = click.option(
+    "--state", "state", multiple=True, metavar="NAME=JSON", callback=_values, shell_complete=complete_state_key,
+    help="A value that the state begins with; repeatable. A text is in quotes, as in 'topic=\"bells\"'.",
 )  # fmt: skip
 _CWD = click.option(
     "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True),
@@ -64,6 +90,7 @@ _SESSION = click.option("--session", hidden=True, is_flag=False, flag_value="")
 @_PROMPT
 @_FILE
 @_VAR
+@_STATE
 @click.option(
     "--answer", "answers", multiple=True, metavar="NODE=TEXT", callback=_pairs,
     help="Answer NODE's question with TEXT at each visit; repeat it for a second, third, ... visit.",
@@ -78,6 +105,7 @@ def run(
     prompt: str | None,
     file: Path | None,
     variables: Pairs,
+    state: dict[str, Any],
     answers: Pairs,
     cwd: Path | None,
     as_data: bool,
@@ -98,7 +126,7 @@ def run(
     text = prompt_text(prompt, file, sys.stdin)
     folder = find(agent, options.settings())  # before a stack is started for an agent that does not exist
     with options.connected(workers=True) as client:
-        started = client.submit(folder, text, variables=dict(variables), cwd=cwd)
+        started = client.submit(folder, text, variables=dict(variables), state=state, cwd=cwd)
         terminal.narrate_lines([f"{MARK}run {started.id}"])
         return _in_foreground(started, ScriptedAnswers(answers), options, as_data=as_data)
 
@@ -108,6 +136,7 @@ def run(
 @_PROMPT
 @_FILE
 @_VAR
+@_STATE
 @_CWD
 @_JSON
 @_SESSION
@@ -118,6 +147,7 @@ def submit(
     prompt: str | None,
     file: Path | None,
     variables: Pairs,
+    state: dict[str, Any],
     cwd: Path | None,
     as_data: bool,
     session: str | None,
@@ -129,7 +159,7 @@ def submit(
     text = prompt_text(prompt, file, sys.stdin)
     folder = find(agent, options.settings())  # before a stack is started for an agent that does not exist
     with options.connected(workers=False) as client:
-        started = client.submit(folder, text, variables=dict(variables), cwd=cwd)
+        started = client.submit(folder, text, variables=dict(variables), state=state, cwd=cwd)
         if as_data:
             print_json(result_data(started, started.info()))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,51 @@ nodes:
         run = client.submit(agent, variables={"api-region": "eu"})
         run.wait(60)
         assert run.output == "eu 3"
+
+
+STATED = """
+name: stated
+start: a
+initial_state: {note: own, free: 1}
+state:
+  doc: {type: object, required: true, description: the order}
+  total: {type: float, default: 0.5}
+  at: {type: datetime}
+  tags: {type: list, items: string}
+nodes:
+  a: {type: script, script: a.sh, next: done}
+  done: {type: end, output: "{{doc.n}} {{total}} {{at}} {{note}}"}
+"""
+
+
+@pytest.mark.conformance("ST-02", "ST-03", "ST-04", "ST-12", "LM-08")
+def test_a_run_begins_with_the_state_that_it_was_given_or_not_at_all(stack: Stack, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "stated", STATED, a_sh="echo '{}'\n")
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    with stack.client() as client:
+        before = {info.id for info in client.runs(1000)}
+        for wrong, named in [
+            (
+                {"tags": ["a", 1]},
+                r"'doc' is required \(the order\).*\n.*'tags' \[1\] must be string, not int 1\nGive each",
+            ),
+            ({"doc": {"call": print}}, "'doc.call' is a builtin_function_or_method, which is not JSON"),
+            ({"initial_prompt": "x"}, "'initial_prompt' cannot be given: it is the prompt"),
+            ({"doc": {"text": "x" * 17_000_000}}, "more than SLEIPNIR_MAX_OUTPUT_BYTES"),
+            (["doc"], "state must be a mapping of keys to values, not list"),
+        ]:
+            with pytest.raises(UsageError, match=named):
+                client.submit(agent, state=wrong)  # type: ignore[arg-type]
+        with pytest.raises(AgentNotFound, match="the agent's name is empty"):
+            client.submit("", state={"doc": {}})
+        assert {info.id for info in client.runs(1000)} == before
+        run = client.submit(agent, "hello", state={"doc": {"n": 3}, "at": at, "note": "given", "other": [None]})
+        run.wait(60)
+        assert run.output == "3 0.5 2026-01-02T00:00:00+00:00 given"
+        assert client.store.runs.fold(run.id, 0) == {
+            "note": "given", "free": 1, "doc": {"n": 3}, "at": "2026-01-02T00:00:00+00:00", "other": [None],
+            "initial_prompt": "hello", "total": 0.5, "tags": [],
+        }  # fmt: skip
 
 
 @pytest.mark.conformance("L02", "L03", "L08")

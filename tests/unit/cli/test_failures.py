@@ -94,6 +94,11 @@ def test_a_misspelt_setting_stops_the_command_and_is_named(
     [
         (["run", "hello", "--answer", "yes"], "'yes' is not of the form NODE=TEXT"),
         (["run", "hello", "--var", "=x"], "'=x' is not of the form NAME=TEXT"),
+        (["run", "hello", "--state", "topic"], "'topic' is not of the form NAME=JSON"),
+        (["run", "hello", "--state", "topic=big bells"], "a text is written in quotes: --state 'topic=\"big bells\"'"),
+        (["run", "hello", "--state", "n=[1,"], "the value of 'n' is not JSON; Expecting value"),
+        (["submit", "hello", "--state", "n=NaN"], "the value of 'n' is not JSON"),
+        (["run", "", "prompt"], "the agent's name is empty; `sleipnir agents` lists those there are"),
         (["answer", "abcdef", "node", "two", "words"], "put it in quotes"),
         (["worker", "-P", "gevent"], "gevent"),
         (["wait"], "RUN"),

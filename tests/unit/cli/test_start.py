@@ -132,6 +132,16 @@ def test_tab_completes_agents_by_name(tmp_path: Path) -> None:
     assert complete("--agents-dir", str(tmp_path), "run", "ze") == ["zebra"]
 
 
+def test_tab_completes_the_state_keys_that_an_agent_declares(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "graph.yaml").write_text(
+        "name: shop\nstart: done\nstate:\n  total: {type: int}\n  topic: {type: string}\n  n: {type: int}\n"
+        "nodes:\n  done: {type: end}\n"
+    )
+    assert complete("run", "shop", "--state", "t", SLEIPNIR_AGENTS_DIR=str(tmp_path)) == ["total=", "topic="]
+    assert complete("run", "none", "--state", "t", SLEIPNIR_AGENTS_DIR=str(tmp_path)) == []
+
+
 def test_tab_is_silent_when_something_is_wrong() -> None:
     assert complete("run", "z", SLEIPNIR_PARTITIONS="many") == []
     assert complete("watch", "a", SLEIPNIR_REDIS_URL="redis://127.0.0.1:1/0") == []
