@@ -2,9 +2,9 @@
 
 Rules. What a visit writes is checked before it is delivered, whatever its node; a wrong value is a failure (`state`).
 Text from state_updates that does not fit its key, but is JSON that does, is written as that: `"{{n}}"` for an int.
-Functions get and return datetime, bytes and pydantic objects where keys are declared so. Scripts and models of
-language see their JSON form; what a script writes for a pydantic model is not checked, as its worker runs no Python of
-the agent. Without `state:` in the graph nothing of this happens.
+Functions get and return datetime, bytes and pydantic objects where keys are declared so. Scripts and language models
+see their JSON form; what a script writes for a pydantic model is not checked, as its worker runs no Python of the
+agent. Without `state:` in the graph nothing of this happens.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ def as_json(visit: Visit, key: str, value: Any) -> Any:
 
 
 def all_as_json(visit: Visit, written: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for every key."""
     return {key: as_json(visit, key, value) for key, value in written.items()}
 
 
