@@ -347,12 +347,16 @@ _OF_ONE_TYPE = ("routes", "on_other", "fallback", "body", "on_timeout")
 
 
 def _edges_without_choice(case: Case) -> dict[str, list[Edge]]:
-    """The edges of nodes that have but one way on, whatever happens."""
-    chosen = ("branch", "default", "ends", "routes", "on_other", "fallback", "on_timeout")
-    return {
-        node_id: [] if any(edge.kind in chosen for edge in edges) or case.graph.nodes[node_id].branch else edges
-        for node_id, edges in case.edges.items()
-    }
+    """The edges of nodes that have but one way on, whatever happens; joins that never fire lead nowhere."""
+    found: dict[str, list[Edge]] = {}
+    for node_id, edges in case.edges.items():
+        has_choice = case.graph.nodes[node_id].branch or any(edge.kind in _CHOSEN for edge in edges)
+        certain = [edge for edge in edges if edge.kind != "wait_for" or edge.target in case.entered]
+        found[node_id] = [] if has_choice else certain
+    return found
+
+
+_CHOSEN = ("ends", "routes", "on_other", "fallback", "on_timeout")
 
 
 def _first_cycle(edges: dict[str, list[Edge]]) -> tuple[list[str], Edge] | None:

@@ -35,7 +35,7 @@ ITEM_BODIES: Final = ("agent", "script", "llm", "rag", "function")
 _IN_CODE: Final = (ScriptNode, FunctionNode)
 
 
-def something_can_run_at_once(case: Case) -> None:
+def some_visit_may_run(case: Case) -> None:
     """Loki's check 10."""
     hint = "Write 1 to run one after the other."
     if case.graph.settings.max_concurrency < 1:
@@ -87,7 +87,7 @@ def every_parallel_script_declares_what_it_writes(case: Case) -> None:
             case.findings.error(path, message, "Declare the keys that it writes under `state_updates`.")
 
 
-def parallel_branches_write_different_keys(case: Case) -> None:
+def no_key_is_written_by_two_branches(case: Case) -> None:
     """Loki's check 13, second half."""
     for node in _fans(case):
         writers: dict[str, list[str]] = {}
@@ -207,18 +207,18 @@ def every_label_is_produced(case: Case) -> None:
             )
 
 
-def max_steps_allow_a_step(case: Case) -> None:
+def some_step_is_allowed(case: Case) -> None:
     if case.graph.limits.max_steps == 0:
         message = "limits.max_steps must be >= 1 (got 0); with 0 no node could ever run"
         case.findings.graph_error(("limits", "max_steps"), message)
 
 
 RULES: Sequence[Rule] = (
-    something_can_run_at_once,
+    some_visit_may_run,
     every_body_of_a_map_can_run_per_item,
     no_person_is_asked_in_a_parallel_branch,
     every_parallel_script_declares_what_it_writes,
-    parallel_branches_write_different_keys,
+    no_key_is_written_by_two_branches,
     no_branch_reads_what_its_sibling_writes,
     no_item_is_collected_over_itself,
     every_join_can_fire,
@@ -228,7 +228,7 @@ RULES: Sequence[Rule] = (
     every_condition_can_be_read,
     every_choice_is_made_of_state,
     every_label_is_produced,
-    max_steps_allow_a_step,
+    some_step_is_allowed,
 )
 
 
