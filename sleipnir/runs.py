@@ -46,11 +46,13 @@ visits of different causes apart; `index` those of one list of commands.
 
 @dataclass(frozen=True)
 class Ended:
-    """How a visit ended that waits for others of its super-step. `step` is its journal step, `keys` what it wrote;
-    `next` and `sends` are as in ResultHeader; `ok` chooses between success and fallback."""
+    """How a visit ended that waits for others of its super-step. `step` is its journal step (0: an end node, which is
+    written when the step closes), `keys` what it wrote; `next` and `sends` are as in ResultHeader; `ok` chooses between
+    success and fallback. `applied`: the writes count already, and only the way on is still to be found."""
 
     step: int
     ok: bool = True
+    applied: bool = False
     keys: tuple[str, ...] = ()
     next: str | tuple[str, ...] | None = None
     sends: tuple[str, ...] | None = None
@@ -60,22 +62,21 @@ class Ended:
 class Fan:
     """How far a map is. Its items are visits of their own, at most so many at once.
 
-    `next` is the first item that was never started; `again` are items to start anew, `failed` those that failed for
-    good, `error` why the first of them (in input order) did.
+    `id` is the number of the map's visit, or of the first one if the run was retried; `next` the first item that was
+    never started. `done` items have ended for good, `failed` of them badly.
     """
 
+    id: int
     total: int
     next: int = 0
     done: int = 0
-    again: tuple[int, ...] = ()
-    failed: tuple[int, ...] = ()
-    error: str | None = None
+    failed: int = 0
 
 
 @dataclass(frozen=True)
 class Item:
-    """An item of a map, as the visit of one of its bodies: of the map's visit `map`, the item `index`, in the body that
-    is number `position` of the chain of the map node `of`."""
+    """An item of a map, as the visit of one of its bodies: the item `index` of the fan with id `map`, in the body with
+    the number `position` of the chain of the map node `of`."""
 
     map: int
     index: int
@@ -128,6 +129,11 @@ class Visit:
         if self.ready:
             return "ready"
         return "queued" if self.queue and self.wake_ms is None else "waiting"
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it waits for a person."""
+        return self.queue is None and self.fan is None and self.state == "waiting"
 
     @property
     def rank(self) -> Rank:
@@ -203,7 +209,9 @@ class RunView:
     `version` counts commits and is the fence of the next one; `seq` is the last visit's number, `step` the last
     journal step, `failed_at` the node where a failed run can be continued, `counts` how often each node was
     entered, `timings` how long its visits took. `idle_ms` is how long earlier pauses lasted: the deadline is later by
-    that.
+    that. `steps` counts super-steps, in a `dag` visits. `arrived` says per join, by its name, which sources it has got
+    since it fired last, each with its depth; -1 for one that a quorum did not wait for. `tops` (`dag` only) are the
+    ranks of what was written to keys while a visit of a lower rank was live.
     """
 
     id: str
@@ -219,6 +227,9 @@ class RunView:
     counts: Mapping[str, int] = field(default_factory=dict)
     timings: Mapping[str, Timing] = field(default_factory=dict)
     frontier: Mapping[int, Visit] = field(default_factory=dict)
+    steps: int = 0
+    arrived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    tops: Mapping[str, Rank] = field(default_factory=dict)
 
     @property
     def is_final(self) -> bool:
@@ -305,7 +316,15 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True)
 class Step:
-    """One journal entry: a visit that ended. Step 0 is the submission (`kind` "submitted", no node)."""
+    """One journal entry: a visit that ended. Step 0 is the submission (`kind` "submitted", no node).
+
+    What it wrote counts from here on, unless it is `held` because others of its super-step have not ended. `applies`
+    are the steps whose writes count from here on, in visit order, this one included if it is held; `skips` lists by
+    step the keys that were written and do not count all the same. `rank` is its place in the visit order where that may
+    differ from the order of the journal. `folds` names the reducer of each key that is not replaced but combined with
+    what is there; `strict` says in which sense (graph.reducers). `routes` are the targets of visits that ended in
+    earlier steps, by visit, as decided here.
+    """
 
     step: int
     kind: str
@@ -314,23 +333,88 @@ class Step:
     node: str | None = None
     attempt: int = 1
     ok: bool = True
-    next: str | None = None
+    next: str | tuple[str, ...] | None = None
     error: str | None = None
     opened_ms: int = 0
     started_ms: int = 0
     took_ms: int = 0
     worker: str = ""
     usage: dict[str, Any] | None = None
+    role: Role = "node"
+    item: tuple[int, int] | None = None
+    held: bool = False
+    applies: tuple[int, ...] = ()
+    skips: Mapping[str, tuple[str, ...]] | None = None
+    rank: Rank | None = None
+    folds: Mapping[str, str] | None = None
+    strict: bool = False
+    routes: Mapping[str, tuple[str, ...]] | None = None
     v: int = VERSION
+
+    @classmethod
+    def from_json(cls, text: str) -> Step:
+        """Unknown fields are ignored, as in Visit.from_json."""
+        return _known(cls, json.loads(text))
+
+
+@dataclass(frozen=True)
+class Collect:
+    """What a map leaves: the results of the fan `id`, those of `total` items in input order, as the value of `key`."""
+
+    id: int
+    total: int
+    key: str
 
 
 @dataclass(frozen=True)
 class Write:
-    """A journal step with what it writes: the delivered delta of the result, then the planner's own `values`."""
+    """A journal step and what it writes: the delivered delta of the result, a map's results, the planner's `values`."""
 
     step: Step
     delta: bool = False
+    collect: Collect | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Put:
+    """Values that belong to single visits: fields `<of>.0`, `<of>.1`, ... of the run's items."""
+
+    of: int
+    overlays: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The same, from the updates of the commands that the applied result has delivered."""
+
+    of: int
+
+
+@dataclass(frozen=True)
+class Take:
+    """The applied result's `key` becomes the result of an item; None: all it wrote goes to the item's overlay."""
+
+    field: str
+    key: str | None
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A value is this text from now on: an overlay, or the JSON text of an item's result; empty: it has none."""
+
+    field: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A value is not needed any more."""
+
+    field: str
+
+
+ItemOp: TypeAlias = Put | Split | Take | Fill | Drop
 
 
 @dataclass(frozen=True)
@@ -377,8 +461,11 @@ class Transition:
 
     `delivered` is the visit whose result this applies: its delivery has ended its lease already. `wakes` are live
     visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the closed visits.
-    `revives` brings a failed run back to life: its keys must no longer expire. `paused` and `idle_ms` are the run's
-    after this.
+    `revives` brings a failed run back to life: its keys must no longer expire. `seq`, `paused`, `idle_ms`, `steps`,
+    `arrived` and `tops` are the run's after this. Where the step of one of `writes` says which held steps count from
+    now on (`applies`), the store copies what they wrote into the state, keys in `apart` left out. `folded` goes to the
+    state alone: values that reducers have made. `windows` are kept for keys of a `dag` that may have to be folded anew
+    (see planner/folding.py), None drops one.
     """
 
     close: tuple[Visit, ...] = ()
@@ -403,6 +490,14 @@ class Transition:
     timers: Mapping[str, int] = field(default_factory=dict)
     untimers: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
+    seq: int = 0
+    steps: int = 0
+    arrived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    tops: Mapping[str, Rank] = field(default_factory=dict)
+    items: tuple[ItemOp, ...] = ()
+    apart: frozenset[str] = frozenset()
+    folded: Mapping[str, Any] = field(default_factory=dict)
+    windows: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def dispatches(self) -> tuple[Visit, ...]:
@@ -413,14 +508,18 @@ class Transition:
 
     def apply(self, run: RunView) -> RunView:
         """The run after this transition was committed."""
-        closed = {visit.seq for visit in self.close}
-        frontier = {seq: visit for seq, visit in run.frontier.items() if seq not in closed}
+        frontier = dict(run.frontier)
+        for visit in self.close:
+            frontier.pop(visit.seq, None)
         frontier |= {visit.seq: visit for visit in self.open}
         return replace(
             run,
             status=self.status,
             version=run.version + 1,
-            seq=max([run.seq, *(visit.seq for visit in self.open)]),
+            seq=max(run.seq, self.seq),
+            steps=self.steps,
+            arrived=self.arrived,
+            tops=self.tops,
             step=max([run.step, *(write.step.step for write in self.writes)]),
             started_ms=run.started_ms if self.started_ms is None else self.started_ms,
             failed_at=self.failed_at,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from sleipnir.messages import FINAL, RunStatus, Usage
+from sleipnir.messages import FINAL, Role, RunStatus, Usage
 
 ReasonCode: TypeAlias = Literal["queued", "paused", "retry", "lease", "result", "lost", "person", "answered"]
 
@@ -77,7 +77,10 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class StepInfo:
-    """One journal entry: a visit that ended. Step 0 is the submission. `keys` are the state keys it wrote."""
+    """One journal entry: a visit that ended. Step 0 is the submission. `keys` are the state keys it wrote, `next` the
+    node
+    or nodes it led to, `item` the visit of the map and the number of the item that it worked on.
+    """
 
     step: int
     kind: str
@@ -86,12 +89,19 @@ class StepInfo:
     node: str | None
     attempt: int
     ok: bool
-    next: str | None
+    next: str | tuple[str, ...] | None
     error: str | None
     took_ms: int
     worker: str
     keys: tuple[str, ...]
     usage: Usage | None = None
+    role: Role = "node"
+    item: tuple[int, int] | None = None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The nodes it led to."""
+        return self.next if isinstance(self.next, tuple) else (self.next,) if self.next else ()
 
 
 @dataclass(frozen=True)

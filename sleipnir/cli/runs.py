@@ -139,7 +139,7 @@ def _history_row(entry: StepInfo | LateResult) -> dict[str, str]:
         "kind": entry.kind,
         "took": duration(entry.took_ms),
         "wrote": ", ".join(entry.keys),
-        "next": entry.next or "",
+        "next": ", ".join(entry.targets),
         "error": entry.error or "",
     }
 

@@ -96,6 +96,17 @@ def render_lenient(template: str, state: Mapping[str, Json]) -> str:
     return PLACEHOLDER.sub(substitute, template)
 
 
+def render_typed(template: str, state: Mapping[str, Json]) -> Json:
+    """Strict rendering that keeps the type: the raw value where the text is one placeholder and nothing else."""
+    alone = PLACEHOLDER.fullmatch(template.strip())
+    if alone is None:
+        return render(template, state)
+    value = lookup(alone[1], state)
+    if value is MISSING:
+        raise TemplateError([alone[1]])
+    return value
+
+
 def keys_read(*templates: str | None) -> frozenset[str]:
     """The top-level state keys that these templates name."""
     return frozenset(

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from sleipnir.runs import Gate, RunView, Transition, Visit, Write
+from sleipnir.messages import overlay_text
+from sleipnir.runs import Drop, Fill, Gate, ItemOp, Put, RunView, Split, Take, Transition, Visit, Write
 from sleipnir.store.keys import PartitionKeys, RunKeys, member
 from sleipnir.store.scripts import Arg
 
@@ -64,10 +65,16 @@ def control(
         "steps": [_written(write, texts) for write in transition.writes],
         "set": _fields(run, after, transition),
     }
+    counted = [number for write in transition.writes for number in write.step.applies]
     seldom = {
         "unless_claimed": transition.unless_claimed,
         "delivered": transition.delivered is not None,
-        "unset": ["paused"] if run.paused and not after.paused else [],
+        "unset": [name for name in ("paused", "arrived", "tops") if getattr(run, name) and not getattr(after, name)],
+        "applies": counted,
+        "apart": sorted(transition.apart) if counted else [],
+        "items": [_item_op(op, texts) for op in transition.items],
+        "folded": _pairs(transition.folded, texts),
+        "windows": _windows(transition.windows, texts),
         "add": _usage(transition.usage),
         "timers": [{"name": f"{run.id}/{name}", "due_ms": due_ms} for name, due_ms in transition.timers.items()],
         "untimers": [f"{run.id}/{name}" for name in transition.untimers],
@@ -78,7 +85,7 @@ def control(
     }
     body |= {name: value for name, value in seldom.items() if value}
     if after.is_final:
-        body |= {"expire_ms": retention_ms, "expires_at_ms": now_ms + retention_ms}
+        body |= {"expire_ms": retention_ms, "expires_at_ms": now_ms + retention_ms, "keeps": after.status == "failed"}
     if transition.output is not None:
         texts.append(transition.output)
     if transition.notices:
@@ -88,9 +95,9 @@ def control(
 
 def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:
     closed: dict[str, Any] = {"seq": visit.seq, "attempt": visit.attempt}
-    if not delivered:
+    if not delivered and visit.queue is not None:
         closed["member"] = member(run_id, visit.seq, visit.attempt)
-    if visit.queue is None:
+    if visit.is_asking:
         closed["gate"] = f"{run_id}/{visit.seq}"
     return closed
 
@@ -110,11 +117,49 @@ def _written(write: Write, texts: list[Arg]) -> dict[str, Any]:
     texts.append(record(write.step))
     for key, value in write.values.items():
         texts += (key, dumps(value))
-    return {"step": write.step.step, "delta": write.delta, "writes": len(write.values)}
+    written: dict[str, Any] = {"step": write.step.step, "delta": write.delta, "writes": len(write.values)}
+    if write.step.held:
+        written["held"] = True
+    if write.collect:
+        written["collect"] = vars(write.collect)
+    return written
+
+
+def _item_op(op: ItemOp, texts: list[Arg]) -> dict[str, Any]:
+    match op:
+        case Put(of, overlays):
+            texts += (overlay_text({key: dumps(value) for key, value in overlay.items()}) for overlay in overlays)
+            return {"op": "put", "of": of, "count": len(overlays)}
+        case Split(of):
+            return {"op": "split", "of": of}
+        case Take(field, key):
+            return {"op": "take", "field": field, "key": key} if key is not None else {"op": "take", "field": field}
+        case Fill(field, text):
+            texts.append(text)
+            return {"op": "fill", "field": field}
+        case Drop(field):
+            return {"op": "drop", "field": field}
+
+
+def _pairs(values: Mapping[str, Any], texts: list[Arg]) -> int:
+    for key, value in values.items():
+        texts += (key, dumps(value))
+    return len(values)
+
+
+def _windows(windows: Mapping[str, Any], texts: list[Arg]) -> int:
+    for key, window in windows.items():
+        texts += (key, "" if window is None else dumps(window))
+    return len(windows)
 
 
 def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
     fields: dict[str, Any] = {"status": after.status, "seq": after.seq, "step": after.step}
+    if after.steps != run.steps:
+        fields["steps"] = after.steps
+    for name in ("arrived", "tops"):
+        if (value := getattr(after, name)) and value != getattr(run, name):
+            fields[name] = dumps(value)
     if after.idle_ms != run.idle_ms:
         fields["idle_ms"] = after.idle_ms
     if after.paused and after.paused != run.paused:
@@ -168,4 +213,6 @@ def commit_keys(keys: RunKeys, delta: str) -> dict[str, str]:
         "output": keys.output,
         "delta": delta,
         "spec": keys.spec,
+        "items": keys.items,
+        "windows": keys.windows,
     }

@@ -128,9 +128,9 @@ class RunKeys:
 
     run: str
     """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
-    ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while held), idle_ms, tokens_in, tokens_out,
-    model_calls, cost_usd, unpriced_calls, and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and
-    longest ms). Dies: run."""
+    ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while held), idle_ms, steps, arrived and tops
+    (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls, and per node `n:<node>`
+    (entries) and `t:<node>` (visits ended, total and longest ms). Dies: run."""
 
     @property
     def spec(self) -> str:
@@ -144,7 +144,8 @@ class RunKeys:
 
     @property
     def frontier(self) -> str:
-        """HASH seq -> JSON (runs.Visit): live visits. Gone once a run is over."""
+        """HASH seq -> JSON (runs.Visit): live visits, and those that ended and wait for others. Gone once a run is
+        over; of a failed one, what `retry` goes on from is kept. Dies: run."""
         return f"{self.run}:frontier"
 
     @property
@@ -181,6 +182,13 @@ class RunKeys:
         that is done, then its result; of the i-th command of visit `seq` until the visit it asked for is over. An
         overlay is lines of a key as a JSON string, then its JSON text. Dies: run."""
         return f"{self.run}:items"
+
+    @property
+    def windows(self) -> str:
+        """HASH state key -> JSON {base, parts}: what a key of a `dag` with a reducer is made of, while a write may
+        still
+        come in between (planner/folding.py). Dies: run."""
+        return f"{self.run}:windows"
 
     def delta(self, seq: int, attempt: int) -> str:
         """HASH state key -> JSON text, delivered by a worker and not yet committed. The commit deletes it."""

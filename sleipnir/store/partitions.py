@@ -4,7 +4,7 @@ outbox moving."""
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,6 +37,7 @@ from sleipnir.store.commit import commit_keys, control, dumps, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.keys import Keys, PartitionKeys, parse_member
 from sleipnir.store.scripts import Arg, Script, run_batch
+from sleipnir.values import Known, Wanted
 
 _COMMIT = Script("commit")
 _DISCARD = Script("discard")
@@ -194,19 +195,22 @@ class Partitions:
             if spec and record
         }
 
-    def read_state(self, wanted: Sequence[tuple[Entry, Collection[str]]]) -> list[dict[str, Any]]:
-        """State for planning, per entry: the keys asked for, as they will be with the entry's own delta applied."""
+    def read_values(self, wanted: Sequence[tuple[Entry, Wanted]]) -> list[Known]:
+        """Values for planning, per entry; one round trip for all."""
         pipe = self._client.pipeline(transaction=False)
-        for entry, keys in wanted:
+        for entry, want in wanted:
             run = self._keys.of_run(entry.run)
-            pipe.hmget(run.state, list(keys))
-            pipe.hmget(_delta_of(run, entry.event), list(keys))
-        replies = pipe.execute()
-        states = []
-        for (_, keys), old, new in zip(wanted, replies[::2], replies[1::2], strict=True):
-            texts = {key: b if b is not None else a for key, a, b in zip(keys, old, new, strict=True)}
-            states.append({key: json.loads(text) for key, text in texts.items() if text is not None})
-        return states
+            if want.whole:
+                pipe.hgetall(run.state)
+            else:
+                _hmget(pipe, run.state, want.state)
+            _hmget(pipe, _delta_of(run, entry.event), want.delta)
+            _hmget(pipe, run.items, want.items)
+            _hmget(pipe, run.windows, want.windows)
+            for step in sorted(want.steps):
+                pipe.lindex(run.journal, step)
+        replies = iter(pipe.execute())
+        return [_known(want, replies) for _, want in wanted]
 
     def commit(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> list[int]:
         """Apply transitions, one atomic script each, one round trip for all.
@@ -337,6 +341,9 @@ def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping
         counts={name[2:]: int(count) for name, count in record.items() if name.startswith("n:")},
         timings={n[2:]: Timing(*map(int, text.split())) for n, text in record.items() if n.startswith("t:")},
         frontier={visit.seq: visit for visit in visits},
+        steps=int(record.get("steps", 0)),
+        arrived=json.loads(record.get("arrived", "{}")),
+        tops={key: tuple(rank) for key, rank in json.loads(record.get("tops", "{}")).items()},
     )
 
 
@@ -364,6 +371,33 @@ def _event(fields: Mapping[str, str]) -> Event:
             return TimerFired(fields["name"])
         case other:
             return Unreadable(other)
+
+
+def _hmget(pipe: Any, key: str, fields: Collection[str]) -> None:
+    if fields:
+        pipe.hmget(key, sorted(fields))
+
+
+def _known(wanted: Wanted, replies: Iterator[Any]) -> Known:
+    """What the commands of `read_values` brought for one entry."""
+
+    def texts(fields: Collection[str]) -> dict[str, str]:
+        found = zip(sorted(fields), next(replies), strict=True) if fields else ()
+        return {field: text for field, text in found if text is not None}
+
+    def values(found: Mapping[str, str]) -> dict[str, Any]:
+        return {key: json.loads(text) for key, text in found.items()}
+
+    state = values(next(replies) if wanted.whole else texts(wanted.state))
+    delta, items, windows = values(texts(wanted.delta)), texts(wanted.items), values(texts(wanted.windows))
+    steps = {step: journaled(next(replies)) for step in sorted(wanted.steps)}
+    return Known(wanted, state, delta, steps, items, windows)
+
+
+def journaled(element: str) -> dict[str, Any]:
+    """What a journal element says was written."""
+    _, *written = element.split("\n")
+    return {json.loads(key): json.loads(text) for key, text in zip(written[::2], written[1::2], strict=True)}
 
 
 def _delta_of(run: Any, event: Event) -> str:

@@ -310,7 +310,9 @@ def _info(
         error=record_["error"],
         step=int(record_["step"] or 0),
         visits=tuple(
-            _visit(visit, claims, gates, record_["paused"]) for visit in sorted(visits, key=lambda visit: visit.seq)
+            _visit(visit, claims, gates, record_["paused"])
+            for visit in sorted(visits, key=lambda visit: visit.seq)
+            if record_["status"] not in FINAL
         ),
         usage=_usage_total(record_),
     )
@@ -351,7 +353,7 @@ def _code_of_claim(claim: Mapping[str, Any]) -> ReasonCode:
 
 def _step(element: str) -> StepInfo:
     header, *written = element.split("\n")
-    step = Step(**json.loads(header))
+    step = Step.from_json(header)
     return StepInfo(
         step=step.step,
         kind=step.kind,
@@ -366,6 +368,8 @@ def _step(element: str) -> StepInfo:
         worker=step.worker,
         keys=tuple(map(json.loads, written[::2])),
         usage=Usage(**step.usage) if step.usage else None,
+        role=step.role,
+        item=step.item,
     )
 
 

@@ -1,14 +1,27 @@
-"""The transition under construction: bookkeeping of visits, steps and counters, so that plan.py reads as decisions."""
+"""The transition under construction: bookkeeping of visits, steps and counters, so that the rest reads as decisions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sleipnir.graph.model import Json, Node
+from sleipnir.graph.model import Json
 from sleipnir.messages import ResultHeader, RunStatus
-from sleipnir.runs import RUN_DEADLINE, Gate, Notice, Pause, RunView, Step, Timing, Transition, Visit, Write
+from sleipnir.runs import (
+    RUN_DEADLINE,
+    Collect,
+    Gate,
+    ItemOp,
+    Notice,
+    Pause,
+    RunView,
+    Step,
+    Timing,
+    Transition,
+    Visit,
+    Write,
+)
 
 
 class Draft:
@@ -17,20 +30,32 @@ class Draft:
     def __init__(self, run: RunView, now_ms: int) -> None:
         self._run, self._now_ms = run, now_ms
         self.started_ms, self.idle_ms, self.paused = run.started_ms, run.idle_ms, run.paused
-        self.written: dict[str, Json] = {}
+        self.steps = run.steps
+        self.arrived: Mapping[str, Mapping[str, int]] = run.arrived
+        self.tops = dict(run.tops)
+        self.folded: dict[str, Json] = {}
+        self.apart: set[str] = set()
+        self.windows: dict[str, Any] = {}
+        self.output: str | None = None
+        self.over = False
+        self._visits = dict(run.frontier)
+        self._touched: dict[int, None] = {}
         self._step, self._seq = run.step, run.seq
         self._counts: dict[str, int] = {}
         self._forgiven: set[str] = set()
         self._timings: dict[str, Timing] = {}
-        self._close: list[Visit] = []
-        self._open: list[Visit] = []
-        self._gates: list[Gate] = []
+        self._gates: dict[int, Gate] = {}
         self._writes: list[Write] = []
         self._notices: list[Notice] = []
         self._timers: dict[str, int] = {}
+        self._untimers: list[str] = []
         self._wakes: list[Visit] = []
+        self._items: list[ItemOp] = []
+        self._closings: dict[int, dict[str, Any]] = {}
         self._fields: dict[str, Any] = {}
         self._status: RunStatus | None = None
+
+    # The run
 
     def start(self, graph: str, start: str, deadline_ms: int | None) -> None:
         self.started_ms = self._fields["started_ms"] = self._now_ms
@@ -40,22 +65,31 @@ class Draft:
 
     def arm_deadline(self, deadline_ms: int) -> None:
         """One millisecond later: the rule is "elapsed > timeout", strictly."""
-        self._timers[RUN_DEADLINE] = deadline_ms + 1
+        self.arm(RUN_DEADLINE, deadline_ms + 1)
+
+    def arm(self, timer: str, due_ms: int) -> None:
+        self._timers[timer] = due_ms
+
+    def disarm(self, timer: str) -> None:
+        if self._timers.pop(timer, None) is None:
+            self._untimers.append(timer)
 
     def count(self, node: str) -> int:
         """Count an entry into `node`; how many that makes."""
-        self._counts[node] = (0 if node in self._forgiven else self._run.counts.get(node, 0)) + 1
-        return self._counts[node]
+        before = self._counts.get(node, 0 if node in self._forgiven else self._run.counts.get(node, 0))
+        self._counts[node] = before + 1
+        return before + 1
 
-    def revive(self, node: str) -> None:
-        """Bring a failed run back: its clock and the cap of the node it failed at start anew."""
+    def revive(self, nodes: list[str]) -> None:
+        """Bring a failed run back: its clock and the caps of the nodes it failed at start anew."""
         self._fields["revives"] = True
         self.started_ms = self._fields["started_ms"] = self._now_ms
         self.idle_ms = 0
-        self._forgiven.add(node)
+        self._forgiven |= set(nodes)
         self._step += 1
-        self._writes.append(Write(Step(step=self._step, kind="retried", at_ms=self._now_ms, next=node)))
-        self.notice("run_retried", node=node)
+        target = nodes[0] if len(nodes) == 1 else tuple(nodes)
+        self._writes.append(Write(Step(step=self._step, kind="retried", at_ms=self._now_ms, next=target)))
+        self.notice("run_retried", node=", ".join(nodes))
 
     def pause(self, by: str, reason: str | None) -> None:
         """Hold the run: what is dispatched from here on waits for `resume`."""
@@ -70,23 +104,85 @@ class Draft:
         self._wakes += [visit for visit in self._run.frontier.values() if visit.state == "queued"]
         self.notice("run_resumed")
 
-    def dispatch(self, node: Node, queue: str) -> None:
-        """Open a visit that a worker executes."""
-        self._opened(node, queue)
+    def unless_claimed(self) -> None:
+        """Let the commit be void when a worker has one of the visits by then."""
+        self._fields["unless_claimed"] = True
 
-    def ask(self, node: Node, gate: Gate, expires_ms: int | None = None) -> None:
-        """Open a visit that waits for a person."""
-        visit = self._opened(node, None, expires_ms)
-        self._put(visit, gate)
+    def end(self, status: RunStatus, *, error: str | None = None, output: str | None = None) -> None:
+        """The run is over. Nothing stays open; of a failed run, the visits stay that ended or are to be run again."""
+        for visit in self.visits():
+            if status != "failed":
+                self.drop(visit)
+            elif visit.state not in ("ended", "failed"):
+                self.put(replace(visit, failed=True, wake_ms=None))
+        self._wakes = []
+        self._gates = {}
+        self._status, self.over = status, True
+        self.output = self.output if output is None else output
+        self._fields |= {"ended_ms": self._now_ms, "error": error}
+        self.notice(
+            "run_ended",
+            status=status,
+            error=error,
+            took_ms=self._now_ms - (self.started_ms or self._now_ms),
+            output_bytes=len(self.output.encode()) if self.output is not None else 0,
+        )
+
+    # Visits
+
+    def visits(self) -> list[Visit]:
+        """Live visits, those that ended and wait for others, and those that failed, by number."""
+        return list(self._visits.values())
+
+    def visit(self, seq: int) -> Visit | None:
+        return self._visits.get(seq)
+
+    def group(self, number: int) -> list[Visit]:
+        """The visits of a super-step in visit order; items of maps are their map's business."""
+        members = [visit for visit in self._visits.values() if visit.group == number and visit.item is None]
+        return sorted(members, key=lambda visit: visit.rank) if len(members) > 1 else members
+
+    def open(self, node: str, kind: str, **place: Any) -> Visit:
+        """A new visit, not yet started."""
+        self._seq += 1
+        visit = Visit(self._seq, node, kind, 1, self._now_ms, ready=True, **place)
+        return self.put(visit)
+
+    def put(self, visit: Visit) -> Visit:
+        """A new visit, or a live one as it is from now on."""
+        self._visits[visit.seq] = visit
+        self._touched[visit.seq] = None
+        return visit
+
+    def drop(self, visit: Visit) -> None:
+        """The visit is over."""
+        del self._visits[visit.seq]
+        self._touched[visit.seq] = None
+
+    def reopen(self, visit: Visit) -> Visit:
+        """Run a failed visit again, as a new one in its place."""
+        self.drop(visit)
+        self._seq += 1
+        fresh = replace(visit, seq=self._seq, attempt=1, opened_ms=self._now_ms, ready=True, failed=False, queue=None)
+        return self.put(replace(fresh, failures=0, losses=0, wake_ms=None, error=None))
+
+    def begin(self, visit: Visit, queue: str | None, wake_ms: int | None = None) -> Visit:
+        """A visit leaves the state `ready`: for a queue, or to wait for somebody or something."""
+        begun = replace(visit, ready=False, queue=queue, opened_ms=self._now_ms, wake_ms=wake_ms)
+        if visit.item is None and visit.role == "node":
+            self.notice("visit_opened", seq=visit.seq, node=visit.node, kind=visit.kind)
+        return self.put(begun)
+
+    def ask(self, visit: Visit, gate: Gate, expires_ms: int | None = None) -> None:
+        """Let a visit wait for a person."""
+        self._ask(self.begin(visit, None, expires_ms), gate)
 
     def ask_instead(self, visit: Visit, gate: Gate) -> None:
-        """Let a live visit wait for a person; asking the same again is possible."""
-        waiting = replace(visit, queue=None, wake_ms=None)
-        self._replace(visit, waiting)
-        self._put(waiting, gate)
+        """Let a live visit of a worker wait for a person; asking the same again is possible."""
+        self._ask(self.put(replace(visit, queue=None, wake_ms=None)), gate)
 
-    def _put(self, visit: Visit, gate: Gate) -> None:
-        self._gates.append(replace(gate, seq=visit.seq, attempt=visit.attempt))
+    def _ask(self, visit: Visit, gate: Gate) -> None:
+        self._gates[visit.seq] = replace(gate, seq=visit.seq, attempt=visit.attempt)
         self.notice(
             "gate_opened",
             seq=visit.seq,
@@ -98,51 +194,21 @@ class Draft:
             default=gate.default,
         )
 
-    def pass_through(self, node: Node, writes: Mapping[str, Json]) -> None:
-        """A visit that opens and closes in this very commit (an end node)."""
-        self._seq += 1
-        visit = Visit(self._seq, node.id, node.kind, 1, self._now_ms)
-        self.notice("visit_opened", seq=visit.seq, node=node.id, kind=node.kind)
-        self._decided(visit, None, writes)
-
-    def finish(self, visit: Visit, header: ResultHeader, target: str | None, notes: tuple[str, ...]) -> None:
-        """Close a visit with a worker's result; its delta is applied by the store. `notes` are for watchers."""
-        self._close.append(visit)
-        self._fields["delivered"] = visit.seq
-        step = self._step_of(
-            visit,
-            target,
-            ok=header.ok,
-            error=header.error,
-            started_ms=header.started_ms,
-            took_ms=header.took_ms,
-            worker=header.worker,
-            usage=header.usage,
-        )
-        self._writes.append(Write(step, delta=bool(header.keys)))
-        if header.usage:
-            self._fields["usage"] = header.usage
-        self._closed(step, notes)
-
-    def close(self, visit: Visit, target: str | None, writes: Mapping[str, Json], *, error: str | None = None) -> None:
-        """Close a visit that the planner itself decided."""
-        self._close.append(visit)
-        self._decided(visit, target, writes, error)
-
     def redeliver(self, visit: Visit, *, losses: int = 0, queue: str | None = None) -> None:
         """Give a visit to another worker, as its next attempt; `losses` more workers died on it."""
-        again = replace(
-            visit, attempt=visit.attempt + 1, losses=visit.losses + losses, queue=queue or visit.queue, wake_ms=None
+        self.put(
+            replace(
+                visit, attempt=visit.attempt + 1, losses=visit.losses + losses, queue=queue or visit.queue, wake_ms=None
+            )
         )
-        self._replace(visit, again)
 
     def try_again(self, visit: Visit, header: ResultHeader, at_ms: int, most: int) -> None:
         """Put a failed visit off until `at_ms`, as its next attempt. What it delivered is dropped, its cost is not."""
-        self._fields |= {"delivered": visit.seq, "usage": header.usage}
+        self.deliver(visit, header)
         again = replace(
             visit, attempt=visit.attempt + 1, failures=visit.failures + 1, wake_ms=at_ms, error=header.error
         )
-        self._replace(visit, again)
+        self.put(again)
         self.notice(
             "visit_retrying",
             seq=visit.seq,
@@ -155,41 +221,92 @@ class Draft:
 
     def wake(self, visit: Visit) -> None:
         """The time of a visit that was put off has come."""
-        self._replace(visit, replace(visit, wake_ms=None))
+        self.put(replace(visit, wake_ms=None))
 
-    def _replace(self, visit: Visit, by: Visit) -> None:
-        self._close.append(visit)
-        self._opens(by)
+    # What is written
 
-    def unless_claimed(self) -> None:
-        """Let the commit be void when a worker has one of the visits by then."""
-        self._fields["unless_claimed"] = True
+    def deliver(self, visit: Visit, header: ResultHeader) -> None:
+        """This commit uses up what a worker has delivered."""
+        self._fields["delivered"] = visit.seq
+        if header.usage:
+            self._fields["usage"] = header.usage
 
-    def end(
-        self, status: RunStatus, *, error: str | None = None, output: str | None = None, failed_at: str | None = None
-    ) -> None:
-        """The run is over: nothing stays open. `failed_at` is where a failed one can be continued."""
-        self._open, self._gates, self._wakes = [], [], []
-        closed = {visit.seq for visit in self._close}
-        self._close += [visit for seq, visit in self._run.frontier.items() if seq not in closed]
-        self._status = status
-        self._fields |= {"ended_ms": self._now_ms, "error": error, "output": output, "failed_at": failed_at}
-        self.notice(
-            "run_ended",
-            status=status,
-            error=error,
-            took_ms=self._now_ms - (self.started_ms or self._now_ms),
-            output_bytes=len(output.encode()) if output is not None else 0,
+    def journal(
+        self,
+        visit: Visit,
+        target: str | tuple[str, ...] | None,
+        *,
+        delta: bool = False,
+        collect: Collect | None = None,
+        values: Mapping[str, Json] | None = None,
+        notes: tuple[str, ...] = (),
+        **how: Any,
+    ) -> int:
+        """Write the step of a visit that has ended; its number. `how` are fields of the step."""
+        self._step += 1
+        how.setdefault("took_ms", self._now_ms - visit.opened_ms)
+        step = Step(
+            step=self._step,
+            kind=visit.kind,
+            at_ms=self._now_ms,
+            seq=visit.seq,
+            node=visit.node,
+            attempt=visit.attempt,
+            next=target,
+            opened_ms=visit.opened_ms,
+            role=visit.role,
+            item=(visit.item.map, visit.item.index) if visit.item else None,
+            **how,
         )
+        self._writes.append(Write(step, delta, collect, values or {}))
+        timing = self._timings.get(visit.node) or self._run.timings.get(visit.node) or Timing()
+        self._timings[visit.node] = timing.plus(step.took_ms)
+        if visit.item is None:
+            self._closings[self._step] = closing = {
+                "seq": step.seq,
+                "node": step.node,
+                "kind": step.kind,
+                "ok": step.ok,
+                "next": step.next,
+                "took_ms": step.took_ms,
+                "notes": list(notes),
+                "error": step.error,
+            }
+            self._notices.append(Notice("visit_closed", closing))
+        return self._step
+
+    @property
+    def last_step(self) -> int:
+        return self._step
+
+    def written(self, step: int) -> Write | None:
+        """What this draft journals as `step`; None for a step of the past."""
+        index = step - self._run.step - 1
+        return self._writes[index] if index >= 0 else None
+
+    def amend(self, step: int, **fields: Any) -> None:
+        """Say more in a step of this draft."""
+        index = step - self._run.step - 1
+        assert index >= 0, "a step of the past cannot be changed"
+        self._writes[index] = replace(self._writes[index], step=replace(self._writes[index].step, **fields))
+        if "next" in fields:
+            self._closings[step]["next"] = fields["next"]
+
+    def item(self, op: ItemOp) -> None:
+        self._items.append(op)
 
     def notice(self, type_: str, **data: Any) -> None:
         self._notices.append(Notice(type_, data))
 
+    # The result
+
     def transition(self) -> Transition:
+        changed = list(self._changed())
+        close = tuple(before for before, after in changed if before is not None and (after is None or _busy(before)))
         return Transition(
-            close=tuple(self._close),
-            open=tuple(self._open),
-            gates=tuple(self._gates),
+            close=close,
+            open=tuple(after for _, after in changed if after is not None),
+            gates=tuple(self._gates.values()),
             writes=tuple(self._writes),
             delivered=self._fields.get("delivered"),
             wakes=tuple(self._wakes),
@@ -200,75 +317,46 @@ class Draft:
             started_ms=self._fields.get("started_ms"),
             ended_ms=self._fields.get("ended_ms"),
             error=self._fields.get("error"),
-            failed_at=self._fields.get("failed_at"),
             paused=None if self._status else self.paused,
             idle_ms=self.idle_ms,
             revives=self._fields.get("revives", False),
-            output=self._fields.get("output"),
+            output=self.output,
             usage=self._fields.get("usage"),
-            timers={} if self._status else self._timers,
-            untimers=self._ended_timers(),
+            timers={} if self._status else self._due(changed),
+            untimers=self._ended_timers(changed),
             notices=tuple(self._notices),
+            seq=self._seq,
+            steps=self.steps,
+            arrived=self.arrived,
+            tops=self.tops,
+            items=tuple(self._items),
+            apart=frozenset(self.apart),
+            folded=self.folded,
+            windows=self.windows,
         )
 
-    def _ended_timers(self) -> tuple[str, ...]:
-        timers = tuple(visit.timer for visit in self._close if visit.wake_ms is not None)
-        return (*timers, RUN_DEADLINE) if self._status else timers
+    def _changed(self) -> Iterator[tuple[Visit | None, Visit | None]]:
+        for seq in self._touched:
+            before, after = self._run.frontier.get(seq), self._visits.get(seq)
+            if before is not after:
+                yield before, after
 
-    def _opened(self, node: Node, queue: str | None, wake_ms: int | None = None) -> Visit:
-        self._seq += 1
-        visit = Visit(self._seq, node.id, node.kind, 1, self._now_ms, queue, wake_ms=wake_ms)
-        self._opens(visit)
-        self.notice("visit_opened", seq=visit.seq, node=node.id, kind=node.kind)
-        return visit
+    def _due(self, changed: list[tuple[Visit | None, Visit | None]]) -> dict[str, int]:
+        visits = {after.timer: after.wake_ms for _, after in changed if after and after.wake_ms is not None}
+        return {**self._timers, **visits}
 
-    def _opens(self, visit: Visit) -> None:
-        self._open.append(visit)
-        if visit.wake_ms is not None:
-            self._timers[visit.timer] = visit.wake_ms
-
-    def _decided(self, visit: Visit, target: str | None, writes: Mapping[str, Json], error: str | None = None) -> None:
-        """A visit ends by the planner's own decision."""
-        self.written.update(writes)
-        took_ms = self._now_ms - visit.opened_ms
-        step = self._step_of(visit, target, ok=error is None, error=error, took_ms=took_ms)
-        self._writes.append(Write(step, values=writes))
-        self._closed(step)
-
-    def _step_of(self, visit: Visit, target: str | None, **how: Any) -> Step:
-        self._step += 1
-        return Step(
-            step=self._step,
-            kind=visit.kind,
-            at_ms=self._now_ms,
-            seq=visit.seq,
-            node=visit.node,
-            attempt=visit.attempt,
-            next=target,
-            opened_ms=visit.opened_ms,
-            **how,
-        )
-
-    def _closed(self, step: Step, notes: tuple[str, ...] = ()) -> None:
-        node = str(step.node)
-        timing = self._timings.get(node) or self._run.timings.get(node) or Timing()
-        self._timings[node] = timing.plus(step.took_ms)
-        self.notice(
-            "visit_closed",
-            seq=step.seq,
-            node=step.node,
-            kind=step.kind,
-            ok=step.ok,
-            next=step.next,
-            took_ms=step.took_ms,
-            notes=list(notes),
-            error=step.error,
-        )
+    def _ended_timers(self, changed: list[tuple[Visit | None, Visit | None]]) -> tuple[str, ...]:
+        timers = [before.timer for before, _ in changed if before and before.wake_ms is not None]
+        return (*timers, *self._untimers, *((RUN_DEADLINE,) if self._status else ()))
 
     def _live_status(self) -> RunStatus:
         """Waiting when every live visit waits for something else than a worker."""
         if self.paused is not None:
             return "paused"
-        closed = {visit.seq for visit in self._close}
-        live = [visit for seq, visit in self._run.frontier.items() if seq not in closed] + self._open
-        return "waiting" if live and not any(visit.state == "queued" for visit in live) else "running"
+        states = {visit.state for visit in self._visits.values()}
+        return "waiting" if "waiting" in states and not states & {"queued", "ready"} else "running"
+
+
+def _busy(visit: Visit) -> bool:
+    """Whether workers or people know of the visit, so that what they hold must be taken from them."""
+    return visit.state == "queued" or visit.wake_ms is not None or (visit.state == "waiting" and visit.fan is None)

@@ -3,19 +3,18 @@ twice, so a person decides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from sleipnir.graph.model import FunctionNode, Json, ScriptNode
 from sleipnir.graph.template import apply_updates, updates_read
-from sleipnir.runs import FAIL, RUN_AGAIN, Gate, LeaseLost, Transition, Visit, read_effect_answer
-from sleipnir_scheduler.planner.moves import Moves, no_route, queue_of
+from sleipnir.runs import FAIL, RUN_AGAIN, Gate, LeaseLost, Visit, read_effect_answer
+from sleipnir_scheduler.planner.context import Context, Outcome
+from sleipnir_scheduler.planner.starting import queue_of
 
 
-def ask(moves: Moves, visit: Visit, lost: LeaseLost) -> Transition:
+def ask(context: Context, visit: Visit, lost: LeaseLost) -> None:
     """Let the visit wait for a decision."""
     how = "stopped" if lost.handed_back else "died"
-    return _put(
-        moves,
+    _put(
+        context,
         visit,
         f"{lost.worker} {how} while it ran node '{visit.node}', whose effect must happen once, and left no result.\n"
         f"Find out whether it happened. Then answer '{RUN_AGAIN}', '{FAIL}', or with the result that it would have "
@@ -23,32 +22,32 @@ def ask(moves: Moves, visit: Visit, lost: LeaseLost) -> Transition:
     )
 
 
-def answered(moves: Moves, visit: Visit, node: ScriptNode | FunctionNode, text: str) -> Transition:
-    """Do as the person says; ask again when that cannot be understood."""
-    moves.draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=text)
+def answered(context: Context, visit: Visit, node: ScriptNode | FunctionNode, text: str) -> Outcome | str | None:
+    """Do as the person says: how the visit ended, or why it failed; None when it goes on, or when what was said cannot
+    be understood, and it is asked again."""
+    context.draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=text)
     try:
         verdict = read_effect_answer(text)
     except ValueError as error:
-        return _put(moves, visit, f"{error}. What became of node '{visit.node}'?")
+        _put(context, visit, f"{error}. What became of node '{visit.node}'?")
+        return None
     if verdict == RUN_AGAIN:
-        moves.draft.redeliver(visit, queue=queue_of(node))
-        return moves.draft.transition()
+        context.draft.redeliver(visit, queue=queue_of(node))
+        return None
     if verdict == FAIL:
-        return moves.give_up(visit, "WorkerLost: its worker died, and it was decided not to run it again")
-    return _settle(moves, visit, node, verdict)
+        return "WorkerLost: its worker died, and it was decided not to run it again"
+    return _as_printed(context, visit, node, verdict)
 
 
-def _put(moves: Moves, visit: Visit, question: str) -> Transition:
-    gate = Gate(visit.seq, visit.node, "effect", question, (RUN_AGAIN, FAIL), None, moves.now_ms)
-    moves.draft.ask_instead(visit, gate)
-    return moves.draft.transition()
+def _put(context: Context, visit: Visit, question: str) -> None:
+    gate = Gate(visit.seq, visit.node, "effect", question, (RUN_AGAIN, FAIL), None, context.now_ms)
+    context.draft.ask_instead(visit, gate)
 
 
-def _settle(moves: Moves, visit: Visit, node: ScriptNode | FunctionNode, output: Mapping[str, Json]) -> Transition:
-    """End the visit as if its node had printed `output`."""
+def _as_printed(context: Context, visit: Visit, node: ScriptNode | FunctionNode, output: dict[str, Json]) -> Outcome:
+    """The outcome of a visit whose node has printed `output`."""
     merged = {key: value for key, value in output.items() if key != "_next"}
     chosen = output.get("_next")
-    target = moves.route(visit, ok=True, chosen=chosen if isinstance(chosen, str) else None)
-    state = {**moves.state(updates_read(node) - merged.keys()), **merged}
-    moves.draft.close(visit, target, {**merged, **apply_updates(node.state_updates, state)})
-    return moves.follow(visit, target, no_route(visit))
+    state = {**context.state(updates_read(node) - merged.keys(), visit), **merged}
+    values = {**merged, **apply_updates(node.state_updates, state)}
+    return Outcome(values=values, next=chosen if isinstance(chosen, str) else None)

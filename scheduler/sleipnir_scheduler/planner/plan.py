@@ -1,15 +1,15 @@
 """One event of one run: which visits close and open, what is written, whether the run ends.
 
-    plan(graph, run, event, now_ms, state) -> Transition | NeedState | Ignore
+    plan(graph, run, event, now_ms, known) -> Transition | NeedValues | Ignore
 
-`state` holds the state values known so far. A control node (approval, input, end) renders templates; when it needs a
-value that is not in `state`, the answer is NeedState with the keys: fetch them and plan again. Planning is pure, so
-planning again is safe. See scheduler/README.md for the picture.
+`known` holds the values known so far. A control node renders templates, a condition looks at the state, a reducer
+folds; when one needs a value that is not known, the answer is NeedValues: fetch them and plan again. Planning is pure,
+so planning again is safe. See scheduler/README.md for the picture.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sleipnir.graph.model import (
     ApprovalNode,
@@ -17,10 +17,10 @@ from sleipnir.graph.model import (
     Graph,
     InputNode,
     Json,
+    LlmNode,
     ScriptNode,
 )
 from sleipnir.graph.template import apply_updates, updates_read
-from sleipnir.messages import ResultHeader
 from sleipnir.runs import (
     RUN_DEADLINE,
     Answered,
@@ -38,16 +38,19 @@ from sleipnir.runs import (
     Transition,
     Visit,
 )
-from sleipnir_scheduler.planner import effects, retries
+from sleipnir.values import NOTHING, Known, Wanted
+from sleipnir_scheduler.planner import effects, maps, retries, starting, steps
+from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, VisitFailed
 from sleipnir_scheduler.planner.draft import Draft
-from sleipnir_scheduler.planner.moves import NO_NEXT, NOTHING, Known, Moves, RunFailed, StateMissing, no_route, single
+from sleipnir_scheduler.planner.known import Missing
+from sleipnir_scheduler.planner.settle import settle
 
 
 @dataclass(frozen=True)
-class NeedState:
-    """Plan again with these state keys known (absent ones may stay absent)."""
+class NeedValues:
+    """Plan again with these values known."""
 
-    keys: frozenset[str]
+    wanted: Wanted
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,22 @@ def plan(
     known: Known = NOTHING,
     *,
     max_redeliveries: int = 3,
-) -> Transition | NeedState | Ignore:
+) -> Transition | NeedValues | Ignore:
     """What `event`, which happened at `now_ms`, changes in `run`."""
     if run.is_final and not (run.status == "failed" and isinstance(event, Retried)):
         return Ignore(f"run is {run.status}", _late(event))
     planner = _Planner(graph, run, now_ms, known, max_redeliveries)
     try:
-        return planner.decide(event)
-    except StateMissing as missing:
-        return NeedState(missing.keys)
-    except RunFailed as failure:
-        return planner.fail(str(failure), failure.node, failure.entering)
+        try:
+            ignored = planner.decide(event)
+            if ignored is not None:
+                return ignored
+            settle(planner)
+        except RunFailed as failure:
+            planner.fail(str(failure), failure.node)
+    except Missing as missing:
+        return NeedValues(missing.wanted)
+    return planner.draft.transition()
 
 
 def fail(graph_name: str, run: RunView, message: str, now_ms: int) -> Transition:
@@ -93,10 +101,10 @@ def _late(event: Event) -> Notice | None:
     return Notice("late_result", detail)
 
 
-class _Planner(Moves):
+class _Planner(Context):
     """What each kind of event means."""
 
-    def decide(self, event: Event) -> Transition | Ignore:
+    def decide(self, event: Event) -> Ignore | None:
         match event:
             case Submitted():
                 return self._start()
@@ -107,7 +115,8 @@ class _Planner(Moves):
             case LeaseLost():
                 return self._lease_lost(event)
             case Cancelled():
-                return self._cancel()
+                self._cancel()
+                return None
             case Retried():
                 return self._retry()
             case Paused():
@@ -119,139 +128,193 @@ class _Planner(Moves):
             case _:
                 return Ignore(f"unknown event {event!r}")
 
-    def _start(self) -> Transition | Ignore:
+    def _start(self) -> Ignore | None:
         if self.run.seq:
             return Ignore("already started")
         deadline_ms = self.graph.settings.timeout and self.now_ms + self.graph.settings.timeout * 1000
         self.draft.start(self.graph.name, self.graph.start, deadline_ms)
-        self.enter(self.graph.start)
-        return self.draft.transition()
+        steps.enter(self, self.graph.start)
+        return None
 
-    def _result(self, event: Resulted) -> Transition | Ignore:
+    def _result(self, event: Resulted) -> Ignore | None:
         visit = self.run.frontier.get(event.seq)
         if visit is None or visit.attempt != event.attempt or visit.state != "queued":
             return Ignore("the visit is over, or another attempt owns it", _late(event))
         header = event.header
         notes = header.notes
         if not header.ok:
-            verdict = self._retry_or_not(visit, header)
+            verdict = self._retry_or_not(visit, event)
             if isinstance(verdict, retries.Again):
                 self.draft.try_again(visit, header, verdict.at_ms, verdict.most)
-                return self.draft.transition()
+                return None
             notes = (*notes, verdict.why) if verdict.why else notes
-        target = self.route(visit, header.ok, header.next if isinstance(header.next, str) else None)
-        self.draft.finish(visit, header, target, notes)
-        return self.follow(visit, target, header.error or no_route(visit))
+        self.draft.deliver(visit, header)
+        self._ended(visit, Outcome.of(header, notes))
+        return None
 
-    def _retry_or_not(self, visit: Visit, failure: ResultHeader) -> retries.Again | retries.GiveUp:
-        node = self.graph.nodes[visit.node]
-        policies = self.graph.retries_of(node)
+    def _ended(self, visit: Visit, outcome: Outcome) -> None:
+        if visit.item is not None:
+            maps.item_ended(self, visit, outcome)
+        else:
+            steps.ended(self, visit, outcome)
+
+    def _retry_or_not(self, visit: Visit, failure: Resulted) -> retries.Again | retries.GiveUp:
+        policies = self.graph.retries_of(self.graph.nodes[visit.node]) if visit.role == "node" else []
         return retries.decide(
-            policies, visit, failure, run=self.run.id, now_ms=self.now_ms, deadline_ms=self.deadline_ms()
+            policies, visit, failure.header, run=self.run.id, now_ms=self.now_ms, deadline_ms=self.deadline_ms()
         )
 
-    def _answer(self, event: Answered) -> Transition | Ignore:
+    def _answer(self, event: Answered) -> Ignore | None:
         visit = self.run.frontier.get(event.seq)
-        if visit is None or visit.queue is not None or visit.attempt != event.attempt:
+        if visit is None or visit.queue is not None or visit.state != "waiting" or visit.attempt != event.attempt:
             return Ignore("the question is closed, or another one")
         node = self.graph.nodes[visit.node]
         if isinstance(node, ScriptNode | FunctionNode):
-            return effects.answered(self, visit, node, event.text)
-        value: str
-        target: str | None
-        if isinstance(node, ApprovalNode):
-            value, target = event.text, node.routes.get(event.text, node.on_other)
-        elif isinstance(node, InputNode):
-            value, target = self.input_value(node, event.text), single(node.next)
-        else:
+            ended = effects.answered(self, visit, node, event.text)
+            if isinstance(ended, str):
+                self._give_up(visit, ended)
+            elif ended is not None:
+                self._ended(visit, ended)
+            return None
+        if not isinstance(node, ApprovalNode | InputNode):
             return Ignore(f"a {node.kind} node asks no question")
         self.draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=event.text)
-        writes = apply_updates(node.state_updates, self.state(updates_read(node)), scoped=node.scoped, value=value)
-        self.draft.close(visit, target, writes)
-        return self.follow(visit, target, NO_NEXT)
+        self._ended(visit, self._answered(visit, node, event.text))
+        return None
 
-    def _lease_lost(self, event: LeaseLost) -> Transition | Ignore:
+    def _answered(self, visit: Visit, node: ApprovalNode | InputNode, text: str) -> Outcome:
+        try:
+            value = starting.input_value(self, visit, node, text) if isinstance(node, InputNode) else text
+        except VisitFailed as failure:
+            return Outcome(ok=False, error=str(failure))
+        state = self.state(updates_read(node), visit)
+        values = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
+        chosen = node.routes.get(text, node.on_other) if isinstance(node, ApprovalNode) else None
+        return Outcome(values=values, next=chosen)
+
+    def _lease_lost(self, event: LeaseLost) -> Ignore | None:
         visit = self.run.frontier.get(event.seq)
-        if visit is None or visit.attempt != event.attempt or visit.queue is None:
+        if visit is None or visit.attempt != event.attempt or visit.state != "queued":
             return Ignore("the visit is over, or another attempt owns it")
         what = "visit_handed_back" if event.handed_back else "worker_lost"
         self.draft.notice(what, seq=visit.seq, node=visit.node, attempt=visit.attempt, worker=event.worker)
         if self.deadline_passed():
-            raise RunFailed(self.timed_out(visit.node), entering=visit.node)
+            raise RunFailed(self.timed_out(f"at '{visit.node}'"))
         node = self.graph.nodes[visit.node]
-        if isinstance(node, ScriptNode | FunctionNode) and node.effect == "once":
-            return effects.ask(self, visit, event)
-        if event.handed_back or visit.losses < self.max_redeliveries:
+        if isinstance(node, ScriptNode | FunctionNode) and node.effect == "once" and visit.role == "node":
+            effects.ask(self, visit, event)
+        elif event.handed_back or visit.losses < self.max_redeliveries:
             self.draft.redeliver(visit, losses=0 if event.handed_back else 1)
-            return self.draft.transition()
-        error = f"WorkerLost: {visit.losses + 1} workers died while running this visit, last {event.worker}"
-        return self.give_up(visit, error)
+        else:
+            lost = f"WorkerLost: {visit.losses + 1} workers died while running this visit, last {event.worker}"
+            self._give_up(visit, lost)
+        return None
 
-    def _pause(self, event: Paused) -> Transition | Ignore:
+    def _give_up(self, visit: Visit, error: str) -> None:
+        """A visit without a result fails, as if its node had."""
+        node = self.graph.nodes[visit.node]
+        values: dict[str, Json]
+        if visit.role != "node" or visit.item is not None:
+            values = {}
+        elif isinstance(node, LlmNode):
+            state, text = self.state(updates_read(node), visit), f"LLM node failed: {error}"
+            values = dict(apply_updates(node.state_updates, state, scoped=node.scoped, value=text))
+        else:
+            values = {"_error": {"node": visit.node, "message": error}, "last_error": error}
+        self._ended(visit, Outcome(ok=False, error=error, values=values))
+
+    def _pause(self, event: Paused) -> Ignore | None:
         if self.run.paused is not None:
             return Ignore("the run is paused already")
         self.draft.pause(event.by, event.reason)
-        return self.draft.transition()
+        return None
 
-    def _resume(self) -> Transition | Ignore:
+    def _resume(self) -> Ignore | None:
         if self.run.paused is None:
             return Ignore("the run is not paused")
         self.draft.resume()
         if (deadline_ms := self.deadline_ms()) is not None and self.run.seq:
             self.draft.arm_deadline(deadline_ms)
-        return self.draft.transition()
+        return None
 
-    def _cancel(self) -> Transition:
-        self.draft.end("cancelled", error=f"Graph '{self.graph.name}' aborted at '{self.somewhere()}'")
-        return self.draft.transition()
+    def _cancel(self) -> None:
+        self.draft.end("cancelled", error=f"Graph '{self.graph.name}' aborted at '{self._somewhere()}'")
 
-    def _retry(self) -> Transition | Ignore:
+    def _somewhere(self) -> str:
+        """The oldest live visit's node, else the start."""
+        oldest = min(self.run.frontier.values(), key=lambda visit: visit.seq, default=None)
+        return oldest.node if oldest else self.graph.start
+
+    def _retry(self) -> Ignore | None:
+        """Run again what has failed. What has ended stays, a map keeps the items that are done."""
         if self.run.status != "failed":
             return Ignore("only a failed run can be retried")
-        node = self.run.failed_at or self.graph.start
-        self.draft.revive(node)
+        failed = [visit for visit in self.draft.visits() if visit.failed]
+        nodes = sorted({visit.node for visit in failed if visit.item is None})
+        self.draft.revive(nodes or [self.run.failed_at or self.graph.start])
         if self.graph.settings.timeout:
             self.draft.arm_deadline(self.now_ms + self.graph.settings.timeout * 1000)
-        self.enter(node)
-        return self.draft.transition()
+        for node in nodes:
+            self.draft.count(node)
+        for visit in failed:
+            fresh = self.draft.reopen(visit)
+            if visit.fan is not None:
+                fan = replace(visit.fan, done=visit.fan.done - visit.fan.failed, failed=0)
+                fresh = self.draft.put(replace(fresh, fan=fan))
+            if self.graph.engine == "dag" and visit.role == "node" and visit.item is None:
+                self.draft.put(replace(fresh, group=fresh.seq))
+        ended = {visit.group for visit in self.draft.visits() if visit.ended} - {visit.group for visit in failed}
+        for group in sorted(ended):
+            steps.close(self, group, self.draft.last_step)
+        if not self.draft.visits() and not self.draft.over:
+            steps.enter(self, self.run.failed_at or self.graph.start)
+        return None
 
-    def _timer(self, event: TimerFired) -> Transition | Ignore:
+    def _timer(self, event: TimerFired) -> Ignore | None:
         if event.name == RUN_DEADLINE:
             return self._deadline()
+        if event.name.startswith(steps.STEP_TIMER):
+            return self._step_deadline(int(event.name.removeprefix(steps.STEP_TIMER)))
         visit = next((visit for visit in self.run.frontier.values() if visit.timer == event.name), None)
         if visit is None or visit.wake_ms is None:
             return Ignore("the visit is over, or another attempt of it is on its way")
         if visit.queue is not None:
             self.draft.wake(visit)
-            return self.draft.transition()
-        return self._unanswered(visit)
+        else:
+            self._unanswered(visit)
+        return None
 
-    def _deadline(self) -> Transition | Ignore:
-        """The run's deadline. A visit that a worker has may finish, and `enter` looks again then (spec 2.4), unless the
-        graph says `interrupt_on_timeout`."""
+    def _deadline(self) -> Ignore | None:
+        """The run's deadline. A visit that a worker has may finish, and the next step looks again then (spec 2.4),
+        unless the graph says `interrupt_on_timeout`."""
         deadline_ms = self.deadline_ms()
         if deadline_ms is None or self.run.paused is not None:
             return Ignore("the run has no deadline, or is paused, and its deadline with it")
         if not self.deadline_passed():  # this was the timer of a deadline that has moved since
             self.draft.arm_deadline(deadline_ms)
-            return self.draft.transition()
-        live = sorted(self.run.frontier.values(), key=lambda visit: visit.seq)
+            return None
         if not self.graph.settings.interrupt_on_timeout:
             self.draft.unless_claimed()
-        raise RunFailed(self.timed_out(live[0].node if live else self.graph.start))
+        raise RunFailed(self.timed_out(f"at '{self._somewhere()}'"))
 
-    def _unanswered(self, visit: Visit) -> Transition:
-        """Nobody has answered in time: `on_timeout`, else an input's default, else the run fails."""
+    def _step_deadline(self, number: int) -> Ignore | None:
+        """The time of a super-step is up: its visits are stopped."""
+        late = [visit for visit in self.draft.group(number) if visit.state not in ("ended", "failed")]
+        if not late:
+            return Ignore("the step is over")
+        names = ", ".join(f"'{name}'" for name in dict.fromkeys(visit.node for visit in late))
+        timeout_s = (self.graph.limits.step_timeout or 0) / 1000
+        raise RunFailed(f"super-step {number} timed out after {timeout_s:g}s; not done by then: {names}")
+
+    def _unanswered(self, visit: Visit) -> None:
+        """Nobody has answered in time: `on_timeout`, else an input's default, else the visit fails."""
         node = self.graph.nodes[visit.node]
         assert isinstance(node, ApprovalNode | InputNode)
         self.draft.notice("gate_expired", seq=visit.seq, node=visit.node)
-        error, target = None, node.on_timeout
-        writes: dict[str, Json] = {}
-        if target is None and isinstance(node, InputNode) and node.default is not None:
-            value, target = self.input_value(node, ""), single(node.next)
-            state = self.state(updates_read(node))
-            writes |= apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
-        elif target is None:
+        if node.on_timeout is not None:
+            self._ended(visit, Outcome(next=node.on_timeout))
+        elif isinstance(node, InputNode) and node.default is not None:
+            self._ended(visit, self._answered(visit, node, ""))
+        else:
             error = f"{node.kind} node '{node.id}' was not answered within {node.timeout}s"
-        self.draft.close(visit, target, writes, error=error)
-        return self.follow(visit, target, error or NO_NEXT)
+            self._ended(visit, Outcome(ok=False, error=error))

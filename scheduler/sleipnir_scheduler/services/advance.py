@@ -17,11 +17,11 @@ from sleipnir.errors import BundleError, GraphError, StoreUnavailable
 from sleipnir.messages import VisitCall
 from sleipnir.runs import RunView, Transition, Unreadable
 from sleipnir.store.partitions import APPLIED, CLAIMED, NOT_OWNER, REFUSED, Commit, Drop, Entry, Partitions, call_of
+from sleipnir.values import NOTHING, Known, Wanted
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.narration import log_transition
-from sleipnir_scheduler.planner.moves import Known
-from sleipnir_scheduler.planner.plan import Ignore, NeedState, fail, plan
+from sleipnir_scheduler.planner.plan import Ignore, NeedValues, fail, plan
 from sleipnir_scheduler.services.ownership import Ownership
 
 BATCH = 200  # entries per partition and read
@@ -134,22 +134,21 @@ class Advance:
         known: dict[str, Known] = {}
         todo = entries
         while todo:
-            needs: list[tuple[Entry, frozenset[str]]] = []
+            needs: list[tuple[Entry, Wanted]] = []
             for entry in todo:
-                outcome = self._plan(entry, known.get(entry.id, Known()))
+                outcome = self._plan(entry, known.get(entry.id, NOTHING))
                 if isinstance(outcome, Transition):
                     commits.append(Commit(entry, self._views[entry.run], outcome))
-                elif isinstance(outcome, NeedState):
-                    needs.append((entry, outcome.keys))
+                elif isinstance(outcome, NeedValues):
+                    needs.append((entry, outcome.wanted))
                 else:
                     drops.append(Drop(entry, self._views.get(entry.run), outcome.notice))
-            states = self._store.read_state(needs) if needs else []
-            for (entry, keys), values in zip(needs, states, strict=True):
-                known[entry.id] = Known(keys, values)
+            found = self._store.read_values(needs) if needs else []
+            known |= {entry.id: values for (entry, _), values in zip(needs, found, strict=True)}
             todo = [entry for entry, _ in needs]
         return commits, drops
 
-    def _plan(self, entry: Entry, known: Known) -> Transition | NeedState | Ignore:
+    def _plan(self, entry: Entry, known: Known) -> Transition | NeedValues | Ignore:
         run = self._views.get(entry.run)
         if run is None:
             return Ignore("the run has expired")

@@ -18,11 +18,14 @@
 -- KEYS[16] expiring    ZSET    slp:{p07}:expiring
 -- KEYS[17] ended       STREAM  slp:{p07}:ended
 -- KEYS[18] spec        STRING  ...:spec
+-- KEYS[19] items       HASH    ...:items
+-- KEYS[20] windows     HASH    ...:windows
 -- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
 --                        a delivered value goes from `delta` to state and journal inside Redis.
 -- ARGV[2...] texts  opaque here. For each visit of control.open its record, and its question if it has a gate; for each
---                   of control.steps its header and then state key, JSON text, ...; the output if control.output; the
---                   events if control.events
+--                   of control.steps its header and then state key, JSON text, ...; for each of control.items the
+--                   text of a fill, those of a put; state key, JSON text, ... of control.folded; key, JSON text, ... of
+--                   control.windows; the output if control.output; the events if control.events
 --
 -- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
 --          0  the run is not at control.version: someone else moved it; plan again
@@ -31,8 +34,10 @@
 --         error  a step writes more than about 3,500 state keys; nothing changed
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
 local delta, owner, inbox, outbox, leases, timers, open_gates, expiring, ended, spec = unpack(KEYS, 9, 18)
+local items, windows = unpack(KEYS, 19, 20)
 local control = cjson.decode(ARGV[1])
 local none, taken = {}, 1
+local OVERLAYS, OVERLAY_END = '_next', '\30'  -- as in messages.py
 local function text()
   taken = taken + 1
   return ARGV[taken]
@@ -52,8 +57,20 @@ if control.unless_claimed then
   end
 end
 
+-- The results of a map's items in input order, as a JSON list; an empty text is no result. What is collected is dropped.
+local function collected(map)
+  local results = {}
+  for i = 0, map.total - 1 do
+    local field = map.id .. '.' .. i
+    local result = redis.call('HGET', items, field)
+    if result and result ~= '' then results[#results + 1] = result end
+    redis.call('HDEL', items, field)
+  end
+  return '[' .. table.concat(results, ',') .. ']'
+end
+
 -- Redis rolls no script back, so what could fail later is checked before the first write: a Lua stack holds 8,000 values.
-local delivered = {}
+local delivered = control.items and control.delivered and redis.call('HGETALL', delta) or {}
 for _, step in ipairs(control.steps) do
   if step.delta then delivered = redis.call('HGETALL', delta) end
   if #delivered + 2 * step.writes > 7000 then
@@ -88,27 +105,77 @@ for _, name in ipairs(control.wakes or none) do redis.call('ZADD', outbox, 'XX',
 -- state and journal
 for _, step in ipairs(control.steps) do
   local entry = {text()}
-  if step.delta then
-    for i = 1, #delivered, 2 do
-      redis.call('HSET', state, delivered[i], delivered[i + 1])
-      entry[#entry + 1] = cjson.encode(delivered[i])
-      entry[#entry + 1] = delivered[i + 1]
-    end
-  end
-  for _ = 1, step.writes do
-    local key, value = text(), text()
-    redis.call('HSET', state, key, value)
+  local function write(key, value)
+    if not step.held then redis.call('HSET', state, key, value) end
     entry[#entry + 1] = cjson.encode(key)
     entry[#entry + 1] = value
   end
+  if step.delta then
+    for i = 1, #delivered, 2 do
+      if delivered[i] ~= OVERLAYS then write(delivered[i], delivered[i + 1]) end
+    end
+  end
+  if step.collect then write(step.collect.key, collected(step.collect)) end
+  for _ = 1, step.writes do write(text(), text()) end
   redis.call('RPUSH', journal, table.concat(entry, '\n'))
+end
+
+-- held steps that count from now on, in visit order
+local apart = {}
+for _, key in ipairs(control.apart or none) do apart[key] = true end
+for _, number in ipairs(control.applies or none) do
+  local is_key, key = false, nil
+  for line in string.gmatch(redis.call('LINDEX', journal, number), '\n([^\n]*)') do
+    is_key = not is_key
+    if is_key then
+      key = cjson.decode(line)
+    elseif not apart[key] then
+      redis.call('HSET', state, key, line)
+    end
+  end
+end
+
+-- values of single visits
+for _, op in ipairs(control.items or none) do
+  local field = op.field
+  if op.op == 'put' then
+    for i = 0, op.count - 1 do redis.call('HSET', items, op.of .. '.' .. i, text()) end
+  elseif op.op == 'split' then
+    local overlays = redis.call('HGET', delta, OVERLAYS)
+    local i = 0
+    for overlay in string.gmatch((overlays or '') .. OVERLAY_END, '([^' .. OVERLAY_END .. ']*)' .. OVERLAY_END) do
+      if overlay ~= '' then redis.call('HSET', items, op.of .. '.' .. i, overlay) end
+      i = i + 1
+    end
+  elseif op.op == 'take' and op.key then
+    redis.call('HSET', items, field, redis.call('HGET', delta, op.key) or '')
+  elseif op.op == 'take' then
+    local lines = {redis.call('HGET', items, field) or nil}
+    for i = 1, #delivered, 2 do
+      lines[#lines + 1] = cjson.encode(delivered[i])
+      lines[#lines + 1] = delivered[i + 1]
+    end
+    redis.call('HSET', items, field, table.concat(lines, '\n'))
+  elseif op.op == 'fill' then
+    redis.call('HSET', items, field, text())
+  else
+    redis.call('HDEL', items, field)
+  end
+end
+
+for _ = 1, control.folded or 0 do redis.call('HSET', state, text(), text()) end
+for _ = 1, control.windows or 0 do
+  local key, window = text(), text()
+  if window == '' then redis.call('HDEL', windows, key) else redis.call('HSET', windows, key, window) end
 end
 
 if control.delivered then redis.call('DEL', delta) end
 
 -- the run itself
 if control.revives then
-  for _, key in ipairs({run, spec, state, journal, events, output}) do redis.call('PERSIST', key) end
+  for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows}) do
+    redis.call('PERSIST', key)
+  end
   redis.call('HDEL', run, 'ended_ms', 'error', 'failed_at')
   redis.call('ZREM', expiring, control.run)
 end
@@ -122,8 +189,12 @@ if control.events then redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e',
 redis.call('XDEL', inbox, control.event)
 
 if control.expire_ms then
-  for _, key in ipairs({run, spec, state, journal, events, output}) do redis.call('PEXPIRE', key, control.expire_ms) end
-  redis.call('DEL', frontier, claims, gates)
+  redis.call('DEL', claims, gates)
+  -- of a failed run, what `retry` goes on from is kept as long as the rest
+  if not control.keeps then redis.call('DEL', frontier, items, windows) end
+  for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows}) do
+    redis.call('PEXPIRE', key, control.expire_ms)
+  end
   redis.call('ZADD', expiring, control.expires_at_ms, control.run)
   redis.call('XADD', ended, 'MAXLEN', '~', 10000, '*', 'run', control.run)
 end

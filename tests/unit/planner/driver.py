@@ -1,15 +1,37 @@
-"""What planner tests share: a run moved by events, without Redis and without a clock."""
+"""What planner tests share: a run moved by events, without Redis and without a clock.
+
+`Memory` keeps what the store keeps, and applies transitions as commit.lua does. It is the model of it: tests/store holds
+the two against each other.
+"""
 
 from __future__ import annotations
 
+import copy
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import Graph
-from sleipnir.messages import ResultHeader
-from sleipnir.runs import Event, Resulted, RunSpec, RunView, Transition
-from sleipnir_scheduler.planner.moves import Known
-from sleipnir_scheduler.planner.plan import NeedState, plan
+from sleipnir.messages import ResultHeader, overlay_of, overlay_text
+from sleipnir.runs import (
+    Answered,
+    Drop,
+    Event,
+    Fill,
+    ItemOp,
+    Put,
+    Resulted,
+    RunSpec,
+    RunView,
+    Split,
+    Submitted,
+    Take,
+    Transition,
+    Visit,
+)
+from sleipnir.values import Known, Wanted
+from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
 
 
 def graph_of(text: str) -> Graph:
@@ -20,7 +42,7 @@ def new_run() -> RunView:
     return RunView(id="run1", spec=RunSpec("agent", "digest"))
 
 
-def ok(seq: int, next_: str | None = None, attempt: int = 1, **more: Any) -> Resulted:
+def ok(seq: int, next_: str | tuple[str, ...] | None = None, attempt: int = 1, **more: Any) -> Resulted:
     return Resulted(seq, attempt, ResultHeader(ok=True, next=next_, **more))
 
 
@@ -28,23 +50,186 @@ def bad(seq: int, error: str = "boom", attempt: int = 1, **more: Any) -> Resulte
     return Resulted(seq, attempt, ResultHeader(ok=False, error=error, **more))
 
 
+class Memory:
+    """The values of one run."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.state: dict[str, Any] = dict(state)
+        self.journal: list[dict[str, Any]] = [dict(state)]
+        self.items: dict[str, str] = {}
+        self.windows: dict[str, Any] = {}
+
+    def fetch(self, wanted: Wanted, delta: Mapping[str, Any]) -> Known:
+        state = self.state if wanted.whole else {key: self.state[key] for key in wanted.state if key in self.state}
+        return Known(
+            wanted,
+            copy.deepcopy(dict(state)),
+            {key: delta[key] for key in wanted.delta if key in delta},
+            {step: self.journal[step] for step in wanted.steps},
+            {field: self.items[field] for field in wanted.items if field in self.items},
+            {key: self.windows[key] for key in wanted.windows if key in self.windows},
+        )
+
+    def apply(
+        self, transition: Transition, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...] = ()
+    ) -> None:
+        for write in transition.writes:
+            written = {**(delta if write.delta else {})}
+            if write.collect:
+                fields = [f"{write.collect.id}.{index}" for index in range(write.collect.total)]
+                texts = [self.items.pop(field, "") for field in fields]
+                written[write.collect.key] = [json.loads(text) for text in texts if text]
+            written |= write.values
+            assert write.step.step == len(self.journal)
+            self.journal.append(written)
+            if not write.step.held:
+                self.state |= written
+        for write in transition.writes:
+            for step in write.step.applies:
+                self.state |= {k: v for k, v in self.journal[step].items() if k not in transition.apart}
+        for op in transition.items:
+            self._item(op, delta, overlays)
+        self.state |= json.loads(json.dumps(dict(transition.folded)))
+        for key, window in transition.windows.items():
+            if window is None:
+                self.windows.pop(key, None)
+            else:
+                self.windows[key] = json.loads(json.dumps(window))
+
+    def _item(self, op: ItemOp, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...]) -> None:
+        match op:
+            case Put(of, values):
+                self.items |= {f"{of}.{index}": _overlay(value) for index, value in enumerate(values)}
+            case Split(of):
+                self.items |= {f"{of}.{index}": _overlay(value) for index, value in enumerate(overlays)}
+            case Take(field, None):
+                lines = [text for text in (self.items.get(field), _overlay(delta)) if text]
+                self.items[field] = "\n".join(lines)
+            case Take(field, key):
+                self.items[field] = json.dumps(delta[str(key)])
+            case Fill(field, text):
+                self.items[field] = text
+            case Drop(field):
+                self.items.pop(field, None)
+
+
+def _overlay(values: Mapping[str, Any]) -> str:
+    return overlay_text({key: json.dumps(value) for key, value in values.items()})
+
+
 class Driver:
-    """A run moved by events, as the scheduler moves it: state values are given when the planner asks for them."""
+    """A run moved by events, as the scheduler moves it."""
 
-    def __init__(self, text: str, state: dict[str, Any] | None = None) -> None:
-        self.graph, self.run, self.state, self.now_ms = graph_of(text), new_run(), state or {}, 1_000
+    def __init__(self, text: str | Graph, state: dict[str, Any] | None = None) -> None:
+        self.graph = graph_of(text) if isinstance(text, str) else text
+        self.run, self.memory, self.now_ms = new_run(), Memory(state or {}), 1_000
+        self.last: Transition | None = None
 
-    def send(self, event: Event, after_ms: int = 1) -> Transition:
+    @property
+    def state(self) -> dict[str, Any]:
+        return self.memory.state
+
+    def try_(
+        self,
+        event: Event,
+        delta: Mapping[str, Any] | None = None,
+        overlays: tuple[Mapping[str, Any], ...] = (),
+        after_ms: int = 1,
+    ) -> Transition | Ignore:
+        """What an event changes, if it changes something."""
         self.now_ms += after_ms
+        values = delta or {}
         outcome = plan(self.graph, self.run, event, self.now_ms)
-        while isinstance(outcome, NeedState):
-            known = Known(outcome.keys, {k: v for k, v in self.state.items() if k in outcome.keys})
-            outcome = plan(self.graph, self.run, event, self.now_ms, known)
-        assert isinstance(outcome, Transition), outcome
-        for write in outcome.writes:
-            self.state |= write.values
-        self.run = outcome.apply(self.run)
+        while isinstance(outcome, NeedValues):
+            outcome = plan(self.graph, self.run, event, self.now_ms, self.memory.fetch(outcome.wanted, values))
+        if isinstance(outcome, Transition):
+            self.memory.apply(outcome, values, overlays)
+            self.run, self.last = outcome.apply(self.run), outcome
         return outcome
 
+    def send(self, event: Event, after_ms: int = 1) -> Transition:
+        outcome = self.try_(event, after_ms=after_ms)
+        assert isinstance(outcome, Transition), outcome
+        return outcome
+
+    # A day in the life of a run, by the names of its nodes
+
+    def start(self) -> Driver:
+        self.send(Submitted())
+        return self
+
+    def visit(self, node: str, item: int | None = None) -> Visit:
+        """The live visit of a node with the lowest number; of an item of a map, if told."""
+        return min(self._live(node, item), key=lambda visit: visit.seq)
+
+    def _live(self, node: str, item: int | None) -> list[Visit]:
+        return [
+            visit
+            for visit in self.run.frontier.values()
+            if visit.node == node
+            and visit.state in ("queued", "waiting")
+            and (item is None or (visit.item is not None and visit.item.index == item))
+        ]
+
+    def does(
+        self,
+        node: str,
+        /,
+        next_: str | tuple[str, ...] | None = None,
+        *,
+        item: int | None = None,
+        sends: list[tuple[str, dict[str, Any]]] | None = None,
+        **delta: Any,
+    ) -> Driver:
+        """The visit of a node ends well, and has written `delta`."""
+        return self.ends(self.visit(node, item), next_, sends=sends, **delta)
+
+    def ends(
+        self,
+        visit: Visit,
+        /,
+        next_: str | tuple[str, ...] | None = None,
+        *,
+        sends: list[tuple[str, dict[str, Any]]] | None = None,
+        **delta: Any,
+    ) -> Driver:
+        targets = None if sends is None else tuple(to for to, _ in sends)
+        header = ResultHeader(ok=True, keys=tuple(delta), next=next_, sends=targets)
+        overlays = tuple(update for _, update in sends or ())
+        outcome = self.try_(Resulted(visit.seq, visit.attempt, header), delta, overlays)
+        assert isinstance(outcome, Transition), outcome
+        return self
+
+    def fails(self, node: str, error: str = "boom", *, item: int | None = None) -> Driver:
+        visit = self.visit(node, item)
+        self.send(Resulted(visit.seq, visit.attempt, ResultHeader(ok=False, error=error)))
+        return self
+
+    def answers(self, node: str, text: str) -> Driver:
+        visit = self.visit(node)
+        self.send(Answered(visit.seq, text, visit.attempt))
+        return self
+
+    def sees(self, visit: Visit) -> dict[str, Any]:
+        """The state as a worker sees it that claims this visit now."""
+        own = overlay_of(self.memory.items.get(visit.overlay or "", ""))
+        return {**self.state, **{key: json.loads(text) for key, text in own.items()}}
+
     def live(self) -> list[str]:
-        return [visit.node for visit in self.run.frontier.values()]
+        """The nodes of live visits, by number."""
+        return [visit.node for visit in self.run.frontier.values() if visit.state not in ("ended", "failed")]
+
+    def failed(self) -> list[str]:
+        """The nodes that `retry` would run again."""
+        return [visit.node for visit in self.run.frontier.values() if visit.failed]
+
+    def on_workers(self) -> list[str]:
+        return [visit.node for visit in self.run.frontier.values() if visit.state == "queued"]
+
+    @property
+    def error(self) -> str | None:
+        return self.last.error if self.last else None
+
+    @property
+    def output(self) -> str | None:
+        return self.last.output if self.last else None

@@ -16,7 +16,8 @@ from sleipnir.runs import (
     Transition,
     Visit,
 )
-from sleipnir_scheduler.planner.plan import Ignore, NeedState, plan
+from sleipnir.values import Wanted
+from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
 from tests.unit.planner.driver import Driver, bad, graph_of, new_run, ok
 
 THREE = """
@@ -233,7 +234,7 @@ def test_a_failed_run_is_continued_at_the_node_that_failed_with_a_new_visit() ->
     driver.send(Submitted())
     driver.send(ok(1, "lonely"))
     driver.send(bad(2))
-    assert (driver.run.status, driver.run.failed_at) == ("failed", "lonely")
+    assert (driver.run.status, driver.failed()) == ("failed", ["lonely"])
     transition = driver.send(Retried())
     assert transition.revives
     assert [(visit.seq, visit.node) for visit in transition.dispatches] == [(3, "lonely")]
@@ -247,14 +248,14 @@ def test_a_retry_starts_the_deadline_and_the_cap_of_the_failed_node_anew() -> No
     late = Driver(THREE)
     late.send(Submitted())
     late.send(ok(1), after_ms=10_001)
-    assert late.run.failed_at == "b"
+    assert late.failed() == ["b"]
     assert late.send(Retried()).timers == {"deadline": late.now_ms + 10_001}
     assert late.live() == ["b"]
     looping = Driver(THREE)
     looping.send(Submitted())
     for seq in (1, 2, 3):
         looping.send(ok(seq, "a"))
-    assert (looping.run.status, looping.run.failed_at) == ("failed", "a")
+    assert (looping.run.status, looping.failed()) == ("failed", ["a"])
     looping.send(Retried())
     assert (looping.live(), looping.run.counts["a"]) == (["a"], 1)
 
@@ -460,7 +461,7 @@ def test_the_planner_asks_only_for_the_state_that_a_control_node_reads() -> None
     started = plan(graph, new_run(), Submitted(), 1)
     assert isinstance(started, Transition)
     run = started.apply(new_run())
-    assert plan(graph, run, ok(1, "done"), 2) == NeedState(frozenset({"x"}))
+    assert plan(graph, run, ok(1, "done"), 2) == NeedValues(Wanted(state=frozenset({"x"})))
     assert isinstance(plan(graph, run, ok(1), 2), Transition)
 
 

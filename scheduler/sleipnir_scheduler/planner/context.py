@@ -1,0 +1,200 @@
+"""One call of plan(): its inputs, the draft of what changes, and the state as it will be with that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sleipnir.graph.model import Graph, Json
+from sleipnir.graph.reducers import ABSENT
+from sleipnir.messages import ResultHeader, overlay_of
+from sleipnir.runs import Collect, RunView, Visit
+from sleipnir.values import Known, Wanted
+from sleipnir_scheduler.planner.draft import Draft
+from sleipnir_scheduler.planner.folding import Window, Writer
+from sleipnir_scheduler.planner.known import require
+
+
+class RunFailed(Exception):
+    """The run cannot go on, whatever else is live. `node` is the node at fault, if one is."""
+
+    def __init__(self, message: str, node: str | None = None) -> None:
+        super().__init__(message)
+        self.node = node
+
+
+class VisitFailed(Exception):
+    """A visit cannot be started. The others of its step may end."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a visit ended: `keys` were delivered by its worker, a map's results are to be collected, `values` are the
+    planner's own. `next` and `sends` are what the node itself chose. `how` are fields of the journal step."""
+
+    ok: bool = True
+    error: str | None = None
+    keys: tuple[str, ...] = ()
+    collect: Collect | None = None
+    values: Mapping[str, Json] = field(default_factory=dict)
+    next: str | tuple[str, ...] | None = None
+    sends: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, header: ResultHeader, notes: tuple[str, ...]) -> Outcome:
+        """What a worker has delivered."""
+        how = {name: getattr(header, name) for name in ("started_ms", "took_ms", "worker", "usage")}
+        chosen = {"next": header.next, "sends": header.sends}
+        return cls(ok=header.ok, error=header.error, keys=header.keys, notes=notes, how=how, **chosen)  # type: ignore[arg-type]
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The state keys it writes."""
+        collected = (self.collect.key,) if self.collect else ()
+        return (*dict.fromkeys((*self.keys, *collected, *self.values)),)
+
+
+@dataclass(frozen=True)
+class _InStep:
+    """A value that stands in a journal step."""
+
+    step: int
+
+
+class Context:
+    """What every decision is made with."""
+
+    def __init__(self, graph: Graph, run: RunView, now_ms: int, known: Known, max_redeliveries: int) -> None:
+        self.graph, self.run, self.now_ms, self.known = graph, run, now_ms, known
+        self.max_redeliveries = max_redeliveries
+        self.draft = Draft(run, now_ms)
+        self._latest: dict[str, Any] = {}
+
+    # Values
+
+    def state(self, keys: Collection[str], visit: Visit | None = None) -> dict[str, Json]:
+        """Values of these keys as this commit leaves them so far, or as `visit` alone sees them; absent ones are left
+        out. Raises Missing."""
+        own = self.overlay(visit) if visit else {}
+        rest = [key for key in keys if key not in own]
+        self._require(rest)
+        found = {key: value for key in rest if (value := self._value(key)) is not ABSENT}
+        return {**found, **{key: own[key] for key in keys if key in own}}
+
+    def whole_state(self) -> dict[str, Json]:
+        """All of it. Raises Missing."""
+        require(self.known, Wanted(whole=True))
+        self._require(self._latest)
+        return {**self.known.state, **{key: self._value(key) for key in self._latest}}
+
+    def current(self, key: str) -> Json:
+        """One key's value, or ABSENT. Raises Missing."""
+        self._require([key])
+        return self._value(key)
+
+    def overlay(self, visit: Visit) -> dict[str, Json]:
+        """The values that this visit alone sees. Raises Missing."""
+        if visit.overlay is None:
+            return {}
+        require(self.known, Wanted(items=frozenset([visit.overlay])))
+        text = self.known.items.get(visit.overlay, "")
+        return {key: json.loads(value) for key, value in overlay_of(text).items()}
+
+    def step_value(self, step: int, key: str) -> Json:
+        """What a step of this draft, or of the past, wrote to a key. Raises Missing."""
+        require(self.known, self._for_step(step, [key]))
+        write = self.draft.written(step)
+        if write is None:
+            return self.known.steps[step][key]
+        if key in write.values:
+            return write.values[key]
+        return self._collected(write.collect) if write.collect else self.known.delta[key]
+
+    def window(self, key: str) -> Window:
+        """The updates that a key of a `dag` is made of. Raises Missing."""
+        if key in self.draft.windows:
+            return Window.from_json(self.draft.windows[key])
+        require(self.known, Wanted(windows=frozenset([key])))
+        return Window.from_json(self.known.windows[key])
+
+    def require_folds(self, writers: Sequence[Writer], keys: Iterable[str]) -> None:
+        """Ask for all that folding these keys takes, at once. Raises Missing."""
+        wanted, folding = Wanted(), frozenset(keys)
+        for writer in writers:
+            if contended := folding & set(writer.keys):
+                wanted |= self._for_step(writer.step, contended)
+        tops = self.draft.tops.keys()
+        wanted |= Wanted(windows=frozenset(key for key in folding & tops if key not in self.draft.windows))
+        require(self.known, wanted | self._for_keys(folding))
+
+    def latest(self, key: str, value: Json) -> None:
+        """From here on the key has this value."""
+        self._latest[key] = value
+
+    def latest_in(self, step: int, keys: Iterable[str]) -> None:
+        """From here on these keys have the values that a step wrote."""
+        self._latest |= dict.fromkeys(keys, _InStep(step))
+
+    def _value(self, key: str) -> Json:
+        latest = self._latest.get(key, ABSENT)
+        if isinstance(latest, _InStep):
+            return self.step_value(latest.step, key)
+        return self.known.state.get(key, ABSENT) if latest is ABSENT else latest
+
+    def _require(self, keys: Iterable[str]) -> None:
+        require(self.known, self._for_keys(keys))
+
+    def _for_keys(self, keys: Iterable[str]) -> Wanted:
+        committed, wanted = [], Wanted()
+        for key in keys:
+            latest = self._latest.get(key, ABSENT)
+            if isinstance(latest, _InStep):
+                wanted |= self._for_step(latest.step, [key])
+            elif latest is ABSENT:
+                committed.append(key)
+        return wanted | Wanted(state=frozenset(committed))
+
+    def _for_step(self, step: int, keys: Iterable[str]) -> Wanted:
+        write = self.draft.written(step)
+        if write is None:
+            return Wanted(steps=frozenset([step]))
+        delivered = {key for key in keys if key not in write.values}
+        if write.collect and delivered:
+            return Wanted(items=frozenset(f"{write.collect.id}.{index}" for index in range(write.collect.total)))
+        return Wanted(delta=frozenset(delivered))
+
+    def _collected(self, collect: Collect) -> Json:
+        texts = (self.known.items.get(f"{collect.id}.{index}") for index in range(collect.total))
+        return [json.loads(text) for text in texts if text]
+
+    # Time and ends
+
+    def deadline_ms(self) -> int | None:
+        """When the run's time is up; a pause stops the clock."""
+        timeout, paused = self.graph.settings.timeout, self.draft.paused
+        if timeout is None:
+            return None
+        idle_ms = self.draft.idle_ms + (self.now_ms - paused.at_ms if paused else 0)
+        return self.draft.started_ms + timeout * 1000 + idle_ms
+
+    def deadline_passed(self) -> bool:
+        deadline_ms = self.deadline_ms()
+        return deadline_ms is not None and self.now_ms > deadline_ms
+
+    def timed_out(self, where: str) -> str:
+        return f"Graph '{self.graph.name}' timed out after {self.graph.settings.timeout}s {where}"
+
+    def fail(self, message: str, node: str | None = None) -> None:
+        """End the run as failed, with Loki's wrapping (spec 2.8)."""
+        self.fail_with(at_node(node, message))
+
+    def fail_with(self, message: str) -> None:
+        self.draft.end("failed", error=f"Graph execution failed for agent '{self.run.spec.agent}': {message}")
+
+
+def at_node(node: str | None, message: str) -> str:
+    return f"at node '{node}': {message}" if node is not None else message

@@ -1,0 +1,184 @@
+"""What the writes of a step make of the state (spec/graph-agents.md 2.11, graph-package.md F02).
+
+Workers send updates, never merged state; they are merged here, once, when they begin to count. Three rules:
+
+1. Writes fold in visit order, whatever ended first.
+2. In Loki's dialect a branch that writes what was there has not written, reducers are strict, and two branches that
+   write a key without a reducer are an error. In ours the later one in visit order counts.
+3. A reducer of the agent's own runs on a worker: what it has to fold is an Open fold, and its step closes afterwards.
+
+In a `dag` a visit's writes count at once, while visits that come before it in visit order may still be live. A key
+written meanwhile has a *top*, the highest rank that has written it, and if it has a reducer, a *window*: its value
+before, and the updates since, by rank. A late write of a lower rank folds the window anew, or is superseded. Tops and
+windows go once no live visit has a lower rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sleipnir.graph.model import Graph, Json
+from sleipnir.graph.reducers import ABSENT, ReducerError, fold, is_custom
+from sleipnir.runs import Rank
+
+
+class Unfoldable(Exception):
+    """The writes contradict each other, or a reducer refuses them. Fails the run."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A visit that has written: its node, its rank, the journal step that holds the values."""
+
+    node: str
+    rank: Rank
+    step: int
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a key of a `dag` is made of since the oldest live visit: the value before, and the updates, by rank."""
+
+    base: Json
+    parts: tuple[tuple[Rank, Json], ...] = ()
+
+    def plus(self, rank: Rank, update: Json) -> Window:
+        return replace(self, parts=tuple(sorted((*self.parts, (rank, update)), key=lambda part: part[0])))
+
+    def to_json(self) -> dict[str, Any]:
+        parts = [[list(rank), update] for rank, update in self.parts]
+        return {"parts": parts} if self.base is ABSENT else {"base": self.base, "parts": parts}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Window:
+        return cls(data.get("base", ABSENT), tuple((tuple(rank), update) for rank, update in data["parts"]))
+
+
+@dataclass
+class Folded:
+    """What comes of it. `values` go to the state; keys in `apart` are not to be copied from the journal. `skips` are
+    writes that do not count, by step. `open` is what reducers of the agent's own must fold: {current, incoming}."""
+
+    values: dict[str, Json] = field(default_factory=dict)
+    apart: set[str] = field(default_factory=set)
+    skips: dict[int, list[str]] = field(default_factory=dict)
+    open: dict[str, dict[str, Json]] = field(default_factory=dict)
+    tops: dict[str, Rank] = field(default_factory=dict)
+    windows: dict[str, Window] = field(default_factory=dict)
+
+
+Value = Callable[[int, str], Json]
+"""What a step wrote to a key."""
+
+
+def fold_step(graph: Graph, writers: Sequence[Writer], current: Callable[[str], Json], value: Value) -> Folded:
+    """The writes of a super-step; `writers` in visit order. `current` gives a key's value before it, or ABSENT.
+
+    Raises Unfoldable.
+    """
+    folded = Folded()
+    by_key: dict[str, list[Writer]] = {}
+    for writer in writers:
+        for key in writer.keys:
+            by_key.setdefault(key, []).append(writer)
+    strict = graph.dialect == "loki"
+    for key in sorted(by_key):
+        reducer, those = graph.reducer_of(key), by_key[key]
+        if reducer is None and (not strict or len(those) == 1):
+            continue  # copied in visit order
+        if strict:
+            those = _that_changed(key, those, current, value, folded)
+        if reducer is None:
+            _refuse_collision(key, those)
+            folded.values |= {key: value(those[0].step, key)} if those else {}
+            folded.apart.add(key)
+            continue
+        folded.apart.add(key)
+        if is_custom(reducer):
+            folded.open[key] = open_fold(current(key), [value(writer.step, key) for writer in those])
+        elif those:
+            folded.values[key] = _fold_all(key, reducer, current(key), [value(w.step, key) for w in those], strict)
+    return folded
+
+
+def fold_visit(
+    graph: Graph,
+    writer: Writer,
+    current: Callable[[str], Json],
+    value: Value,
+    *,
+    tops: Mapping[str, Rank],
+    window: Callable[[str], Window],
+    lower_lives: bool,
+) -> Folded:
+    """The writes of one visit of a `dag`. `lower_lives`: a visit that comes before it in visit order has not ended."""
+    folded = Folded()
+    for key in writer.keys:
+        top, reducer = tops.get(key), graph.reducer_of(key)
+        if reducer is None:
+            if top is not None and top > writer.rank:
+                folded.apart.add(key)
+                continue
+        else:
+            seen = window(key) if top is not None else Window(current(key))
+            seen = seen.plus(writer.rank, value(writer.step, key))
+            updates = [update for _, update in seen.parts]
+            folded.apart.add(key)
+            if is_custom(reducer):
+                folded.open[key] = open_fold(seen.base, updates)
+            else:
+                folded.values[key] = _fold_all(key, reducer, seen.base, updates, strict=False)
+            if lower_lives or top is not None:
+                folded.windows[key] = seen
+        if lower_lives or top is not None:
+            folded.tops[key] = writer.rank if top is None else max(top, writer.rank)
+    return folded
+
+
+def open_fold(current: Json, incoming: list[Json]) -> dict[str, Json]:
+    """What a visit with the role `reduce` gets for one key."""
+    return {"incoming": incoming} if current is ABSENT else {"current": current, "incoming": incoming}
+
+
+def _that_changed(
+    key: str, writers: list[Writer], current: Callable[[str], Json], value: Value, folded: Folded
+) -> list[Writer]:
+    """Loki's diff: the writers whose value is another than before. The others are noted in `folded`."""
+    before, changed = current(key), []
+    for writer in writers:
+        if before is ABSENT or not _same(before, value(writer.step, key)):
+            changed.append(writer)
+        else:
+            folded.skips.setdefault(writer.step, []).append(key)
+    return changed
+
+
+def _same(one: Json, other: Json) -> bool:
+    """Equal as JSON: to Python, true is 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+def _refuse_collision(key: str, writers: list[Writer]) -> None:
+    if len(writers) > 1:
+        raise Unfoldable(
+            f"Key '{key}' was written by {len(writers)} parallel branches but has no reducer declared. Add a reducer "
+            f"for '{key}' to the graph's `reducers:` block, or rename one writer."
+        )
+
+
+def _fold_all(key: str, reducer: str, value: Json, updates: list[Json], strict: bool) -> Json:
+    try:
+        for update in updates:
+            value = fold(reducer, value, update, strict=strict)
+    except ReducerError as error:
+        raise Unfoldable(f"state key '{key}': {error}") from None
+    return value

@@ -1,0 +1,31 @@
+"""How planning asks for values (sleipnir/values.py says which there are).
+
+Whoever needs a value that is not known raises Missing; the answer of plan() is then the list of what to fetch, and it
+is called again with it. Planning is pure, so planning again is safe.
+"""
+
+from __future__ import annotations
+
+from sleipnir.values import Known, Wanted
+
+
+class Missing(Exception):
+    """Planning needs these values, and does not know them yet."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+
+
+def require(known: Known, wanted: Wanted) -> None:
+    """Raise Missing unless all of this was fetched."""
+    have = known.wanted
+    lacking = Wanted(
+        frozenset() if have.whole else wanted.state - have.state,
+        wanted.whole and not have.whole,
+        wanted.delta - have.delta,
+        wanted.steps - have.steps,
+        wanted.items - have.items,
+        wanted.windows - have.windows,
+    )
+    if lacking:
+        raise Missing(have | lacking)

@@ -1,0 +1,159 @@
+"""Maps: one visit that waits, and a visit for each item (spec/graph-agents.md 2.7.8, graph-package.md F15).
+
+A map's items are put aside when it starts, one overlay each. An item that has been through the last body leaves its
+result in the overlay's place; when all have, the results become one list, in input order, whatever ended first. The
+values never pass through here. settle.py starts items, never more at once than the map allows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from sleipnir.graph.model import Json, MapNode
+from sleipnir.graph.template import TemplateError, keys_read, render_typed
+from sleipnir.messages import overlay_text
+from sleipnir.runs import Collect, Fan, Fill, Item, Put, Take, Visit
+from sleipnir_scheduler.planner import steps
+from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
+
+
+def start(context: Context, visit: Visit, node: MapNode) -> None:
+    """Put the items aside; or go on after a retry, with what is left to do. Raises VisitFailed."""
+    if visit.fan is not None:
+        context.draft.begin(visit, None)
+        if visit.fan.done == visit.fan.total:
+            _complete(context, visit)
+        return
+    items = _items(context, visit, node)
+    private = context.overlay(visit)
+    waiting = context.draft.begin(visit, None)
+    waiting = context.draft.put(replace(waiting, fan=Fan(visit.seq, len(items))))
+    if items:
+        context.draft.item(Put(visit.seq, tuple({**private, node.item: item} for item in items)))
+    else:
+        steps.ended(context, waiting, Outcome(values={node.collect_into: []}))
+
+
+def open_item(context: Context, visit: Visit) -> Visit:
+    """The next item of a map that has not been started."""
+    assert visit.fan is not None
+    fan, node = visit.fan, _node(context, visit)
+    context.draft.put(replace(visit, fan=replace(fan, next=fan.next + 1)))
+    return _open(context, visit, Item(fan.id, fan.next, of=visit.node), node.body[0])
+
+
+def item_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
+    """An item's visit has ended: the next body, or the item's result."""
+    assert visit.item is not None
+    of = map_of(context, visit)
+    node, draft = _node(context, of), context.draft
+    draft.journal(visit, None, ok=outcome.ok, error=outcome.error, **outcome.how)
+    field = f"{visit.item.map}.{visit.item.index}"
+    position = visit.item.position + 1
+    if not outcome.ok:
+        _item_failed(context, visit, of, node, field, outcome.error or "failed")
+    elif position < len(node.body):
+        draft.drop(visit)
+        draft.item(_more(context, visit, field, outcome))
+        _open(context, of, replace(visit.item, position=position), node.body[position])
+    else:
+        draft.drop(visit)
+        draft.item(_result(node, field, outcome))
+        _count_done(context, of, failed=0)
+
+
+def map_of(context: Context, visit: Visit) -> Visit:
+    """The map that an item's visit is part of."""
+    assert visit.item is not None
+    return next(other for other in context.draft.visits() if other.fan and other.fan.id == visit.item.map)
+
+
+def _items(context: Context, visit: Visit, node: MapNode) -> list[Json]:
+    try:
+        found = render_typed(node.over, context.state(keys_read(node.over), visit))
+    except TemplateError as error:
+        raise VisitFailed(f"map node '{node.id}': evaluating `over` template: {error}") from None
+    if isinstance(found, str):
+        try:
+            parsed = json.loads(found)
+        except (ValueError, RecursionError):
+            parsed = None
+        found = parsed if isinstance(parsed, list) else found
+    if not isinstance(found, list):
+        kind = _KINDS.get(type(found), "object")
+        message = f"map node '{node.id}': `over` template '{node.over}' must resolve to an array, got {kind}"
+        raise VisitFailed(message)
+    return found
+
+
+_KINDS: dict[type[Any], str] = {
+    type(None): "null", bool: "bool", int: "number", float: "number", str: "string", dict: "object",
+}  # fmt: skip
+
+
+def _open(context: Context, of: Visit, item: Item, body: str) -> Visit:
+    node = context.graph.nodes.get(body)
+    place = {"group": of.group, "depth": of.depth, "overlay": f"{item.map}.{item.index}"}
+    return context.draft.open(body, node.kind if node else "unknown", item=item, **place)
+
+
+def _item_failed(context: Context, visit: Visit, of: Visit, node: MapNode, field: str, error: str) -> None:
+    """What the map's author wants of it. A failure that fails the map keeps its place: `retry` runs it again."""
+    if node.on_item_error == "fail":
+        context.draft.put(replace(visit, failed=True, ready=False, queue=None, wake_ms=None, error=error))
+    else:
+        context.draft.drop(visit)
+        context.draft.item(Fill(field, _text({"error": error}) if node.on_item_error == "collect" else ""))
+    _count_done(context, of, failed=1)
+
+
+def _more(context: Context, visit: Visit, field: str, outcome: Outcome) -> Take | Fill:
+    """What the next body sees besides: delivered, or decided here."""
+    if not outcome.values:
+        return Take(field, None)
+    seen = {**context.overlay(visit), **outcome.values}
+    return Fill(field, overlay_text({key: _text(value) for key, value in seen.items()}))
+
+
+def _result(node: MapNode, field: str, outcome: Outcome) -> Take | Fill:
+    """The item's result: delivered under one key, or decided here."""
+    if not outcome.values:
+        return Take(field, node.output_key)
+    return Fill(field, _text(outcome.values.get(node.output_key, dict(outcome.values))))
+
+
+def _text(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _count_done(context: Context, of: Visit, failed: int) -> None:
+    assert of.fan is not None
+    before, draft = of.fan, context.draft
+    after = replace(before, done=before.done + 1, failed=before.failed + failed)
+    of = draft.put(replace(of, fan=after))
+    if before.done * 100 // after.total != after.done * 100 // after.total:
+        draft.notice("map_progress", seq=of.seq, node=of.node, done=after.done, total=after.total, failed=after.failed)
+    if after.done == after.total:
+        _complete(context, of)
+
+
+def _complete(context: Context, of: Visit) -> None:
+    """All items have ended."""
+    assert of.fan is not None
+    node, fan = _node(context, of), of.fan
+    bad = [other for other in context.draft.visits() if other.failed and other.item and other.item.map == fan.id]
+    if bad:
+        first = min(bad, key=lambda other: other.item.index if other.item else 0)
+        assert first.item is not None
+        error = f"map node '{node.id}': sub-branch [{first.item.index}] failed: {first.error}"
+        steps.ended(context, of, Outcome(ok=False, error=error))
+    else:
+        steps.ended(context, of, Outcome(collect=Collect(fan.id, fan.total, node.collect_into)))
+
+
+def _node(context: Context, visit: Visit) -> MapNode:
+    node = context.graph.nodes[visit.node]
+    assert isinstance(node, MapNode)
+    return node

@@ -1,0 +1,137 @@
+"""Where an ended visit leads (spec/graph-agents.md 2.8, graph-package.md F10-F14).
+
+What the node itself chose wins over its edges: a list of commands, one visit each; else `_next`, a node or several.
+Else the edges are taken: all of `next`, and what the conditional edge chooses. A failure takes `fallback`, else the
+edges as success does. A name is looked up among the node's `ends` first, then among the nodes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sleipnir.graph.expression import ExpressionError, parse
+
+from sleipnir.graph.model import END, Branch, FunctionNode, LlmNode, MapNode, Node, ScriptNode
+from sleipnir.graph.template import TemplateError, keys_read, render, render_typed
+from sleipnir.runs import Visit
+from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
+
+
+@dataclass(frozen=True)
+class Way:
+    """One visit to be made. `command` is the number of the command that asks for it; `join` the join that does."""
+
+    target: str
+    command: int | None = None
+    join: str | None = None
+    depth: int = 0
+
+
+def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
+    """Why the run cannot go on from here: the node failed and nothing was declared for that, or (Loki) it leads
+    nowhere. None when there is a way, or the branch may end."""
+    node = context.graph.nodes[visit.node]
+    if outcome.sends is not None or outcome.next is not None or node.kind == "end":
+        return None
+    if not outcome.ok:
+        reacts = _fallback(node) is not None or node.targets or node.branch
+        fails = isinstance(node, MapNode) or not reacts or node.kind in ("approval", "input")
+        return (outcome.error or "failed") if fails else None
+    leads = node.targets or node.branch or visit.node in context.graph.joins
+    return None if leads or context.graph.dialect == "sleipnir" else no_route(visit)
+
+
+def needs_call(context: Context, visit: Visit) -> bool:
+    """Whether a function of the agent's own has to choose the conditional edge, on a worker."""
+    branch = _taken_branch(context, visit)
+    return branch is not None and branch.call is not None
+
+
+def ways_on(context: Context, visit: Visit, labels: Sequence[str] | None) -> list[Way]:
+    """The visits that an ended visit leads to, joins apart. `labels` is what its `branch.call` said. Raises RunFailed,
+    and Missing: conditions look at the state as the whole step has left it."""
+    assert visit.ended is not None
+    node, ended = context.graph.nodes[visit.node], visit.ended
+    if ended.sends is not None:
+        named = [_resolved(node, name) if name else node.id for name in ended.sends]
+        return [Way(to, command) for command, to in enumerate(named) if not _is_end(context, to)]
+    if ended.next is not None:
+        chosen = (ended.next,) if isinstance(ended.next, str) else ended.next
+        targets = [_resolved(node, name) for name in chosen]
+    elif not ended.ok and (fallback := _fallback(node)) is not None:
+        targets = [fallback]
+    else:
+        targets = list(node.targets)
+        if (branch := _taken_branch(context, visit)) is not None:
+            found = _labels(context, node, branch) if labels is None else labels
+            targets += [_labelled(context, node, branch, label) for label in found if label]
+    return [Way(target) for target in dict.fromkeys(targets) if not _is_end(context, target)]
+
+
+def no_route(visit: Visit) -> str:
+    if visit.kind in ("script", "function"):
+        return f"{visit.kind} node '{visit.node}' did not emit `_next` and has no static `next`"
+    if visit.kind == "input":
+        return "Input node has no `next` set"
+    return f"{visit.kind} node '{visit.node}' has no `next` and is not an end node"
+
+
+def _taken_branch(context: Context, visit: Visit) -> Branch | None:
+    """The conditional edge, if the visit's outcome is routed by its node's edges."""
+    node, ended = context.graph.nodes[visit.node], visit.ended
+    if ended is None or ended.sends is not None or ended.next is not None:
+        return None
+    return None if not ended.ok and _fallback(node) is not None else node.branch
+
+
+def _labels(context: Context, node: Node, branch: Branch) -> list[str]:
+    """What the conditional edge chooses, by the state."""
+    try:
+        for case in branch.cases:
+            expression = parse(case.when)
+            keys = expression.keys
+            state = context.whole_state() if keys is None else context.state(keys)
+            if expression.holds(state):
+                return [case.to]
+        if branch.by is None:
+            return [branch.default] if branch.default is not None else []
+        state = context.state(keys_read(branch.by))
+        return _many(branch.by, state) if branch.many else [render(branch.by, state)]
+    except (ExpressionError, TemplateError, ValueError) as error:
+        raise RunFailed(f"conditional edge evaluation failed: {error}", node.id) from None
+
+
+def _many(by: str, state: dict[str, object]) -> list[str]:
+    value = render_typed(by, state)
+    if isinstance(value, str):
+        value = json.loads(value) if value.lstrip().startswith("[") else [value]
+    if not isinstance(value, list) or not all(isinstance(label, str) for label in value):
+        raise ValueError(f"'{by}' must give a list of labels")
+    return list(dict.fromkeys(value))
+
+
+def _labelled(context: Context, node: Node, branch: Branch, label: str) -> str:
+    """The target of a label: the branch's own, then the named ends, then a node, then the default."""
+    target = branch.to.get(label) or node.ends.get(label)
+    if target is not None:
+        return target
+    if label in context.graph.nodes or _is_end(context, label):
+        return label
+    if branch.default is not None:
+        return branch.default
+    raise RunFailed(f"conditional edge chose '{label}', which is no label, no named end and no node", node.id)
+
+
+def _is_end(context: Context, target: str) -> bool:
+    """Whether an edge ends its branch instead of leading to a node."""
+    return target == END and context.graph.dialect == "sleipnir" and END not in context.graph.nodes
+
+
+def _resolved(node: Node, name: str) -> str:
+    return node.ends.get(name, name)
+
+
+def _fallback(node: Node) -> str | None:
+    return node.fallback if isinstance(node, ScriptNode | FunctionNode | LlmNode) else None

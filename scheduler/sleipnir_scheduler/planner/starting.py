@@ -1,0 +1,88 @@
+"""What starting a visit means, by the type of its node: a queue, a question, items, or nothing at all."""
+
+from __future__ import annotations
+
+from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
+from sleipnir.graph.model import (
+    ApprovalNode,
+    EndNode,
+    FunctionNode,
+    InputNode,
+    JoinNode,
+    LlmNode,
+    MapNode,
+    RouterNode,
+    ScriptNode,
+)
+from sleipnir.graph.template import TemplateError, keys_read, render, render_lenient
+from sleipnir.messages import QUEUE_OF
+from sleipnir.runs import Gate, Visit
+from sleipnir_scheduler.planner import maps, steps
+from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node
+
+
+def start(context: Context, visit: Visit) -> None:
+    """A visit leaves the state `ready`. One that cannot be made fails; others of its step may still end."""
+    node = context.graph.nodes.get(visit.node)
+    if node is None:
+        steps.refuse(context, visit, f"Node '{visit.node}' not found in graph '{context.graph.name}'")
+        return
+    try:
+        match node:
+            case ScriptNode() | FunctionNode() | LlmNode():
+                context.draft.begin(visit, queue_of(node))
+            case ApprovalNode() | InputNode():
+                _ask(context, visit, node)
+            case MapNode():
+                maps.start(context, visit, node)
+            case EndNode():
+                steps.end_reached(context, context.draft.begin(visit, None))
+            case RouterNode() | JoinNode():
+                steps.ended(context, context.draft.begin(visit, None), Outcome())
+            case _:
+                raise VisitFailed(
+                    f"{node.kind} nodes cannot run in this version of Sleipnir; "
+                    "it loads and validates them. Replace the node by a script, function or llm node"
+                )
+    except VisitFailed as failure:
+        if visit.item is not None:
+            maps.item_ended(context, visit, Outcome(ok=False, error=str(failure)))
+        else:
+            steps.refuse(context, visit, at_node(node.id, str(failure)))
+
+
+def queue_of(node: ScriptNode | FunctionNode | LlmNode) -> str:
+    return node.queue or QUEUE_OF[node.kind]
+
+
+def input_value(context: Context, visit: Visit, node: InputNode, text: str) -> str:
+    """The answer, or the rendered default for an empty one; only a real answer is validated (spec 2.7.4).
+
+    Raises VisitFailed.
+    """
+    if text == "":
+        return render_lenient(node.default, context.state(keys_read(node.default), visit)) if node.default else ""
+    try:
+        rule = parse_length_rule(node.validation) if node.validation is not None else None
+    except LengthRuleError as error:
+        raise VisitFailed(str(error)) from None
+    if rule is not None and not rule.accepts(text):
+        raise VisitFailed(rule.refusal(text))
+    return text
+
+
+def _ask(context: Context, visit: Visit, node: ApprovalNode | InputNode) -> None:
+    what = "approval" if isinstance(node, ApprovalNode) else "input"
+    try:
+        question = render(node.question, context.state(keys_read(node.question), visit))
+    except TemplateError as error:
+        raise VisitFailed(f"Failed to interpolate {what} question: {error}") from None
+    default = None
+    if isinstance(node, InputNode) and node.default:
+        default = render_lenient(node.default, context.state(keys_read(node.default), visit)) or None
+    if default is not None:
+        question = f"{question} [default: {default}]"
+    options = tuple(node.options) if isinstance(node, ApprovalNode) else ()
+    expires_ms = context.now_ms + node.timeout * 1000 if node.timeout is not None else None
+    gate = Gate(visit.seq, node.id, node.kind, question, options, default, context.now_ms)
+    context.draft.ask(visit, gate, expires_ms)

@@ -1,0 +1,428 @@
+"""A visit ends, its step closes, the next one opens. Read this to follow a join, a collision or a way on.
+
+    ended ─► journaled, held ─► all of its step have ended ─► writes count ─► ways on are chosen ─► next step opens
+                                        │                         │
+                                        └ reducers of the         └ `branch.call` of the agent's own:
+                                          agent's own: a visit      a visit with the role `branch`
+                                          with the role `reduce`
+
+A step is a super-step (`bsp`), or one visit alone (`dag`, and most steps of a graph that never branches). Visits of a
+step see the state as it was when the step began. A step with a visit that failed never closes: see settle.py.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sleipnir.graph.model import EndNode
+from sleipnir.graph.template import apply_updates, keys_read, render_lenient, updates_read
+from sleipnir.messages import QUEUE_OF
+from sleipnir.runs import Drop, Ended, Put, Split, Visit
+from sleipnir_scheduler.planner import joins, routing
+from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, at_node
+from sleipnir_scheduler.planner.folding import Folded, Unfoldable, Writer, fold_step, fold_visit
+from sleipnir_scheduler.planner.routing import Way
+
+STEP_TIMER = "step/"
+
+
+def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
+    """A visit has ended (items of maps apart: maps.py)."""
+    mates = [other for other in context.draft.group(visit.group) if other.seq != visit.seq]
+    if visit.role != "node":
+        _role_ended(context, visit, outcome)
+        return
+    error = routing.dead_end(context, visit, outcome)
+    held = bool(mates) or (error is not None and _folds(context, outcome.written) is not None)
+    step = _journal(context, visit, outcome, held=held)
+    if outcome.sends:
+        context.draft.item(Split(visit.seq))
+    if error is not None:
+        context.draft.put(_at_rest(visit, failed=True, error=at_node(visit.node, error)))
+        return
+    result = Ended(step, outcome.ok, False, outcome.written, outcome.next, outcome.sends)
+    context.draft.put(_at_rest(visit, ended=result))
+    if all(mate.state == "ended" for mate in mates):
+        close(context, visit.group, step)
+
+
+def end_reached(context: Context, visit: Visit) -> None:
+    """A visit of an end node: it sees what the others of its step write, and is journaled when the step closes."""
+    mates = [other for other in context.draft.group(visit.group) if other.seq != visit.seq]
+    context.draft.put(_at_rest(visit, ended=Ended(0)))
+    if all(mate.state == "ended" for mate in mates):
+        close(context, visit.group, context.draft.last_step)
+
+
+def close(context: Context, group: int, step: int) -> None:
+    """All visits of a step have ended. `step` is a journal step of this draft, which tells what counts from here on."""
+    members = context.draft.group(group)
+    bodies = [visit for visit in members if visit.role == "node"]
+    if not all(_ended(visit).applied for visit in bodies):
+        reduced = next((visit for visit in members if visit.role == "reduce"), None)
+        if not _apply(context, bodies, step, reduced):
+            return
+        bodies = [context.draft.put(_applied(visit)) for visit in bodies]
+    labels = {int(visit.batch or 0): visit.ended for visit in members if visit.role == "branch"}
+    calls = [visit for visit in bodies if routing.needs_call(context, visit)]
+    if calls and not labels:
+        for visit in calls:
+            _open_role(context, visit, "branch")
+        return
+    _go_on(context, bodies, {seq: _names(ended_) for seq, ended_ in labels.items()}, step)
+
+
+def waiting_to_reduce(context: Context) -> list[int]:
+    """Steps of a `dag` that have ended and wait until another one's reducers are done."""
+    live = {visit.group for visit in context.draft.visits() if visit.role == "reduce"}
+    if live or context.graph.engine == "bsp":
+        return []
+    return [visit.group for visit in context.draft.visits() if visit.ended and not visit.ended.applied]
+
+
+def open_first(context: Context) -> None:
+    """The run begins, at the graph's start node."""
+    _open_step(context, [Way(context.graph.start)], [])
+
+
+def enter(context: Context, node: str) -> None:
+    """The run goes on at a node, as a failed run of an older release does when it is retried."""
+    _open_step(context, [Way(node)], [])
+
+
+def _role_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
+    """What a function of the agent's own has chosen or folded."""
+    step = _journal(context, visit, outcome, held=False)
+    if not outcome.ok:
+        context.draft.put(_at_rest(visit, failed=True, error=at_node(visit.node, outcome.error or "failed")))
+        return
+    context.draft.put(_at_rest(visit, ended=Ended(step, keys=outcome.keys, next=outcome.next)))
+    if all(mate.state == "ended" for mate in context.draft.group(visit.group)):
+        close(context, visit.group, step)
+
+
+def _journal(context: Context, visit: Visit, outcome: Outcome, *, held: bool) -> int:
+    more: dict[str, Any] = dict(outcome.how)
+    if visit.role == "node":
+        more["folds"] = _folds(context, outcome.written)
+    if more.get("folds") and context.graph.dialect == "loki":
+        more["strict"] = True
+    if context.graph.engine == "dag":
+        more["rank"] = visit.rank
+    return context.draft.journal(
+        visit,
+        None,
+        delta=bool(outcome.keys),
+        collect=outcome.collect,
+        values=outcome.values,
+        notes=outcome.notes,
+        ok=outcome.ok,
+        error=outcome.error,
+        held=held,
+        **more,
+    )
+
+
+def _folds(context: Context, keys: Sequence[str]) -> dict[str, str] | None:
+    """The reducers of those keys that have one."""
+    return {key: reducer for key in keys if (reducer := context.graph.reducer_of(key)) is not None} or None
+
+
+# The writes begin to count
+
+
+def _apply(context: Context, bodies: list[Visit], step: int, reduced: Visit | None) -> bool:
+    """Let the writes of these visits count. False: reducers of the agent's own have to run first."""
+    writers = [
+        Writer(visit.node, visit.rank, _ended(visit).step, _ended(visit).keys) for visit in bodies if _ended(visit).keys
+    ]
+    if not writers:
+        return True
+    folded = _folded(context, bodies, writers)
+    own = context.draft.written(writers[-1].step)
+    if folded.open and reduced is None:
+        for writer in writers:
+            if context.draft.written(writer.step):
+                context.draft.amend(writer.step, held=True)
+        if not any(visit.role == "reduce" for visit in context.draft.visits()):
+            _open_role(context, bodies[0], "reduce", folded.open)
+        return False
+    plain = len(writers) == 1 and own is not None and not own.step.held and not folded.apart
+    if not plain:
+        _let_count(context, writers, folded, step)
+    for writer in writers:
+        kept = folded.skips.get(writer.step, ())
+        context.latest_in(writer.step, [key for key in writer.keys if key not in folded.apart and key not in kept])
+    for key, value in folded.values.items():
+        context.latest(key, value)
+    if reduced is not None:
+        context.latest_in(_ended(reduced).step, _ended(reduced).keys)
+    return True
+
+
+def _let_count(context: Context, writers: list[Writer], folded: Folded, step: int) -> None:
+    draft = context.draft
+    for writer in writers:
+        if draft.written(writer.step):
+            draft.amend(writer.step, held=True)
+    skips = {str(held): tuple(keys) for held, keys in folded.skips.items()} or None
+    draft.amend(step, applies=tuple(writer.step for writer in writers), skips=skips)
+    draft.apart |= folded.apart
+    draft.folded |= folded.values
+
+
+def _folded(context: Context, bodies: list[Visit], writers: list[Writer]) -> Folded:
+    graph, draft = context.graph, context.draft
+    strict = graph.dialect == "loki"
+    count: dict[str, int] = {}
+    for writer in writers:
+        for key in writer.keys:
+            count[key] = count.get(key, 0) + 1
+    folding = [key for key, times in count.items() if graph.reducer_of(key) or (strict and times > 1)]
+    if not folding and graph.engine == "bsp":
+        return Folded()
+    context.require_folds(writers, folding)
+    try:
+        if graph.engine == "bsp":
+            return fold_step(graph, writers, context.current, context.step_value)
+        [visit], [writer] = bodies, writers
+        folded = fold_visit(
+            graph,
+            writer,
+            context.current,
+            context.step_value,
+            tops=draft.tops,
+            window=context.window,
+            lower_lives=_lower_lives(context, visit),
+        )
+    except Unfoldable as error:
+        raise RunFailed(str(error)) from None
+    draft.tops |= folded.tops
+    draft.windows |= {key: window.to_json() for key, window in folded.windows.items()}
+    return folded
+
+
+def _lower_lives(context: Context, visit: Visit) -> bool:
+    return any(
+        other.rank < visit.rank
+        for other in context.draft.visits()
+        if other.item is None and other.seq != visit.seq and other.state != "failed"
+    )
+
+
+def forget_tops(context: Context) -> None:
+    """Drop the tops and windows of a `dag` that no live visit can come before any more."""
+    draft = context.draft
+    if not draft.tops:
+        return
+    live = [visit.rank for visit in draft.visits() if visit.item is None]
+    lowest = min(live, default=None)
+    for key, top in list(draft.tops.items()):
+        if lowest is None or lowest > top:
+            del draft.tops[key]
+            if context.graph.reducer_of(key) is not None:
+                draft.windows[key] = None
+
+
+# The ways on
+
+
+def _go_on(context: Context, bodies: list[Visit], labels: dict[int, list[str]], step: int) -> None:
+    draft, dialect = context.draft, context.graph.dialect
+    ends = [visit for visit in bodies if isinstance(context.graph.nodes[visit.node], EndNode)]
+    if dialect == "loki" and len(ends) > 1:
+        names = ", ".join(visit.node for visit in ends)
+        raise RunFailed(
+            f"super-step ended with multiple End targets ({names}). Fan-out branches must converge at a join node "
+            "before terminating. Let them meet in one node, and end after it."
+        )
+    for visit in ends:
+        _write_end(context, visit)
+    over = dialect == "loki" and bool(ends)
+    ways: list[tuple[Visit, Way]] = []
+    for visit in bodies:
+        if visit not in ends and not over:
+            ways += [(visit, way) for way in routing.ways_on(context, visit, labels.get(visit.seq))]
+    fired = [] if over else _arrivals(context, bodies)
+    _record_routes(context, bodies, ways, fired, step)
+    _drop(context, bodies)
+    if over:
+        draft.end("completed", output=draft.output)
+        return
+    sources, targets = [visit for visit, _ in ways], [way for _, way in ways]
+    _open_step(context, [*targets, *fired], sources)
+
+
+def _write_end(context: Context, visit: Visit) -> None:
+    """What an end node writes, and the run's output."""
+    node = context.graph.nodes[visit.node]
+    assert isinstance(node, EndNode)
+    keys = updates_read(node) | (keys_read(node.output) - set(node.state_updates or {}))
+    state = context.state(keys, visit)
+    writes = apply_updates(node.state_updates, state)
+    step = _journal(context, visit, Outcome(values=writes), held=False)
+    written = context.draft.put(replace(visit, ended=Ended(step, keys=tuple(writes))))
+    _apply(context, [written], step, None)
+    context.draft.output = render_lenient(node.output, {**state, **writes})
+
+
+def _arrivals(context: Context, bodies: list[Visit]) -> list[Way]:
+    """The joins that fire. A node that several visits of one list of commands run has arrived with the last of them."""
+    live = {(visit.node, visit.batch) for visit in context.draft.visits() if visit not in bodies}
+    there = {
+        visit.node: visit.depth for visit in bodies if visit.batch is None or (visit.node, visit.batch) not in live
+    }
+    context.draft.arrived, fired = joins.arrive(context.graph, context.draft.arrived, list(there.items()))
+    return [Way(join.target, join=join.name, depth=join.depth) for join in fired]
+
+
+def _record_routes(
+    context: Context, bodies: list[Visit], ways: list[tuple[Visit, Way]], fired: list[Way], step: int
+) -> None:
+    """Journal what was decided: in the step of a visit that is journaled now, else in `step`."""
+    routes: dict[str, tuple[str, ...]] = {}
+    for visit in bodies:
+        targets = tuple(dict.fromkeys(way.target for source, way in ways if source is visit))
+        targets += tuple(way.target for way in fired if len(bodies) == 1 and way.target not in targets)
+        if not targets:
+            continue
+        if context.draft.written(_ended(visit).step):
+            context.draft.amend(_ended(visit).step, next=targets[0] if len(targets) == 1 else targets)
+        else:
+            routes[str(visit.seq)] = targets
+    if routes:
+        context.draft.amend(step, routes=routes)
+    if len(bodies) > 1 and context.graph.limits.step_timeout:
+        context.draft.disarm(f"{STEP_TIMER}{bodies[0].group}")
+
+
+def _drop(context: Context, bodies: list[Visit]) -> None:
+    for visit in context.draft.group(bodies[0].group):
+        context.draft.drop(visit)
+        if visit.overlay is not None:
+            context.draft.item(Drop(visit.overlay))
+
+
+# The next step opens
+
+
+def _open_step(context: Context, ways: list[Way], sources: list[Visit]) -> None:
+    if not ways:
+        return
+    if context.graph.engine == "dag":
+        for position, way in enumerate(ways):
+            _open_alone(context, way, sources[position] if position < len(sources) else None)
+        return
+    draft, graph = context.draft, context.graph
+    if _at_step_limit(context, draft.steps + 1):
+        return
+    group = draft.steps = draft.steps + 1
+    places: dict[tuple[str, str | None, int], tuple[Way, Visit | None]] = {}
+    for position, way in enumerate(ways):
+        number = position if way.command is not None else -1  # edges to one node are one visit, commands one each
+        places.setdefault((way.target, way.join, number), (way, sources[position] if position < len(sources) else None))
+    opened: dict[str, int] = {}
+    for _, (way, source) in sorted(places.items(), key=lambda place: (place[0][0], place[0][2], place[0][1] or "")):
+        index = opened[way.target] = opened.get(way.target, -1) + 1
+        _open(context, way, source, group=group, depth=group, index=index)
+    if context.deadline_passed():
+        where = f"at '{next(iter(opened))}'"
+        names = ", ".join(f'"{name}"' for name in opened)
+        raise RunFailed(context.timed_out(where if len(opened) == 1 else f"before super-step with frontier [{names}]"))
+    for node in opened:
+        _count(context, node)
+    if graph.limits.step_timeout:
+        draft.arm(f"{STEP_TIMER}{group}", context.now_ms + graph.limits.step_timeout)
+
+
+def _open_alone(context: Context, way: Way, source: Visit | None) -> None:
+    """One visit of a `dag`. What is wrong with it waits until the visits that run have ended."""
+    draft = context.draft
+    depth = way.depth if way.join else (source.depth if source else 0)
+    cause = way.join if way.join else ("" if source is None else str(source.rank))
+    lineage = f"{zlib.crc32(cause.encode()):08x}"
+    visit = _open(context, way, source, group=0, depth=depth + 1, lineage=lineage, index=way.command or 0)
+    visit = draft.put(replace(visit, group=visit.seq))
+    try:
+        if _at_step_limit(context, draft.steps + 1):
+            draft.drop(visit)
+            return
+        draft.steps += 1
+        if context.deadline_passed():
+            raise RunFailed(context.timed_out(f"at '{way.target}'"))
+        if not way.command:  # commands are counted with the first one
+            _count(context, way.target)
+    except RunFailed as failure:
+        refuse(context, visit, at_node(failure.node, str(failure)))
+
+
+def refuse(context: Context, visit: Visit, error: str) -> None:
+    """The visit cannot be made. The run fails for it once the visits that run have ended."""
+    context.draft.put(_at_rest(visit, failed=True, error=error))
+
+
+def _open(context: Context, way: Way, source: Visit | None, **place: Any) -> Visit:
+    node = context.graph.nodes.get(way.target)
+    if way.command is not None and source is not None:
+        place |= {"overlay": f"{source.seq}.{way.command}", "batch": source.seq}
+    return context.draft.open(way.target, node.kind if node else "unknown", **place)
+
+
+def _count(context: Context, node: str) -> None:
+    """The checks at the entry of a node, in Loki's order (spec 2.10)."""
+    count, cap = context.draft.count(node), context.graph.settings.max_loop_iterations
+    if count > cap:
+        message = f"Node '{node}' visited {count} times (max_loop_iterations={cap}). Possible infinite loop."
+        raise RunFailed(message, node)
+    if node not in context.graph.nodes:
+        raise RunFailed(f"Node '{node}' not found in graph '{context.graph.name}'")
+
+
+def _at_step_limit(context: Context, number: int) -> bool:
+    """Whether the run has used up its steps and is to stop for that. Raises RunFailed when that is a failure."""
+    limits, draft = context.graph.limits, context.draft
+    if limits.max_steps is None or number <= limits.max_steps:
+        return False
+    what = "visits" if context.graph.engine == "dag" else "super-steps"
+    if limits.on_max_steps == "stop":
+        draft.notice("max_steps", limit=limits.max_steps, what=what)
+        return True
+    raise RunFailed(
+        f"Graph '{context.graph.name}' is not done after {limits.max_steps} {what} (limits.max_steps). "
+        "Raise the limit, or give the loop an exit."
+    )
+
+
+# Small parts
+
+
+def _open_role(context: Context, visit: Visit, role: Any, overlay: dict[str, Any] | None = None) -> None:
+    """Let a worker run a function of the agent's own for a visit that has ended."""
+    place = {"group": visit.group, "depth": visit.depth, "lineage": visit.lineage, "index": visit.index}
+    opened = context.draft.open(visit.node, role, role=role, batch=visit.seq, **place)
+    if overlay is not None:
+        context.draft.item(Put(opened.seq, (overlay,)))
+        opened = context.draft.put(replace(opened, overlay=f"{opened.seq}.0"))
+    context.draft.begin(opened, QUEUE_OF["function"])
+
+
+def _at_rest(visit: Visit, **how: Any) -> Visit:
+    return replace(visit, queue=None, wake_ms=None, ready=False, **how)
+
+
+def _ended(visit: Visit) -> Ended:
+    assert visit.ended is not None
+    return visit.ended
+
+
+def _applied(visit: Visit) -> Visit:
+    return replace(visit, ended=replace(_ended(visit), applied=True))
+
+
+def _names(chosen: Ended | None) -> list[str]:
+    if chosen is None or chosen.next is None:
+        return []
+    return [chosen.next] if isinstance(chosen.next, str) else list(chosen.next)
