@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sleipnir.graph.expression import ExpressionError, parse
-
-from sleipnir.graph.model import END, Branch, FunctionNode, LlmNode, MapNode, Node, ScriptNode
+from sleipnir.graph.model import END, Branch, FunctionNode, LlmNode, Node, ScriptNode
 from sleipnir.graph.template import TemplateError, keys_read, render, render_typed
 from sleipnir.runs import Visit
 from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
@@ -36,9 +35,10 @@ def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
     if outcome.sends is not None or outcome.next is not None or node.kind == "end":
         return None
     if not outcome.ok:
-        reacts = _fallback(node) is not None or node.targets or node.branch
-        fails = isinstance(node, MapNode) or not reacts or node.kind in ("approval", "input")
-        return (outcome.error or "failed") if fails else None
+        reacts = isinstance(node, ScriptNode | FunctionNode | LlmNode) and (
+            node.fallback or node.targets or node.branch
+        )
+        return None if reacts else (outcome.error or "failed")
     leads = node.targets or node.branch or visit.node in context.graph.joins
     return None if leads or context.graph.dialect == "sleipnir" else no_route(visit)
 

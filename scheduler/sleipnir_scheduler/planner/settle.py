@@ -121,8 +121,8 @@ def _end_if_done(context: Context) -> None:
             first = min(failed, key=lambda visit: visit.rank)
             context.fail_with(first.error or "failed")
         return
-    if visits:
-        return
+    if visits or not context.draft.steps:
+        return  # something is live, or the run has not begun
     graph, draft = context.graph, context.draft
     if (starved := joins.starved(graph, draft.arrived)) is not None:
         context.fail_with(starved)

@@ -1,7 +1,7 @@
 """What planner tests share: a run moved by events, without Redis and without a clock.
 
-`Memory` keeps what the store keeps, and applies transitions as commit.lua does. It is the model of it: tests/store holds
-the two against each other.
+`Memory` keeps what the store keeps, and applies transitions as commit.lua does. It is the model of it: tests/store
+holds the two against each other.
 """
 
 from __future__ import annotations
