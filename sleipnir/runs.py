@@ -516,7 +516,7 @@ class Transition:
             run,
             status=self.status,
             version=run.version + 1,
-            seq=max(run.seq, self.seq),
+            seq=max([run.seq, self.seq, *(visit.seq for visit in self.open)]),
             steps=self.steps,
             arrived=self.arrived,
             tops=self.tops,

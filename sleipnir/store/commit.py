@@ -62,9 +62,12 @@ def control(
         "publish_ms": publish_ms,
         "close": [_closed(run.id, visit, visit.seq == transition.delivered) for visit in transition.close],
         "open": [_opened(run.id, visit, gates.get(visit.seq), texts) for visit in transition.open],
+        "items": [_item_op(op, texts) for op in transition.items],
         "steps": [_written(write, texts) for write in transition.writes],
         "set": _fields(run, after, transition),
     }
+    if not transition.items:
+        del body["items"]
     counted = [number for write in transition.writes for number in write.step.applies]
     seldom = {
         "unless_claimed": transition.unless_claimed,
@@ -72,7 +75,6 @@ def control(
         "unset": [name for name in ("paused", "arrived", "tops") if getattr(run, name) and not getattr(after, name)],
         "applies": counted,
         "apart": sorted(transition.apart) if counted else [],
-        "items": [_item_op(op, texts) for op in transition.items],
         "folded": _pairs(transition.folded, texts),
         "windows": _windows(transition.windows, texts),
         "add": _usage(transition.usage),

@@ -10,7 +10,7 @@ from typing import Any
 from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.reducers import ABSENT
 from sleipnir.messages import ResultHeader, overlay_of
-from sleipnir.runs import Collect, RunView, Visit
+from sleipnir.runs import Collect, Fill, RunView, Take, Visit
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.folding import Window, Writer
@@ -164,12 +164,22 @@ class Context:
             return Wanted(steps=frozenset([step]))
         delivered = {key for key in keys if key not in write.values}
         if write.collect and delivered:
-            return Wanted(items=frozenset(f"{write.collect.id}.{index}" for index in range(write.collect.total)))
+            fields = {f"{write.collect.id}.{index}" for index in range(write.collect.total)}
+            taken = {op.key for op in self.draft.left.values() if isinstance(op, Take) and op.key is not None}
+            return Wanted(items=frozenset(fields - self.draft.left.keys()), delta=frozenset(taken))
         return Wanted(delta=frozenset(delivered))
 
     def _collected(self, collect: Collect) -> Json:
-        texts = (self.known.items.get(f"{collect.id}.{index}") for index in range(collect.total))
-        return [json.loads(text) for text in texts if text]
+        results = (self._item_result(f"{collect.id}.{index}") for index in range(collect.total))
+        return [result for result in results if result is not ABSENT]
+
+    def _item_result(self, field: str) -> Json:
+        """The result of a map's item; ABSENT if it has none."""
+        op = self.draft.left.get(field)
+        if isinstance(op, Take):
+            return self.known.delta[str(op.key)]
+        text = op.text if isinstance(op, Fill) else self.known.items.get(field)
+        return json.loads(text) if text else ABSENT
 
     # Time and ends
 

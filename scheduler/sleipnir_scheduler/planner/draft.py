@@ -11,12 +11,14 @@ from sleipnir.messages import ResultHeader, RunStatus
 from sleipnir.runs import (
     RUN_DEADLINE,
     Collect,
+    Fill,
     Gate,
     ItemOp,
     Notice,
     Pause,
     RunView,
     Step,
+    Take,
     Timing,
     Transition,
     Visit,
@@ -36,6 +38,8 @@ class Draft:
         self.folded: dict[str, Json] = {}
         self.apart: set[str] = set()
         self.windows: dict[str, Any] = {}
+        self.left: dict[str, Take | Fill] = {}
+        """What has become of items in this draft."""
         self.output: str | None = None
         self.over = False
         self._visits = dict(run.frontier)
@@ -294,6 +298,8 @@ class Draft:
 
     def item(self, op: ItemOp) -> None:
         self._items.append(op)
+        if isinstance(op, Take | Fill):
+            self.left[op.field] = op
 
     def notice(self, type_: str, **data: Any) -> None:
         self._notices.append(Notice(type_, data))

@@ -150,6 +150,8 @@ def _apply(context: Context, bodies: list[Visit], step: int, reduced: Visit | No
         if not any(visit.role == "reduce" for visit in context.draft.visits()):
             _open_role(context, bodies[0], "reduce", folded.open)
         return False
+    context.draft.tops |= folded.tops
+    context.draft.windows |= {key: window.to_json() for key, window in folded.windows.items()}
     plain = len(writers) == 1 and own is not None and not own.step.held and not folded.apart
     if not plain:
         _let_count(context, writers, folded, step)
@@ -200,8 +202,6 @@ def _folded(context: Context, bodies: list[Visit], writers: list[Writer]) -> Fol
         )
     except Unfoldable as error:
         raise RunFailed(str(error)) from None
-    draft.tops |= folded.tops
-    draft.windows |= {key: window.to_json() for key, window in folded.windows.items()}
     return folded
 
 

@@ -23,8 +23,8 @@
 -- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
 --                        a delivered value goes from `delta` to state and journal inside Redis.
 -- ARGV[2...] texts  opaque here. For each visit of control.open its record, and its question if it has a gate; for each
---                   of control.steps its header and then state key, JSON text, ...; for each of control.items the
---                   text of a fill, those of a put; state key, JSON text, ... of control.folded; key, JSON text, ... of
+--                   of control.items the text of a fill, those of a put; of control.steps its header and then state
+--                   key, JSON text, ...; state key, JSON text, ... of control.folded; key, JSON text, ... of
 --                   control.windows; the output if control.output; the events if control.events
 --
 -- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
@@ -102,6 +102,34 @@ end
 
 for _, name in ipairs(control.wakes or none) do redis.call('ZADD', outbox, 'XX', control.publish_ms, name) end
 
+-- values of single visits
+for _, op in ipairs(control.items or none) do
+  local field = op.field
+  if op.op == 'put' then
+    for i = 0, op.count - 1 do redis.call('HSET', items, op.of .. '.' .. i, text()) end
+  elseif op.op == 'split' then
+    local overlays = redis.call('HGET', delta, OVERLAYS)
+    local i = 0
+    for overlay in string.gmatch((overlays or '') .. OVERLAY_END, '([^' .. OVERLAY_END .. ']*)' .. OVERLAY_END) do
+      if overlay ~= '' then redis.call('HSET', items, op.of .. '.' .. i, overlay) end
+      i = i + 1
+    end
+  elseif op.op == 'take' and op.key then
+    redis.call('HSET', items, field, redis.call('HGET', delta, op.key) or '')
+  elseif op.op == 'take' then
+    local lines = {redis.call('HGET', items, field) or nil}
+    for i = 1, #delivered, 2 do
+      lines[#lines + 1] = cjson.encode(delivered[i])
+      lines[#lines + 1] = delivered[i + 1]
+    end
+    redis.call('HSET', items, field, table.concat(lines, '\n'))
+  elseif op.op == 'fill' then
+    redis.call('HSET', items, field, text())
+  else
+    redis.call('HDEL', items, field)
+  end
+end
+
 -- state and journal
 for _, step in ipairs(control.steps) do
   local entry = {text()}
@@ -132,34 +160,6 @@ for _, number in ipairs(control.applies or none) do
     elseif not apart[key] then
       redis.call('HSET', state, key, line)
     end
-  end
-end
-
--- values of single visits
-for _, op in ipairs(control.items or none) do
-  local field = op.field
-  if op.op == 'put' then
-    for i = 0, op.count - 1 do redis.call('HSET', items, op.of .. '.' .. i, text()) end
-  elseif op.op == 'split' then
-    local overlays = redis.call('HGET', delta, OVERLAYS)
-    local i = 0
-    for overlay in string.gmatch((overlays or '') .. OVERLAY_END, '([^' .. OVERLAY_END .. ']*)' .. OVERLAY_END) do
-      if overlay ~= '' then redis.call('HSET', items, op.of .. '.' .. i, overlay) end
-      i = i + 1
-    end
-  elseif op.op == 'take' and op.key then
-    redis.call('HSET', items, field, redis.call('HGET', delta, op.key) or '')
-  elseif op.op == 'take' then
-    local lines = {redis.call('HGET', items, field) or nil}
-    for i = 1, #delivered, 2 do
-      lines[#lines + 1] = cjson.encode(delivered[i])
-      lines[#lines + 1] = delivered[i + 1]
-    end
-    redis.call('HSET', items, field, table.concat(lines, '\n'))
-  elseif op.op == 'fill' then
-    redis.call('HSET', items, field, text())
-  else
-    redis.call('HDEL', items, field)
   end
 end
 

@@ -73,6 +73,8 @@ class Memory:
     def apply(
         self, transition: Transition, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...] = ()
     ) -> None:
+        for op in transition.items:
+            self._item(op, delta, overlays)
         for write in transition.writes:
             written = {**(delta if write.delta else {})}
             if write.collect:
@@ -87,8 +89,6 @@ class Memory:
         for write in transition.writes:
             for step in write.step.applies:
                 self.state |= {k: v for k, v in self.journal[step].items() if k not in transition.apart}
-        for op in transition.items:
-            self._item(op, delta, overlays)
         self.state |= json.loads(json.dumps(dict(transition.folded)))
         for key, window in transition.windows.items():
             if window is None:
