@@ -13,7 +13,15 @@ from sleipnir.runs import Drop, Fill, Gate, ItemOp, Put, RunView, Split, Take, T
 from sleipnir.store.keys import PartitionKeys, RunKeys, member
 from sleipnir.store.scripts import Arg
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+def _fields_set(value: Any) -> dict[str, Any]:
+    """The fields of a stored dataclass that are not at their default, and its version."""
+    defaults = _DEFAULTS.get(type(value)) or _defaults_of(type(value))
+    fields = vars(value).items()
+    return {name: field for name, field in fields if name == "v" or field != defaults[name]}
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_fields_set)
 
 
 def dumps(value: Any) -> str:
@@ -23,12 +31,12 @@ def dumps(value: Any) -> str:
 
 def record(value: Any) -> str:
     """A stored dataclass: fields at their default are left out, except the version."""
-    defaults = _DEFAULTS.get(type(value)) or _defaults_of(type(value))
-    fields = vars(value).items()
-    return dumps({name: field for name, field in fields if name == "v" or field != defaults[name]})
+    return dumps(_fields_set(value))
 
 
 def _defaults_of(kind: type[Any]) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(kind):
+        raise TypeError(f"Object of type {kind.__name__} is not JSON serializable")
     return _DEFAULTS.setdefault(kind, {field.name: field.default for field in dataclasses.fields(kind)})
 
 

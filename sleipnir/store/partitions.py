@@ -221,9 +221,18 @@ class Partitions:
         be applied.
         """
         vectors = [self._commit_vector(commit, epochs[commit.entry.partition]) for commit in commits]
-        return [_outcome(reply) for reply in run_batch(self._client, _COMMIT, vectors)]
+        replies = iter(run_batch(self._client, _COMMIT, [vector for vector in vectors if vector is not None]))
+        return [REFUSED if vector is None else _outcome(next(replies)) for vector in vectors]
 
-    def _commit_vector(self, commit: Commit, epoch: int) -> list[Any]:
+    def _commit_vector(self, commit: Commit, epoch: int) -> list[Any] | None:
+        """The arguments; None for a transition that cannot be stored: a sum that is infinite, a bug of ours."""
+        try:
+            return self._arguments(commit, epoch)
+        except (TypeError, ValueError) as error:
+            structlog.get_logger().exception("a transition cannot be stored", run=commit.run.id, error=str(error))
+            return None
+
+    def _arguments(self, commit: Commit, epoch: int) -> list[Any]:
         entry, partition, run = commit.entry, self._of(commit.entry.partition), self._keys.of_run(commit.entry.run)
         body, values = control(
             commit.run,

@@ -1,4 +1,4 @@
-"""The dag engine: a visit starts as soon as what it waits for has ended, and the state is the same whatever ends first."""
+"""The dag engine: a visit starts when what it waits for has ended; the state is the same whatever ends first."""
 
 from __future__ import annotations
 
