@@ -26,6 +26,7 @@ from sleipnir.runs import (
 from sleipnir.store.partitions import APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry, Owned
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
+from sleipnir.values import Known, Wanted
 
 LEASE_MS = 60_000
 RUN = "run000000001"
@@ -181,13 +182,17 @@ def test_a_result_is_delivered_once_and_its_values_go_to_state_and_journal_by_th
     assert bench.store.runs.output(RUN) == "done"
 
 
-def test_the_state_a_plan_sees_includes_the_delivered_delta(bench: Bench) -> None:
+def test_planning_may_ask_for_the_state_and_for_what_was_delivered(bench: Bench) -> None:
     bench.create(x="old", y="kept")
     call = bench.open_visit()
     bench.claim(call)
     bench.deliver(call, x="new")
     entry = bench.entries()[0]
-    assert bench.store.partitions.read_state([(entry, ["x", "y", "z"])]) == [{"x": "new", "y": "kept"}]
+    wanted = Wanted(state=frozenset(["x", "y", "z"]), delta=frozenset(["x"]), steps=frozenset([0]))
+    [known] = bench.store.partitions.read_values([(entry, wanted)])
+    assert known == Known(wanted, {"x": "old", "y": "kept"}, {"x": "new"}, {0: {"x": "old", "y": "kept"}})
+    [known] = bench.store.partitions.read_values([(entry, Wanted(whole=True))])
+    assert known.state == {"x": "old", "y": "kept"}
 
 
 def test_without_a_claim_or_with_another_token_a_result_is_refused_and_shown(bench: Bench) -> None:

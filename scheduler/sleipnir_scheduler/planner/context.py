@@ -9,12 +9,15 @@ from typing import Any
 
 from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.reducers import ABSENT
-from sleipnir.messages import ResultHeader, overlay_of
+from sleipnir.messages import ResultHeader, RunStatus, overlay_of
 from sleipnir.runs import Collect, Fill, RunView, Take, Visit
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.folding import Window, Writer
 from sleipnir_scheduler.planner.known import require
+
+STEP_TIMER = "step/"
+"""What the name of the timer of a super-step begins with; its number follows."""
 
 
 class RunFailed(Exception):
@@ -183,6 +186,11 @@ class Context:
 
     # Time and ends
 
+    @property
+    def times_steps(self) -> bool:
+        """Whether a super-step has a time limit of its own; in a `dag` there are none."""
+        return self.graph.engine == "bsp" and bool(self.graph.limits.step_timeout)
+
     def deadline_ms(self) -> int | None:
         """When the run's time is up; a pause stops the clock."""
         timeout, paused = self.graph.settings.timeout, self.draft.paused
@@ -203,7 +211,13 @@ class Context:
         self.fail_with(at_node(node, message))
 
     def fail_with(self, message: str) -> None:
-        self.draft.end("failed", error=f"Graph execution failed for agent '{self.run.spec.agent}': {message}")
+        self.end("failed", error=f"Graph execution failed for agent '{self.run.spec.agent}': {message}")
+
+    def end(self, status: RunStatus, *, error: str | None = None, output: str | None = None) -> None:
+        """The run is over."""
+        if self.times_steps:
+            self.draft.disarm(f"{STEP_TIMER}{self.draft.steps}")
+        self.draft.end(status, error=error, output=output)
 
 
 def at_node(node: str | None, message: str) -> str:

@@ -172,8 +172,9 @@ class Draft:
 
     def begin(self, visit: Visit, queue: str | None, wake_ms: int | None = None) -> Visit:
         """A visit leaves the state `ready`: for a queue, or to wait for somebody or something."""
-        begun = replace(visit, ready=False, queue=queue, opened_ms=self._now_ms, wake_ms=wake_ms)
-        if visit.item is None and visit.role == "node":
+        opened_ms = self._now_ms if visit.attempt == 1 else visit.opened_ms
+        begun = replace(visit, ready=False, queue=queue, opened_ms=opened_ms, wake_ms=wake_ms)
+        if visit.item is None and visit.role == "node" and visit.attempt == 1:
             self.notice("visit_opened", seq=visit.seq, node=visit.node, kind=visit.kind)
         return self.put(begun)
 
@@ -198,13 +199,13 @@ class Draft:
             default=gate.default,
         )
 
-    def redeliver(self, visit: Visit, *, losses: int = 0, queue: str | None = None) -> None:
+    def redeliver(self, visit: Visit, *, losses: int) -> None:
         """Give a visit to another worker, as its next attempt; `losses` more workers died on it."""
-        self.put(
-            replace(
-                visit, attempt=visit.attempt + 1, losses=visit.losses + losses, queue=queue or visit.queue, wake_ms=None
-            )
-        )
+        self.put(replace(visit, attempt=visit.attempt + 1, losses=visit.losses + losses))
+
+    def run_again(self, visit: Visit, queue: str) -> None:
+        """Let a visit that waited for a person run, as its next attempt, once there is a slot for it."""
+        self.put(replace(visit, attempt=visit.attempt + 1, queue=queue, wake_ms=None, ready=True))
 
     def try_again(self, visit: Visit, header: ResultHeader, at_ms: int, most: int) -> None:
         """Put a failed visit off until `at_ms`, as its next attempt. What it delivered is dropped, its cost is not."""
@@ -224,8 +225,8 @@ class Draft:
         )
 
     def wake(self, visit: Visit) -> None:
-        """The time of a visit that was put off has come."""
-        self.put(replace(visit, wake_ms=None))
+        """The time of a visit that was put off has come; it runs once there is a slot for it."""
+        self.put(replace(visit, wake_ms=None, ready=True))
 
     # What is written
 

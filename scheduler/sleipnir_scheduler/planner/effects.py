@@ -32,7 +32,7 @@ def answered(context: Context, visit: Visit, node: ScriptNode | FunctionNode, te
         _put(context, visit, f"{error}. What became of node '{visit.node}'?")
         return None
     if verdict == RUN_AGAIN:
-        context.draft.redeliver(visit, queue=queue_of(node))
+        context.draft.run_again(visit, queue_of(node))
         return None
     if verdict == FAIL:
         return "WorkerLost: its worker died, and it was decided not to run it again"

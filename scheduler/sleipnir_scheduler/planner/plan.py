@@ -40,7 +40,7 @@ from sleipnir.runs import (
 )
 from sleipnir.values import NOTHING, Known, Wanted
 from sleipnir_scheduler.planner import effects, maps, retries, starting, steps
-from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, VisitFailed
+from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.known import Missing
 from sleipnir_scheduler.planner.settle import settle
@@ -238,7 +238,7 @@ class _Planner(Context):
         return None
 
     def _cancel(self) -> None:
-        self.draft.end("cancelled", error=f"Graph '{self.graph.name}' aborted at '{self._somewhere()}'")
+        self.end("cancelled", error=f"Graph '{self.graph.name}' aborted at '{self._somewhere()}'")
 
     def _somewhere(self) -> str:
         """The oldest live visit's node, else the start."""
@@ -273,8 +273,8 @@ class _Planner(Context):
     def _timer(self, event: TimerFired) -> Ignore | None:
         if event.name == RUN_DEADLINE:
             return self._deadline()
-        if event.name.startswith(steps.STEP_TIMER):
-            return self._step_deadline(int(event.name.removeprefix(steps.STEP_TIMER)))
+        if event.name.startswith(STEP_TIMER):
+            return self._step_deadline(int(event.name.removeprefix(STEP_TIMER)))
         visit = next((visit for visit in self.run.frontier.values() if visit.timer == event.name), None)
         if visit is None or visit.wake_ms is None:
             return Ignore("the visit is over, or another attempt of it is on its way")

@@ -129,7 +129,7 @@ def _end_if_done(context: Context) -> None:
     elif graph.dialect == "loki":
         context.fail_with(f"Graph '{graph.name}' frontier emptied without reaching an End node")
     else:
-        draft.end("completed")
+        context.end("completed")
 
 
 def _is_awaited(visit: Visit, engine: str) -> bool:

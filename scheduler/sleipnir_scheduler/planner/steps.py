@@ -22,11 +22,9 @@ from sleipnir.graph.template import apply_updates, keys_read, render_lenient, up
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs import Drop, Ended, Put, Split, Visit
 from sleipnir_scheduler.planner import joins, routing
-from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, at_node
+from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, at_node
 from sleipnir_scheduler.planner.folding import Folded, Unfoldable, Writer, fold_step, fold_visit
 from sleipnir_scheduler.planner.routing import Way
-
-STEP_TIMER = "step/"
 
 
 def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
@@ -231,7 +229,7 @@ def forget_tops(context: Context) -> None:
 
 
 def _go_on(context: Context, bodies: list[Visit], labels: dict[int, list[str]], step: int) -> None:
-    draft, dialect = context.draft, context.graph.dialect
+    dialect = context.graph.dialect
     ends = [visit for visit in bodies if isinstance(context.graph.nodes[visit.node], EndNode)]
     if dialect == "loki" and len(ends) > 1:
         names = ", ".join(visit.node for visit in ends)
@@ -250,7 +248,7 @@ def _go_on(context: Context, bodies: list[Visit], labels: dict[int, list[str]], 
     _record_routes(context, bodies, ways, fired, step)
     _drop(context, bodies)
     if over:
-        draft.end("completed", output=draft.output)
+        context.end("completed")
         return
     sources, targets = [visit for visit, _ in ways], [way for _, way in ways]
     _open_step(context, [*targets, *fired], sources)
@@ -295,11 +293,11 @@ def _record_routes(
             routes[str(visit.seq)] = targets
     if routes:
         context.draft.amend(step, routes=routes)
-    if len(bodies) > 1 and context.graph.limits.step_timeout:
-        context.draft.disarm(f"{STEP_TIMER}{bodies[0].group}")
 
 
 def _drop(context: Context, bodies: list[Visit]) -> None:
+    if context.times_steps:
+        context.draft.disarm(f"{STEP_TIMER}{bodies[0].group}")
     for visit in context.draft.group(bodies[0].group):
         context.draft.drop(visit)
         if visit.overlay is not None:
@@ -334,8 +332,8 @@ def _open_step(context: Context, ways: list[Way], sources: list[Visit]) -> None:
         raise RunFailed(context.timed_out(where if len(opened) == 1 else f"before super-step with frontier [{names}]"))
     for node in opened:
         _count(context, node)
-    if graph.limits.step_timeout:
-        draft.arm(f"{STEP_TIMER}{group}", context.now_ms + graph.limits.step_timeout)
+    if context.times_steps:
+        draft.arm(f"{STEP_TIMER}{group}", context.now_ms + (graph.limits.step_timeout or 0))
 
 
 def _open_alone(context: Context, way: Way, source: Visit | None) -> None:

@@ -117,6 +117,25 @@ def _overlay(values: Mapping[str, Any]) -> str:
     return overlay_text({key: json.dumps(value) for key, value in values.items()})
 
 
+def fetch_and_plan(
+    graph: Graph,
+    run: RunView,
+    event: Event,
+    now_ms: int,
+    memory: Memory,
+    delta: Mapping[str, Any],
+    max_redeliveries: int = 3,
+) -> Transition | Ignore:
+    """Plan, and fetch what planning asks for, as the scheduler does."""
+    outcome = plan(graph, run, event, now_ms, max_redeliveries=max_redeliveries)
+    for _ in range(20):
+        if not isinstance(outcome, NeedValues):
+            return outcome
+        known = memory.fetch(outcome.wanted, delta)
+        outcome = plan(graph, run, event, now_ms, known, max_redeliveries=max_redeliveries)
+    raise AssertionError("planning does not end, though it gets all it asks for")
+
+
 class Driver:
     """A run moved by events, as the scheduler moves it."""
 
@@ -139,9 +158,7 @@ class Driver:
         """What an event changes, if it changes something."""
         self.now_ms += after_ms
         values = delta or {}
-        outcome = plan(self.graph, self.run, event, self.now_ms)
-        while isinstance(outcome, NeedValues):
-            outcome = plan(self.graph, self.run, event, self.now_ms, self.memory.fetch(outcome.wanted, values))
+        outcome = fetch_and_plan(self.graph, self.run, event, self.now_ms, self.memory, values)
         if isinstance(outcome, Transition):
             self.memory.apply(outcome, values, overlays)
             self.run, self.last = outcome.apply(self.run), outcome

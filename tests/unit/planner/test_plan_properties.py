@@ -1,8 +1,9 @@
 """The planner under a hostile world: events that come twice, late, out of order, stale or never.
 
-A Hypothesis state machine drives runs of random graphs with the planner alone. The world is a few lists: messages on
-their way, visits that workers hold, timers that are due. What must hold afterwards, whatever happened, is in the
-invariants. 500 examples, and 10,000 with `--hypothesis-profile slow` (`make test-slow`).
+A Hypothesis state machine drives runs of random graphs with the planner alone: sequential ones and ones that branch, in
+both engines. The world is a few lists: messages on their way, visits that workers hold, timers that are due. What must
+hold afterwards, whatever happened, is in the invariants. 500 examples, and 10,000 with `--hypothesis-profile slow`
+(`make test-slow`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sleipnir.graph.model import ApprovalNode, EndNode, Graph, InputNode, LlmNode, Node, Retry, ScriptNode, Settings
+from sleipnir.graph.model import ScriptNode
 from sleipnir.messages import ResultHeader
 from sleipnir.runs import (
     FAIL,
@@ -28,59 +29,18 @@ from sleipnir.runs import (
     Resulted,
     Resumed,
     Retried,
-    RunSpec,
     RunView,
     Submitted,
     TimerFired,
     Transition,
     Visit,
 )
-from sleipnir_scheduler.planner.moves import Known
-from sleipnir_scheduler.planner.plan import Ignore, NeedState, plan
+from sleipnir_scheduler.planner.plan import Ignore, plan
+from tests.unit.planner.driver import Memory, fetch_and_plan, new_run
+from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, Drawn, drawn_graphs
 
-NAMES = ["a", "b", "c", "d"]
-CAP = 4
 MAX_REDELIVERIES = 2
-TRIES = 3
 TEXTS = ["yes", "no", "", "free text", RUN_AGAIN, FAIL, '{"k": 1}']
-
-
-@st.composite
-def nodes(draw: st.DrawFn, name: str) -> Node:
-    target = st.sampled_from([*NAMES, "end"])
-    maybe = st.none() | target
-    common: dict[str, Any] = {"id": name, "next": draw(maybe)}
-    match draw(st.sampled_from(["script", "llm", "approval", "input"])):
-        case "script":
-            once: Any = draw(st.sampled_from([None, None, "once"]))
-            return ScriptNode(**common, script="s.sh", fallback=draw(maybe), effect=once, retry=draw(policies()))
-        case "llm":
-            updates = {"k": "{{output}}"}
-            return LlmNode(**common, prompt="p", fallback=draw(maybe), state_updates=updates, retry=draw(policies()))
-        case "approval":
-            routes = {"yes": draw(target), "no": draw(target)}
-            question = draw(st.sampled_from(["ok?", "{{k}}?"]))
-            expiry = {"timeout": draw(st.none() | st.just(2)), "on_timeout": draw(maybe)}
-            other = draw(target)
-            return ApprovalNode(**common, **expiry, question=question, options=["yes"], routes=routes, on_other=other)
-        case _:
-            expiry = {"timeout": draw(st.none() | st.just(2)), "on_timeout": draw(maybe)}
-            return InputNode(**common, **expiry, question="q?", default="d", validation="len(input) < 3")
-
-
-@st.composite
-def policies(draw: st.DrawFn) -> list[Retry] | None:
-    if draw(st.booleans()):
-        return None
-    return [Retry(max_attempts=TRIES, initial_interval=draw(st.sampled_from([0, 500])), on=["any"])]
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> Graph:
-    made = {name: draw(nodes(name)) for name in NAMES}
-    ends: dict[str, Node] = {"end": EndNode(id="end", output="{{k}}")}
-    limits = Settings(max_loop_iterations=CAP, timeout=draw(st.none() | st.integers(1, 3)))
-    return Graph(name="g", start=draw(st.sampled_from([*NAMES, "end"])), nodes={**made, **ends}, settings=limits)
 
 
 class HostileWorld(RuleBasedStateMachine):
@@ -88,13 +48,14 @@ class HostileWorld(RuleBasedStateMachine):
 
     events = Bundle("events")
 
-    @initialize(graph=graphs(), target=events)
-    def submit(self, graph: Graph) -> Event:
-        self.graph = graph
-        self.run = RunView(id="run", spec=RunSpec("agent", "digest"))
-        self.state: dict[str, Any] = {}
+    @initialize(drawn=drawn_graphs(), target=events)
+    def submit(self, drawn: Drawn) -> Event:
+        self.graph = drawn.graph
+        self.run = new_run()
+        self.memory = Memory(STATE)
         self.now_ms = 1_000
         self.steps: list[tuple[int, int | None]] = []
+        self.completed: Counter[str] = Counter()
         self.timers: dict[str, int] = {}
         self.run_agains: Counter[int] = Counter()
         self.applied = 0
@@ -105,8 +66,7 @@ class HostileWorld(RuleBasedStateMachine):
     def work(self, data: st.DataObject, ok: bool, chosen: str | None) -> Event:
         """A worker ends a visit; its result is on its way, and may come again later."""
         visit = data.draw(st.sampled_from(self._queued()))
-        header = ResultHeader(ok=ok, next=chosen if ok else None, error=None if ok else "boom", keys=("k",))
-        return Resulted(visit.seq, visit.attempt, header)
+        return self._result(visit, ok, chosen)
 
     @precondition(lambda self: self._queued())
     @rule(data=st.data(), handed_back=st.booleans(), target=events)
@@ -120,8 +80,7 @@ class HostileWorld(RuleBasedStateMachine):
     def lose_at_once(self, data: st.DataObject, ok: bool) -> None:
         """A worker dies, and everybody knows: how visits come to many attempts."""
         visit = data.draw(st.sampled_from(self._queued()))
-        lost = LeaseLost(visit.seq, visit.attempt, "w")
-        self.deliver(Resulted(visit.seq, visit.attempt, ResultHeader(ok=False, error="boom")) if ok else lost, 0)
+        self.deliver(self._result(visit, False, None) if ok else LeaseLost(visit.seq, visit.attempt, "w"), 0)
 
     @precondition(lambda self: self.timers)
     @rule(data=st.data(), target=events)
@@ -133,26 +92,31 @@ class HostileWorld(RuleBasedStateMachine):
         self.deliver(event, 0)
         return event
 
-    @precondition(lambda self: self.run.frontier)
-    @rule(chosen=st.sampled_from(NAMES), text=st.sampled_from(["yes", "no"]))
-    def go_on(self, chosen: str, text: str) -> None:
-        """The live visit ends well and its message arrives at once: how runs become long."""
-        [visit] = self.run.frontier.values()
-        header = ResultHeader(ok=True, next=chosen)
-        self.deliver(
-            Resulted(visit.seq, visit.attempt, header) if visit.queue else Answered(visit.seq, text, visit.attempt), 0
-        )
+    @precondition(lambda self: self._live())
+    @rule(data=st.data(), chosen=st.none() | st.sampled_from(NAMES), text=st.sampled_from(["yes", "no"]))
+    def go_on(self, data: st.DataObject, chosen: str | None, text: str) -> None:
+        """A live visit ends well and its message arrives at once: how runs become long."""
+        visit = data.draw(st.sampled_from(self._live()))
+        self.deliver(self._result(visit, True, chosen) if visit.queue else Answered(visit.seq, text, visit.attempt), 0)
 
-    @rule(seq=st.integers(0, 6), text=st.sampled_from(TEXTS), attempt=st.integers(1, 3), target=events)
+    @precondition(lambda self: self._queued())
+    @rule(data=st.data(), wanted=st.lists(st.sampled_from([*NAMES, "end"]), max_size=4))
+    def command(self, data: st.DataObject, wanted: list[str]) -> None:
+        """A visit asks for others by a list of commands."""
+        visit = data.draw(st.sampled_from(self._queued()))
+        if visit.item is None and visit.role == "node":
+            self.deliver(Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, sends=tuple(wanted))), 0)
+
+    @rule(seq=st.integers(0, 9), text=st.sampled_from(TEXTS), attempt=st.integers(1, 3), target=events)
     def answer(self, seq: int, text: str, attempt: int) -> Event:
         return Answered(seq, text, attempt)
 
-    @rule(seq=st.integers(0, 6), attempt=st.integers(0, 3), target=events)
+    @rule(seq=st.integers(0, 9), attempt=st.integers(0, 3), target=events)
     def nonsense(self, seq: int, attempt: int) -> Event:
         """A result of an attempt that may never have been."""
         return Resulted(seq, attempt, ResultHeader(ok=True))
 
-    @rule(name=st.sampled_from(["deadline", "other", "visit/1/1", "visit/2/2"]), target=events)
+    @rule(name=st.sampled_from(["deadline", "other", "visit/1/1", "visit/2/2", "step/1", "step/2"]), target=events)
     def timer(self, name: str) -> Event:
         return TimerFired(name)
 
@@ -176,19 +140,13 @@ class HostileWorld(RuleBasedStateMachine):
     def deliver(self, event: Event, later_ms: int) -> None:
         """One message arrives; any may arrive any number of times, or never."""
         self.now_ms += later_ms
-        before = self.run
-        outcome = plan(self.graph, before, event, self.now_ms, max_redeliveries=MAX_REDELIVERIES)
-        for _ in range(5):
-            if not isinstance(outcome, NeedState):
-                break
-            known = Known(outcome.keys, {key: self.state[key] for key in outcome.keys if key in self.state})
-            outcome = plan(self.graph, before, event, self.now_ms, known, max_redeliveries=MAX_REDELIVERIES)
-        assert not isinstance(outcome, NeedState), "planning ends once the state it asked for is known"
+        before, delta = self.run, self._delta(event)
+        outcome = fetch_and_plan(self.graph, before, event, self.now_ms, self.memory, delta, MAX_REDELIVERIES)
         if isinstance(outcome, Ignore):
             return
         if isinstance(event, Resulted | LeaseLost):
             assert before.frontier[event.seq].attempt == event.attempt, "only the attempt that owns the visit counts"
-        self._apply(before, outcome)
+        self._apply(before, outcome, delta)
         again = plan(self.graph, self.run, event, self.now_ms, max_redeliveries=MAX_REDELIVERIES)
         # A second cancel, deadline, retry, pause or resume is a request of its own; what is no answer is asked again.
         requests = Cancelled | TimerFired | Retried | Paused | Resumed
@@ -198,7 +156,24 @@ class HostileWorld(RuleBasedStateMachine):
         if isinstance(event, Answered) and event.text == RUN_AGAIN and self._attempt_grew(before, event.seq):
             self.run_agains[event.seq] += 1
 
-    def _apply(self, before: RunView, transition: Transition) -> None:
+    def _result(self, visit: Visit, ok: bool, chosen: str | None) -> Resulted:
+        """What a worker says of a visit: the body of a map leaves one key, a reducer its own, a choice a label."""
+        if not ok:
+            return Resulted(visit.seq, visit.attempt, ResultHeader(ok=False, error="boom"))
+        if visit.item is not None:
+            return Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, keys=("output",)))
+        if visit.role == "branch":
+            return Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, next="end"))
+        keys = ("best",) if visit.role == "reduce" else ("k", "log", "best") if visit.seq % 2 else ("k", "log")
+        return Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, next=chosen, keys=keys))
+
+    def _delta(self, event: Event) -> dict[str, Any]:
+        if not isinstance(event, Resulted):
+            return {}
+        values = {"k": "end", "log": f"{event.seq}", "best": event.seq, "output": event.seq}
+        return {key: values[key] for key in event.header.keys}
+
+    def _apply(self, before: RunView, transition: Transition, delta: dict[str, Any]) -> None:
         live = set(before.frontier)
         assert not (transition.paused and transition.dispatches), "a run that is held sends nothing to workers"
         self.timers |= transition.timers
@@ -207,12 +182,17 @@ class HostileWorld(RuleBasedStateMachine):
         assert {visit.seq for visit in transition.close} <= live, "only live visits are closed"
         for write in transition.writes:
             self.steps.append((write.step.step, write.step.seq))
-            self.state |= write.values
+            if write.step.role == "node" and write.step.item is None and write.step.node:
+                self.completed[write.step.node] += 1
+        self.memory.apply(transition, delta)
         self.run = transition.apply(before)
         self.applied += 1
 
     def _queued(self) -> list[Visit]:
         return [visit for visit in self.run.frontier.values() if visit.state == "queued"]
+
+    def _live(self) -> list[Visit]:
+        return [visit for visit in self.run.frontier.values() if visit.state == "queued" or visit.is_asking]
 
     def _attempt_grew(self, before: RunView, seq: int) -> bool:
         now = self.run.frontier.get(seq)
@@ -227,11 +207,12 @@ class HostileWorld(RuleBasedStateMachine):
 
     @invariant()
     def a_run_is_over_or_something_is_live_that_moves_it(self) -> None:
+        states = {visit.state for visit in self.run.frontier.values()}
         if self.run.is_final:
-            assert not self.run.frontier
+            assert not states or (self.run.status == "failed" and states <= {"ended", "failed"})
         elif self.run.seq:
-            assert self.run.frontier
-            assert self.run.paused or (self.run.status == "waiting") == (not self._queued())
+            assert states & {"queued", "waiting"}, "a visit that is ready, ended or failed moves nothing by itself"
+            assert self.run.paused or (self.run.status == "waiting") == (not states & {"queued", "ready"})
         assert (self.run.status == "paused") == (self.run.paused is not None)
 
     @invariant()
@@ -242,18 +223,33 @@ class HostileWorld(RuleBasedStateMachine):
     @invariant()
     def an_effect_that_must_happen_once_is_repeated_only_by_its_own_failure_or_a_person(self) -> None:
         for visit in self.run.frontier.values():
-            node = self.graph.nodes[visit.node]
-            if isinstance(node, ScriptNode) and node.effect == "once":
+            node = self.graph.nodes.get(visit.node)
+            if isinstance(node, ScriptNode) and node.effect == "once" and visit.role == "node":
                 assert visit.attempt <= 1 + visit.failures + self.run_agains[visit.seq]
 
     @invariant()
-    def a_sequential_run_has_at_most_one_live_visit(self) -> None:
-        assert len(self.run.frontier) <= 1
+    def no_more_run_at_once_than_the_limits_allow(self) -> None:
+        bodies = Counter(visit.item is not None for visit in self._queued() if visit.role == "node")
+        assert bodies[False] <= SLOTS
+        items = Counter(visit.item.map for visit in self.run.frontier.values() if visit.item and visit.queue)
+        assert all(count <= MAP_SLOTS for count in items.values())
+
+    @invariant()
+    def a_dag_runs_no_node_twice_at_once_but_for_commands(self) -> None:
+        if self.graph.engine == "dag":
+            plain = [v for v in self._queued() if v.batch is None and v.item is None and v.role == "node"]
+            assert len({visit.node for visit in plain}) == len(plain)
+
+    @invariant()
+    def a_join_fires_no_more_often_than_its_rarest_source_completes(self) -> None:
+        if "join" in self.graph.nodes:
+            assert self.run.counts.get("join", 0) <= min(self.completed["a"], self.completed["b"])
 
     @invariant()
     def no_node_is_entered_more_often_than_its_cap_allows(self) -> None:
+        failing = any(visit.failed for visit in self.run.frontier.values())
         for count in self.run.counts.values():
-            assert count <= CAP or self.run.status == "failed"
+            assert count <= CAP or self.run.status == "failed" or failing
 
     @invariant()
     def no_visit_is_given_away_more_often_than_allowed(self) -> None:
@@ -262,6 +258,11 @@ class HostileWorld(RuleBasedStateMachine):
     @invariant()
     def no_visit_is_tried_more_often_than_its_policy_says(self) -> None:
         assert all(visit.failures < TRIES for visit in self.run.frontier.values())
+
+    @invariant()
+    def nothing_private_outlives_its_visit(self) -> None:
+        if self.run.status == "completed":
+            assert (self.memory.items, self.memory.windows, self.run.tops) == ({}, {}, {})
 
     @invariant()
     def the_version_counts_what_was_applied(self) -> None:
