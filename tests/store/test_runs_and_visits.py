@@ -190,7 +190,9 @@ def test_planning_may_ask_for_the_state_and_for_what_was_delivered(bench: Bench)
     entry = bench.entries()[0]
     wanted = Wanted(state=frozenset(["x", "y", "z"]), delta=frozenset(["x"]), steps=frozenset([0]))
     [known] = bench.store.partitions.read_values([(entry, wanted)])
-    assert known == Known(wanted, {"x": "old", "y": "kept"}, {"x": "new"}, {0: {"initial_prompt": "hi", "x": "old", "y": "kept"}})
+    assert known == Known(
+        wanted, {"x": "old", "y": "kept"}, {"x": "new"}, {0: {"initial_prompt": "hi", "x": "old", "y": "kept"}}
+    )
     [known] = bench.store.partitions.read_values([(entry, Wanted(whole=True))])
     assert known.state == {"initial_prompt": "hi", "x": "old", "y": "kept"}
 

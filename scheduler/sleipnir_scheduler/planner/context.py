@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sleipnir.graph.model import Graph, Json
+from sleipnir.graph.model import Graph, Json, Node
 from sleipnir.graph.reducers import ABSENT
+from sleipnir.graph.state import of_text, update_problem
+from sleipnir.graph.template import apply_updates
 from sleipnir.messages import ResultHeader, RunStatus, overlay_of
 from sleipnir.runs import Collect, Fill, RunView, Take, Visit
 from sleipnir.values import Known, Wanted
@@ -183,6 +185,20 @@ class Context:
             return self.known.delta[str(op.key)]
         text = op.text if isinstance(op, Fill) else self.known.items.get(field)
         return json.loads(text) if text else ABSENT
+
+    def updates(self, node: Node, state: Mapping[str, Json], value: Json = None) -> dict[str, Json]:
+        """What a node's `state_updates` write, given the state and its own result; in the types that the graph
+        declares.
+
+        Raises VisitFailed for what does not fit.
+        """
+        written: dict[str, Json] = {}
+        for key, text in apply_updates(node.state_updates, state, scoped=node.scoped, value=value).items():
+            field = self.graph.state.get(key)
+            written[key] = text if field is None else of_text(field, text)
+            if field is not None and (wrong := update_problem(field, written[key])) is not None:
+                raise VisitFailed(f"state_updates write what the graph's `state:` does not allow: '{key}' {wrong}")
+        return written
 
     # Time and ends
 

@@ -11,7 +11,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from sleipnir.graph.model import Json, MapNode
+from sleipnir.graph.model import Json, LlmNode, MapNode
 from sleipnir.graph.template import TemplateError, keys_read, render_typed
 from sleipnir.messages import overlay_text
 from sleipnir.runs import Collect, Fan, Fill, Item, Put, Take, Visit
@@ -51,6 +51,10 @@ def item_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     node, draft = _node(context, of), context.draft
     draft.journal(visit, None, ok=outcome.ok, error=outcome.error, **outcome.how)
     field = f"{visit.item.map}.{visit.item.index}"
+    body = context.graph.nodes.get(visit.node)
+    if not outcome.ok and isinstance(body, LlmNode) and body.fallback is not None:
+        # Loki counts the item as done then, with the error as its output (spec 2.7.8).
+        outcome = Outcome(values={node.output_key: outcome.error})
     position = visit.item.position + 1
     if not outcome.ok:
         _item_failed(context, visit, of, node, field, outcome.error or "failed")
@@ -147,8 +151,10 @@ def _complete(context: Context, of: Visit) -> None:
     if bad:
         first = min(bad, key=lambda other: other.item.index if other.item else 0)
         assert first.item is not None
-        error = f"map node '{node.id}': sub-branch [{first.item.index}] failed: {first.error}"
-        steps.ended(context, of, Outcome(ok=False, error=error))
+        where = f"map node '{node.id}': sub-branch [{first.item.index}] "
+        error = (first.error or "failed").removeprefix(where)
+        says_it = error != first.error  # `did not write ...`
+        steps.ended(context, of, Outcome(ok=False, error=f"{where}{'' if says_it else 'failed: '}{error}"))
     else:
         steps.ended(context, of, Outcome(collect=Collect(fan.id, fan.total, node.collect_into)))
 

@@ -185,10 +185,9 @@ class _Planner(Context):
     def _answered(self, visit: Visit, node: ApprovalNode | InputNode, text: str) -> Outcome:
         try:
             value = starting.input_value(self, visit, node, text) if isinstance(node, InputNode) else text
+            values = self.updates(node, self.state(updates_read(node), visit), value)
         except VisitFailed as failure:
             return Outcome(ok=False, error=str(failure))
-        state = self.state(updates_read(node), visit)
-        values = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
         chosen = node.routes.get(text, node.on_other) if isinstance(node, ApprovalNode) else None
         return Outcome(values=values, next=chosen)
 

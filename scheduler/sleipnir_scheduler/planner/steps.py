@@ -18,11 +18,11 @@ from dataclasses import replace
 from typing import Any
 
 from sleipnir.graph.model import EndNode
-from sleipnir.graph.template import apply_updates, keys_read, render_lenient, updates_read
+from sleipnir.graph.template import keys_read, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs import Drop, Ended, Put, Split, Visit
 from sleipnir_scheduler.planner import joins, routing
-from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, at_node
+from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed, at_node
 from sleipnir_scheduler.planner.folding import Folded, Unfoldable, Writer, fold_step, fold_visit
 from sleipnir_scheduler.planner.routing import Way
 
@@ -260,7 +260,10 @@ def _write_end(context: Context, visit: Visit) -> None:
     assert isinstance(node, EndNode)
     keys = updates_read(node) | (keys_read(node.output) - set(node.state_updates or {}))
     state = context.state(keys, visit)
-    writes = apply_updates(node.state_updates, state)
+    try:
+        writes = context.updates(node, state)
+    except VisitFailed as failure:
+        raise RunFailed(str(failure), node.id) from None
     step = _journal(context, visit, Outcome(values=writes), held=False)
     written = context.draft.put(replace(visit, ended=Ended(step, keys=tuple(writes))))
     _apply(context, [written], step, None)

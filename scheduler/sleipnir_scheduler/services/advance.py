@@ -1,14 +1,16 @@
 """Apply what happened: inbox entries in, commits out, visits published. Without it no run moves.
 
-One round reads a batch, then repeats: take the first unapplied entry of every run, plan it, commit all of them in one
-round trip, publish the new visits in another. A refused commit means that our view of the run was old: drop the view;
-the entry is still in the inbox. A death anywhere loses nothing: an entry is deleted by the commit that applies it, and
-an unpublished visit is in the outbox.
+One round reads a batch, then repeats: plan the next entries of every run, commit all of them in one round trip, publish
+the new visits in another. Entries of one run are planned one after the other, each on the view that the one before it
+will leave, as long as names are enough to plan them: the results of a map's items come by the hundred. A refused commit
+means that our view of the run was old, and refuses those after it: drop the view; the entries are still in the inbox. A
+death anywhere loses nothing: an entry is deleted by the commit that applies it, and an unpublished visit is in the
+outbox.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
 
 import structlog
@@ -25,6 +27,7 @@ from sleipnir_scheduler.planner.plan import Ignore, NeedValues, fail, plan
 from sleipnir_scheduler.services.ownership import Ownership
 
 BATCH = 200  # entries per partition and read
+AT_ONCE = 100  # entries of one run that are planned on each other; when one is refused, those after it are in vain
 VIEWS_KEPT = 20_000  # a view is about 1 kB
 
 
@@ -54,7 +57,7 @@ class Advance:
         """
         epochs = self._ownership.epochs
         entries = self._store.read(epochs.keys(), limit=BATCH, block_ms=block_ms)
-        by_run: dict[str, list[Entry]] = defaultdict(list)
+        by_run: dict[str, deque[Entry]] = defaultdict(deque)
         for entry in entries:
             if isinstance(entry.event, Unreadable):
                 self._log.warning("inbox entry of a newer release is left alone", entry=entry.id, type=entry.event.type)
@@ -63,7 +66,7 @@ class Advance:
         done = 0
         try:
             while by_run:
-                done += self._round([queue.pop(0) for queue in by_run.values()], by_run, epochs)
+                done += self._round(by_run, epochs)
                 by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
         except BaseException:
             # The connection broke in the middle: a commit may be applied that we do not know of, so no view is certain.
@@ -71,10 +74,10 @@ class Advance:
             raise
         return done if done or not entries else -1
 
-    def _round(self, entries: list[Entry], by_run: dict[str, list[Entry]], epochs: Mapping[int, int]) -> int:
-        """One entry per run: plan, commit, publish. Returns how many entries are done with."""
-        self._load_views({entry.run for entry in entries})
-        commits, drops = self._plan_all(entries)
+    def _round(self, by_run: Mapping[str, deque[Entry]], epochs: Mapping[int, int]) -> int:
+        """The next entries of every run: plan, commit, publish. Returns how many entries are done with."""
+        self._load_views(set(by_run))
+        commits, drops = self._plan_all(by_run)
         done = 0
         published: list[tuple[VisitCall, str]] = []
         for commit, outcome in zip(commits, self._store.commit(commits, epochs), strict=True):
@@ -94,7 +97,7 @@ class Advance:
                 self._mistaken(drop.entry, by_run, outcome)
         return done
 
-    def _mistaken(self, entry: Entry, by_run: dict[str, list[Entry]], outcome: int) -> None:
+    def _mistaken(self, entry: Entry, by_run: Mapping[str, deque[Entry]], outcome: int) -> None:
         """Our view was old, or the partition is another's: forget both. The entry stays in the inbox."""
         self._views.pop(entry.run, None)
         by_run[entry.run].clear()  # later entries of this run would be planned on the same view
@@ -127,29 +130,49 @@ class Advance:
         while len(self._views) > VIEWS_KEPT + len(run_ids):
             self._views.popitem(last=False)
 
-    def _plan_all(self, entries: list[Entry]) -> tuple[list[Commit], list[Drop]]:
-        """Plan every entry; state is fetched for all that need some, in one round trip, and they are planned again."""
+    def _plan_all(self, by_run: Mapping[str, deque[Entry]]) -> tuple[list[Commit], list[Drop]]:
+        """Plan what can be; values are fetched for all runs that need some, in one round trip, and they are planned."""
         commits: list[Commit] = []
         drops: list[Drop] = []
         known: dict[str, Known] = {}
-        todo = entries
+        todo: Iterable[str] = by_run
         while todo:
-            needs: list[tuple[Entry, Wanted]] = []
-            for entry in todo:
-                outcome = self._plan(entry, known.get(entry.id, NOTHING))
-                if isinstance(outcome, Transition):
-                    commits.append(Commit(entry, self._views[entry.run], outcome))
-                elif isinstance(outcome, NeedValues):
-                    needs.append((entry, outcome.wanted))
-                else:
-                    drops.append(Drop(entry, self._views.get(entry.run), outcome.notice))
-            found = self._store.read_values(needs) if needs else []
-            known |= {entry.id: values for (entry, _), values in zip(needs, found, strict=True)}
-            todo = [entry for entry, _ in needs]
+            needs: dict[str, tuple[Entry, Wanted]] = {}
+            for run_id in todo:
+                wanted = self._plan_run(by_run[run_id], known, commits, drops)
+                if wanted is not None:
+                    needs[run_id] = (by_run[run_id][0], wanted)
+            found = self._store.read_values(list(needs.values())) if needs else []
+            known |= {entry.id: values for (entry, _), values in zip(needs.values(), found, strict=True)}
+            todo = list(needs)
         return commits, drops
 
-    def _plan(self, entry: Entry, known: Known) -> Transition | NeedValues | Ignore:
-        run = self._views.get(entry.run)
+    def _plan_run(
+        self, queue: deque[Entry], known: Mapping[str, Known], commits: list[Commit], drops: list[Drop]
+    ) -> Wanted | None:
+        """Plan entries of one run and take them from `queue`; what the first one needs to know, if it cannot be
+        planned.
+
+        Those that need values wait until the ones before them are committed: the values may be theirs.
+        """
+        run = self._views.get(queue[0].run)
+        for planned in range(min(len(queue), AT_ONCE)):
+            entry = queue[0]
+            outcome = self._plan(entry, run, known.get(entry.id, NOTHING))
+            if isinstance(outcome, NeedValues):
+                return None if planned else outcome.wanted
+            queue.popleft()
+            if not isinstance(outcome, Transition):
+                drops.append(Drop(entry, run, outcome.notice))
+                return None
+            assert run is not None
+            commits.append(Commit(entry, run, outcome))
+            run = commits[-1].after
+            if run.is_final or outcome.unless_claimed:
+                return None
+        return None
+
+    def _plan(self, entry: Entry, run: RunView | None, known: Known) -> Transition | NeedValues | Ignore:
         if run is None:
             return Ignore("the run has expired")
         try:
