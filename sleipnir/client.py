@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import Any
 
 from sleipnir import agents
-from sleipnir.bundle import Bundle, folder_signature, pack
-from sleipnir.errors import GateError, GraphError, RunNotFound, UsageError
+from sleipnir.bundle import Bundle, folder_signature, graph_text, pack
+from sleipnir.errors import BundleError, GateError, GraphError, RunNotFound, UsageError
 from sleipnir.graph.check import check, format_headline
-from sleipnir.graph.load import GRAPH_FILE, Loaded, load_file, read_agent
+from sleipnir.graph.load import GRAPH_FILE, Loaded, load_file, load_graph, read_agent
 from sleipnir.graph.model import Graph
 from sleipnir.graph.state import StateError, initial
 from sleipnir.messages import MOST_KEYS, RunStatus
@@ -253,6 +253,16 @@ class Run:
         """The journal: one entry per visit that ended, oldest first."""
         with self._store.errors():
             return self._store.runs.history(self.id)
+
+    def graph(self) -> Graph:
+        """The definition that the run goes by, whatever its agent's folder holds today. Raises BundleError when it is
+        not in Redis any more."""
+        with self._store.errors():
+            agent, digest = self._store.runs.pinned(self.id)
+            packed = self._store.bundles.get(digest)
+        if packed is None:
+            raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is not in Redis; was it flushed?")
+        return load_graph(graph_text(packed), GRAPH_FILE, agent)
 
     def late_results(self) -> list[LateResult]:
         """Results that came when their visit was another attempt's, or over, and were refused; oldest first."""

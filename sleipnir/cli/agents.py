@@ -1,4 +1,4 @@
-"""`agents`, `validate` and `draw`: what can be run, whether it is right, what it looks like. Needs no Redis."""
+"""`agents` and `validate`: what can be run, and whether it is right. Needs no Redis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json, print_table
-from sleipnir.errors import GraphError, UsageError
+from sleipnir.errors import GraphError
 
 if TYPE_CHECKING:
     from sleipnir.errors import Problem
@@ -78,26 +78,6 @@ def _edges(graph: Graph) -> int:
     from sleipnir.graph.model import edges_of
 
     return sum(len(edges_of(node)) for node in graph.nodes.values())
-
-
-@click.command()
-@_TARGET
-@click.option("--format", "form", type=click.Choice(["mermaid", "dot"]), default="mermaid", show_default=True)
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
-@pass_options
-def draw(options: GlobalOptions, target: str, form: str, output: Path | None) -> None:
-    """Draw a graph: Mermaid for Markdown pages, DOT for `dot -Tsvg`."""
-    from sleipnir.graph.draw import dot, mermaid
-
-    graph = read(locate(target, options.settings()))
-    picture = (mermaid if form == "mermaid" else dot)(graph).rstrip("\n")
-    if output is None:
-        click.echo(picture)
-        return
-    try:
-        output.write_text(picture + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {str(output)!r}: {error.strerror}") from error
 
 
 def locate(target: str, settings: Settings) -> Path:

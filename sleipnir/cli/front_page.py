@@ -29,7 +29,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Agents": {
         "agents": ("sleipnir.cli.agents:agents", "List the agents that can be run."),
         "validate": ("sleipnir.cli.agents:validate", "Check an agent and report every problem."),
-        "draw": ("sleipnir.cli.agents:draw", "Draw a graph as Mermaid or DOT."),
+        "draw": ("sleipnir.cli.draw:draw", "Draw a graph, or how far a run is with it."),
     },
     "Operate": {
         "up": ("sleipnir.cli.services:up", "Run scheduler and workers here, in the foreground."),

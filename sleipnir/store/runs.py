@@ -59,6 +59,14 @@ class Runs:
                 raise RunNotFound(f"no run {run_id!r}: never submitted here, or finished longer ago than the retention")
         return [info for info in found if info is not None]
 
+    def pinned(self, run_id: str) -> tuple[str, str]:
+        """The name of a run's agent, and the digest of the bundle that it runs from. Raises RunNotFound."""
+        text = self._client.get(self._keys.of_run(run_id).spec)
+        if text is None:
+            raise RunNotFound(f"no run {run_id!r}")
+        spec = json.loads(text)
+        return spec["agent"], spec["bundle"]
+
     def ended_among(self, run_ids: Sequence[str]) -> list[RunInfo]:
         """Those of these runs that are over. Raises RunNotFound for the first that is not there."""
         pipe = self._client.pipeline(transaction=False)

@@ -90,6 +90,20 @@ def test_a_graph_is_drawn_to_stdout_or_into_a_file(
     assert capsys.readouterr().out.startswith("digraph")
 
 
+def test_the_name_of_the_file_says_what_to_draw_unless_the_command_does(agents_dir: Path, tmp_path: Path) -> None:
+    write_agent(agents_dir, "greeter", GOOD)
+    for name, words, beginning in (
+        ("g.svg", [], "<svg"),
+        ("g.dot", [], "digraph"),
+        ("g.gv", ["--direction", "LR"], "digraph"),
+        ("g.md", [], "flowchart"),
+        ("h.svg", ["--format", "mermaid"], "flowchart"),
+        ("dark.svg", ["--theme", "dark"], "<svg"),
+    ):
+        assert main(["draw", "greeter", "-o", str(tmp_path / name), *words]) == 0
+        assert (tmp_path / name).read_text().startswith(beginning)
+
+
 def test_a_broken_graph_is_not_drawn_and_names_each_problem_once(
     agents_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Pictures: every node in its shape, every edge once, and no text that can break the picture."""
+"""Pictures in Mermaid and DOT: every node in its shape, every edge once, and no text that can break the picture."""
 
 from __future__ import annotations
 
@@ -8,8 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleipnir.graph.draw import dot, mermaid
-from sleipnir.graph.model import ApprovalNode, EndNode, Graph, LlmNode, Node, ScriptNode, edges_of
+from sleipnir.graph.draw import Mark, Story, dot, mermaid
+from sleipnir.graph.model import (
+    ApprovalNode,
+    Branch,
+    Choice,
+    EndNode,
+    FunctionNode,
+    Graph,
+    Join,
+    JoinNode,
+    LlmNode,
+    MapNode,
+    Node,
+    RouterNode,
+    ScriptNode,
+    edges_of,
+)
 from tests.unit.graph.writing import graph_of, yaml_graph
 
 NODES = """
@@ -86,6 +101,135 @@ def test_mermaid_shows_every_type_in_its_shape_and_every_edge_with_its_label() -
 
 def test_dot_shows_every_type_in_its_shape_and_every_edge_with_its_label() -> None:
     assert dot(graph_of(yaml_graph(NODES))) == DOT
+
+
+def branching(*nodes: Node) -> Graph:
+    return Graph(name="g", start=nodes[0].id, nodes={node.id: node for node in nodes}, dialect="sleipnir")
+
+
+BRANCHING = branching(
+    ScriptNode(id="a", script="s", next=["b", "c"]),
+    ScriptNode(id="b", script="s"),
+    ScriptNode(id="c", script="s"),
+    ScriptNode(id="d", script="s", next="r", wait_for=[Join(("b", "c"))]),
+    RouterNode(id="r", branch=Branch(cases=[Choice(when="state.n > 1", to="m")], default="end")),
+    MapNode(id="m", over="{{l}}", item="file", body=["x", "y"], collect_into="k", next="f"),
+    ScriptNode(id="x", script="s", next="a"),
+    ScriptNode(id="y", script="s"),
+    FunctionNode(id="f", call="m:f", ends={"more": "a"}),
+    JoinNode(id="j", wait_for=[Join(("b", "c"), 1)], next="end"),
+)
+
+BRANCHING_MERMAID = """flowchart TD
+    start((start))
+    n0["a<br/>script"]
+    n1["b<br/>script"]
+    n2["c<br/>script"]
+    n3["d<br/>script"]
+    n4>"r<br/>router"]
+    n5[/"m<br/>map"\\]
+    n6["x<br/>script"]
+    n7["y<br/>script"]
+    n8{{"f<br/>function"}}
+    n9[\\"j<br/>join 1 of 2"/]
+    finish((("end")))
+    j0(("all"))
+    start --> n0
+    n0 --> n1
+    n0 --> n2
+    n3 --> n4
+    n4 -.->|"state.n #62; 1"| n5
+    n4 -.->|"else"| finish
+    n5 --> n8
+    n5 -.->|"each file"| n6
+    n6 -.-> n7
+    n8 -.->|"more"| n0
+    n9 --> finish
+    n1 --> j0
+    n2 --> j0
+    j0 --> n3
+    n1 --> n9
+    n2 --> n9
+    linkStyle 7,8,9 stroke-dasharray:1 4
+"""
+
+BRANCHING_DOT = r"""digraph "g" {
+    start [shape=circle, label=start];
+    n0 [shape="box", label="a\nscript"];
+    n1 [shape="box", label="b\nscript"];
+    n2 [shape="box", label="c\nscript"];
+    n3 [shape="box", label="d\nscript"];
+    n4 [shape="cds", label="r\nrouter"];
+    n5 [shape="trapezium", label="m\nmap"];
+    n6 [shape="box", label="x\nscript"];
+    n7 [shape="box", label="y\nscript"];
+    n8 [shape="hexagon", label="f\nfunction"];
+    n9 [shape="invtrapezium", label="j\njoin 1 of 2"];
+    finish [shape="doublecircle", label="end"];
+    j0 [shape="underline", label="all"];
+    start -> n0;
+    n0 -> n1;
+    n0 -> n2;
+    n3 -> n4;
+    n4 -> n5 [label="state.n > 1", style="dashed"];
+    n4 -> finish [label="else", style="dashed"];
+    n5 -> n8;
+    n5 -> n6 [label="each file", style="dotted"];
+    n6 -> n7 [style="dotted"];
+    n8 -> n0 [label="more", style="dotted"];
+    n9 -> finish;
+    n1 -> j0;
+    n2 -> j0;
+    j0 -> n3;
+    n1 -> n9;
+    n2 -> n9;
+}
+"""
+
+
+def test_branches_are_solid_conditions_dashed_and_what_a_run_asks_for_dotted() -> None:
+    assert mermaid(BRANCHING) == BRANCHING_MERMAID
+    assert dot(BRANCHING) == BRANCHING_DOT
+
+
+def test_names_of_ends_are_resolved_and_drawn_once() -> None:
+    to = Branch(by="{{x}}", to={"ok": "done"})
+    labelled = branching(ScriptNode(id="a", script="s", branch=to, ends={"done": "b"}), EndNode(id="b"))
+    assert mermaid(labelled).count("n0 -.-") == 1
+    assert 'n0 -.->|"ok"| n1' in mermaid(labelled)
+
+
+def test_ends_of_a_condition_without_labels_of_its_own_are_its_labels() -> None:
+    node = ScriptNode(id="a", script="s", branch=Branch(by="{{x}}"), ends={"ok": "b"})
+    assert 'n0 -> n1 [label="ok", style="dashed"]' in dot(branching(node, EndNode(id="b")))
+
+
+def test_what_a_single_node_is_waited_for_needs_no_bar() -> None:
+    graph = branching(ScriptNode(id="a", script="s"), ScriptNode(id="b", script="s", wait_for=[Join(("a",))]))
+    assert mermaid(graph).endswith("    start --> n0\n    n0 --> n1\n")
+
+
+def test_pictures_lie_on_request() -> None:
+    assert mermaid(BRANCHING, direction="LR").startswith("flowchart LR\n")
+    assert "rankdir=LR" in dot(BRANCHING, direction="LR")
+
+
+RUN = Story("run x", {"a": Mark("done", "done ×2"), "b": Mark("failed", "failed")}, frozenset({("a", "b"), ("b", "y")}))
+
+
+def test_a_run_colours_what_it_reached_and_strengthens_the_ways_it_took() -> None:
+    text = mermaid(BRANCHING, story=RUN)
+    assert 'n0["a<br/>script<br/>done ×2"]' in text.replace("#215;", "×")
+    assert "    class n0 done\n" in text and "    class n1 failed\n" in text
+    assert "linkStyle 0,1,11,14,16 stroke-width:3px" in text, "start, a to b, b to its joins, b to y"
+    text = dot(BRANCHING, story=RUN)
+    assert 'style="filled", label="a\\nscript\\ndone ×2", fillcolor=' in text
+    assert "n0 -> n1 [penwidth=3];" in text and "n0 -> n2;" in text
+
+
+def test_a_way_that_the_file_does_not_declare_is_drawn_when_a_run_took_it() -> None:
+    assert "n1 -> n7" not in dot(BRANCHING)
+    assert 'n1 -> n7 [style="dotted", penwidth=3];' in dot(BRANCHING, story=RUN)
 
 
 def test_a_start_that_does_not_exist_is_drawn_as_missing() -> None:

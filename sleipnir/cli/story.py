@@ -1,0 +1,62 @@
+"""What a run did, for its picture: how far it is with each node, and which ways it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from sleipnir.cli.render import duration
+from sleipnir.graph.draw import Mark, State, Story
+
+if TYPE_CHECKING:
+    from sleipnir.views import RunInfo, StepInfo, VisitInfo
+
+_LIVE: Final[tuple[tuple[str, State], ...]] = (("started", "running"), ("waiting", "waiting"), ("queued", "queued"))
+"""States of live visits and what a node is called that has some of them; the first that is found counts."""
+
+
+def story_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> Story:
+    """`now_ms` is Redis' clock. Live visits of a run that is over will not go on: they are not told of."""
+    visits = () if info.is_final else info.visits
+    nodes = dict.fromkeys([*(step.node for step in steps), *(visit.node for visit in visits)])
+    marks = {
+        node: _mark([step for step in steps if step.node == node], [visit for visit in visits if visit.node == node])
+        for node in nodes
+        if node is not None
+    }
+    return Story(_caption(info, now_ms), marks, frozenset(_ways(steps)))
+
+
+def _mark(ended: Sequence[StepInfo], live: Sequence[VisitInfo]) -> Mark:
+    """A live visit says more than those that have ended; of these, the last."""
+    for state, name in _LIVE:
+        count = sum(visit.state == state for visit in live)
+        if count:
+            after = f", {_ended(ended)}" if ended else ""
+            return Mark(name, f"{name}{_times(count)}{after}", ended=bool(ended))
+    return Mark("done" if ended[-1].ok else "failed", _ended(ended))
+
+
+def _ended(steps: Sequence[StepInfo]) -> str:
+    """`done ×3 · 1.20s each`."""
+    failures = sum(not step.ok for step in steps)
+    counts = (("done", len(steps) - failures), ("failed", failures))
+    said = ", ".join(f"{word}{_times(count)}" for word, count in counts if count)
+    mean_ms = sum(step.took_ms for step in steps) // len(steps)
+    return f"{said} · {duration(mean_ms)}" + (" each" if len(steps) > 1 else "")
+
+
+def _times(count: int) -> str:
+    return f" ×{count:,}" if count > 1 else ""
+
+
+def _ways(steps: Sequence[StepInfo]) -> Iterator[tuple[str, str]]:
+    for step in steps:
+        if step.node is not None:
+            for target in [step.next] if isinstance(step.next, str) else step.next or ():
+                yield step.node, target
+
+
+def _caption(info: RunInfo, now_ms: int) -> str:
+    took = f" · {duration(max(0, (info.ended_ms or now_ms) - info.started_ms))}" if info.started_ms else ""
+    return f"run {info.id} · {info.status}{took}"

@@ -1,0 +1,364 @@
+"""Where everything in a picture stands: a layered layout, after Sugiyama, without randomness.
+
+Rows of nodes, one below the other (`TB`) or side by side (`LR`); links lead from a row to a later one, but for those
+that close a cycle, which are laid out turned around. A link that passes a row has a place of its own there, and so
+has its label, in a row between: nothing can stand where a link or a label does. Between two rows a link is one smooth
+curve, across a row it is straight; so it meets no node, since nodes stand in rows. A link from a node to itself is a
+loop at its side, for which the node is given room; there is at most one such link of a node.
+
+Lengths are pixels; points are from the top left. The same input gives the same output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal, NamedTuple, TypeAlias
+
+from sleipnir.graph.draw.layering import layers, turned
+from sleipnir.graph.draw.ordering import ordered
+from sleipnir.graph.draw.placing import placed
+
+Direction: TypeAlias = Literal["TB", "LR"]
+
+_NODE_GAP = 34.0
+_LINE_GAP = 16.0
+_LABEL_GAP = 10.0
+_LEAST_ROW_GAP = 30.0
+_MOST_ROW_GAP = 110.0
+_SLOPE = 0.12  # a row gap grows with the longest way that a link goes sideways in it, so that none looks horizontal
+_PORT = 26.0  # how far beside the middle of a node a turned link meets it
+_LOOP = 20.0  # how far a loop reaches out
+_LOOP_GAP = 5.0
+
+
+Side: TypeAlias = Literal["top", "bottom", "left", "right"]
+Dent: TypeAlias = Callable[[str, Side, float], float]
+"""How far inside of a node's size its outline is, on a side, at an offset from the middle of the side."""
+
+
+class Point(NamedTuple):
+    x: float
+    y: float
+
+
+class Size(NamedTuple):
+    width: float
+    height: float
+
+
+class Piece(NamedTuple):
+    """A cubic Bézier curve. A straight piece has its handles at its ends."""
+
+    start: Point
+    leave: Point
+    arrive: Point
+    end: Point
+
+    @property
+    def is_straight(self) -> bool:
+        return self.start == self.leave and self.arrive == self.end
+
+
+@dataclass(frozen=True)
+class Link:
+    """An arrow to be laid out, with the size of its label, if it has one.
+
+    `main` ones are rather straight. Those of one `bundle` with the same target run together as soon as they can.
+    """
+
+    source: str
+    target: str
+    label: Size | None = None
+    main: bool = True
+    bundle: str = ""
+
+
+@dataclass(frozen=True)
+class Route:
+    """The way of a link from its source to its target, and the middle of its label. Links that run together have
+    equal pieces."""
+
+    pieces: tuple[Piece, ...]
+    label: Point | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`places` are the middles of the nodes, `routes` are in the order of the links."""
+
+    size: Size
+    places: Mapping[str, Point]
+    routes: tuple[Route, ...]
+
+
+def layout(
+    sizes: Mapping[str, Size],
+    links: Sequence[Link],
+    direction: Direction = "TB",
+    *,
+    dent: Dent | None = None,
+    wide: Collection[str] = (),
+) -> Layout:
+    """Lay out nodes and links: at least one node, the first where a reader starts. Every end of a link has a size.
+
+    `dent` says where the outlines of nodes are, else they fill their sizes. The links of a `wide` node meet it side by
+    side, those of others in one point.
+    """
+    if direction == "TB":
+        return _Page(sizes, links, dent or _no_dent, wide).layout()
+    lying = {name: _flipped(size) for name, size in sizes.items()}
+    turned_links = [replace(link, label=link.label and _flipped(link.label)) for link in links]
+    found = _Page(lying, turned_links, _lying_dent(dent or _no_dent), wide).layout()
+    return Layout(
+        _flipped(found.size),
+        {name: Point(place.y, place.x) for name, place in found.places.items()},
+        tuple(
+            Route(
+                tuple(Piece(*(Point(point.y, point.x) for point in piece)) for piece in route.pieces),
+                route.label and Point(route.label.y, route.label.x),
+            )
+            for route in found.routes
+        ),
+    )
+
+
+def _no_dent(name: str, side: Side, offset: float) -> float:
+    return 0.0
+
+
+def _lying_dent(dent: Dent) -> Dent:
+    sides: Mapping[Side, Side] = {"top": "left", "bottom": "right", "left": "top", "right": "bottom"}
+    return lambda name, side, offset: dent(name, sides[side], offset)
+
+
+def _flipped(size: Size) -> Size:
+    return Size(size.height, size.width)
+
+
+@dataclass
+class _Vertex:
+    """Something that takes room in a row: a node, the bend of a link, or a label. `right` includes a node's loop."""
+
+    height: float
+    left: float
+    right: float
+    kind: Literal["node", "bend", "label"]
+    ups: list[int] = field(default_factory=list)
+    downs: list[int] = field(default_factory=list)
+
+
+class _Page:
+    """One layout in the making, rows from top to bottom."""
+
+    def __init__(self, sizes: Mapping[str, Size], links: Sequence[Link], dent: Dent, wide: Collection[str]) -> None:
+        self.sizes, self.links, self.dent, self.wide = sizes, links, dent, wide
+        self.names = list(sizes)
+        self.number = {name: index for index, name in enumerate(sizes)}
+        self.loops = {link.source: link for link in links if _is_loop(link)}
+        self.vertices = [self._node(name, size) for name, size in sizes.items()]
+        self.rows: list[list[int]] = []
+        self.chains: dict[int, list[int]] = {}
+        self.bends: dict[tuple[int, str, str, bool], int] = {}
+        self.upwards: set[int] = set()
+
+    def layout(self) -> Layout:
+        self._fill_rows()
+        self._order_rows()
+        self._place_along_rows()
+        self._place_rows()
+        routes = [self._loop(link) if _is_loop(link) else self._route(index) for index, link in enumerate(self.links)]
+        places = {name: Point(self.x[index], self.y[self.row_of[index]]) for name, index in self.number.items()}
+        width = max(self.x[index] + vertex.right for index, vertex in enumerate(self.vertices))
+        return Layout(Size(width, self.bottoms[-1]), places, tuple(routes))
+
+    def _node(self, name: str, size: Size) -> _Vertex:
+        loop = self.loops.get(name)
+        height = max(size.height, loop.label.height) if loop and loop.label else size.height
+        return _Vertex(height, size.width / 2, size.width / 2 + self._loop_room(name), "node")
+
+    # Rows: nodes in theirs, labels in rows between, bends where a link passes.
+
+    def _fill_rows(self) -> None:
+        straight = [index for index, link in enumerate(self.links) if not _is_loop(link)]
+        arcs = [(self.number[self.links[index].source], self.number[self.links[index].target]) for index in straight]
+        against = turned(len(self.sizes), arcs)
+        self.upwards = {straight[number] for number in against}
+        down = [arc[::-1] if number in against else arc for number, arc in enumerate(arcs)]
+        layer = layers(len(self.sizes), [(source, target) for source, target in down])
+        label_rows = {
+            self._label_layer(index, layer[upper], layer[lower])
+            for index, (upper, lower) in zip(straight, down, strict=True)
+            if self.links[index].label
+        }
+        self.rows = [[] for _ in range(max(layer) + 1 + len(label_rows))]
+        row_of_layer = [number + sum(above < number for above in label_rows) for number in range(len(self.rows))]
+        for node, number in enumerate(layer):
+            self.rows[row_of_layer[number]].append(node)
+        for index, (upper, lower) in zip(straight, down, strict=True):
+            label = self.links[index].label
+            label_row = row_of_layer[self._label_layer(index, layer[upper], layer[lower])] + 1 if label else -1
+            first, last = row_of_layer[layer[upper]], row_of_layer[layer[lower]]
+            chain = [upper]
+            for row in range(first + 1, last):
+                chain.append(self._label(row, label) if label and row == label_row else self._bend(row, index))
+            chain.append(lower)
+            for above, below in pairwise(chain):
+                if below not in self.vertices[above].downs:
+                    self.vertices[above].downs.append(below)
+                    self.vertices[below].ups.append(above)
+            self.chains[index] = chain
+        self.row_of = {vertex: number for number, row in enumerate(self.rows) for vertex in row}
+
+    def _label(self, row: int, size: Size) -> int:
+        return self._new(row, _Vertex(size.height, size.width / 2, size.width / 2, "label"))
+
+    def _bend(self, row: int, index: int) -> int:
+        """Where a link passes a row; one place for all that run together."""
+        link = self.links[index]
+        key = (row, link.target, link.bundle, index in self.upwards)
+        if key not in self.bends:
+            self.bends[key] = self._new(row, _Vertex(0.0, 0.0, 0.0, "bend"))
+        return self.bends[key]
+
+    def _new(self, row: int, vertex: _Vertex) -> int:
+        self.vertices.append(vertex)
+        self.rows[row].append(len(self.vertices) - 1)
+        return len(self.vertices) - 1
+
+    def _label_layer(self, index: int, upper: int, lower: int) -> int:
+        """The layer below which a link has its label: beside its source, where a reader decides."""
+        return lower - 1 if index in self.upwards else upper
+
+    def _order_rows(self) -> None:
+        self.ups = [vertex.ups for vertex in self.vertices]
+        self.downs = [vertex.downs for vertex in self.vertices]
+        self.rows = ordered(self.rows, self.ups, self.downs)
+
+    # Places: x along a row, then y of each row.
+
+    def _place_along_rows(self) -> None:
+        on_line = [vertex.kind != "node" for vertex in self.vertices]
+        found = placed(self.rows, self.ups, self.downs, on_line, self._distance, self._loose_steps())
+        leftmost = min(x - self.vertices[index].left for index, x in found.items())
+        self.x = [found[index] - leftmost for index in range(len(self.vertices))]
+
+    def _loose_steps(self) -> set[tuple[int, int]]:
+        """The steps that leave the straight way to others. At a node these are those of turned links, and those of
+        links that are not main where there is a main one on the same side; where links come together, all but one."""
+        sides: dict[tuple[int, str], list[tuple[int, int, int]]] = {}
+        for index, chain in self.chains.items():
+            weight = 0 if index in self.upwards else 1 + self.links[index].main
+            sides.setdefault((chain[0], "below"), []).append((weight, chain[0], chain[1]))
+            sides.setdefault((chain[-1], "above"), []).append((weight, chain[-2], chain[-1]))
+        at_nodes = {
+            (above, below)
+            for steps in sides.values()
+            for weight, above, below in steps
+            if weight == 0 or weight < max(other for other, _, _ in steps)
+        }
+        bends = [number for number, vertex in enumerate(self.vertices) if vertex.kind == "bend"]
+        joining = {(above, bend) for bend in bends for above in self._all_but_the_trunk(self.ups[bend])}
+        parting = {(bend, below) for bend in bends for below in self._all_but_the_trunk(self.downs[bend])}
+        return at_nodes | joining | parting
+
+    def _all_but_the_trunk(self, neighbours: list[int]) -> list[int]:
+        """Of the neighbours of a bend in one row: all but the bend that its bundle comes from."""
+        if not any(self.vertices[other].kind == "bend" for other in neighbours):
+            return []
+        return [other for other in neighbours if self.vertices[other].kind != "bend"]
+
+    def _distance(self, left: int, right: int) -> float:
+        first, second = self.vertices[left], self.vertices[right]
+        kinds = (first.kind, second.kind)
+        gap = _NODE_GAP if kinds == ("node", "node") else _LABEL_GAP if "label" in kinds else _LINE_GAP
+        return first.right + gap + second.left
+
+    def _place_rows(self) -> None:
+        """The middle, top and bottom of each row."""
+        self.y: list[float] = []
+        self.tops: list[float] = []
+        self.bottoms: list[float] = []
+        for number, row in enumerate(self.rows):
+            height = max(self.vertices[vertex].height for vertex in row)
+            top = self.bottoms[-1] + self._gap_above(number) if number else 0.0
+            self.tops.append(top)
+            self.y.append(top + height / 2)
+            self.bottoms.append(top + height)
+
+    def _gap_above(self, number: int) -> float:
+        ways = (abs(self.x[vertex] - self.x[above]) for vertex in self.rows[number] for above in self.ups[vertex])
+        return min(max(_LEAST_ROW_GAP, _SLOPE * max(ways, default=0.0)), _MOST_ROW_GAP)
+
+    # Routes.
+
+    def _route(self, index: int) -> Route:
+        chain = self.chains[index]
+        way: list[Piece] = []
+        for above, below in pairwise(chain):
+            start = self._port(index, above, below, down=True)
+            end = self._port(index, below, above, down=False)
+            leave = Point(start.x, self.bottoms[self.row_of[above]])
+            arrive = Point(end.x, self.tops[self.row_of[below]])
+            way += [_straight(start, leave), _curve(leave, arrive), _straight(arrive, end)]
+        if index in self.upwards:
+            way = [Piece(*piece[::-1]) for piece in reversed(way)]
+        label = next((vertex for vertex in chain if self.vertices[vertex].kind == "label"), None)
+        middle = None if label is None else Point(self.x[label], self.y[self.row_of[label]])
+        return Route(tuple(piece for piece in way if piece.start != piece.end), middle)
+
+    def _port(self, index: int, vertex: int, towards: int, *, down: bool) -> Point:
+        """Where a link meets a vertex, on its lower side (`down`) or its upper one."""
+        x, y = self.x[vertex], self.y[self.row_of[vertex]]
+        if self.vertices[vertex].kind != "node":
+            return Point(x, y)
+        name = self.names[vertex]
+        offset = self._port_offset(index, vertex, towards, down)
+        half = self.sizes[name].height / 2 - self.dent(name, "bottom" if down else "top", offset)
+        return Point(x + offset, y + half if down else y - half)
+
+    def _port_offset(self, index: int, vertex: int, towards: int, down: bool) -> float:
+        """Links that were turned meet a node beside its middle, so that nobody takes them for one of the others."""
+        width = self.sizes[self.names[vertex]].width
+        if self.names[vertex] in self.wide:
+            others = sorted(self.downs[vertex] if down else self.ups[vertex], key=lambda other: self.x[other])
+            return (others.index(towards) - (len(others) - 1) / 2) * width / len(others)
+        if index not in self.upwards:
+            return 0.0
+        offset = min(_PORT, width / 4)
+        return offset if self.x[towards] > self.x[vertex] else -offset
+
+    def _loop_room(self, name: str) -> float:
+        """What the loop of a node takes at its side, with its label."""
+        link = self.loops.get(name)
+        if link is None:
+            return 0.0
+        return _LOOP + (_LOOP_GAP + link.label.width if link.label else 0.0)
+
+    def _loop(self, link: Link) -> Route:
+        """A loop at the right side, with its label to the right of it."""
+        node, size = self.number[link.source], self.sizes[link.source]
+        x, y = self.x[node] + size.width / 2, self.y[self.row_of[node]]
+        port = size.height / 5
+        out = Point(x - self.dent(link.source, "right", -port), y - port)
+        back = Point(x - self.dent(link.source, "right", port), y + port)
+        handle = x + _LOOP / 0.75  # a curve goes three quarters of the way to its handles
+        bulge = min(size.height / 4, 14.0)
+        way = (Piece(out, Point(handle, out.y - bulge), Point(handle, back.y + bulge), back),)
+        return Route(way, link.label and Point(x + _LOOP + _LOOP_GAP + link.label.width / 2, y))
+
+
+def _is_loop(link: Link) -> bool:
+    return link.source == link.target
+
+
+def _straight(start: Point, end: Point) -> Piece:
+    return Piece(start, start, end, end)
+
+
+def _curve(start: Point, end: Point) -> Piece:
+    if start.x == end.x:
+        return _straight(start, end)
+    middle = (start.y + end.y) / 2
+    return Piece(start, Point(start.x, middle), Point(end.x, middle), end)

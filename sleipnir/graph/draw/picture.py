@@ -1,0 +1,235 @@
+"""What a picture of a graph shows, whatever it is drawn in: shapes, arrows, and what a run made of them.
+
+Rules. Every node has a shape of its type. Every edge that a run can take is drawn once, in file order: the `next` of
+an approval, all edges of an end node and those of a node that only serves as the body of a map are declared but never
+taken, and what a script prints as `_next` cannot be known. A target that does not exist is drawn too, so that a broken
+graph can be looked at.
+
+Solid arrows are taken always, or as a person chose; dashed ones on a condition; dotted ones when the run asks for it: a
+map for each item, a command for a named end. What one join waits for meets in a bar. Names are never trusted: shapes
+are named n0, n1, ..., and every text is for the writer to escape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeAlias
+
+from sleipnir.graph.model import END, ApprovalNode, Edge, EndNode, Graph, Join, JoinNode, MapNode, Node, edges_of
+
+Style: TypeAlias = Literal["solid", "dashed", "dotted"]
+State: TypeAlias = Literal["queued", "running", "waiting", "failed", "done"]
+
+START: Final = "start"
+FINISH: Final = "finish"
+BAR: Final = "bar"
+MISSING: Final = "missing"
+
+_CONDITIONAL = ("fallback", "on_timeout", "branch", "default")
+_LABELS: Mapping[str, str] = {"on_other": "other", "fallback": "fallback", "on_timeout": "no answer"}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a run is with a node. `note` says it in words; `ended`: a visit of it has ended."""
+
+    state: State
+    note: str = ""
+    ended: bool = True
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a run did: a mark for each node that it reached, and the ways it took, as pairs of node ids."""
+
+    caption: str
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    ways: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Something an arrow can touch. `kind` is the node's type, or START, FINISH (of a branch), BAR or MISSING."""
+
+    name: str
+    kind: str
+    title: str
+    subtitle: str = ""
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """From one shape to another, by name. `taken`: the run went there."""
+
+    source: str
+    target: str
+    style: Style = "solid"
+    label: str = ""
+    taken: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """`caption` is None for a graph, and of a run says which it is and how it stands."""
+
+    title: str
+    shapes: tuple[Shape, ...]
+    arrows: tuple[Arrow, ...]
+    description: str = ""
+    caption: str | None = None
+
+
+def picture(graph: Graph, story: Story | None = None) -> Picture:
+    """What to draw of a graph, or of a run of it. The same values give the same picture."""
+    return _Sketch(graph, story).picture()
+
+
+class _Sketch:
+    """One picture in the making."""
+
+    def __init__(self, graph: Graph, story: Story | None) -> None:
+        self.graph, self.story = graph, story or Story("")
+        self.edges = list(_drawn_edges(graph))
+        self.joins = list(_joins(graph))
+        joined = [source for meeting in self.joins for source in meeting.join.sources]
+        ids = dict.fromkeys([*graph.nodes, graph.start, *(edge.target for edge in self.edges), *joined])
+        if any(graph.ends_branch(target) for _, target in self.story.ways):
+            ids[END] = None
+        ends = [node_id for node_id in ids if graph.ends_branch(node_id)]
+        named = [node_id for node_id in ids if not graph.ends_branch(node_id)]
+        self.names = {node_id: f"n{number}" for number, node_id in enumerate(named)} | dict.fromkeys(ends, FINISH)
+
+    def picture(self) -> Picture:
+        marks = self.story.marks
+        shapes = [Shape(START, START, START)]
+        shapes += [replace(self._shape(node_id, name), mark=marks.get(node_id)) for node_id, name in self.names.items()]
+        shapes += [Shape(meeting.bar, BAR, _quorum(meeting.join)) for meeting in self.joins if meeting.bar]
+        arrows = [Arrow(START, self.names[self.graph.start], taken=self.graph.start in marks)]
+        arrows += [self._arrow(edge) for edge in self.edges]
+        arrows += [arrow for meeting in self.joins for arrow in self._join_arrows(meeting)]
+        arrows += self._undeclared_ways()
+        return Picture(
+            title=self.graph.name,
+            shapes=tuple(shapes),
+            arrows=tuple(dict.fromkeys(arrows)),
+            description=self.graph.description,
+            caption=self.story.caption or None,
+        )
+
+    def _shape(self, node_id: str, name: str) -> Shape:
+        node = self.graph.nodes.get(node_id)
+        if node is not None:
+            return Shape(name, node.kind, node_id, _subtitle(node))
+        return Shape(FINISH, FINISH, END) if name == FINISH else Shape(name, MISSING, node_id, MISSING)
+
+    def _arrow(self, edge: Edge) -> Arrow:
+        reached = edge.target in self.story.marks
+        taken = reached if edge.kind == "body" else (edge.source, edge.target) in self.story.ways
+        label = _LABELS.get(edge.kind, edge.label)
+        return Arrow(self.names[edge.source], self.names[edge.target], _style(self.graph, edge), label, taken)
+
+    def _join_arrows(self, meeting: _Meeting) -> Iterator[Arrow]:
+        marks, target = self.story.marks, self.names[meeting.target]
+        for source in meeting.join.sources:
+            ended = source in marks and marks[source].ended
+            yield Arrow(self.names[source], meeting.bar or target, taken=ended)
+        if meeting.bar:
+            yield Arrow(meeting.bar, target, taken=meeting.target in marks)
+
+    def _undeclared_ways(self) -> Iterator[Arrow]:
+        """Where nodes went by themselves, by edges that the file does not declare."""
+        declared = {(edge.source, edge.target) for edge in self.edges}
+        declared |= {(source, meeting.target) for meeting in self.joins for source in meeting.join.sources}
+        for source, target in sorted(self.story.ways - declared):
+            if source in self.names and target in self.names:
+                yield Arrow(self.names[source], self.names[target], "dotted", taken=True)
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """A join, the node that waits by it, and the name of its bar, if it is drawn with one."""
+
+    target: str
+    join: Join
+    bar: str
+
+
+def _joins(graph: Graph) -> Iterator[_Meeting]:
+    bars = 0
+    for node_id, node in graph.nodes.items():
+        for join in node.wait_for:
+            bar = _needs_bar(node, join)
+            yield _Meeting(node_id, join, f"j{bars}" if bar else "")
+            bars += bar
+
+
+def _needs_bar(node: Node, join: Join) -> bool:
+    """A join node stands for its own bar, and what waits for one node needs none."""
+    return len(join.sources) > 1 and not (isinstance(node, JoinNode) and len(node.wait_for) == 1)
+
+
+def _drawn_edges(graph: Graph) -> Iterator[Edge]:
+    """The edges that a run can take, with the names of ends resolved."""
+    only_bodies = _only_bodies(graph)
+    for node in graph.nodes.values():
+        if isinstance(node, EndNode) or node.id in only_bodies:
+            continue
+        covered = {edge.label for edge in edges_of(node) if edge.kind == "branch"}
+        covered |= {edge.target for edge in edges_of(node) if edge.kind in ("branch", "default")}
+        for edge in edges_of(node):
+            ignored = edge.kind == "next" and isinstance(node, ApprovalNode)
+            if edge.kind == "body" or ignored or (edge.kind == "ends" and edge.label in covered):
+                continue
+            label = _else(node) if edge.kind == "default" else edge.label
+            yield replace(edge, target=graph.target_of(node, edge.target) or edge.target, label=label)
+        if isinstance(node, MapNode):
+            yield from _chain(node)
+
+
+def _chain(node: MapNode) -> Iterator[Edge]:
+    """A map leads to its first body, and each body to the next."""
+    before = node.id
+    for body in node.body:
+        yield Edge(before, body, "body", f"each {node.item}" if before == node.id else "")
+        before = body
+
+
+def _only_bodies(graph: Graph) -> set[str]:
+    """The nodes that only maps lead to: their own edges are never taken."""
+    maps = [node for node in graph.nodes.values() if isinstance(node, MapNode)]
+    bodies = {body for node in maps for body in node.body if body in graph.nodes}
+    others = {
+        graph.target_of(node, edge.target)
+        for node in graph.nodes.values()
+        if node.id not in bodies
+        for edge in edges_of(node)
+        if edge.kind != "body"
+    }
+    return {body for body in bodies - others - {graph.start} if not graph.nodes[body].wait_for}
+
+
+def _else(node: Node) -> str:
+    return "else" if node.branch is not None and node.branch.cases else "default"
+
+
+def _style(graph: Graph, edge: Edge) -> Style:
+    """Names of ends are labels of a conditional edge that declares none itself; else only commands use them."""
+    if edge.kind in _CONDITIONAL:
+        return "dashed"
+    if edge.kind == "ends":
+        branch = graph.nodes[edge.source].branch
+        return "dashed" if branch is not None and not branch.cases and not branch.to else "dotted"
+    return "dotted" if edge.kind == "body" else "solid"
+
+
+def _subtitle(node: Node) -> str:
+    if isinstance(node, JoinNode) and len(node.wait_for) == 1:
+        return f"join {_quorum(node.wait_for[0])}"
+    return node.kind
+
+
+def _quorum(join: Join) -> str:
+    count = len(join.sources)
+    return "all" if join.needed >= count else f"{join.needed} of {count}"

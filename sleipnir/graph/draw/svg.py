@@ -1,0 +1,475 @@
+"""A graph as an SVG of its own making: no binary, no script, no font from elsewhere.
+
+Light and dark are one file (`auto` follows the reader's choice), or one of the two, without CSS variables, for programs
+that know none. Texts are shortened to fit and stand in full in tooltips. A legend names what the picture uses.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Literal, TypeAlias
+
+from sleipnir.graph.draw.colours import DARK, LIGHT, Palette
+from sleipnir.graph.draw.layout import Direction, Layout, Link, Piece, Point, Side, Size, layout
+from sleipnir.graph.draw.picture import BAR, FINISH, START, Arrow, Picture, Shape, Story, picture
+from sleipnir.graph.draw.shapes import SHEETS, corner_radius, dent, outline, size_around
+from sleipnir.graph.draw.text import one_line, width
+from sleipnir.graph.model import Graph
+
+Theme: TypeAlias = Literal["auto", "light", "dark"]
+
+_MARGIN = 20.0
+_TITLE, _SMALL = 13.0, 11.0  # font sizes
+_LONGEST_TITLE, _LONGEST_LABEL, _LONGEST_NOTE = 34, 30, 44
+_HEAD = Size(8.0, 9.0)
+_LEGEND_LINE, _LEGEND_GAP = 22.0, 22.0
+_FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif"
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def svg(graph: Graph, *, story: Story | None = None, direction: Direction = "TB", theme: Theme = "auto") -> str:
+    """An SVG document. The same values give the same text."""
+    return _Sheet(picture(graph, story), direction, theme).text()
+
+
+class _Sheet:
+    """One document in the making."""
+
+    def __init__(self, drawn: Picture, direction: Direction, theme: Theme) -> None:
+        self.picture, self.direction, self.theme = drawn, direction, theme
+        self.shapes = {shape.name: shape for shape in drawn.shapes}
+        self.arrows = _one_loop_each(drawn.arrows)
+        self.told = drawn.caption is not None
+        self.sizes = {name: self._size(shape) for name, shape in self.shapes.items()}
+        self.layout = self._laid_out()
+        self.legend = list(_legend(self.arrows, drawn.shapes, told=self.told))
+
+    def text(self) -> str:
+        heading = self._heading()
+        top = _MARGIN + (30.0 if heading else 0.0)
+        wide = max(self.layout.size.width, 300.0 if self.legend else 0.0, _heading_width(self.picture))
+        legend, legend_height = _legend_lines(self.legend, wide)
+        bottom = top + self.layout.size.height + (24.0 if self.legend else 0.0)
+        page = Size(math.ceil(wide + 2 * _MARGIN), math.ceil(bottom + legend_height + _MARGIN))
+        left = _MARGIN + (wide - self.layout.size.width) / 2
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="sleipnir" role="img" aria-labelledby="sleipnir-title'
+            f' sleipnir-desc" viewBox="0 0 {_n(page.width)} {_n(page.height)}" width="{_n(page.width)}"'
+            f' height="{_n(page.height)}">',
+            f'<title id="sleipnir-title">{_xml(self.picture.title)}</title>',
+            f'<desc id="sleipnir-desc">{_xml(self._description())}</desc>',
+            f"<style>{self._style()}</style>",
+            f'<rect class="paper" width="{_n(page.width)}" height="{_n(page.height)}"/>',
+            *heading,
+            f'<g transform="translate({_n(left)} {_n(top)})">',
+            *self._ways(),
+            *self._labels(),
+            *self._nodes(),
+            "</g>",
+            f'<g class="legend" transform="translate({_n(_MARGIN)} {_n(bottom)})">',
+            *legend,
+            "</g>",
+            "</svg>",
+        ]
+        return "\n".join(parts) + "\n"
+
+    # Sizes.
+
+    def _size(self, shape: Shape) -> Size:
+        if shape.kind == BAR:
+            meeting = sum(arrow.target == shape.name for arrow in self.picture.arrows)
+            bar = Size(min(max(_bar_width(shape), 18.0 * meeting), 220.0), 16.0)
+            return bar if self.direction == "TB" else Size(_bar_width(shape), max(16.0, min(14.0 * meeting, 120.0)))
+        if shape.kind == START:
+            return Size(18.0, 18.0)
+        if shape.kind == FINISH:
+            return Size(46.0, 46.0)
+        lines = _lines(shape)
+        text = Size(max(width(line.text, line.size) for line in lines), sum(line.height for line in lines))
+        return size_around(shape.kind, text)
+
+    def _laid_out(self) -> Layout:
+        bars = {name for name, shape in self.shapes.items() if shape.kind == BAR}
+        links = [
+            Link(
+                arrow.source,
+                arrow.target,
+                _label_size(arrow),
+                main=arrow.style == "solid",
+                bundle=arrow.source if arrow.target in bars else arrow.style,
+            )
+            for arrow in self.arrows
+        ]
+        return layout(self.sizes, links, self.direction, dent=self._dent, wide=bars)
+
+    def _dent(self, name: str, side: Side, offset: float) -> float:
+        return dent(self.shapes[name].kind, self.sizes[name], side, offset)
+
+    # What is said beside the drawing.
+
+    def _description(self) -> str:
+        nodes = sum(shape.kind not in (START, FINISH, BAR) for shape in self.picture.shapes)
+        counts = f"{_count(nodes, 'node')}, {_count(len(self.arrows), 'arrow')}"
+        said = [self.picture.description, self.picture.caption or "", counts]
+        return ". ".join(part.strip().rstrip(".") for part in said if part.strip())
+
+    def _heading(self) -> list[str]:
+        if self.picture.caption is None:
+            return []
+        title, caption = _heading_texts(self.picture)
+        after = _MARGIN + width(title, _TITLE) + 12.0
+        return [
+            f'<text class="heading" x="{_n(_MARGIN)}" y="{_n(_MARGIN + 12)}">{_xml(title)}</text>',
+            f'<text class="caption" x="{_n(after)}" y="{_n(_MARGIN + 12)}">{_xml(caption)}</text>',
+        ]
+
+    def _style(self) -> str:
+        classes = sorted({_class(shape, told=self.told) for shape in self.picture.shapes} | {BAR})
+        match self.theme:
+            case "light" | "dark":
+                values = _values(LIGHT if self.theme == "light" else DARK, classes)
+                return re.sub(r"var\(--([\w-]+)\)", lambda found: values[found[1]], _rules(classes))
+            case "auto":
+                light, dark = (_declared(_values(palette, classes)) for palette in (LIGHT, DARK))
+                return f"{light}@media (prefers-color-scheme:dark){{{dark}}}{_rules(classes)}"
+
+    # The drawing.
+
+    def _ways(self) -> Iterator[str]:
+        """The arrows; those that a run took come last, and so above the others."""
+        pairs = zip(self.arrows, self.layout.routes, strict=True)
+        drawn: set[tuple[Piece, str]] = set()
+        for arrow, route in sorted(pairs, key=lambda pair: pair[0].taken):
+            css = f"way {arrow.style}" + (" taken" if arrow.taken else " faded" if self.told else "")
+            fresh = [piece for piece in route.pieces if (piece, css) not in drawn]  # others run together with it
+            drawn |= {(piece, css) for piece in fresh}
+            path = _path(fresh, headed=fresh[-1:] == [route.pieces[-1]]) if fresh else ""
+            yield f'<g class="{css}">{_tooltip(self._told_way(arrow))}{path}</g>'
+
+    def _told_way(self, arrow: Arrow) -> str:
+        source, target = self.shapes[arrow.source], self.shapes[arrow.target]
+        label = f": {arrow.label}" if arrow.label else ""
+        return f"{source.title} → {target.title}{label}"
+
+    def _labels(self) -> Iterator[str]:
+        for arrow, route in zip(self.arrows, self.layout.routes, strict=True):
+            size = _label_size(arrow)
+            if size is None or route.label is None:
+                continue
+            faded = " faded" if self.told and not arrow.taken else ""
+            x, y = route.label
+            shown = one_line(arrow.label, _LONGEST_LABEL)
+            yield (
+                f'<g class="label{faded}">{_tooltip(self._told_way(arrow))}'
+                f'<rect x="{_n(x - size.width / 2)}" y="{_n(y - size.height / 2)}" width="{_n(size.width)}"'
+                f' height="{_n(size.height)}" rx="4"/>'
+                f'<text x="{_n(x)}" y="{_n(y + 4)}">{_xml(shown)}</text></g>'
+            )
+
+    def _nodes(self) -> Iterator[str]:
+        for name, shape in self.shapes.items():
+            place, size = self.layout.places[name], self.sizes[name]
+            described = " · ".join(_whole(shape))
+            yield (
+                f'<g class="node {_class(shape, told=self.told)}" transform="translate({_n(place.x)} {_n(place.y)})">'
+                f"{_tooltip(described)}{_drawn(shape, size)}{_words(shape)}</g>"
+            )
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of text in a node."""
+
+    text: str
+    css: str
+    size: float
+    height: float
+
+
+def _lines(shape: Shape) -> list[_Line]:
+    lines = [_Line(one_line(shape.title, _LONGEST_TITLE) or "(empty)", "title", _TITLE, 17.0)]
+    if shape.subtitle:
+        lines.append(_Line(shape.subtitle, "sub", _SMALL, 14.0))
+    if shape.mark and shape.mark.note:
+        lines.append(_Line(one_line(shape.mark.note, _LONGEST_NOTE), "note", _SMALL, 15.0))
+    return lines
+
+
+def _whole(shape: Shape) -> list[str]:
+    note = shape.mark.note if shape.mark else ""
+    return [text for text in (shape.title, shape.subtitle, note) if text]
+
+
+def _class(shape: Shape, *, told: bool) -> str:
+    """What colours a shape: the state in the picture of a run, else the type."""
+    if shape.mark:
+        return shape.mark.state
+    return "unreached" if told and shape.kind not in (START, FINISH, BAR) else shape.kind
+
+
+def _label_size(arrow: Arrow) -> Size | None:
+    shown = one_line(arrow.label, _LONGEST_LABEL)
+    return Size(width(shown, _SMALL) + 10.0, 18.0) if shown else None
+
+
+def _one_loop_each(arrows: Iterable[Arrow]) -> list[Arrow]:
+    """A node leads to itself by one arrow at most, with all labels of those that did."""
+    loops: dict[str, list[Arrow]] = {}
+    found: list[Arrow] = []
+    for arrow in arrows:
+        if arrow.source != arrow.target:
+            found.append(arrow)
+        else:
+            loops.setdefault(arrow.source, []).append(arrow)
+    for same in loops.values():
+        labels = dict.fromkeys(arrow.label for arrow in same if arrow.label)
+        found.append(replace(same[0], label=", ".join(labels), taken=any(arrow.taken for arrow in same)))
+    return found
+
+
+# Nodes.
+
+
+def _drawn(shape: Shape, size: Size) -> str:
+    x, y = size.width / 2, size.height / 2
+    match shape.kind:
+        case "start":
+            return f'<circle r="{_n(x)}"/>'
+        case "finish":
+            return f'<circle r="{_n(x)}"/><circle class="inner" r="{_n(x - 4)}"/>'
+        case "map":
+            front = Size(size.width - SHEETS, size.height - SHEETS)
+            return _box(Point(SHEETS - x, -y), front, 4.0) + _box(Point(-x, SHEETS - y), front, 4.0)
+        case "rag":
+            lid = f'<path class="line" d="M{_n(-x)} {_n(5 - y)}A{_n(x)} 5 0 0 0 {_n(x)} {_n(5 - y)}"/>'
+            return _polygon(outline("rag", size)) + lid
+        case "agent":
+            sides = f"M{_n(5 - x)} {_n(-y)}V{_n(y)}M{_n(x - 5)} {_n(-y)}V{_n(y)}"
+            return _box(Point(-x, -y), size, 4.0) + f'<path class="line" d="{sides}"/>'
+        case "function" | "approval" | "input" | "router" | "join":
+            return _polygon(outline(shape.kind, size))
+        case _:
+            return _box(Point(-x, -y), size, min(corner_radius(shape.kind), y))
+
+
+def _box(corner: Point, size: Size, radius: float) -> str:
+    place = f'x="{_n(corner.x)}" y="{_n(corner.y)}" width="{_n(size.width)}" height="{_n(size.height)}"'
+    return f'<rect {place} rx="{_n(radius)}"/>'
+
+
+def _polygon(corners: Sequence[Point]) -> str:
+    return f'<path d="M{"L".join(f"{_n(corner.x)} {_n(corner.y)}" for corner in corners)}Z"/>'
+
+
+def _words(shape: Shape) -> str:
+    if shape.kind == START:
+        return ""
+    if shape.kind in (BAR, FINISH):
+        return f'<text class="note" y="4">{_xml(shape.title)}</text>'
+    lines = _lines(shape)
+    aside = -SHEETS / 2 if shape.kind == "map" else 0.0
+    below = SHEETS / 2 if shape.kind == "map" else 3.0 if shape.kind == "rag" else 0.0
+    top = below - sum(line.height for line in lines) / 2
+    found = []
+    for line in lines:
+        base = top + line.height * 0.76
+        found.append(f'<text class="{line.css}" x="{_n(aside)}" y="{_n(base)}">{_xml(line.text)}</text>')
+        top += line.height
+    return "".join(found)
+
+
+def _bar_width(shape: Shape) -> float:
+    return max(width(shape.title, _SMALL) + 14.0, 44.0)
+
+
+# Arrows.
+
+
+def _path(pieces: Sequence[Piece], *, headed: bool) -> str:
+    """A line; with a head it is cut short where that begins."""
+    last = pieces[-1]
+    tip, back = last.end, last.arrive if last.arrive != last.end else last.start
+    far = math.hypot(tip.x - back.x, tip.y - back.y) or 1.0
+    along = Point((tip.x - back.x) / far, (tip.y - back.y) / far)
+    short = min(_HEAD.width - 1.0, far)
+    cut = _shortened(last, Point(along.x * short, along.y * short)) if headed else last
+    line = _joined([*pieces[:-1], cut])
+    steps = "".join(_step(piece) for piece in line)
+    start = line[0].start
+    return f'<path d="M{_n(start.x)} {_n(start.y)}{steps}"/>{_head(tip, along) if headed else ""}'
+
+
+def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """The same line, with straight pieces that follow each other in one."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if found and piece.is_straight and found[-1].is_straight:
+            start = found.pop().start
+            piece = Piece(start, start, piece.end, piece.end)
+        found.append(piece)
+    return found
+
+
+def _shortened(piece: Piece, by: Point) -> Piece:
+    end = Point(piece.end.x - by.x, piece.end.y - by.y)
+    if piece.arrive == piece.end:
+        return Piece(piece.start, piece.start, end, end)
+    return piece._replace(end=end, arrive=Point(piece.arrive.x - by.x / 2, piece.arrive.y - by.y / 2))
+
+
+def _step(piece: Piece) -> str:
+    if piece.is_straight:
+        return f"L{_n(piece.end.x)} {_n(piece.end.y)}"
+    return "C" + " ".join(f"{_n(point.x)} {_n(point.y)}" for point in (piece.leave, piece.arrive, piece.end))
+
+
+def _head(tip: Point, along: Point) -> str:
+    base = Point(tip.x - along.x * _HEAD.width, tip.y - along.y * _HEAD.width)
+    half = _HEAD.height / 2
+    left = Point(base.x - along.y * half, base.y + along.x * half)
+    right = Point(base.x + along.y * half, base.y - along.x * half)
+    return f'<path class="head" d="M{_n(tip.x)} {_n(tip.y)}L{_n(left.x)} {_n(left.y)}L{_n(right.x)} {_n(right.y)}Z"/>'
+
+
+# Heading and legend.
+
+
+def _heading_texts(drawn: Picture) -> tuple[str, str]:
+    return one_line(drawn.title, 40), one_line(drawn.caption or "", 100)
+
+
+def _heading_width(drawn: Picture) -> float:
+    if drawn.caption is None:
+        return 0.0
+    title, caption = _heading_texts(drawn)
+    return width(title, _TITLE) * 1.1 + 12.0 + width(caption, 12.0)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """An entry of the legend: a piece of drawing, 26 wide, and what it stands for."""
+
+    drawing: str
+    text: str
+
+
+def _legend(arrows: Sequence[Arrow], shapes: Sequence[Shape], *, told: bool) -> Iterator[_Sample]:
+    """What needs a word: nothing in a graph of plain arrows."""
+    styles = {arrow.style for arrow in arrows}
+    if told:
+        yield from _state_samples(shapes)
+        yield _Sample(_sample_way("solid taken"), "taken")
+    if styles != {"solid"}:
+        yield _Sample(_sample_way("solid"), "next")
+    if "dashed" in styles:
+        yield _Sample(_sample_way("dashed"), "on a condition")
+    if "dotted" in styles:
+        yield _Sample(_sample_way("dotted"), "if the run asks for it")
+    if any(shape.kind == BAR for shape in shapes):
+        yield _Sample('<g class="node bar"><rect x="0" y="-4" width="26" height="8" rx="3"/></g>', "waits for several")
+
+
+def _state_samples(shapes: Sequence[Shape]) -> Iterator[_Sample]:
+    counts: dict[str, int] = {}
+    for shape in shapes:
+        if shape.kind not in (START, FINISH, BAR):
+            state = _class(shape, told=True)
+            counts[state] = counts.get(state, 0) + 1
+    for state in ("done", "running", "waiting", "queued", "failed", "unreached"):
+        if state in counts:
+            drawing = f'<g class="node {state}"><rect x="2" y="-7" width="22" height="14" rx="4"/></g>'
+            yield _Sample(drawing, f"{'not reached' if state == 'unreached' else state}: {counts[state]}")
+
+
+def _sample_way(classes: str) -> str:
+    return f'<g class="way {classes}"><path d="M0 0H20"/>{_head(Point(27.0, 0.0), Point(1.0, 0.0))}</g>'
+
+
+def _legend_lines(samples: Sequence[_Sample], wide: float) -> tuple[list[str], float]:
+    """The samples in lines that fit, and how high they are."""
+    if not samples:
+        return [], 0.0
+    found, x, y = [], 0.0, _LEGEND_LINE / 2
+    for sample in samples:
+        needed = 34.0 + width(sample.text, _SMALL)
+        if x and x + needed > wide:
+            x, y = 0.0, y + _LEGEND_LINE
+        text = f'<text x="34" y="4">{_xml(sample.text)}</text>'
+        found.append(f'<g transform="translate({_n(x)} {_n(y)})">{sample.drawing}{text}</g>')
+        x += needed + _LEGEND_GAP
+    return found, y + _LEGEND_LINE / 2
+
+
+# Style.
+
+
+def _values(palette: Palette, classes: Iterable[str]) -> dict[str, str]:
+    """The CSS variables of a palette."""
+    found = {name: getattr(palette, name) for name in ("paper", "ink", "faint", "line", "way")}
+    for name in classes:
+        if name == BAR:
+            found |= {"bar-fill": palette.line, "bar-line": palette.line, "bar-ink": palette.paper}
+        elif name == "unreached":
+            found |= {"unreached-fill": palette.paper, "unreached-line": palette.line, "unreached-ink": palette.faint}
+        else:
+            colour = palette.states.get(name) or palette.kinds[name]  # type: ignore[call-overload]
+            found |= {f"{name}-fill": colour.fill, f"{name}-line": colour.line, f"{name}-ink": colour.ink}
+    return found
+
+
+def _declared(values: dict[str, str]) -> str:
+    return f".sleipnir{{{';'.join(f'--{name}:{value}' for name, value in values.items())}}}"
+
+
+def _rules(classes: Iterable[str]) -> str:
+    rules = {
+        "": f"font-family:{_FONTS};background:var(--paper)",
+        ".paper": "fill:var(--paper)",
+        "text": f"font-size:{_n(_SMALL)}px;fill:var(--faint)",
+        ".heading": f"font-size:{_n(_TITLE)}px;font-weight:600;fill:var(--ink)",
+        ".caption": "font-size:12px",
+        ".way path": "fill:none;stroke:var(--line);stroke-width:1.5",
+        ".way.dashed path": "stroke-dasharray:6 4",
+        ".way.dotted path": "stroke-dasharray:.1 4.5;stroke-width:2.2;stroke-linecap:round",
+        ".way.taken path": "stroke:var(--way);stroke-width:2.5",
+        ".way .head": "fill:var(--line);stroke:none",
+        ".way.taken .head": "fill:var(--way);stroke:none",
+        ".way.faded": "opacity:.6",
+        ".label rect": "fill:var(--paper)",
+        ".label text": "text-anchor:middle;fill:var(--ink)",
+        ".label.faded text": "fill:var(--faint)",
+        ".node rect,.sleipnir .node path,.sleipnir .node circle": "stroke-width:1.5",
+        ".node text": "text-anchor:middle",
+        ".node .title": f"font-size:{_n(_TITLE)}px;font-weight:500",
+        ".node .sub": "opacity:.75",
+        ".node .note": "font-weight:500",
+    }
+    for name in classes:
+        fill = f"fill:var(--{name}-fill);stroke:var(--{name}-line)"
+        rules[f".{name} rect,.sleipnir .{name} path,.sleipnir .{name} circle"] = fill
+        rules[f".{name} text"] = f"fill:var(--{name}-ink)"
+    rules[".node .line"] = "fill:none"
+    rules[".missing rect,.sleipnir .unreached rect,.sleipnir .unreached path"] = "stroke-dasharray:4 3"
+    return "".join(f".sleipnir {selector}{{{rule}}}".replace(" {", "{") for selector, rule in rules.items())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _tooltip(text: str) -> str:
+    return f"<title>{_xml(text)}</title>"
+
+
+def _xml(text: str) -> str:
+    return escape(_NOT_XML.sub("\ufffd", text))
+
+
+def _n(number: float) -> str:
+    """A length, to a tenth of a pixel."""
+    text = f"{number:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text

@@ -1,0 +1,58 @@
+"""What a run did, as its picture tells it."""
+
+from __future__ import annotations
+
+from sleipnir.cli.story import story_of
+from sleipnir.graph.draw import Mark
+from sleipnir.messages import RunStatus
+from sleipnir.views import Reason, RunInfo, StepInfo, VisitInfo
+
+
+def step(number: int, node: str | None, next_: str | None = None, *, ok: bool = True, took_ms: int = 100) -> StepInfo:
+    return StepInfo(number, "script", 0, number, node, 1, ok, next_, None if ok else "broken", took_ms, "w", ())
+
+
+def visit(node: str, state: str) -> VisitInfo:
+    return VisitInfo(9, node, "script", 1, state, 0, Reason("queued"))  # type: ignore[arg-type]
+
+
+def run(status: RunStatus, *visits: VisitInfo, ended_ms: int | None = None) -> RunInfo:
+    return RunInfo("run1", "agent", status, 0, 1_000, ended_ms, visits=visits)
+
+
+def test_a_node_is_marked_by_its_last_visit_with_counts_and_the_mean_time() -> None:
+    steps = [
+        step(0, None),
+        step(1, "a", "b"),
+        step(2, "b", "a"),
+        step(3, "a", "b", took_ms=300),
+        step(4, "b", ok=False),
+    ]
+    story = story_of(run("failed", ended_ms=2_500), steps, 99_000)
+    assert story.marks == {
+        "a": Mark("done", "done ×2 · 200ms each"),
+        "b": Mark("failed", "done, failed · 100ms each"),
+    }
+    assert story.ways == {("a", "b"), ("b", "a")}
+    assert story.caption == "run run1 · failed · 1.50s"
+
+
+def test_a_live_visit_says_more_than_those_that_have_ended() -> None:
+    live = [
+        visit("a", "queued"),
+        visit("a", "started"),
+        visit("a", "started"),
+        visit("b", "waiting"),
+        visit("c", "queued"),
+    ]
+    story = story_of(run("running", *live), [step(1, "a", "a")], 1_250)
+    assert story.marks == {
+        "a": Mark("running", "running ×2, done · 100ms"),
+        "b": Mark("waiting", "waiting", ended=False),
+        "c": Mark("queued", "queued", ended=False),
+    }
+    assert story.caption == "run run1 · running · 250ms"
+
+
+def test_a_run_that_is_over_has_no_node_under_way() -> None:
+    assert story_of(run("cancelled", visit("a", "started"), ended_ms=1_000), [step(0, None)], 0).marks == {}
