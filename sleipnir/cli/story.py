@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -18,12 +19,14 @@ _LIVE: Final[tuple[tuple[str, State], ...]] = (("started", "running"), ("waiting
 def story_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> Story:
     """`now_ms` is Redis' clock. Live visits of a run that is over will not go on: they are not told of."""
     visits = () if info.is_final else info.visits
-    nodes = dict.fromkeys([*(step.node for step in steps), *(visit.node for visit in visits)])
-    marks = {
-        node: _mark([step for step in steps if step.node == node], [visit for visit in visits if visit.node == node])
-        for node in nodes
-        if node is not None
-    }
+    ended: dict[str, list[StepInfo]] = defaultdict(list)
+    live: dict[str, list[VisitInfo]] = defaultdict(list)
+    for step in steps:
+        if step.node is not None and step.role == "node":
+            ended[step.node].append(step)
+    for visit in visits:
+        live[visit.node].append(visit)
+    marks = {node: _mark(ended[node], live[node]) for node in [*ended, *(node for node in live if node not in ended)]}
     return Story(_caption(info, now_ms), marks, frozenset(_ways(steps)))
 
 
@@ -53,7 +56,7 @@ def _times(count: int) -> str:
 def _ways(steps: Sequence[StepInfo]) -> Iterator[tuple[str, str]]:
     for step in steps:
         if step.node is not None:
-            for target in [step.next] if isinstance(step.next, str) else step.next or ():
+            for target in step.targets:
                 yield step.node, target
 
 

@@ -142,8 +142,18 @@ class Runs:
         return {key: json.loads(text) for key, text in self._client.hgetall(self._keys.of_run(run_id).state).items()}
 
     def history(self, run_id: str) -> list[StepInfo]:
-        """The journal, oldest first."""
-        return [_step(element) for element in self._client.lrange(self._keys.of_run(run_id).journal, 0, -1)]
+        """The journal, oldest first. Visits that ended before their super-step did have the ways that it gave them."""
+        found: list[StepInfo] = []
+        place_of: dict[str, int] = {}
+        for element in self._client.lrange(self._keys.of_run(run_id).journal, 0, -1):
+            header, *written = element.split("\n")
+            step = Step.from_json(header)
+            for seq, ways in (step.routes or {}).items():
+                place = place_of[seq]
+                found[place] = replace(found[place], next=ways[0] if len(ways) == 1 else tuple(ways))
+            place_of[str(step.seq)] = len(found)
+            found.append(_step(step, written))
+        return found
 
     def late_results(self, run_id: str) -> list[LateResult]:
         """The results that were refused, oldest first; of the newest 1,000 or so events of the run."""
@@ -359,9 +369,7 @@ def _code_of_claim(claim: Mapping[str, Any]) -> ReasonCode:
     return "result" if claim.get("delivered") else "lease"
 
 
-def _step(element: str) -> StepInfo:
-    header, *written = element.split("\n")
-    step = Step.from_json(header)
+def _step(step: Step, written: list[str]) -> StepInfo:
     return StepInfo(
         step=step.step,
         kind=step.kind,

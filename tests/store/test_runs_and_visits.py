@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -180,6 +181,17 @@ def test_a_result_is_delivered_once_and_its_values_go_to_state_and_journal_by_th
     written = [(s.step, sorted(s.keys)) for s in bench.store.runs.history(RUN)]
     assert written == [(0, ["initial_prompt"]), (1, ["big", "x"]), (2, ["y"])]
     assert bench.store.runs.output(RUN) == "done"
+
+
+def test_history_shows_the_ways_that_a_super_step_gave_to_visits_that_had_ended_before(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    bench.claim(call)
+    assert bench.deliver(call)
+    closing = replace(step(3), next="d", routes={"1": ("b",), "2": ("b", "c")})
+    entry = bench.entries()[0]
+    assert bench.commit(entry, bench.end(entry, Write(step(1)), Write(step(2)), Write(closing))) == 1
+    assert [found.next for found in bench.store.runs.history(RUN)] == [None, "b", ("b", "c"), "d"]
 
 
 def test_planning_may_ask_for_the_state_and_for_what_was_delivered(bench: Bench) -> None:

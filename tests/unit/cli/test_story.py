@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sleipnir.cli.story import story_of
 from sleipnir.graph.draw import Mark
 from sleipnir.messages import RunStatus
@@ -52,6 +54,13 @@ def test_a_live_visit_says_more_than_those_that_have_ended() -> None:
         "c": Mark("queued", "queued", ended=False),
     }
     assert story.caption == "run run1 · running · 250ms"
+
+
+def test_choosing_a_way_is_no_visit_of_the_node_but_its_way_is_taken() -> None:
+    chosen = replace(step(2, "a", None), role="branch", next=("b", "c"))
+    story = story_of(run("running"), [step(1, "a"), chosen], 1_000)
+    assert story.marks == {"a": Mark("done", "done · 100ms")}
+    assert story.ways == {("a", "b"), ("a", "c")}
 
 
 def test_a_run_that_is_over_has_no_node_under_way() -> None:
