@@ -236,6 +236,9 @@ class _GraphReader:
     def _nodes(self, nodes: Json, timeout: int | None) -> Json:
         if not isinstance(nodes, dict):
             return nodes
+        for key in nodes:
+            if not key.strip():
+                self._findings.graph_error(("nodes", key), "a node needs a name", "Write it as `name: {type: ...}`.")
         read = {key: self._node(key, data, timeout, ("nodes", key)) for key, data in nodes.items()}
         return {key: node for key, node in read.items() if node is not None}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shutil
 import tomllib
@@ -12,7 +11,9 @@ import pytest
 
 from sleipnir.cli import front_page
 from sleipnir.graph.check import validate
-from sleipnir.graph.model import NODE_TYPES
+from sleipnir.graph.model import NODE_TYPES, Branch, Graph, Limits, StateField
+from sleipnir.graph.model import Settings as GraphSettings
+from sleipnir.graph.shape import FIELDS
 from sleipnir.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
@@ -69,9 +70,16 @@ def test_the_graph_language_explains_every_node_type_and_field() -> None:
     common = table_keys(sections["What every node has"])
     for kind, node in NODE_TYPES.items():
         (body,) = [body for heading, body in sections.items() if kind in re.findall(r"\w+", heading.partition("(")[0])]
-        own = {field.name for field in dataclasses.fields(node)} - common
+        own = FIELDS[node].keys() - common
         missing = [name for name in sorted(own) if f"`{name}`" not in body]
         assert missing == [], f"{kind} does not explain {missing}"
+
+
+def test_the_graph_language_explains_every_key_outside_the_nodes() -> None:
+    keys = table_keys((ROOT / "docs/graph-language.md").read_text())
+    assert {
+        key for model in (Graph, GraphSettings, Limits, StateField, Branch) for key in FIELDS[model]
+    } - keys == set()
 
 
 def test_every_dependency_is_explained() -> None:

@@ -437,7 +437,6 @@ def test_ways_that_nothing_can_take_are_pointed_out() -> None:
 # --- code that branches name
 
 
-@pytest.mark.conformance("BD-06", "BD-09")
 def test_the_function_of_a_branch_is_looked_for_in_its_file(tmp_path: Path) -> None:
     in_folder(tmp_path, f_dot_py="def choose(state): ...\n")
     nodes = f"""

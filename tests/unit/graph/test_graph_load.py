@@ -112,6 +112,19 @@ def test_the_initial_state_keeps_its_types() -> None:
     assert json.dumps(state.initial_state) == '{"l": [1, 2.5], "b": true, "n": null, "t": "1", "d": "2024-01-01"}'
 
 
+@pytest.mark.conformance("BD-03")
+def test_a_node_twice_is_refused_with_the_place_of_the_first() -> None:
+    assert problems_of("a: {type: end}\nb: {type: end}\na: {type: end}") == [
+        "6:3 error duplicate key 'a': it is already set at line 4, column 3"
+    ]
+
+
+@pytest.mark.conformance("BD-04")
+@pytest.mark.parametrize("key", ["''", '"  "'])
+def test_a_node_without_a_name_is_refused(key: str) -> None:
+    assert problems_of(f"a: {{type: end}}\n{key}: {{type: end}}")[-1] == "5:3 error a node needs a name"
+
+
 def test_nodes_keep_the_order_of_the_file() -> None:
     nodes = "z: {type: end}\na: {type: end}\nm: {type: end}"
     assert list(graph_of(yaml_graph(nodes)).nodes) == ["z", "a", "m"]
@@ -141,7 +154,7 @@ def test_a_version_without_quotes_is_taken_silently() -> None:
     assert loaded.graph.version == "1.0"
 
 
-@pytest.mark.conformance("T04")
+@pytest.mark.conformance("T04", "BD-01")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -165,7 +178,7 @@ def test_a_graph_needs_a_name_a_start_and_nodes(text: str, expected: list[str]) 
     assert errors(loaded.problems) == expected
 
 
-@pytest.mark.conformance("T05")
+@pytest.mark.conformance("T05", "BD-02")
 def test_an_unknown_start_is_refused_with_the_nodes_there_are() -> None:
     loaded = parse(yaml_graph("triage: {type: end}\nother: {type: end}", start="trige"), "g.yaml")
     assert [str(problem) for problem in loaded.problems] == [
