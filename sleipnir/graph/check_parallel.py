@@ -129,7 +129,7 @@ def every_join_can_fire(case: Case) -> None:
                 message = f"References non-existent node '{source}' in 'wait_for'"
                 case.findings.error(path, message, suggestion(source, case.graph.nodes, "nodes"))
             if join.sources == (node_id,):
-                case.findings.error(path, "the join can never fire: it waits for itself alone", "Name other nodes.")
+                case.findings.error(path, "the join waits for itself alone", "Name other nodes.")
                 continue
             ended = [source for source in join.sources if isinstance(case.graph.nodes.get(source), EndNode)]
             never = [name for name in join.sources if name in case.graph.nodes and name not in case.entered]

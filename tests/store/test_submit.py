@@ -16,7 +16,7 @@ name: wrong
 start: a
 nodes:
   a: {type: router, next: [b, x], branch: {by: "{{k}}", to: {y: z}}}
-  b: {type: join, wait_for: [b]}
+  b: {type: join, wait_for: [c]}
 """
 
 
@@ -30,6 +30,6 @@ def test_a_graph_that_is_wrong_is_refused_with_everything_that_is_wrong_and_noth
         assert [(p.line, p.message) for p in caught.value.problems if p.level == "error"] == [
             (5, "References non-existent node 'x' in 'next'"),
             (5, "References non-existent node 'z' in 'branch'"),
-            (6, "the join can never fire: it waits for itself alone"),
+            (6, "References non-existent node 'c' in 'wait_for'"),
         ]
         assert client.runs(10) == []

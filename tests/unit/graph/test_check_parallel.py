@@ -161,7 +161,7 @@ NEVER = "the join can never fire"
     [
         ("[b, x]", "References non-existent node 'x' in 'wait_for'"),
         ("[end]", "References non-existent node 'end' in 'wait_for'"),
-        ("[j]", f"{NEVER}: it waits for itself alone"),
+        ("[j]", "the join waits for itself alone"),
         ("[b, lost]", f"{NEVER}: nothing declared leads to 'lost'"),
         ("[b, j]", f"{NEVER}: nothing declared leads to 'j'"),
         ("{from: [b, lost, l2], min: 2}", f"{NEVER}: nothing declared leads to 'l2', 'lost'"),
