@@ -12,13 +12,15 @@ from sleipnir.graph.draw import Mark, State, Story
 if TYPE_CHECKING:
     from sleipnir.views import RunInfo, StepInfo, VisitInfo
 
-_LIVE: Final[tuple[tuple[str, State], ...]] = (("started", "running"), ("waiting", "waiting"), ("queued", "queued"))
-"""States of live visits and what a node is called that has some of them; the first that is found counts."""
+_FIRST: Final[tuple[State, ...]] = ("running", "waiting", "queued")
+"""What a node is called that has several live visits: the first of these that one of them is."""
 
 
 def story_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> Story:
-    """`now_ms` is Redis' clock. Live visits of a run that is over will not go on: they are not told of."""
-    visits = () if info.is_final else info.visits
+    """`now_ms` is Redis' clock. Live visits of a run that is over will not go on: they are not told of. Nor are those
+    that have ended and only wait for others of their super-step."""
+    over = {(step.seq, step.attempt) for step in steps}
+    visits = [visit for visit in info.visits if not info.is_final and (visit.seq, visit.attempt) not in over]
     ended: dict[str, list[StepInfo]] = defaultdict(list)
     live: dict[str, list[VisitInfo]] = defaultdict(list)
     for step in steps:
@@ -32,12 +34,19 @@ def story_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> Story:
 
 def _mark(ended: Sequence[StepInfo], live: Sequence[VisitInfo]) -> Mark:
     """A live visit says more than those that have ended; of these, the last."""
-    for state, name in _LIVE:
-        count = sum(visit.state == state for visit in live)
-        if count:
+    states = [_state(visit) for visit in live]
+    for state in _FIRST:
+        if state in states:
             after = f", {_ended(ended)}" if ended else ""
-            return Mark(name, f"{name}{_times(count)}{after}", ended=bool(ended))
+            return Mark(state, f"{state}{_times(states.count(state))}{after}", ended=bool(ended))
     return Mark("done" if ended[-1].ok else "failed", _ended(ended))
+
+
+def _state(visit: VisitInfo) -> State:
+    """A map that waits for its items is at work."""
+    if visit.state == "started" or visit.kind == "map":
+        return "running"
+    return visit.state
 
 
 def _ended(steps: Sequence[StepInfo]) -> str:

@@ -14,8 +14,8 @@ def step(number: int, node: str | None, next_: str | None = None, *, ok: bool = 
     return StepInfo(number, "script", 0, number, node, 1, ok, next_, None if ok else "broken", took_ms, "w", ())
 
 
-def visit(node: str, state: str) -> VisitInfo:
-    return VisitInfo(9, node, "script", 1, state, 0, Reason("queued"))  # type: ignore[arg-type]
+def visit(node: str, state: str, *, seq: int = 9, attempt: int = 1, kind: str = "script") -> VisitInfo:
+    return VisitInfo(seq, node, kind, attempt, state, 0, Reason("queued"))  # type: ignore[arg-type]
 
 
 def run(status: RunStatus, *visits: VisitInfo, ended_ms: int | None = None) -> RunInfo:
@@ -61,6 +61,20 @@ def test_choosing_a_way_is_no_visit_of_the_node_but_its_way_is_taken() -> None:
     story = story_of(run("running"), [step(1, "a"), chosen], 1_000)
     assert story.marks == {"a": Mark("done", "done · 100ms")}
     assert story.ways == {("a", "b"), ("a", "c")}
+
+
+def test_a_visit_that_has_ended_before_its_super_step_did_is_done() -> None:
+    live = [visit("a", "waiting", seq=1), visit("b", "started", seq=2), visit("c", "queued", seq=3, attempt=2)]
+    story = story_of(run("running", *live), [step(1, "a"), step(3, "c", ok=False)], 1_000)
+    assert {node: mark.note for node, mark in story.marks.items()} == {
+        "a": "done · 100ms",
+        "b": "running",
+        "c": "queued, failed · 100ms",
+    }
+
+
+def test_a_map_that_waits_for_its_items_is_running() -> None:
+    assert story_of(run("running", visit("m", "waiting", kind="map")), [], 1_000).marks["m"].state == "running"
 
 
 def test_a_run_that_is_over_has_no_node_under_way() -> None:

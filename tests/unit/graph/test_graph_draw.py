@@ -187,6 +187,7 @@ BRANCHING_DOT = r"""digraph "g" {
 """
 
 
+@pytest.mark.conformance("VZ-01")
 def test_branches_are_solid_conditions_dashed_and_what_a_run_asks_for_dotted() -> None:
     assert mermaid(BRANCHING) == BRANCHING_MERMAID
     assert dot(BRANCHING) == BRANCHING_DOT
@@ -199,6 +200,7 @@ def test_names_of_ends_are_resolved_and_drawn_once() -> None:
     assert 'n0 -.->|"ok"| n1' in mermaid(labelled)
 
 
+@pytest.mark.conformance("VZ-02")
 def test_ends_of_a_condition_without_labels_of_its_own_are_its_labels() -> None:
     node = ScriptNode(id="a", script="s", branch=Branch(by="{{x}}"), ends={"ok": "b"})
     assert 'n0 -> n1 [label="ok", style="dashed"]' in dot(branching(node, EndNode(id="b")))
