@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sleipnir.errors import Problem
+from sleipnir.graph.check import check
+from sleipnir.graph.load import parse
 from tests.unit.graph.test_graph_check import UNREACHABLE, hints, in_folder, places
-from tests.unit.graph.writing import checked, errors, notices
+from tests.unit.graph.writing import FILE, checked, errors, notices
 
 OURS = "engine: bsp"
 E = "e: {type: end}"
@@ -452,3 +458,51 @@ def test_the_function_of_a_branch_is_looked_for_in_its_file(tmp_path: Path) -> N
     ]
     assert notices(problems) == ["[a] 'f.py' does not seem to define 'chose'"]
     assert places(problems)[0] == (5, 30)
+
+
+# --- whatever an author writes
+
+NAMES = st.sampled_from(["a", "b", "c", "d", "end", "x"])
+BRANCH = st.one_of(
+    st.fixed_dictionaries(
+        {"by": st.sampled_from(["{{k}}", "k", "{{m}}"])},
+        optional={"to": st.dictionaries(NAMES, NAMES), "default": NAMES, "many": st.booleans()},
+    ),
+    st.lists(st.fixed_dictionaries({"when": st.sampled_from(["state.k", "state.k >"]), "to": NAMES}), min_size=1),
+)
+WAIT = st.lists(NAMES, min_size=1) | st.lists(st.lists(NAMES, min_size=1), min_size=1)
+EDGES = {
+    "next": NAMES | st.lists(NAMES, min_size=1),
+    "branch": BRANCH,
+    "wait_for": WAIT,
+    "ends": st.lists(NAMES, min_size=1) | st.dictionaries(NAMES, NAMES),
+    "state_updates": st.dictionaries(NAMES, st.sampled_from(["{{k}}", "{{a}}"])),
+}
+SOME_MAP = st.fixed_dictionaries(
+    {"type": st.just("map"), "for_each": st.just("{{k}}"), "as": NAMES, "node": st.lists(NAMES, min_size=1)}
+    | {"collect": NAMES},
+    optional={"next": EDGES["next"]},
+)
+PLAIN = [{"type": "router"}, {"type": "join"}, {"type": "llm", "prompt": "{{a}}"}, {"type": "end"}]
+SOME_NODE = st.one_of(
+    SOME_MAP, *(st.fixed_dictionaries({k: st.just(v) for k, v in node.items()}, optional=EDGES) for node in PLAIN)
+)
+DECLARED = st.sampled_from(["int", {"reducer": "sum", "default": "x"}, {"type": "f.py:M"}])
+TOP = st.fixed_dictionaries(
+    {},
+    optional={
+        "engine": st.sampled_from(["bsp", "dag"]),
+        "state": st.dictionaries(
+            NAMES, st.sampled_from(["int", {"reducer": "sum", "default": "x"}, {"type": "f.py:M"}])
+        ),
+        "reducers": st.dictionaries(NAMES, st.sampled_from(["sum", "no", "f.py:g"])),
+    },
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(TOP, st.fixed_dictionaries({"a": SOME_NODE, "b": SOME_NODE, "c": SOME_NODE, "d": SOME_NODE}))
+def test_checking_never_raises_and_names_a_line_for_all_it_finds(top: dict[str, Any], nodes: dict[str, Any]) -> None:
+    loaded = parse(json.dumps({"name": "g", "start": "a", **top, "nodes": nodes}, indent=1), FILE)
+    if loaded.graph is not None:
+        assert all(problem.line for problem in check(loaded.graph, loaded.positions, FILE))
