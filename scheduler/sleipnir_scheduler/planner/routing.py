@@ -66,7 +66,7 @@ def ways_on(context: Context, visit: Visit, labels: Sequence[str] | None) -> lis
         targets = list(node.targets)
         if (branch := _taken_branch(context, visit)) is not None:
             found = _labels(context, node, branch) if labels is None else labels
-            targets += [_labelled(context, node, branch, label) for label in found if label]
+            targets += [_labelled(context, node, label) for label in found if label]
     return [Way(target) for target in dict.fromkeys(targets) if not _is_end(context, target)]
 
 
@@ -112,15 +112,11 @@ def _many(by: str, state: dict[str, object]) -> list[str]:
     return list(dict.fromkeys(value))
 
 
-def _labelled(context: Context, node: Node, branch: Branch, label: str) -> str:
+def _labelled(context: Context, node: Node, label: str) -> str:
     """The target of a label: the branch's own, then the named ends, then a node, then the default."""
-    target = branch.to.get(label) or node.ends.get(label)
+    target = context.graph.target_of_choice(node, label)
     if target is not None:
         return target
-    if label in context.graph.nodes or _is_end(context, label):
-        return label
-    if branch.default is not None:
-        return branch.default
     raise RunFailed(f"conditional edge chose '{label}', which is no label, no named end and no node", node.id)
 
 
