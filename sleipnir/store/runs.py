@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from sleipnir.errors import GateError, RunNotFound, UsageError
+from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, Usage
 from sleipnir.runs import Gate, Pause, RunSpec, Step, Visit
 from sleipnir.store.commit import dumps, record
@@ -172,12 +173,8 @@ class Runs:
         ]
 
     def fold(self, run_id: str, step: int | None = None) -> dict[str, Any]:
-        """The state as of a journal step (None: the last), computed from the journal alone."""
-        state: dict[str, Any] = {}
-        for element in self._client.lrange(self._keys.of_run(run_id).journal, 0, -1 if step is None else step):
-            _, *written = element.split("\n")
-            state |= {json.loads(key): json.loads(text) for key, text in zip(written[::2], written[1::2], strict=True)}
-        return state
+        """The state as of a journal step (None: the last), computed from the journal alone (journal.py)."""
+        return state_after(self._client.lrange(self._keys.of_run(run_id).journal, 0, -1 if step is None else step))
 
     def events(self, run_id: str, after: str, block_ms: int | None = None) -> list[RunEvent]:
         """Events of a run after an event id ("0": all that are kept), oldest first; waits up to `block_ms` for some.

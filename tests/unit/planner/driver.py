@@ -25,11 +25,13 @@ from sleipnir.runs import (
     RunSpec,
     RunView,
     Split,
+    Step,
     Submitted,
     Take,
     Transition,
     Visit,
 )
+from sleipnir.store.commit import dumps, record
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
 
@@ -56,6 +58,7 @@ class Memory:
     def __init__(self, state: Mapping[str, Any]) -> None:
         self.state: dict[str, Any] = dict(state)
         self.journal: list[dict[str, Any]] = [dict(state)]
+        self.entries = [_entry(Step(step=0, kind="submitted", at_ms=0), self.state)]
         self.items: dict[str, str] = {}
         self.windows: dict[str, Any] = {}
 
@@ -84,6 +87,7 @@ class Memory:
             written |= write.values
             assert write.step.step == len(self.journal)
             self.journal.append(written)
+            self.entries.append(_entry(write.step, written))
             if not write.step.held:
                 self.state |= written
         for write in transition.writes:
@@ -111,6 +115,11 @@ class Memory:
                 self.items[field] = text
             case Drop(field):
                 self.items.pop(field, None)
+
+
+def _entry(step: Step, written: Mapping[str, Any]) -> str:
+    """A journal entry as it is stored."""
+    return "\n".join([record(step), *(part for key, value in written.items() for part in (dumps(key), dumps(value)))])
 
 
 def _overlay(values: Mapping[str, Any]) -> str:

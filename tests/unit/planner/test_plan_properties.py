@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sleipnir.graph.model import ScriptNode
+from sleipnir.journal import state_after
 from sleipnir.messages import ResultHeader
 from sleipnir.runs import (
     FAIL,
@@ -165,12 +166,14 @@ class HostileWorld(RuleBasedStateMachine):
         if visit.role == "branch":
             return Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, next="end"))
         keys = ("best",) if visit.role == "reduce" else ("k", "log", "best") if visit.seq % 2 else ("k", "log")
+        if self.graph.dialect == "sleipnir" and visit.role == "node":
+            keys = (*keys, "by")  # the same key in several branches, which Loki refuses
         return Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, next=chosen, keys=keys))
 
     def _delta(self, event: Event) -> dict[str, Any]:
         if not isinstance(event, Resulted):
             return {}
-        values = {"k": "end", "log": f"{event.seq}", "best": event.seq, "output": event.seq}
+        values = {"k": "end", "log": f"{event.seq}", "best": event.seq, "by": event.seq, "output": event.seq}
         return {key: values[key] for key in event.header.keys}
 
     def _apply(self, before: RunView, transition: Transition, delta: dict[str, Any]) -> None:
@@ -263,6 +266,10 @@ class HostileWorld(RuleBasedStateMachine):
     def nothing_private_outlives_its_visit(self) -> None:
         if self.run.status == "completed":
             assert (self.memory.items, self.memory.windows, self.run.tops) == ({}, {}, {})
+
+    @invariant()
+    def the_journal_alone_gives_the_state(self) -> None:
+        assert state_after(self.memory.entries) == self.memory.state
 
     @invariant()
     def the_version_counts_what_was_applied(self) -> None:
