@@ -9,7 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
 
-ReasonCode: TypeAlias = Literal["queued", "paused", "retry", "lease", "result", "lost", "person", "answered"]
+ReasonCode: TypeAlias = Literal[
+    "queued", "paused", "retry", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items"
+]
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,10 @@ class Reason:
     lost        `worker` has lost it or gave it back; waits for a scheduler
     person      waits for the answer to its question, until `until_ms` if the question expires
     answered    its question is answered; waits for a scheduler
+    slot        waits until one of the visits that are `under_way` ends: the run, or a map, may have no more at once
+    siblings    has ended; waits for the others of its super-step
+    items       a map: `progress` is how many of its items have ended and how many there are, `failed` those that ended
+                badly, `under_way` those that are live now
     """
 
     code: ReasonCode
@@ -35,25 +41,53 @@ class Reason:
     until_ms: int | None = None
     by: str | None = None
     error: str | None = None
+    progress: tuple[int, int] | None = None
+    failed: int | None = None
+    under_way: int | None = None
 
 
 @dataclass(frozen=True)
 class VisitInfo:
-    """A live visit. `state` is queued, started or waiting; `since_ms` when that began."""
+    """A live visit. `state` is ready (for a slot of its run), queued, started, waiting, or ended (and the others of its
+    super-step have not); `since_ms` when that began, or when the visit was opened. `item` is the number of the map's
+    visit and that of the item that it works on.
+    """
 
     seq: int
     node: str
     kind: str
     attempt: int
-    state: Literal["queued", "started", "waiting"]
+    state: Literal["ready", "queued", "started", "waiting", "ended"]
     since_ms: int
     reason: Reason
     worker: str | None = None
+    role: Role = "node"
+    item: tuple[int, int] | None = None
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """Of a map: how many of its items have ended, and how many there are."""
+        return self.reason.progress
+
+
+@dataclass(frozen=True)
+class KeptVisit:
+    """A visit of a failed run that is kept. `again`: `retry` runs it again; else it has ended, and counts when its
+    super-step ends. Of a map, `left` are the items to do and how many there are."""
+
+    seq: int
+    node: str
+    again: bool
+    error: str | None = None
+    role: Role = "node"
+    item: tuple[int, int] | None = None
+    left: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """One run. Times are milliseconds since the epoch by Redis' clock; `visits` are the live ones."""
+    """One run. Times are milliseconds since the epoch by Redis' clock; `visits` are the live ones, `kept` those that
+    `retry` goes on from."""
 
     id: str
     agent: str
@@ -65,6 +99,7 @@ class RunInfo:
     step: int = 0
     visits: tuple[VisitInfo, ...] = ()
     usage: Usage = field(default_factory=Usage)
+    kept: tuple[KeptVisit, ...] = ()
 
     @property
     def is_final(self) -> bool:
@@ -78,8 +113,8 @@ class RunInfo:
 @dataclass(frozen=True)
 class StepInfo:
     """One journal entry: a visit that ended. Step 0 is the submission. `keys` are the state keys it wrote, `next` the
-    node
-    or nodes it led to, `item` the visit of the map and the number of the item that it worked on.
+    node or nodes it led to (of a visit among parallel ones known when all of them have ended), `item` the number of the
+    map's visit and that of the item that it worked on.
     """
 
     step: int

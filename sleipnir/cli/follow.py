@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sleipnir.cli import exit_codes, terminal
-from sleipnir.cli.narrate import narrate
+from sleipnir.cli.ask import NobodyAnswers
+from sleipnir.cli.narrate import Narrator
+from sleipnir.cli.progress import MapBars, shows_bars
 from sleipnir.cli.render import as_json, print_json
 
 if TYPE_CHECKING:
@@ -18,11 +20,27 @@ if TYPE_CHECKING:
 
 
 def follow(run: Run, on_gate: Callable[[GateInfo], None]) -> None:
-    """Narrate the run from its beginning until it has ended. Calls `on_gate` for each question, as it opens."""
-    for event in run.events():
-        terminal.narrate_lines(narrate(event))
-        if event.type == "gate_opened":
-            on_gate(gate_of(run.id, event))
+    """Narrate the run from its beginning until it has ended. Calls `on_gate` for each question, as it opens.
+
+    When it raises NobodyAnswers, other branches go on. The exception reaches the caller once the run does nothing but
+    wait.
+    """
+    narrator = Narrator(every_tenth=not shows_bars())
+    unanswered: dict[int, NobodyAnswers] = {}
+    with MapBars() as bars:
+        for event in run.events():
+            terminal.narrate_lines(narrator.lines(event))
+            bars.see(event)
+            if event.type == "gate_opened":
+                try:
+                    with bars.hidden():
+                        on_gate(gate_of(run.id, event))
+                except NobodyAnswers as nobody:
+                    unanswered[event.data["seq"]] = nobody
+            elif event.type in ("gate_answered", "gate_expired"):
+                unanswered.pop(event.data["seq"], None)
+            if unanswered and run.status == "waiting":
+                raise next(iter(unanswered.values()))
 
 
 def gate_of(run_id: str, event: RunEvent) -> GateInfo:

@@ -24,7 +24,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "ps": ("sleipnir.cli.runs:ps", "List runs."),
         "show": ("sleipnir.cli.runs:show", "Show one run: status, where it is, result, state."),
-        "history": ("sleipnir.cli.runs:history", "List the committed steps of a run."),
+        "history": ("sleipnir.cli.history:history", "List the committed steps of a run."),
     },
     "Agents": {
         "agents": ("sleipnir.cli.agents:agents", "List the agents that can be run."),

@@ -7,9 +7,17 @@
     ▸ parse -> report
     ▸ graph done in 0.42s
 
-Rules. `narrate` is pure: the same event is the same lines, whoever watches and whenever. A line starts with
-`▸ `, what belongs to a visit is indented by two more, what continues a line by six and is cut after twelve
-lines. An event type that this release does not know has no lines: a newer scheduler may send it.
+Where branches run in parallel, what belongs to a visit names it:
+
+    ▸ parse -> count, sum
+    ▸ count (script)
+    ▸ sum (map)
+    ▸   count: merged: lines
+    ▸   sum: map 50/500
+
+Rules. The same events are the same lines, whoever watches and whenever. A line starts with `▸ `, what belongs to a
+visit is indented by two more, what continues a line by six and is cut after twelve lines. An event type that this
+release does not know has no lines: a newer scheduler may send it.
 """
 
 from __future__ import annotations
@@ -28,10 +36,58 @@ MAX_CONTINUED = 12
 Data = Mapping[str, Any]
 
 
-def narrate(event: RunEvent) -> list[str]:
-    """The lines to print for one event, without line ends; none for events that are not narrated."""
-    write = _LINES.get(event.type)
-    return [] if write is None else [printable(line) for line in write(event.data)]
+class Narrator:
+    """Makes lines of the events of one run, in their order. It may begin in the middle of them.
+
+    `every_tenth`: a map's progress is told about ten times, else only at its end.
+    """
+
+    def __init__(self, *, every_tenth: bool = True) -> None:
+        self._every_tenth = every_tenth
+        self._live: dict[int, str] = {}
+        self._parallel = False  # visits are, or since some time was last none live were, live at once
+        self._told: dict[int, int] = {}
+
+    def lines(self, event: RunEvent) -> list[str]:
+        """The lines to print for the next event, without line ends; none for events that are not narrated."""
+        write, data = _LINES.get(event.type), event.data
+        if event.type == "visit_opened":
+            self._open(data)
+        if write is None or (event.type == "map_progress" and not self._is_due(data)):
+            return []
+        lines = [printable(line) for line in write(self._named(event.type, data))]
+        if event.type == "visit_closed":
+            self._close(data)
+        if event.type == "run_ended":
+            self._live, self._parallel = {}, False
+        return lines
+
+    def _open(self, data: Data) -> None:
+        name = data["node"]
+        self._live[data["seq"]] = f"{name}#{data['seq']}" if name in self._live.values() else name
+        self._parallel = self._parallel or len(self._live) > 1
+
+    def _close(self, data: Data) -> None:
+        self._live.pop(data["seq"], None)
+        if not self._live:
+            self._parallel = False
+
+    def _named(self, type_: str, data: Data) -> Data:
+        """With the visit's name as `of`, where a line has to say whose it is."""
+        seq, name = data.get("seq"), data.get("node")
+        own = self._live.get(seq) if isinstance(seq, int) else None
+        if own and type_ in ("visit_opened", "visit_closed"):
+            data = {**data, "node": own}
+        if not name or not (self._parallel or (self._live and own is None)):
+            return data
+        return {**data, "of": own or name}
+
+    def _is_due(self, data: Data) -> bool:
+        """Whether a map has come so much further that it is worth a line."""
+        done, total, told = data["done"], data["total"], self._told.get(data["seq"], 0)
+        tenths = done * 10 // total
+        self._told[data["seq"]] = tenths
+        return done == total or (self._every_tenth and tenths > told)
 
 
 def _run_started(data: Data) -> list[str]:
@@ -39,7 +95,7 @@ def _run_started(data: Data) -> list[str]:
 
 
 def _run_retried(data: Data) -> list[str]:
-    return [f"{MARK}retried at {data['node']}"]
+    return [f"{MARK}retried at {data['node']}" if data["node"] else f"{MARK}retried"]
 
 
 def _run_paused(data: Data) -> list[str]:
@@ -59,49 +115,67 @@ def _visit_started(data: Data) -> list[str]:
     """Only a second attempt is worth a line: the first one is what everybody expects."""
     if data["attempt"] <= 1:
         return []
-    return _detail(f"attempt {data['attempt']} started by {data['worker']}")
+    return _detail(data, f"attempt {data['attempt']} started by {data['worker']}")
 
 
 def _visit_closed(data: Data) -> list[str]:
-    lines = [line for text in data.get("notes") or () for line in _detail(text)]
+    lines = [line for text in data.get("notes") or () for line in _detail(data, text)]
     if not data["ok"]:
-        lines += _detail(f"failed: {data.get('error') or 'no reason given'}")
-    if data.get("next"):
-        lines.append(f"{MARK}{data['node']} -> {data['next']}")
-    return lines
+        lines += _detail(data, f"failed: {data.get('error') or 'no reason given'}")
+    return lines + _routed(data)
+
+
+def _routed(data: Data) -> list[str]:
+    """Where a visit has led to. Of one among parallel visits that is known when all of them have ended."""
+    ways = data.get("next")
+    targets = [ways] if isinstance(ways, str) else ways or []
+    return [f"{MARK}{data['node']} -> {', '.join(targets)}"] if targets else []
+
+
+def _map_progress(data: Data) -> list[str]:
+    failed = f", {data['failed']} failed" if data.get("failed") else ""
+    return _detail(data, f"map {data['done']}/{data['total']}{failed}")
+
+
+def _max_steps(data: Data) -> list[str]:
+    return [f"{MARK}stopped after {data['limit']} {data['what']} (limits.max_steps)"]
 
 
 def _visit_retrying(data: Data) -> list[str]:
-    failed = _detail(f"attempt {data['attempt']} of {data['max_attempts']} failed: {data.get('error') or 'no reason'}")
-    return [*failed, *_detail(f"trying again in {data['delay_ms'] / 1000:.2f}s")]
+    failed = _detail(
+        data, f"attempt {data['attempt']} of {data['max_attempts']} failed: {data.get('error') or 'no reason'}"
+    )
+    return [*failed, *_detail(data, f"trying again in {data['delay_ms'] / 1000:.2f}s")]
 
 
 def _gate_opened(data: Data) -> list[str]:
     """The first line tells which question it is; the whole of it is shown where it is asked and by `sleipnir show`."""
-    lines = _detail(f"waiting for an answer: {first_line(data['question'])}")
+    lines = _detail(data, f"waiting for an answer: {first_line(data['question'])}")
     if data.get("options"):
-        lines += _detail(f"options: {', '.join(data['options'])}")
+        lines += _detail(data, f"options: {', '.join(data['options'])}")
     return lines
 
 
 def _gate_answered(data: Data) -> list[str]:
-    return _detail(f"answered: {data['answer']}")
+    return _detail(data, f"answered: {data['answer']}")
 
 
 def _gate_expired(data: Data) -> list[str]:
-    return _detail("nobody answered in time")
+    return _detail(data, "nobody answered in time")
 
 
 def _late_result(data: Data) -> list[str]:
-    return _detail(f"late result refused: attempt {data['attempt']} from {data['worker']}")
+    return _detail(data, f"late result refused: attempt {data['attempt']} from {data['worker']}")
 
 
 def _worker_lost(data: Data) -> list[str]:
-    return _detail(f"attempt {data['attempt']} was lost with its worker {data.get('worker') or '(unknown)'}")
+    return _detail(data, f"attempt {data['attempt']} was lost with its worker {data.get('worker') or '(unknown)'}")
 
 
 def _visit_handed_back(data: Data) -> list[str]:
-    return _detail(f"attempt {data['attempt']} was handed back by {data.get('worker') or '(unknown)'}, which stops")
+    return _detail(
+        data, f"attempt {data['attempt']} was handed back by {data.get('worker') or '(unknown)'}, which stops"
+    )
 
 
 def _run_ended(data: Data) -> list[str]:
@@ -115,8 +189,9 @@ def _run_ended(data: Data) -> list[str]:
             return [f"{MARK}graph {status} after {took_s:.2f}s"]
 
 
-def _detail(text: str) -> list[str]:
+def _detail(data: Data, text: str) -> list[str]:
     """A line that belongs to a visit, and up to MAX_CONTINUED lines that continue it."""
+    text = f"{data['of']}: {text}" if "of" in data else text
     first, *rest = text.splitlines() or [""]
     lines = [f"{MARK}  {first}", *(f"      {line}".rstrip() for line in rest[:MAX_CONTINUED])]
     if len(rest) > MAX_CONTINUED:
@@ -132,6 +207,9 @@ _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "visit_opened": _visit_opened,
     "visit_started": _visit_started,
     "visit_closed": _visit_closed,
+    "routed": _routed,
+    "map_progress": _map_progress,
+    "max_steps": _max_steps,
     "gate_opened": _gate_opened,
     "visit_retrying": _visit_retrying,
     "visit_handed_back": _visit_handed_back,

@@ -1,4 +1,4 @@
-"""Why a visit is where it is, in words. Programs read the codes (views.Reason)."""
+"""Where the visits of a run are and why, in words. Programs read the codes (views.Reason)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,54 @@ from sleipnir.cli.render import duration
 from sleipnir.cli.terminal import one_line
 
 if TYPE_CHECKING:
-    from sleipnir.views import Reason
+    from sleipnir.views import KeptVisit, Reason, RunInfo, VisitInfo
+
+FEW = 3  # items of one map that are named one by one
+
+
+def places(info: RunInfo, now_ms: int, most: int) -> list[str]:
+    """Where a live run is: at most `most` of its visits, few of them items, and how many more there are."""
+    visits = [visit for visit in info.visits if visit.item is None]
+    items = [visit for visit in info.visits if visit.item is not None]
+    said = [_at_visit(visit, now_ms) for visit in [*visits, *items[:FEW]][:most]]
+    said += [f"and {_counted(len(visits) - most, 'more visit')}"] if len(visits) > most else []
+    said += [f"and {_counted(left, 'more item')}"] if (left := _left_out(len(visits), len(items), most)) else []
+    return said
+
+
+def _left_out(visits: int, items: int, most: int) -> int:
+    return items - min(items, FEW, max(0, most - visits))
+
+
+def _at_visit(visit: VisitInfo, now_ms: int) -> str:
+    role = "" if visit.role == "node" else f"{visit.role}: "
+    item = f", item {visit.item[1]}" if visit.item else ""
+    attempt = f", attempt {visit.attempt}" if visit.attempt > 1 else ""
+    return f"{visit.node}{item} ({role}{in_words(visit.reason, now_ms)}{attempt})"
+
+
+def retry_in_words(info: RunInfo) -> str:
+    """What `retry` does with a failed run: `runs again b, 2 of 6 items of fan; a has ended`."""
+    again = [visit for visit in info.kept if visit.again and visit.item is None]
+    ended = [visit.node for visit in info.kept if not visit.again]
+    if not info.kept:
+        return "begins again at the start, with the state as it is"
+    if not again:
+        return f"goes on after {_listed(ended)}"
+    runs = "runs again " + _listed([_again(visit, info.kept) for visit in again])
+    return runs + (f"; {_listed(ended)} {'has' if len(ended) == 1 else 'have'} ended" if ended else "")
+
+
+def _again(visit: KeptVisit, kept: tuple[KeptVisit, ...]) -> str:
+    if visit.left is None:
+        return visit.node if visit.role == "node" else f"{visit.node} ({visit.role})"
+    left, total = visit.left
+    return f"{left:,} of {_counted(total, 'item')} of {visit.node}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 10:,} more" if len(names) > 10 else ""
+    return ", ".join(names[:10]) + more
 
 
 def in_words(reason: Reason, now_ms: int) -> str:
@@ -32,6 +79,20 @@ def in_words(reason: Reason, now_ms: int) -> str:
             return f"waits for a person's answer{expiry}"
         case "answered":
             return "answered; waits for the scheduler"
+        case "slot":
+            return f"waits for a slot, {_counted(reason.under_way or 0, 'visit')} under way"
+        case "siblings" if reason.error:
+            return f"has failed, the others of its step have not ended: {one_line(reason.error, 60)}"
+        case "siblings":
+            return "has ended, waits for the others of its step"
+        case "items":
+            return f"{items_in_words(reason.progress or (0, 0), reason.failed)}, {reason.under_way or 0} at once"
+
+
+def items_in_words(progress: tuple[int, int], failed: int | None) -> str:
+    """`237 of 500 items, 2 failed`."""
+    done, total = progress
+    return f"{done:,} of {_counted(total, 'item')}" + (f", {failed:,} failed" if failed else "")
 
 
 def _line(reason: Reason) -> str:
@@ -58,6 +119,10 @@ def _span(ms: int) -> str:
     """Rounded up: what is left of a second is not nothing."""
     seconds = -(-ms // 1000)
     return f"{seconds} s" if seconds < 60 else duration(ms)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _ordinal(number: int) -> str:

@@ -192,8 +192,8 @@ def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO) -> str:
 def _in_foreground(run: Run, answers: ScriptedAnswers, options: GlobalOptions, *, as_data: bool) -> int:
     try:
         follow(run, lambda gate: _answer(run, gate, answers))
-    except NobodyAnswers as unanswered:
-        return _leave_waiting(run, unanswered.gate, options, as_data=as_data)
+    except NobodyAnswers:
+        return _leave_waiting(run, options, as_data=as_data)
     except KeyboardInterrupt:
         say_it_goes_on(run.id, options)
         return exit_codes.INTERRUPTED
@@ -214,8 +214,9 @@ def _answer(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
         terminal.note(f"note: {late}")  # someone else was quicker; the run goes on with their answer
 
 
-def _leave_waiting(run: Run, gate: GateInfo, options: GlobalOptions, *, as_data: bool) -> int:
-    terminal.note(how_to_answer(gate, options))
+def _leave_waiting(run: Run, options: GlobalOptions, *, as_data: bool) -> int:
+    for gate in run.gates():
+        terminal.note(how_to_answer(gate, options))
     terminal.note(f"and then: {options.command('watch', run.id)}")
     if as_data:
         print_json(result_data(run, run.info()))

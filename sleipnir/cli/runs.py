@@ -1,4 +1,4 @@
-"""`ps`, `show`, `history`, `cancel` and `retry`: looking at runs, ending them, and continuing failed ones."""
+"""`ps`, `show`, `cancel` and `retry`: looking at runs, ending them, and continuing failed ones."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from sleipnir.cli.completion import complete_run
 from sleipnir.cli.failures import report
 from sleipnir.cli.follow import result_data
 from sleipnir.cli.options import GlobalOptions, pass_options
-from sleipnir.cli.reasons import in_words
+from sleipnir.cli.reasons import places, retry_in_words
 from sleipnir.cli.render import duration, moment, print_fields, print_json, print_table
 from sleipnir.errors import SleipnirError
 
 if TYPE_CHECKING:
     from sleipnir.client import Run
     from sleipnir.messages import Usage
-    from sleipnir.views import LateResult, RunInfo, StepInfo, VisitInfo
+    from sleipnir.views import RunInfo
 
 UNFINISHED = ("submitted", "running", "waiting", "paused")
 STATUSES = (*UNFINISHED, "completed", "failed", "cancelled")
+MOST_IN_PS, MOST_IN_SHOW = 3, 12
 
 _RUN = click.argument("run_id", metavar="RUN", shell_complete=complete_run)
 
@@ -80,8 +81,8 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
         yield "ended", moment(info.ended_ms)
     yield "took", _took(info, now_ms)
     yield "steps", str(info.step)
-    for visit in info.visits:
-        yield "at", _visit(visit, now_ms)
+    for place in places(info, now_ms, MOST_IN_SHOW):
+        yield "at", place
     for late in run.late_results():
         yield "late", f"{late.text}: {late.node}, attempt {late.attempt}, from {late.worker}"
     for gate in () if info.is_final else run.gates():
@@ -90,58 +91,10 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
         yield "usage", _usage(info.usage)
     if info.error:
         yield "error", info.error
+    if info.status == "failed":
+        yield "retry", retry_in_words(info)
     if run.output:
         yield "output", run.output
-
-
-@click.command()
-@_RUN
-@click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
-@pass_options
-def history(options: GlobalOptions, run_id: str, as_data: bool) -> None:
-    """List the committed steps of RUN: what each visit wrote and where it went."""
-    with options.connected(workers=False) as client:
-        run = client.run(run_id)
-        entries = with_late_results(run.history(), run.late_results())
-    if as_data:
-        print_json(entries)
-    else:
-        print_table(*_history_table(entries))
-
-
-def with_late_results(steps: list[StepInfo], late_results: list[LateResult]) -> list[StepInfo | LateResult]:
-    """Steps and refused results as they happened."""
-    return sorted([*steps, *late_results], key=lambda entry: entry.at_ms)
-
-
-def _history_table(entries: list[StepInfo | LateResult]) -> tuple[list[str], list[list[str]]]:
-    """Attempts, workers and errors have a column only where there is one to show."""
-    rows = [_history_row(entry) for entry in entries]
-    columns = ["step", "node", "kind", "took", "wrote", "next"]
-    late = any(entry.kind == "late_result" for entry in entries)
-    if late or any(entry.attempt > 1 for entry in entries):
-        columns.append("attempt")
-    if late:
-        columns.append("worker")
-    if any(row["error"] for row in rows):
-        columns.append("error")
-    return columns, [[row[column] for column in columns] for row in rows]
-
-
-def _history_row(entry: StepInfo | LateResult) -> dict[str, str]:
-    from sleipnir.views import LateResult
-
-    row = {"node": entry.node or "", "attempt": str(entry.attempt), "worker": entry.worker}
-    if isinstance(entry, LateResult):
-        return row | {"step": "", "kind": entry.text, "took": "", "wrote": "", "next": "", "error": ""}
-    return row | {
-        "step": str(entry.step),
-        "kind": entry.kind,
-        "took": duration(entry.took_ms),
-        "wrote": ", ".join(entry.keys),
-        "next": ", ".join(entry.targets),
-        "error": entry.error or "",
-    }
 
 
 @click.command()
@@ -156,22 +109,30 @@ def cancel(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
 @pass_options
 def retry(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
-    """Continue failed runs from the visit that failed, with the state as it is.
+    """Continue failed runs: what failed runs again, with the state as it is.
 
-    The run keeps the agent's definition that it started with. Its timeout starts anew.
+    What has ended beside it is kept, and so are the items of a map that are done; `sleipnir show RUN` says beforehand
+    what runs again. The run keeps the agent's definition that it started with. Its timeout starts anew.
     """
-    return each_run(options, run_ids, lambda run: run.retry(), "goes on")
+    return each_run(options, run_ids, _retry, "goes on")
 
 
-def each_run(options: GlobalOptions, run_ids: tuple[str, ...], act: Callable[[Run], None], said: str) -> int:
-    """Do something to each run; one that refuses does not keep the others from it."""
+def _retry(run: Run) -> str:
+    again = retry_in_words(run.info())
+    run.retry()
+    return again
+
+
+def each_run(options: GlobalOptions, run_ids: tuple[str, ...], act: Callable[[Run], str | None], said: str) -> int:
+    """Do something to each run, and say so, with what `act` has to say besides; one that refuses does not keep the
+    others from it."""
     code = exit_codes.COMPLETED
     with options.connected(workers=False) as client:
         for run_id in run_ids:
             try:
                 run = client.run(run_id)
-                act(run)
-                terminal.note(f"run {run.id} {said}")
+                more = act(run)
+                terminal.note(f"run {run.id} {said}" + (f": {more}" if more else ""))
             except SleipnirError as failure:
                 code = max(code, report(failure))
     return code
@@ -188,12 +149,7 @@ def _where(info: RunInfo, now_ms: int) -> str:
     """Where a live run is; why a failed one failed."""
     if info.error:
         return terminal.one_line(info.error, 100)
-    return ", ".join(_visit(visit, now_ms) for visit in info.visits)
-
-
-def _visit(visit: VisitInfo, now_ms: int) -> str:
-    attempt = f", attempt {visit.attempt}" if visit.attempt > 1 else ""
-    return f"{visit.node} ({in_words(visit.reason, now_ms)}{attempt})"
+    return ", ".join(places(info, now_ms, MOST_IN_PS))
 
 
 def _usage(usage: Usage) -> str:

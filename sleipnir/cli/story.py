@@ -20,7 +20,8 @@ def story_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> Story:
     """`now_ms` is Redis' clock. Live visits of a run that is over will not go on: they are not told of. Nor are those
     that have ended and only wait for others of their super-step."""
     over = {(step.seq, step.attempt) for step in steps}
-    visits = [visit for visit in info.visits if not info.is_final and (visit.seq, visit.attempt) not in over]
+    live_now = () if info.is_final else info.visits
+    visits = [visit for visit in live_now if visit.state != "ended" and (visit.seq, visit.attempt) not in over]
     ended: dict[str, list[StepInfo]] = defaultdict(list)
     live: dict[str, list[VisitInfo]] = defaultdict(list)
     for step in steps:
@@ -46,7 +47,7 @@ def _state(visit: VisitInfo) -> State:
     """A map that waits for its items is at work."""
     if visit.state == "started" or visit.kind == "map":
         return "running"
-    return visit.state
+    return "waiting" if visit.state == "waiting" else "queued"
 
 
 def _ended(steps: Sequence[StepInfo]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,17 @@ from sleipnir.store.commit import dumps, record
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, member
 from sleipnir.store.scripts import Arg, Script, run_batch
-from sleipnir.views import GateInfo, LateResult, Reason, ReasonCode, RunEvent, RunInfo, StepInfo, VisitInfo
+from sleipnir.views import (
+    GateInfo,
+    KeptVisit,
+    LateResult,
+    Reason,
+    ReasonCode,
+    RunEvent,
+    RunInfo,
+    StepInfo,
+    VisitInfo,
+)
 
 _ANSWER = Script("answer")
 _CREATE_RUN = Script("create_run")
@@ -263,6 +274,12 @@ class Runs:
         if status != "failed":
             raise UsageError(f"run {run_id!r} is {status}; only a failed run can be retried")
 
+    def waits_for_retry(self, run_id: str) -> bool:
+        """Whether a scheduler has still to hear that somebody wants this failed run to go on."""
+        inbox = self._keys.of_partition(self._keys.partition_of(run_id)).inbox
+        entries = self._client.xrevrange(inbox, count=10_000)
+        return any(fields.get("t") == "retried" and fields.get("run") == run_id for _, fields in entries)
+
     def _tell_unfinished(self, run_id: str, type_: str, verb: str, *fields: str) -> None:
         status = self._tell(run_id, type_, *fields)
         if status in FINAL:
@@ -314,7 +331,8 @@ def _info(
     record_ = dict(zip([*_SUMMARY, *_USAGE], fields, strict=True))
     if spec is None:
         return None
-    visits = (Visit.from_json(text) for text in frontier.values())
+    visits = sorted(map(Visit.from_json, frontier.values()), key=lambda visit: visit.seq)
+    is_live = record_["status"] not in FINAL
     return RunInfo(
         id=run_id,
         agent=json.loads(spec)["agent"],
@@ -324,32 +342,76 @@ def _info(
         ended_ms=_number(record_["ended_ms"]),
         error=record_["error"],
         step=int(record_["step"] or 0),
-        visits=tuple(
-            _visit(visit, claims, gates, record_["paused"])
-            for visit in sorted(visits, key=lambda visit: visit.seq)
-            if record_["status"] not in FINAL
-        ),
+        visits=tuple(_visits(visits, claims, gates, record_["paused"])) if is_live else (),
         usage=_usage_total(record_),
+        kept=() if is_live else tuple(map(_kept, visits)),
     )
 
 
-def _visit(visit: Visit, claims: Mapping[str, str], gates: Collection[str], paused: str | None) -> VisitInfo:
-    base = {"seq": visit.seq, "node": visit.node, "kind": visit.kind, "attempt": visit.attempt}
-    if visit.queue is None:
-        answered = f"{visit.seq}:answer" in gates
-        reason = Reason("answered") if answered else Reason("person", until_ms=visit.wake_ms)
-        return VisitInfo(**base, state="waiting", since_ms=visit.opened_ms, reason=reason)  # type: ignore[arg-type]
-    claim = json.loads(claims.get(str(visit.seq), "{}"))
-    if claim.get("attempt") == visit.attempt:
-        worker, code = claim["worker"], _code_of_claim(claim)
-        started = {"state": "started", "since_ms": claim["started_ms"], "worker": worker}
-        return VisitInfo(**base, **started, reason=Reason(code, worker=worker))  # type: ignore[arg-type]
-    if visit.wake_ms is not None:
-        reason = Reason("retry", queue=visit.queue, until_ms=visit.wake_ms, error=visit.error)
-        return VisitInfo(**base, state="waiting", since_ms=visit.opened_ms, reason=reason)  # type: ignore[arg-type]
+def _visits(
+    visits: Sequence[Visit], claims: Mapping[str, str], gates: Collection[str], paused: str | None
+) -> Iterator[VisitInfo]:
     by = json.loads(paused)["by"] if paused else None
-    reason = Reason("paused" if by else "queued", queue=visit.queue, by=by)
-    return VisitInfo(**base, state="queued", since_ms=visit.opened_ms, reason=reason)  # type: ignore[arg-type]
+    busy = Counter(_line_of(visit) for visit in visits if visit.state == "queued" or _is_put_off(visit))
+    for visit in visits:
+        under_way = busy[visit.fan.id] if visit.fan else busy[_line_of(visit)] or busy.total()
+        claim = json.loads(claims.get(str(visit.seq), "{}"))
+        yield _visit(visit, claim, f"{visit.seq}:answer" in gates, by, under_way)
+
+
+def _is_put_off(visit: Visit) -> bool:
+    """An item that is tried again keeps its slot."""
+    return visit.item is not None and visit.state == "waiting"
+
+
+def _line_of(visit: Visit) -> int:
+    """Whose slots it takes: its map's, or (0) its run's."""
+    return visit.item.map if visit.item else 0
+
+
+def _visit(visit: Visit, claim: Mapping[str, Any], answered: bool, by: str | None, under_way: int) -> VisitInfo:
+    """`claim` is what is known of a worker that has it, `by` who holds the run; `under_way` as in Reason."""
+    info = VisitInfo(
+        seq=visit.seq,
+        node=visit.node,
+        kind=visit.kind,
+        attempt=visit.attempt,
+        state="waiting",
+        since_ms=visit.opened_ms,
+        reason=Reason("answered"),
+        role=visit.role,
+        item=(visit.item.map, visit.item.index) if visit.item else None,
+    )
+    if visit.ended or visit.failed:
+        return replace(info, state="ended", reason=Reason("siblings", error=visit.error))
+    if visit.ready:
+        return replace(info, state="ready", reason=Reason("slot", under_way=under_way))
+    if visit.fan:
+        fan = visit.fan
+        reason = Reason("items", progress=(fan.done, fan.total), failed=fan.failed, under_way=under_way)
+        return replace(info, reason=reason)
+    if visit.queue is None:
+        return info if answered else replace(info, reason=Reason("person", until_ms=visit.wake_ms))
+    if claim.get("attempt") == visit.attempt:
+        worker = claim["worker"]
+        reason = Reason(_code_of_claim(claim), worker=worker)
+        return replace(info, state="started", since_ms=claim["started_ms"], worker=worker, reason=reason)
+    if visit.wake_ms is not None:
+        return replace(info, reason=Reason("retry", queue=visit.queue, until_ms=visit.wake_ms, error=visit.error))
+    return replace(info, state="queued", reason=Reason("paused" if by else "queued", queue=visit.queue, by=by))
+
+
+def _kept(visit: Visit) -> KeptVisit:
+    fan = visit.fan
+    return KeptVisit(
+        seq=visit.seq,
+        node=visit.node,
+        again=visit.failed,
+        error=visit.error,
+        role=visit.role,
+        item=(visit.item.map, visit.item.index) if visit.item else None,
+        left=(fan.total - fan.done + fan.failed, fan.total) if fan and visit.failed else None,
+    )
 
 
 def _held(visit: VisitInfo, by: str | None, until_ms: Mapping[int, int | None]) -> Reason:

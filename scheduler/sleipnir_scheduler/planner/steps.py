@@ -296,6 +296,9 @@ def _record_routes(
             routes[str(visit.seq)] = targets
     if routes:
         context.draft.amend(step, routes=routes)
+        names = {str(visit.seq): visit.node for visit in bodies}
+        for node, targets in dict.fromkeys((names[seq], targets) for seq, targets in routes.items()):
+            context.draft.notice("routed", node=node, next=targets)
 
 
 def _drop(context: Context, bodies: list[Visit]) -> None:

@@ -4,12 +4,17 @@ from typing import Any
 
 import pytest
 
-from sleipnir.cli.narrate import narrate
+from sleipnir.cli.narrate import Narrator
 from sleipnir.views import RunEvent
 
 
 def event(type_: str, **data: Any) -> RunEvent:
     return RunEvent(id="1-0", at_ms=1_700_000_000_000, type=type_, data=data)
+
+
+def narrate(*events: RunEvent, every_tenth: bool = True) -> list[str]:
+    narrator = Narrator(every_tenth=every_tenth)
+    return [line for recorded in events for line in narrator.lines(recorded)]
 
 
 def closed(**data: Any) -> RunEvent:
@@ -36,8 +41,7 @@ RECORDED = [
 
 @pytest.mark.conformance("B01")
 def test_a_whole_run_reads_like_lokis_narration() -> None:
-    lines = [line for recorded in RECORDED for line in narrate(recorded)]
-    assert lines == [
+    assert narrate(*RECORDED) == [
         "▸ graph: Log triage (start: parse)",
         "▸ parse (script)",
         "▸   running script 'scripts/parse.py'",
@@ -113,3 +117,80 @@ def test_control_sequences_from_agents_cannot_reach_the_terminal() -> None:
 def test_every_line_is_one_line() -> None:
     for text in ("", "a\nb", "a\r\nb", "a\x0bb", "a\x85b", "a\u2028b"):
         assert all("\n" not in line and "\r" not in line for line in narrate(closed(notes=[text])))
+
+
+def opened(seq: int, node: str, kind: str = "script") -> RunEvent:
+    return event("visit_opened", seq=seq, node=node, kind=kind)
+
+
+def progress(done: int, total: int, failed: int = 0, seq: int = 3) -> RunEvent:
+    return event("map_progress", seq=seq, node="fan", done=done, total=total, failed=failed)
+
+
+def test_what_belongs_to_one_of_parallel_visits_names_it() -> None:
+    lines = narrate(
+        opened(1, "split"),
+        closed(seq=1, node="split", next=["a", "b", "fan"], notes=["merged: x"]),
+        opened(2, "a"),
+        opened(4, "b", "approval"),
+        opened(3, "fan", "map"),
+        event("gate_opened", seq=4, node="b", question="Well?", options=["y"], default=None),
+        event("visit_retrying", seq=9, node="work", attempt=1, max_attempts=3, error="Boom", delay_ms=500),
+        progress(50, 50),
+        closed(seq=3, node="fan", kind="map"),
+        event("gate_answered", seq=4, node="b", answer="y"),
+        closed(seq=4, node="b", kind="approval"),
+        closed(seq=2, node="a", notes=["merged: x\ny"], next="meet"),
+        event("routed", node="b", next=["meet"]),
+        event("routed", node="fan", next=["meet"]),
+        opened(5, "meet"),
+        closed(seq=5, node="meet", notes=["merged: z"], next="done"),
+    )
+    assert lines == [
+        "▸ split (script)",
+        "▸   merged: x",
+        "▸ split -> a, b, fan",
+        "▸ a (script)",
+        "▸ b (approval)",
+        "▸ fan (map)",
+        "▸   b: waiting for an answer: Well?",
+        "▸   b: options: y",
+        "▸   work: attempt 1 of 3 failed: Boom",
+        "▸   work: trying again in 0.50s",
+        "▸   fan: map 50/50",
+        "▸   b: answered: y",
+        "▸   a: merged: x",
+        "      y",
+        "▸ a -> meet",
+        "▸ b -> meet",
+        "▸ fan -> meet",
+        "▸ meet (script)",
+        "▸   merged: z",
+        "▸ meet -> done",
+    ]
+
+
+def test_parallel_visits_of_one_node_are_told_apart_by_their_numbers() -> None:
+    lines = narrate(opened(1, "work"), opened(2, "work"), closed(seq=2, node="work", notes=["merged: r"], next="meet"))
+    assert lines == ["▸ work (script)", "▸ work#2 (script)", "▸   work#2: merged: r", "▸ work#2 -> meet"]
+
+
+def test_a_retried_run_does_not_remember_visits_that_its_failure_ended() -> None:
+    ended = event("run_ended", status="failed", error="late", took_ms=0)
+    retried = event("run_retried", node="a, b")
+    lines = narrate(opened(1, "a"), opened(2, "b"), ended, retried, opened(3, "a"), closed(seq=3, notes=["merged: x"]))
+    assert lines[-3:] == ["▸ retried at a, b", "▸ a (script)", "▸   merged: x"]
+
+
+def test_a_map_tells_of_its_progress_ten_times_and_only_of_its_end_beside_a_bar() -> None:
+    events = [progress(done, 500, failed=done // 250) for done in range(5, 501, 5)]
+    lines = narrate(*events)
+    assert len(lines) == 10
+    assert (lines[0], lines[-1]) == ("▸   map 50/500", "▸   map 500/500, 2 failed")
+    assert narrate(*events, every_tenth=False) == ["▸   map 500/500, 2 failed"]
+
+
+def test_a_run_that_its_step_limit_stopped_says_so() -> None:
+    assert narrate(event("max_steps", limit=20, what="super-steps")) == [
+        "▸ stopped after 20 super-steps (limits.max_steps)"
+    ]

@@ -29,6 +29,12 @@ SAID = [
     (Reason("person"), "waits for a person's answer"),
     (Reason("person", until_ms=NOW_MS + 7_200_000), "waits for a person's answer, expires in 2h00m"),
     (Reason("answered"), "answered; waits for the scheduler"),
+    (Reason("slot", under_way=8), "waits for a slot, 8 visits under way"),
+    (Reason("slot", under_way=1), "waits for a slot, 1 visit under way"),
+    (Reason("siblings"), "has ended, waits for the others of its step"),
+    (Reason("siblings", error="Boom\nat 1"), "has failed, the others of its step have not ended: Boom at 1"),
+    (Reason("items", progress=(237, 500), failed=2, under_way=8), "237 of 500 items, 2 failed, 8 at once"),
+    (Reason("items", progress=(0, 10_000), failed=0, under_way=1), "0 of 10,000 items, 1 at once"),
 ]
 
 
