@@ -39,8 +39,14 @@ def _mark(ended: Sequence[StepInfo], live: Sequence[VisitInfo]) -> Mark:
     for state in _FIRST:
         if state in states:
             after = f", {_ended(ended)}" if ended else ""
-            return Mark(state, f"{state}{_times(states.count(state))}{after}", ended=bool(ended))
+            return Mark(state, f"{state}{_times(states.count(state))}{_progress(live)}{after}", ended=bool(ended))
     return Mark("done" if ended[-1].ok else "failed", _ended(ended))
+
+
+def _progress(live: Sequence[VisitInfo]) -> str:
+    """` 237/500`: the items of the maps among the visits, those that have ended and all."""
+    found = [visit.progress for visit in live if visit.progress is not None]
+    return f" {sum(done for done, _ in found):,}/{sum(total for _, total in found):,}" if found else ""
 
 
 def _state(visit: VisitInfo) -> State:

@@ -73,8 +73,9 @@ def test_a_visit_that_has_ended_before_its_super_step_did_is_done() -> None:
     }
 
 
-def test_a_map_that_waits_for_its_items_is_running() -> None:
-    assert story_of(run("running", visit("m", "waiting", kind="map")), [], 1_000).marks["m"].state == "running"
+def test_a_map_that_waits_for_its_items_is_running_and_says_how_far_it_is() -> None:
+    at_work = replace(visit("m", "waiting", kind="map"), reason=Reason("items", progress=(237, 1_500)))
+    assert story_of(run("running", at_work), [], 1_000).marks["m"] == Mark("running", "running 237/1,500", ended=False)
 
 
 def test_a_run_that_is_over_has_no_node_under_way() -> None:
