@@ -13,7 +13,8 @@ from typing import Any
 @dataclass(frozen=True)
 class Wanted:
     """What to fetch: `state` keys as last committed (`whole`: all of them), keys of the `delta` that the event brings,
-    the writes of journal `steps`, fields of the run's `items`, and `windows` of keys. Absent ones may stay absent."""
+    the `updates` of the commands that it brings, the writes of journal `steps`, fields of the run's `items`, and
+    `windows` of keys. Absent ones may stay absent."""
 
     state: frozenset[str] = frozenset()
     whole: bool = False
@@ -21,6 +22,7 @@ class Wanted:
     steps: frozenset[int] = frozenset()
     items: frozenset[str] = frozenset()
     windows: frozenset[str] = frozenset()
+    updates: bool = False
 
     def __or__(self, other: Wanted) -> Wanted:
         return Wanted(
@@ -30,6 +32,7 @@ class Wanted:
             self.steps | other.steps,
             self.items | other.items,
             self.windows | other.windows,
+            self.updates or other.updates,
         )
 
     def __bool__(self) -> bool:
@@ -43,7 +46,8 @@ NONE = Wanted()
 class Known:
     """Values that were fetched because they were `wanted`: what is not in the mappings is absent from the store.
 
-    `items` are texts, of overlays or of items' results; `windows` are as planner/folding.py has them.
+    `items` are texts, of overlays or of items' results; `windows` are as planner/folding.py has them; `updates` are the
+    texts of overlays, by the number of the command.
     """
 
     wanted: Wanted = NONE
@@ -52,6 +56,7 @@ class Known:
     steps: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     items: Mapping[str, str] = field(default_factory=dict)
     windows: Mapping[str, Any] = field(default_factory=dict)
+    updates: tuple[str, ...] = ()
 
 
 NOTHING = Known()

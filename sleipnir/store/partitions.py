@@ -12,7 +12,7 @@ from typing import Any
 import redis
 import structlog
 
-from sleipnir.messages import ResultHeader, VisitCall
+from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall
 from sleipnir.runs import (
     Answered,
     Cancelled,
@@ -207,6 +207,8 @@ class Partitions:
             _hmget(pipe, _delta_of(run, entry.event), want.delta)
             _hmget(pipe, run.items, want.items)
             _hmget(pipe, run.windows, want.windows)
+            if want.updates:
+                pipe.hget(_delta_of(run, entry.event), OVERLAYS)
             for step in sorted(want.steps):
                 pipe.lindex(run.journal, step)
         replies = iter(pipe.execute())
@@ -399,8 +401,9 @@ def _known(wanted: Wanted, replies: Iterator[Any]) -> Known:
 
     state = values(next(replies) if wanted.whole else texts(wanted.state))
     delta, items, windows = values(texts(wanted.delta)), texts(wanted.items), values(texts(wanted.windows))
+    updates = (next(replies) or "").split(OVERLAY_END) if wanted.updates else ()
     steps = {step: journaled(next(replies)) for step in sorted(wanted.steps)}
-    return Known(wanted, state, delta, steps, items, windows)
+    return Known(wanted, state, delta, steps, items, windows, tuple(updates))
 
 
 def journaled(element: str) -> dict[str, Any]:

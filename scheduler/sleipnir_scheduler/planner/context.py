@@ -105,8 +105,13 @@ class Context:
         """The values that this visit alone sees. Raises Missing."""
         if visit.overlay is None:
             return {}
-        require(self.known, Wanted(items=frozenset([visit.overlay])))
-        text = self.known.items.get(visit.overlay, "")
+        of, _, index = visit.overlay.rpartition(".")
+        if int(of) == self.draft.split:
+            require(self.known, Wanted(updates=True))
+            text = self.known.updates[int(index)]
+        else:
+            require(self.known, Wanted(items=frozenset([visit.overlay])))
+            text = self.known.items.get(visit.overlay, "")
         return {key: json.loads(value) for key, value in overlay_of(text).items()}
 
     def step_value(self, step: int, key: str) -> Json:

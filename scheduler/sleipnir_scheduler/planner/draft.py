@@ -17,6 +17,7 @@ from sleipnir.runs import (
     Notice,
     Pause,
     RunView,
+    Split,
     Step,
     Take,
     Timing,
@@ -40,6 +41,8 @@ class Draft:
         self.windows: dict[str, Any] = {}
         self.left: dict[str, Take | Fill] = {}
         """What has become of items in this draft."""
+        self.split: int | None = None
+        """The visit whose commands are followed in this draft: their updates are not in the store yet."""
         self.output: str | None = None
         self.over = False
         self._visits = dict(run.frontier)
@@ -301,6 +304,8 @@ class Draft:
         self._items.append(op)
         if isinstance(op, Take | Fill):
             self.left[op.field] = op
+        elif isinstance(op, Split):
+            self.split = op.of
 
     def notice(self, type_: str, **data: Any) -> None:
         self._notices.append(Notice(type_, data))

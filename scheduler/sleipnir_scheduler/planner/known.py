@@ -26,6 +26,7 @@ def require(known: Known, wanted: Wanted) -> None:
         wanted.steps - have.steps,
         wanted.items - have.items,
         wanted.windows - have.windows,
+        wanted.updates and not have.updates,
     )
     if lacking:
         raise Missing(have | lacking)

@@ -204,10 +204,9 @@ def _folded(context: Context, bodies: list[Visit], writers: list[Writer]) -> Fol
 
 
 def _lower_lives(context: Context, visit: Visit) -> bool:
+    """A failed visit counts: when the run is continued, it writes where it stands in visit order."""
     return any(
-        other.rank < visit.rank
-        for other in context.draft.visits()
-        if other.item is None and other.seq != visit.seq and other.state != "failed"
+        other.rank < visit.rank for other in context.draft.visits() if other.item is None and other.seq != visit.seq
     )
 
 

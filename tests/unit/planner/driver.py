@@ -62,7 +62,7 @@ class Memory:
         self.items: dict[str, str] = {}
         self.windows: dict[str, Any] = {}
 
-    def fetch(self, wanted: Wanted, delta: Mapping[str, Any]) -> Known:
+    def fetch(self, wanted: Wanted, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...] = ()) -> Known:
         state = self.state if wanted.whole else {key: self.state[key] for key in wanted.state if key in self.state}
         return Known(
             wanted,
@@ -71,6 +71,7 @@ class Memory:
             {step: self.journal[step] for step in wanted.steps},
             {field: self.items[field] for field in wanted.items if field in self.items},
             {key: self.windows[key] for key in wanted.windows if key in self.windows},
+            tuple(map(_overlay, overlays)) if wanted.updates else (),
         )
 
     def apply(
@@ -134,13 +135,14 @@ def fetch_and_plan(
     memory: Memory,
     delta: Mapping[str, Any],
     max_redeliveries: int = 3,
+    overlays: tuple[Mapping[str, Any], ...] = (),
 ) -> Transition | Ignore:
     """Plan, and fetch what planning asks for, as the scheduler does."""
     outcome = plan(graph, run, event, now_ms, max_redeliveries=max_redeliveries)
     for _ in range(20):
         if not isinstance(outcome, NeedValues):
             return outcome
-        known = memory.fetch(outcome.wanted, delta)
+        known = memory.fetch(outcome.wanted, delta, overlays)
         outcome = plan(graph, run, event, now_ms, known, max_redeliveries=max_redeliveries)
     raise AssertionError("planning does not end, though it gets all it asks for")
 
@@ -167,7 +169,7 @@ class Driver:
         """What an event changes, if it changes something."""
         self.now_ms += after_ms
         values = delta or {}
-        outcome = fetch_and_plan(self.graph, self.run, event, self.now_ms, self.memory, values)
+        outcome = fetch_and_plan(self.graph, self.run, event, self.now_ms, self.memory, values, overlays=overlays)
         if isinstance(outcome, Transition):
             self.memory.apply(outcome, values, overlays)
             self.run, self.last = outcome.apply(self.run), outcome

@@ -241,3 +241,27 @@ def test_a_reducer_of_the_agents_own_runs_on_a_worker_before_the_writes_count(en
     assert driver.sees(visit)["best"] == {"current": 1, "incoming": [5, 7]}, "in visit order"
     driver.ends(visit, best=[5, 7])
     assert (driver.run.status, driver.output) == ("completed", "[5,7] 2")
+
+
+ASKS = """
+name: g
+start: plan
+engine: {engine}
+nodes:
+  plan: {{type: script, script: s.sh}}
+  ask: {{type: approval, question: "pay {{{{amount}}}}?", options: [yes], routes: {{yes: end}}, on_other: end}}
+  done: {{type: end, output: "{{{{amount}}}}"}}
+"""
+
+
+@both
+@pytest.mark.conformance("FO-09")
+def test_nodes_without_a_worker_see_the_values_of_their_commands_at_once(engine: str) -> None:
+    driver = Driver(ASKS.format(engine=engine)).start()
+    driver.does("plan", sends=[("ask", {"amount": 1}), ("ask", {"amount": 3}), ("done", {"amount": 5})])
+    assert driver.last is not None
+    assert sorted(gate.question for gate in driver.last.gates) == ["pay 1?", "pay 3?"]
+    outputs = [driver.output]
+    driver.answers("ask", "yes").answers("ask", "yes")
+    assert "5" in (*outputs, driver.output)
+    assert (driver.run.status, driver.memory.items) == ("completed", {})

@@ -117,6 +117,18 @@ def test_a_failure_starts_nothing_more_and_lets_what_runs_end() -> None:
     assert "slow_next" in driver.on_workers(), "what was ready when the run failed goes on"
 
 
+@pytest.mark.conformance("IS-02", "DU-10")
+def test_a_continued_run_ends_in_the_state_of_one_that_never_failed() -> None:
+    text = FAST_AND_SLOW.replace("next: fast_next}", "queue: q}")
+    driver = Driver(text, {"log": []}).start().fails("fast")
+    driver.does("slow", log="slow", last="slow").does("mid", log="mid")
+    assert (driver.run.status, driver.state["log"]) == ("failed", ["mid", "slow"])
+    driver.send(Retried())
+    driver.does("fast", log="fast", last="fast").does("slow_next")
+    assert (driver.run.status, driver.state) == ("completed", {"log": ["fast", "mid", "slow"], "last": "slow"})
+    assert (driver.run.tops, driver.memory.windows) == ({}, {})
+
+
 @pytest.mark.conformance("EX-03", "FO-07")
 def test_an_aggregator_after_a_plain_edge_runs_once_per_branch() -> None:
     text = """
