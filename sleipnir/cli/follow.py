@@ -25,22 +25,45 @@ def follow(run: Run, on_gate: Callable[[GateInfo], None]) -> None:
     When it raises NobodyAnswers, other branches go on. The exception reaches the caller once the run does nothing but
     wait.
     """
-    narrator = Narrator(every_tenth=not shows_bars())
-    unanswered: dict[int, NobodyAnswers] = {}
+    narrator, questions = Narrator(every_tenth=not shows_bars()), _Questions(run, on_gate)
     with MapBars() as bars:
         for event in run.events():
             terminal.narrate_lines(narrator.lines(event))
             bars.see(event)
             if event.type == "gate_opened":
-                try:
-                    with bars.hidden():
-                        on_gate(gate_of(run.id, event))
-                except NobodyAnswers as nobody:
-                    unanswered[event.data["seq"]] = nobody
+                with bars.hidden():
+                    questions.ask(gate_of(run.id, event))
             elif event.type in ("gate_answered", "gate_expired"):
-                unanswered.pop(event.data["seq"], None)
-            if unanswered and run.status == "waiting":
-                raise next(iter(unanswered.values()))
+                questions.forget(event.data["seq"])
+            questions.leave_if_stuck()
+
+
+class _Questions:
+    """The questions of a run, as its narration comes to them."""
+
+    def __init__(self, run: Run, on_gate: Callable[[GateInfo], None]) -> None:
+        self._run, self._on_gate = run, on_gate
+        self._unanswered: dict[int, NobodyAnswers] = {}
+        self._answered: set[int] = set()  # the run has still to hear of it
+
+    def ask(self, gate: GateInfo) -> None:
+        try:
+            self._on_gate(gate)
+            self._answered.add(gate.seq)
+        except NobodyAnswers as nobody:
+            self._unanswered[gate.seq] = nobody
+
+    def forget(self, seq: int) -> None:
+        """The question is closed."""
+        self._unanswered.pop(seq, None)
+        self._answered.discard(seq)
+
+    def leave_if_stuck(self) -> None:
+        """Raise NobodyAnswers once nothing goes on without an answer, and no question is left to be asked."""
+        if not self._unanswered or self._answered or self._run.status != "waiting":
+            return
+        if all(gate.seq in self._unanswered for gate in self._run.gates()):
+            raise next(iter(self._unanswered.values()))
 
 
 def gate_of(run_id: str, event: RunEvent) -> GateInfo:

@@ -93,7 +93,7 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
         yield "error", info.error
     if info.status == "failed":
         yield "retry", retry_in_words(info)
-    if run.output:
+    if info.status == "completed" and run.output:
         yield "output", run.output
 
 

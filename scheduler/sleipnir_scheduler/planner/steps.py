@@ -244,7 +244,7 @@ def _go_on(context: Context, bodies: list[Visit], labels: dict[int, list[str]], 
         if visit not in ends and not over:
             ways += [(visit, way) for way in routing.ways_on(context, visit, labels.get(visit.seq))]
     fired = [] if over else _arrivals(context, bodies)
-    _record_routes(context, bodies, ways, fired, step)
+    _record_routes(context, bodies, ways, step)
     _drop(context, bodies)
     if over:
         context.end("completed")
@@ -279,14 +279,13 @@ def _arrivals(context: Context, bodies: list[Visit]) -> list[Way]:
     return [Way(join.target, join=join.name, depth=join.depth) for join in fired]
 
 
-def _record_routes(
-    context: Context, bodies: list[Visit], ways: list[tuple[Visit, Way]], fired: list[Way], step: int
-) -> None:
-    """Journal what was decided: in the step of a visit that is journaled now, else in `step`."""
+def _record_routes(context: Context, bodies: list[Visit], ways: list[tuple[Visit, Way]], step: int) -> None:
+    """Journal what was decided: in the step of a visit that is journaled now, else in `step`. A source leads to its
+    joins, whether they fire now or not."""
     routes: dict[str, tuple[str, ...]] = {}
     for visit in bodies:
         targets = tuple(dict.fromkeys(way.target for source, way in ways if source is visit))
-        targets += tuple(way.target for way in fired if len(bodies) == 1 and way.target not in targets)
+        targets += tuple(join for join, _ in context.graph.joins.get(visit.node, ()) if join not in targets)
         if not targets:
             continue
         if context.draft.written(_ended(visit).step):

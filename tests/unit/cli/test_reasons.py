@@ -1,13 +1,13 @@
-"""Why a visit is where it is, in words."""
+"""Where the visits of a run are and why, in words."""
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
-from sleipnir.cli.reasons import in_words
-from sleipnir.views import Reason, ReasonCode
+from sleipnir.cli.reasons import in_words, places, retry_in_words
+from sleipnir.views import KeptVisit, Reason, ReasonCode, RunInfo, VisitInfo
 
 NOW_MS = 1_000_000
 
@@ -45,3 +45,70 @@ def test_a_reason_is_said_in_words(reason: Reason, words: str) -> None:
 
 def test_every_code_has_words() -> None:
     assert {reason.code for reason, _ in SAID} == set(get_args(ReasonCode))
+
+
+def live(seq: int, node: str, reason: Reason, **more: Any) -> VisitInfo:
+    return VisitInfo(**({"seq": seq, "node": node, "kind": "function", "attempt": 1, "state": "queued",
+                         "since_ms": 0, "reason": reason} | more))  # fmt: skip
+
+
+def run_with(*visits: VisitInfo, kept: tuple[KeptVisit, ...] = ()) -> RunInfo:
+    return RunInfo("r1", "x", "failed" if kept else "running", 0, visits=visits, kept=kept)
+
+
+def test_of_the_items_of_a_map_only_some_are_listed_and_the_others_counted() -> None:
+    fan = live(1, "fan", Reason("items", progress=(2, 500), failed=0, under_way=498))
+    items = [live(2 + index, "work", Reason("result", worker="w"), item=(1, index)) for index in range(498)]
+    side = live(900, "side", Reason("siblings"), attempt=2)
+    assert places(run_with(fan, *items, side), NOW_MS, most=12) == [
+        "fan (2 of 500 items, 498 at once)",
+        "side (has ended, waits for the others of its step, attempt 2)",
+        "work, item 0 (result of w waits for the scheduler)",
+        "work, item 1 (result of w waits for the scheduler)",
+        "work, item 2 (result of w waits for the scheduler)",
+        "and 495 more items",
+    ]
+
+
+def test_of_very_many_branches_the_first_are_listed_and_the_others_counted() -> None:
+    visits = [live(seq, f"n{seq}", Reason("person")) for seq in range(5)]
+    items = [live(9, "work", Reason("person"), item=(1, 0))]
+    assert places(run_with(*visits, *items), NOW_MS, most=2)[1:] == [
+        "n1 (waits for a person's answer)",
+        "and 3 more visits",
+        "and 1 more item",
+    ]
+
+
+def test_a_visit_that_folds_or_chooses_for_a_node_says_so() -> None:
+    (place,) = places(run_with(live(1, "a", Reason("queued", queue="functions"), role="reduce")), NOW_MS, most=3)
+    assert place == "a (reduce: queued on 'functions')"
+
+
+RETRIES = [
+    ((KeptVisit(1, "b", True),), "runs again b"),
+    (
+        (
+            KeptVisit(1, "a", False),
+            KeptVisit(2, "b", True),
+            KeptVisit(3, "fan", True, left=(2, 500)),
+            KeptVisit(4, "work", True, item=(3, 7)),
+            KeptVisit(5, "a", True, role="reduce"),
+        ),
+        "runs again b, 2 of 500 items of fan, a (reduce); a has ended",
+    ),
+    ((KeptVisit(1, "a", False), KeptVisit(2, "b", False)), "goes on after a, b"),
+    (
+        tuple(KeptVisit(seq, f"n{seq}", True) for seq in range(12)),
+        "runs again n0, n1, n2, n3, n4, n5, n6, n7, n8, n9 and 2 more",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kept", "words"), RETRIES)
+def test_what_a_retry_runs_again_is_said_beforehand(kept: tuple[KeptVisit, ...], words: str) -> None:
+    assert retry_in_words(run_with(kept=kept)) == words
+
+
+def test_a_run_of_which_nothing_is_kept_begins_again() -> None:
+    assert retry_in_words(run_with()) == "begins again at the start, with the state as it is"
