@@ -106,7 +106,7 @@ class _Session:
 
     def success(self, value: Json) -> VisitResult:
         merged = value if self._node.output_schema is not None and isinstance(value, dict) else {}
-        delta = {**merged, **self._updates({**self._visit.state, **merged}, value)}
+        delta = {**merged, **self._updates(merged, value)}
         return VisitResult(
             ok=True,
             delta=with_own_output(self._visit, delta, value),
@@ -117,7 +117,7 @@ class _Session:
     def failure(self, message: str, error: NodeFailed) -> VisitResult:
         return VisitResult(
             ok=False,
-            delta=self._updates(self._visit.state, message),
+            delta=self._updates({}, message),
             error=message,
             error_kind=error.kind,
             transient=error.transient,
@@ -135,8 +135,8 @@ class _Session:
                 text = text.replace(secret, "[redacted]")
         return text
 
-    def _updates(self, state: Mapping[str, Json], output: Json) -> dict[str, Json]:
-        return typed_state.updates(self._visit, state, value=output)
+    def _updates(self, merged: Mapping[str, Json], output: Json) -> dict[str, Json]:
+        return typed_state.updates(self._visit, merged, value=output)
 
     def _refuse_tools(self) -> None:
         if self._node.tools:

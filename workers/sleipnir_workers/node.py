@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sleipnir.errors import NodeFailed
-from sleipnir.graph.model import Graph, Json, MapNode, Node
+from sleipnir.graph.model import Graph, MapNode, Node
 from sleipnir.messages import Role, VisitResult
 from sleipnir.runs import Item
+from sleipnir_workers.lazy_state import StoredState
 
 
 class VisitLost(BaseException):
@@ -55,7 +56,7 @@ class Visit:
     agent: str
     graph: Graph
     folder: Path
-    state: Mapping[str, Json]
+    state: StoredState
     variables: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     caller_dir: Path | None = None

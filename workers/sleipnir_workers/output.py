@@ -25,7 +25,7 @@ def success(node: ScriptNode | FunctionNode, visit: Visit, output: Mapping[str, 
     """
     merged = {key: value for key, value in output.items() if key != NEXT}
     route = _route(node, output[NEXT], what) if NEXT in output else EDGES
-    updates = typed_state.updates(visit, {**visit.state, **merged})
+    updates = typed_state.updates(visit, merged)
     notes = [f"running {what} '{_body_of(node)}'"]
     if merged:
         notes.append(f"merged: {', '.join(merged)}")

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sleipnir.errors import NodeFailed
-from sleipnir.graph.model import Json
 from sleipnir_workers import deadline
 from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.agent_modules import load
@@ -45,15 +44,6 @@ def call(name: str, visit: Visit, use: Callable[[Callable[..., Any]], T], *, tim
     except (Exception, SystemExit) as error:
         message = f"Function '{name}' {_raised(error, visit.folder)}"
         raise NodeFailed(message, "exception", transient=isinstance(error, TRANSIENT)) from error
-
-
-def copy(value: Json) -> Json:
-    """A deep copy of a JSON value; copy.deepcopy costs ten times this."""
-    if isinstance(value, dict):
-        return {key: copy(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [copy(item) for item in value]
-    return value
 
 
 @functools.lru_cache(maxsize=4096)

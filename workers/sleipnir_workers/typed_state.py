@@ -18,9 +18,10 @@ from pydantic import BaseModel, ValidationError
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json, StateField
 from sleipnir.graph.state import from_json, is_model, of_text, problem, to_json, update_problem
-from sleipnir.graph.template import apply_updates
+from sleipnir.graph.template import apply_updates, updates_read
 from sleipnir.messages import VisitResult
 from sleipnir_workers import python_call
+from sleipnir_workers.lazy_state import FunctionState
 from sleipnir_workers.node import Visit
 
 _WHOLE = (None, "overwrite", "first", "last")
@@ -32,9 +33,12 @@ Problem = Callable[[StateField, Json], str | None]
 # What nodes write
 
 
-def updates(visit: Visit, state: Mapping[str, Json], *, value: Json = None) -> dict[str, Json]:
-    """What the node's state_updates write, given the state after its body and the body's own `value`."""
+def updates(visit: Visit, merged: Mapping[str, Json], *, value: Json = None) -> dict[str, Json]:
+    """What the node's state_updates write, given what its body has `merged` into the state and the body's `value`."""
     node, fields = visit.node, visit.graph.state
+    if not node.state_updates:
+        return {}
+    state = {**{key: visit.state[key] for key in updates_read(node) if key in visit.state}, **merged}
     written = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
     if not fields:
         return written
@@ -74,12 +78,16 @@ def _wrong(visit: Visit, message: str) -> NodeFailed:
 
 
 def seen(visit: Visit) -> dict[str, Any]:
-    """The state for a Python function: copies, with objects where the graph declares them. Raises NodeFailed."""
-    state = {key: python_call.copy(value) for key, value in visit.state.items()}
-    for key in visit.graph.state:
-        if key in state:
+    """The state for a Python function, its own to change; objects where the graph declares them. Raises NodeFailed."""
+    state = FunctionState(visit.state.texts)
+    for key, field in visit.graph.state.items():
+        if key in state and _holds_objects(field):
             state[key] = as_object(visit, key, state[key])
     return state
+
+
+def _holds_objects(field: StateField) -> bool:
+    return any(name in ("datetime", "bytes") or (name and is_model(name)) for name in (field.type, field.items))
 
 
 def as_object(visit: Visit, key: str, value: Json) -> Any:

@@ -41,6 +41,7 @@ from sleipnir.store.visits import Claim, Refused
 from sleipnir_workers import items, output, typed_state
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.heartbeat import Heartbeat
+from sleipnir_workers.lazy_state import StoredState
 from sleipnir_workers.node import ProcessLost, Visit, VisitLost, executor_of
 
 RETRY_S = (0.1, 0.3, 1.0, 2.0)
@@ -134,7 +135,7 @@ class Worker:
         size = sum(len(key) + len(text) for key, text in claim.state.items())
         log.debug(f"{place} state: {size} bytes, keys={sorted(claim.state)}")
         if self.settings.log_level == "trace":
-            log.debug(f"{place} full state: {json.dumps(visit.state, ensure_ascii=False)}")
+            log.debug(f"{place} full state: {json.dumps(dict(visit.state), ensure_ascii=False)}")
 
     def _visit(self, call: VisitCall, claim: Claim, unpacked: Unpacked, node: Node, lost: threading.Event) -> Visit:
         spec = claim.spec
@@ -146,7 +147,7 @@ class Worker:
             agent=call.agent,
             graph=unpacked.graph,
             folder=unpacked.folder,
-            state={key: json.loads(text) for key, text in claim.state.items()},
+            state=StoredState(claim.state),
             variables=spec.variables,
             cwd=_path(spec.cwd) if spec.cwd else None,
             caller_dir=_path(spec.caller_dir) if spec.caller_dir else None,
@@ -234,7 +235,7 @@ def failed(visit: Visit, message: str, kind: str, usage: Usage | None = None) ->
         return VisitResult(ok=False, error=message, error_kind=kind, usage=usage)
     if isinstance(node, LlmNode):
         text = f"LLM node failed: {message}"
-        delta = typed_state.updates(visit, visit.state, value=text)
+        delta = typed_state.updates(visit, {}, value=text)
         failure = VisitResult(ok=False, delta=delta, error=text, error_kind=kind, usage=usage)
         return typed_state.checked(visit, failure)
     if isinstance(node, ScriptNode | FunctionNode):

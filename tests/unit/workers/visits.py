@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -15,6 +16,7 @@ from sleipnir.settings import Settings
 from sleipnir_workers import condition, function, llm, reduction
 from sleipnir_workers import script as script_
 from sleipnir_workers.host import Host
+from sleipnir_workers.lazy_state import StoredState
 from sleipnir_workers.node import Visit
 
 # The interpreter of the test run first: a version manager's `python3` costs a tenth of a second per start.
@@ -39,7 +41,9 @@ def visit(
     nodes = {each.id: each for each in (node, *others)}
     written = Graph(name="Triage", start=node.id, nodes=nodes, **(graph or {}))
     defaults: dict[str, Any] = {"run": "r1", "seq": 7, "attempt": 1, "agent": "triage", "state": {}}
-    return Visit(node=node, graph=written, folder=folder, **(defaults | fields))
+    given = defaults | fields
+    given["state"] = StoredState({key: json.dumps(value) for key, value in given["state"].items()})
+    return Visit(node=node, graph=written, folder=folder, **given)
 
 
 def script(folder: Path, name: str, text: str, **fields: Any) -> ScriptNode:

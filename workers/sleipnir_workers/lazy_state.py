@@ -1,0 +1,128 @@
+"""State whose values are parsed when they are looked at: a visit costs what it reads, whatever else the run holds.
+
+Both classes are made from JSON text by key, as the store has it. A function node gets a FunctionState: a dict in every
+respect, its own to change, in which a value that nobody asks for is never parsed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from typing import Any
+
+from sleipnir.graph.model import Json
+
+
+class StoredState(Mapping[str, Json]):
+    """Read only. The same value object each time."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+        self._parsed: dict[str, Json] = {}
+
+    def __getitem__(self, key: str) -> Json:
+        if key not in self._parsed:
+            self._parsed[key] = json.loads(self.texts[key])
+        return self._parsed[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+class FunctionState(dict[str, Any]):
+    """A dict of values that nobody else has.
+
+    `dict` copies itself past a subclass' own methods in some places (`|`, `copy`); each of them is here, and parses
+    all. `__iter__` is here so that `{**state}` and `dict(state)` do not take that short cut either.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        super().__init__(dict.fromkeys(texts))
+        self._texts = dict(texts)
+
+    def _parse(self, key: Any) -> None:
+        if key in self._texts:
+            super().__setitem__(key, json.loads(self._texts.pop(key)))
+
+    def _all(self) -> dict[str, Any]:
+        for key in list(self._texts):
+            self._parse(key)
+        return self
+
+    def __getitem__(self, key: str) -> Any:
+        self._parse(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default  # noqa: SIM401, it would call itself
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._texts.pop(key, None)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        self._texts.pop(key, None)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        self._parse(key)
+        return super().setdefault(key, default)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        self._parse(key)
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        self._all()
+        return super().popitem()
+
+    def clear(self) -> None:
+        self._texts.clear()
+        super().clear()
+
+    def update(self, *others: Any, **more: Any) -> None:
+        for key, value in dict(*others, **more).items():
+            self[key] = value
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        self._all()
+        return super().items()
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        self._all()
+        return super().values()
+
+    def copy(self) -> dict[str, Any]:
+        return {**self}
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    def __eq__(self, other: object) -> bool:
+        self._all()
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __repr__(self) -> str:
+        self._all()
+        return super().__repr__()
+
+    def __or__(self, other: Any) -> Any:
+        return {**self} | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | {**self}
+
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # copies and pickles are plain dicts
+        return dict, ({**self},)
+
+    __hash__ = None
