@@ -18,7 +18,11 @@ def _fields_set(value: Any) -> dict[str, Any]:
     """The fields of a stored dataclass that are not at their default, and its version."""
     defaults = _DEFAULTS.get(type(value)) or _defaults_of(type(value))
     fields = vars(value).items()
-    return {name: field for name, field in fields if name == "v" or field != defaults[name]}
+    return {
+        name: field
+        for name, field in fields
+        if (field is not (default := defaults[name]) and field != default) or name == "v"
+    }
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_fields_set)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from sleipnir.graph.model import Json
@@ -24,6 +23,7 @@ from sleipnir.runs import (
     Transition,
     Visit,
     Write,
+    changed,
 )
 
 
@@ -121,7 +121,7 @@ class Draft:
             if status != "failed":
                 self.drop(visit)
             elif visit.state not in ("ended", "failed"):
-                self.put(replace(visit, failed=True, wake_ms=None))
+                self.put(changed(visit, failed=True, wake_ms=None))
         self._wakes = []
         self._gates = {}
         self._status, self.over = status, True
@@ -170,13 +170,13 @@ class Draft:
         """Run a failed visit again, as a new one in its place."""
         self.drop(visit)
         self._seq += 1
-        fresh = replace(visit, seq=self._seq, attempt=1, opened_ms=self._now_ms, ready=True, failed=False, queue=None)
-        return self.put(replace(fresh, failures=0, losses=0, wake_ms=None, error=None))
+        fresh = changed(visit, seq=self._seq, attempt=1, opened_ms=self._now_ms, ready=True, failed=False, queue=None)
+        return self.put(changed(fresh, failures=0, losses=0, wake_ms=None, error=None))
 
     def begin(self, visit: Visit, queue: str | None, wake_ms: int | None = None) -> Visit:
         """A visit leaves the state `ready`: for a queue, or to wait for somebody or something."""
         opened_ms = self._now_ms if visit.attempt == 1 else visit.opened_ms
-        begun = replace(visit, ready=False, queue=queue, opened_ms=opened_ms, wake_ms=wake_ms)
+        begun = changed(visit, ready=False, queue=queue, opened_ms=opened_ms, wake_ms=wake_ms)
         if visit.item is None and visit.role == "node" and visit.attempt == 1:
             self.notice("visit_opened", seq=visit.seq, node=visit.node, kind=visit.kind)
         return self.put(begun)
@@ -187,10 +187,10 @@ class Draft:
 
     def ask_instead(self, visit: Visit, gate: Gate) -> None:
         """Let a live visit of a worker wait for a person; asking the same again is possible."""
-        self._ask(self.put(replace(visit, queue=None, wake_ms=None)), gate)
+        self._ask(self.put(changed(visit, queue=None, wake_ms=None)), gate)
 
     def _ask(self, visit: Visit, gate: Gate) -> None:
-        self._gates[visit.seq] = replace(gate, seq=visit.seq, attempt=visit.attempt)
+        self._gates[visit.seq] = changed(gate, seq=visit.seq, attempt=visit.attempt)
         self.notice(
             "gate_opened",
             seq=visit.seq,
@@ -204,16 +204,16 @@ class Draft:
 
     def redeliver(self, visit: Visit, *, losses: int) -> None:
         """Give a visit to another worker, as its next attempt; `losses` more workers died on it."""
-        self.put(replace(visit, attempt=visit.attempt + 1, losses=visit.losses + losses))
+        self.put(changed(visit, attempt=visit.attempt + 1, losses=visit.losses + losses))
 
     def run_again(self, visit: Visit, queue: str) -> None:
         """Let a visit that waited for a person run, as its next attempt, once there is a slot for it."""
-        self.put(replace(visit, attempt=visit.attempt + 1, queue=queue, wake_ms=None, ready=True))
+        self.put(changed(visit, attempt=visit.attempt + 1, queue=queue, wake_ms=None, ready=True))
 
     def try_again(self, visit: Visit, header: ResultHeader, at_ms: int, most: int) -> None:
         """Put a failed visit off until `at_ms`, as its next attempt. What it delivered is dropped, its cost is not."""
         self.deliver(visit, header)
-        again = replace(
+        again = changed(
             visit, attempt=visit.attempt + 1, failures=visit.failures + 1, wake_ms=at_ms, error=header.error
         )
         self.put(again)
@@ -229,7 +229,7 @@ class Draft:
 
     def wake(self, visit: Visit) -> None:
         """The time of a visit that was put off has come; it runs once there is a slot for it."""
-        self.put(replace(visit, wake_ms=None, ready=True))
+        self.put(changed(visit, wake_ms=None, ready=True))
 
     # What is written
 
@@ -296,7 +296,7 @@ class Draft:
         """Say more in a step of this draft."""
         index = step - self._run.step - 1
         assert index >= 0, "a step of the past cannot be changed"
-        self._writes[index] = replace(self._writes[index], step=replace(self._writes[index].step, **fields))
+        self._writes[index] = changed(self._writes[index], step=changed(self._writes[index].step, **fields))
         if "next" in fields:
             self._closings[step]["next"] = fields["next"]
 

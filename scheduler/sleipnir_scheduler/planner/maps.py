@@ -8,13 +8,12 @@ values never pass through here. settle.py starts items, never more at once than 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from sleipnir.graph.model import Json, LlmNode, MapNode
 from sleipnir.graph.template import TemplateError, keys_read, render_typed
 from sleipnir.messages import overlay_text
-from sleipnir.runs import Collect, Fan, Fill, Item, Put, Take, Visit
+from sleipnir.runs import Collect, Fan, Fill, Item, Put, Take, Visit, changed
 from sleipnir_scheduler.planner import steps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
 
@@ -29,7 +28,7 @@ def start(context: Context, visit: Visit, node: MapNode) -> None:
     items = _items(context, visit, node)
     private = context.overlay(visit)
     waiting = context.draft.begin(visit, None)
-    waiting = context.draft.put(replace(waiting, fan=Fan(visit.seq, len(items))))
+    waiting = context.draft.put(changed(waiting, fan=Fan(visit.seq, len(items))))
     if items:
         context.draft.item(Put(visit.seq, tuple({**private, node.item: item} for item in items)))
     else:
@@ -40,7 +39,7 @@ def open_item(context: Context, visit: Visit) -> Visit:
     """The next item of a map that has not been started."""
     assert visit.fan is not None
     fan, node = visit.fan, _node(context, visit)
-    context.draft.put(replace(visit, fan=replace(fan, next=fan.next + 1)))
+    context.draft.put(changed(visit, fan=changed(fan, next=fan.next + 1)))
     return _open(context, visit, Item(fan.id, fan.next, of=visit.node), node.body[0])
 
 
@@ -61,7 +60,7 @@ def item_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     elif position < len(node.body):
         draft.drop(visit)
         draft.item(_more(context, visit, field, outcome))
-        _open(context, of, replace(visit.item, position=position), node.body[position])
+        _open(context, of, changed(visit.item, position=position), node.body[position])
     else:
         draft.drop(visit)
         draft.item(_result(node, field, outcome))
@@ -106,7 +105,7 @@ def _open(context: Context, of: Visit, item: Item, body: str) -> Visit:
 def _item_failed(context: Context, visit: Visit, of: Visit, node: MapNode, field: str, error: str) -> None:
     """What the map's author wants of it. A failure that fails the map keeps its place: `retry` runs it again."""
     if node.on_item_error == "fail":
-        context.draft.put(replace(visit, failed=True, ready=False, queue=None, wake_ms=None, error=error))
+        context.draft.put(changed(visit, failed=True, ready=False, queue=None, wake_ms=None, error=error))
     else:
         context.draft.drop(visit)
         context.draft.item(Fill(field, _text({"error": error}) if node.on_item_error == "collect" else ""))
@@ -135,8 +134,8 @@ def _text(value: Json) -> str:
 def _count_done(context: Context, of: Visit, failed: int) -> None:
     assert of.fan is not None
     before, draft = of.fan, context.draft
-    after = replace(before, done=before.done + 1, failed=before.failed + failed)
-    of = draft.put(replace(of, fan=after))
+    after = changed(before, done=before.done + 1, failed=before.failed + failed)
+    of = draft.put(changed(of, fan=after))
     if before.done * 100 // after.total != after.done * 100 // after.total:
         draft.notice("map_progress", seq=of.seq, node=of.node, done=after.done, total=after.total, failed=after.failed)
     if after.done == after.total:

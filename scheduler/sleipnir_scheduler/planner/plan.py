@@ -9,7 +9,7 @@ so planning again is safe. See scheduler/README.md for the picture.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sleipnir.graph.model import (
     ApprovalNode,
@@ -37,6 +37,7 @@ from sleipnir.runs import (
     TimerFired,
     Transition,
     Visit,
+    changed,
 )
 from sleipnir.values import NOTHING, Known, Wanted
 from sleipnir_scheduler.planner import effects, maps, retries, starting, steps
@@ -258,10 +259,10 @@ class _Planner(Context):
         for visit in failed:
             fresh = self.draft.reopen(visit)
             if visit.fan is not None:
-                fan = replace(visit.fan, done=visit.fan.done - visit.fan.failed, failed=0)
-                fresh = self.draft.put(replace(fresh, fan=fan))
+                fan = changed(visit.fan, done=visit.fan.done - visit.fan.failed, failed=0)
+                fresh = self.draft.put(changed(fresh, fan=fan))
             if self.graph.engine == "dag" and visit.role == "node" and visit.item is None:
-                self.draft.put(replace(fresh, group=fresh.seq))
+                self.draft.put(changed(fresh, group=fresh.seq))
         ended = {visit.group for visit in self.draft.visits() if visit.ended} - {visit.group for visit in failed}
         for group in sorted(ended):
             steps.close(self, group, self.draft.last_step)

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from sleipnir.graph.model import EndNode
 from sleipnir.graph.template import keys_read, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs import Drop, Ended, Put, Split, Visit
+from sleipnir.runs import Drop, Ended, Put, Split, Visit, changed
 from sleipnir_scheduler.planner import joins, routing
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed, at_node
 from sleipnir_scheduler.planner.folding import Folded, Unfoldable, Writer, fold_step, fold_visit
@@ -63,14 +62,18 @@ def close(context: Context, group: int, step: int) -> None:
         reduced = next((visit for visit in members if visit.role == "reduce"), None)
         if not _apply(context, bodies, step, reduced):
             return
-        bodies = [context.draft.put(_applied(visit)) for visit in bodies]
     labels = {int(visit.batch or 0): visit.ended for visit in members if visit.role == "branch"}
     calls = [visit for visit in bodies if routing.needs_call(context, visit)]
     if calls and not labels:
+        _note_applied(context, bodies)
         for visit in calls:
             _open_role(context, visit, "branch")
         return
-    _go_on(context, bodies, {seq: _names(ended_) for seq, ended_ in labels.items()}, step)
+    try:
+        _go_on(context, bodies, {seq: _names(ended_) for seq, ended_ in labels.items()}, step)
+    except RunFailed:
+        _note_applied(context, bodies)
+        raise
 
 
 def waiting_to_reduce(context: Context) -> list[int]:
@@ -264,7 +267,7 @@ def _write_end(context: Context, visit: Visit) -> None:
     except VisitFailed as failure:
         raise RunFailed(str(failure), node.id) from None
     step = _journal(context, visit, Outcome(values=writes), held=False)
-    written = context.draft.put(replace(visit, ended=Ended(step, keys=tuple(writes))))
+    written = context.draft.put(changed(visit, ended=Ended(step, keys=tuple(writes))))
     _apply(context, [written], step, None)
     context.draft.output = render_lenient(node.output, {**state, **writes})
 
@@ -347,7 +350,7 @@ def _open_alone(context: Context, way: Way, source: Visit | None) -> None:
     cause = way.join if way.join else ("" if source is None else str(source.rank))
     lineage = f"{zlib.crc32(cause.encode()):08x}"
     visit = _open(context, way, source, group=0, depth=depth + 1, lineage=lineage, index=way.command or 0)
-    visit = draft.put(replace(visit, group=visit.seq))
+    visit = draft.put(changed(visit, group=visit.seq))
     try:
         if _at_step_limit(context, draft.steps + 1):
             draft.drop(visit)
@@ -407,12 +410,12 @@ def _open_role(context: Context, visit: Visit, role: Any, overlay: dict[str, Any
     opened = context.draft.open(visit.node, role, role=role, batch=visit.seq, **place)
     if overlay is not None:
         context.draft.item(Put(opened.seq, (overlay,)))
-        opened = context.draft.put(replace(opened, overlay=f"{opened.seq}.0"))
+        opened = context.draft.put(changed(opened, overlay=f"{opened.seq}.0"))
     context.draft.begin(opened, QUEUE_OF["function"])
 
 
 def _at_rest(visit: Visit, **how: Any) -> Visit:
-    return replace(visit, queue=None, wake_ms=None, ready=False, **how)
+    return changed(visit, queue=None, wake_ms=None, ready=False, **how)
 
 
 def _ended(visit: Visit) -> Ended:
@@ -420,8 +423,11 @@ def _ended(visit: Visit) -> Ended:
     return visit.ended
 
 
-def _applied(visit: Visit) -> Visit:
-    return replace(visit, ended=replace(_ended(visit), applied=True))
+def _note_applied(context: Context, bodies: list[Visit]) -> None:
+    """What these visits wrote counts already, should the run be retried."""
+    for visit in bodies:
+        if context.draft.visit(visit.seq) is not None:
+            context.draft.put(changed(visit, ended=changed(_ended(visit), applied=True)))
 
 
 def _names(chosen: Ended | None) -> list[str]:
