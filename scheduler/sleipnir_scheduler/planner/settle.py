@@ -86,6 +86,8 @@ def _start_some(context: Context) -> bool:
     failing = any(visit.failed and visit.item is None for visit in visits)
     if failing and context.graph.engine == "dag":
         return False
+    if len(visits) == 1 and visits[0].ready:  # alone, it always has a slot
+        return _start(context, None, visits[0])
     slots, again = _Slots(context, visits), False
     for visit in sorted((visit for visit in visits if visit.ready), key=lambda visit: visit.seq):
         if context.draft.over:
@@ -97,13 +99,14 @@ def _start_some(context: Context) -> bool:
     return again
 
 
-def _start(context: Context, slots: _Slots, visit: Visit) -> bool:
+def _start(context: Context, slots: _Slots | None, visit: Visit) -> bool:
     starting.start(context, visit)
     now = context.draft.visit(visit.seq)
     if now is None or now.ended is not None or now.failed:
         return True
-    slots.take(now)
-    return False
+    if slots is not None:
+        slots.take(now)
+    return now.fan is not None
 
 
 def _start_items(context: Context, slots: _Slots, of: Visit) -> bool:

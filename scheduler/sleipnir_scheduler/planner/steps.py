@@ -78,8 +78,7 @@ def close(context: Context, group: int, step: int) -> None:
 
 def waiting_to_reduce(context: Context) -> list[int]:
     """Steps of a `dag` that have ended and wait until another one's reducers are done."""
-    live = {visit.group for visit in context.draft.visits() if visit.role == "reduce"}
-    if live or context.graph.engine == "bsp":
+    if context.graph.engine == "bsp" or any(visit.role == "reduce" for visit in context.draft.visits()):
         return []
     return [visit.group for visit in context.draft.visits() if visit.ended and not visit.ended.applied]
 
@@ -274,6 +273,8 @@ def _write_end(context: Context, visit: Visit) -> None:
 
 def _arrivals(context: Context, bodies: list[Visit]) -> list[Way]:
     """The joins that fire. A node that several visits of one list of commands run has arrived with the last of them."""
+    if not context.graph.joins:
+        return []
     live = {(visit.node, visit.batch) for visit in context.draft.visits() if visit not in bodies}
     there = {
         visit.node: visit.depth for visit in bodies if visit.batch is None or (visit.node, visit.batch) not in live
@@ -321,10 +322,14 @@ def _open_step(context: Context, ways: list[Way], sources: list[Visit]) -> None:
         for position, way in enumerate(ways):
             _open_alone(context, way, sources[position] if position < len(sources) else None)
         return
-    draft, graph = context.draft, context.graph
+    draft = context.draft
     if _at_step_limit(context, draft.steps + 1):
         return
     group = draft.steps = draft.steps + 1
+    if len(ways) == 1:
+        _open(context, ways[0], sources[0] if sources else None, group=group, depth=group)
+        _check_entries(context, [ways[0].target])
+        return
     places: dict[tuple[str, str | None, int], tuple[Way, Visit | None]] = {}
     for position, way in enumerate(ways):
         number = position if way.command is not None else -1  # edges to one node are one visit, commands one each
@@ -333,14 +338,20 @@ def _open_step(context: Context, ways: list[Way], sources: list[Visit]) -> None:
     for _, (way, source) in sorted(places.items(), key=lambda place: (place[0][0], place[0][2], place[0][1] or "")):
         index = opened[way.target] = opened.get(way.target, -1) + 1
         _open(context, way, source, group=group, depth=group, index=index)
+    _check_entries(context, list(opened))
+
+
+def _check_entries(context: Context, nodes: list[str]) -> None:
+    """What Loki's executor checks before a super-step, in its order (spec 2.10). Raises RunFailed."""
     if context.deadline_passed():
-        where = f"at '{next(iter(opened))}'"
-        names = ", ".join(f'"{name}"' for name in opened)
-        raise RunFailed(context.timed_out(where if len(opened) == 1 else f"before super-step with frontier [{names}]"))
-    for node in opened:
+        names = ", ".join(f'"{name}"' for name in nodes)
+        where = f"at '{nodes[0]}'" if len(nodes) == 1 else f"before super-step with frontier [{names}]"
+        raise RunFailed(context.timed_out(where))
+    for node in nodes:
         _count(context, node)
     if context.times_steps:
-        draft.arm(f"{STEP_TIMER}{group}", context.now_ms + (graph.limits.step_timeout or 0))
+        due_ms = context.now_ms + (context.graph.limits.step_timeout or 0)
+        context.draft.arm(f"{STEP_TIMER}{context.draft.steps}", due_ms)
 
 
 def _open_alone(context: Context, way: Way, source: Visit | None) -> None:
@@ -377,7 +388,7 @@ def _open(context: Context, way: Way, source: Visit | None, **place: Any) -> Vis
 
 
 def _count(context: Context, node: str) -> None:
-    """The checks at the entry of a node, in Loki's order (spec 2.10)."""
+    """Count an entry into a node. Raises RunFailed beyond its cap, and for a node that does not exist."""
     count, cap = context.draft.count(node), context.graph.settings.max_loop_iterations
     if count > cap:
         message = f"Node '{node}' visited {count} times (max_loop_iterations={cap}). Possible infinite loop."
