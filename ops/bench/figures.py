@@ -122,6 +122,20 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
+        "Maps and joins",
+        (
+            Figure("map_ratio", "items of a 10,000-item map, against visits of chains", "x", at_least=0.8, digits=2),
+            Figure("map_items_per_s", "  items", "/s"),
+            Figure("map_chain_per_s", "  visits of chains, in the same stack", "/s"),
+            Figure("map_item_ratio", "CPU of an item among 10,000, against 100", "x", at_most=1.15, digits=2),
+            Figure("map_item_us", "  among 10,000", "us"),
+            Figure("map_item_few_us", "  among 100", "us"),
+            Figure("map_queue_most", "messages in the queue, at most"),
+            Figure("map_scheduler_mb", "growth of the scheduler meanwhile", "MB", digits=1),
+            Figure("join_s", "1,000 branches and their join, which fires once", "s", digits=1),
+        ),
+    ),
+    Section(
         "Python scripts",
         (
             Figure("warm_script_ratio", "warm script, against starting python3", "x", at_most=0.35, digits=2),

@@ -23,13 +23,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.bench import costs, disk, engine, figures, peers, postgres, report, scripts  # noqa: E402
+from ops.bench import costs, disk, engine, fans, figures, peers, postgres, report, scripts  # noqa: E402
 from ops.bench.figures import BenchFailed, NotMeasured, Values  # noqa: E402
 from ops.bench.peers import PEERS, Peer, Shape  # noqa: E402
 
 LATEST = ROOT / ".build" / "bench" / "latest.json"
 PAGE = ROOT / "docs" / "performance.md"
-SUBJECTS = ("engine", "disk", "celery", "langgraph", "dbos", "costs", "python")
+SUBJECTS = ("engine", "disk", "celery", "langgraph", "dbos", "costs", "maps", "python")
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ CELERY = ("celery_tasks_per_s", "celery_chain_per_s")
 STATE = ("large_state_ratio",)
 LENGTH = ("thousandth_visit_ratio",)
 WAITING = ("waiting_run_bytes", "waiting_run_memory_bytes")
+MAP = ("map_ratio", "map_items_per_s", "map_chain_per_s", "map_item_ratio", "map_item_us", "map_item_few_us")
+JOIN = ("join_s",)
 WARM = ("warm_script_ratio",)
 COLD = ("cold_run_s",)
 
@@ -147,6 +149,9 @@ class Bench:
             yield Measurement("10 MB of state", STATE, lambda: costs.large_state(2 * effort.repeats))
             yield Measurement("1,000th visit", LENGTH, lambda: costs.thousandth_visit(effort.repeats))
             yield Measurement("waiting runs", WAITING, lambda: costs.waiting_run(effort.waiting_runs))
+        if "maps" in asked:
+            yield Measurement("a map of 10,000 items", MAP, fans.measure)
+            yield Measurement("a join of 1,000 branches", JOIN, fans.join)
         if "python" in asked:
             yield Measurement("warm Python scripts", WARM, scripts.warm)
             yield Measurement("cold `sleipnir run`", COLD, scripts.cold)

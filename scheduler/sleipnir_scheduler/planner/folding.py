@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sleipnir.graph.model import Graph, Json
-from sleipnir.graph.reducers import ABSENT, ReducerError, fold, is_custom
+from sleipnir.graph.reducers import ABSENT, ReducerError, fold_all, is_custom
 from sleipnir.runs import Rank
 
 
@@ -177,8 +177,6 @@ def _refuse_collision(key: str, writers: list[Writer]) -> None:
 
 def _fold_all(key: str, reducer: str, value: Json, updates: list[Json], strict: bool) -> Json:
     try:
-        for update in updates:
-            value = fold(reducer, value, update, strict=strict)
+        return fold_all(reducer, value, updates, strict=strict)
     except ReducerError as error:
         raise Unfoldable(f"state key '{key}': {error}") from None
-    return value

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sleipnir.graph.expression import ExpressionError, parse
-from sleipnir.graph.model import END, Branch, FunctionNode, LlmNode, Node, ScriptNode
+from sleipnir.graph.model import Branch, FunctionNode, LlmNode, Node, ScriptNode
 from sleipnir.graph.template import TemplateError, keys_read, render, render_typed
 from sleipnir.runs import Visit
 from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
@@ -55,11 +55,11 @@ def ways_on(context: Context, visit: Visit, labels: Sequence[str] | None) -> lis
     assert visit.ended is not None
     node, ended = context.graph.nodes[visit.node], visit.ended
     if ended.sends is not None:
-        named = [_resolved(node, name) if name else node.id for name in ended.sends]
-        return [Way(to, command) for command, to in enumerate(named) if not _is_end(context, to)]
+        named = [node.ends.get(name, name) if name else node.id for name in ended.sends]
+        return [Way(to, command) for command, to in enumerate(named) if not context.graph.ends_branch(to)]
     if ended.next is not None:
         chosen = (ended.next,) if isinstance(ended.next, str) else ended.next
-        targets = [_resolved(node, name) for name in chosen]
+        targets = [node.ends.get(name, name) for name in chosen]
     elif not ended.ok and (fallback := _fallback(node)) is not None:
         targets = [fallback]
     else:
@@ -67,7 +67,7 @@ def ways_on(context: Context, visit: Visit, labels: Sequence[str] | None) -> lis
         if (branch := _taken_branch(context, visit)) is not None:
             found = _labels(context, node, branch) if labels is None else labels
             targets += [_labelled(context, node, label) for label in found if label]
-    return [Way(target) for target in dict.fromkeys(targets) if not _is_end(context, target)]
+    return [Way(target) for target in dict.fromkeys(targets) if not context.graph.ends_branch(target)]
 
 
 def no_route(visit: Visit) -> str:
@@ -118,15 +118,6 @@ def _labelled(context: Context, node: Node, label: str) -> str:
     if target is not None:
         return target
     raise RunFailed(f"conditional edge chose '{label}', which is no label, no named end and no node", node.id)
-
-
-def _is_end(context: Context, target: str) -> bool:
-    """Whether an edge ends its branch instead of leading to a node."""
-    return target == END and context.graph.dialect == "sleipnir" and END not in context.graph.nodes
-
-
-def _resolved(node: Node, name: str) -> str:
-    return node.ends.get(name, name)
 
 
 def _fallback(node: Node) -> str | None:
