@@ -108,7 +108,8 @@ class Context:
         of, _, index = visit.overlay.rpartition(".")
         if int(of) == self.draft.split:
             require(self.known, Wanted(updates=True))
-            text = self.known.updates[int(index)]
+            # where no command has an update, none is delivered
+            text = self.known.updates[int(index)] if self.known.updates else ""
         else:
             require(self.known, Wanted(items=frozenset([visit.overlay])))
             text = self.known.items.get(visit.overlay, "")
