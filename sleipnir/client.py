@@ -347,8 +347,10 @@ class Run:
         which = f" of node {gate!r}" if gate else ""
         if still_open:
             listed = ", ".join(f"{found.seq} ({found.node})" for found in still_open)
-            fitting = "several open questions" if len(still_open) > 1 and gate is None else f"no open question{which}"
-            return f"run {self.id!r} has {fitting}; open: {listed}. Name one by its number or its node"
+            several = len(still_open) > 1 and all(gate in (None, found.node) for found in still_open)
+            fitting = f"several open questions{which}" if several else f"no open question{which}"
+            name_by = "its number" if several and gate else "its number or its node"
+            return f"run {self.id!r} has {fitting}; open: {listed}. Name one by {name_by}"
         answered = [step for step in self.history() if step.kind in ("approval", "input") and gate in (None, step.node)]
         if answered:
             return f"the question{which} of run {self.id!r} was already answered; `sleipnir history {self.id}` shows it"

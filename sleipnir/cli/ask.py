@@ -113,10 +113,13 @@ def _read(prompt: str, gate: GateInfo, read_line: ReadLine) -> str:
     return line.removesuffix("\n")
 
 
-def how_to_answer(gate: GateInfo, options: GlobalOptions) -> str:
-    """What the run waits for and the commands that answer it, one per option."""
+def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[GateInfo] = ()) -> str:
+    """What the run waits for and the commands that answer it, one per option. The question is named by its node; by its
+    number if another one of `still_open` is the same node's."""
+    alone = all(other.node != gate.node or other.seq == gate.seq for other in still_open)
+    name = gate.node if alone else str(gate.seq)
     own_words = {"approval": "your own words", "effect": '{"key": "value"}'}.get(gate.kind, "your answer")
     samples = [*gate.options, own_words]
-    commands = [f"  {options.command('answer', gate.run, gate.node, text)}" for text in samples]
+    commands = [f"  {options.command('answer', gate.run, name, text)}" for text in samples]
     headline = f"run {gate.run} waits for an answer to {gate.node!r}: {first_line(gate.question)}"
     return "\n".join([headline, *commands])

@@ -215,8 +215,9 @@ def _answer(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
 
 
 def _leave_waiting(run: Run, options: GlobalOptions, *, as_data: bool) -> int:
-    for gate in run.gates():
-        terminal.note(how_to_answer(gate, options))
+    still_open = run.gates()
+    for gate in still_open:
+        terminal.note(how_to_answer(gate, options, still_open))
     terminal.note(f"and then: {options.command('watch', run.id)}")
     if as_data:
         print_json(result_data(run, run.info()))

@@ -85,8 +85,9 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
         yield "at", place
     for late in run.late_results():
         yield "late", f"{late.text}: {late.node}, attempt {late.attempt}, from {late.worker}"
-    for gate in () if info.is_final else run.gates():
-        yield "question", f"{gate.question}\n\n{how_to_answer(gate, options)}"
+    still_open = [] if info.is_final else run.gates()
+    for gate in still_open:
+        yield "question", f"{gate.question}\n\n{how_to_answer(gate, options, still_open)}"
     if info.usage.calls:
         yield "usage", _usage(info.usage)
     if info.error:

@@ -43,8 +43,9 @@ def watch(options: GlobalOptions, run_id: str, as_data: bool) -> int:
 
 def _say_if_open(run: Run, gate: GateInfo, options: GlobalOptions) -> None:
     """Questions of the past were answered; only an open one needs the command."""
-    if any((gate.seq, gate.attempt) == (open_.seq, open_.attempt) for open_ in run.gates()):
-        terminal.note(how_to_answer(gate, options))
+    still_open = run.gates()
+    if any((gate.seq, gate.attempt) == (open_.seq, open_.attempt) for open_ in still_open):
+        terminal.note(how_to_answer(gate, options, still_open))
 
 
 @click.command()
@@ -96,10 +97,11 @@ def _as_they_end(
 
 
 def _say_once(run: Run, said: set[tuple[str, int]], options: GlobalOptions) -> None:
-    for gate in run.gates():
+    still_open = run.gates()
+    for gate in still_open:
         if (run.id, gate.seq) not in said:
             said.add((run.id, gate.seq))
-            terminal.note(how_to_answer(gate, options))
+            terminal.note(how_to_answer(gate, options, still_open))
 
 
 def _say_how_it_ended(info: RunInfo) -> None:

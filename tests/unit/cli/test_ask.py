@@ -91,3 +91,15 @@ def test_the_way_to_answer_is_a_command_that_can_be_typed() -> None:
         "  sleipnir --redis-url 'redis://:***@host:6379/0' answer r1run approve 'your own words'"
     )
     assert how_to_answer(INPUT, GlobalOptions()).splitlines()[1] == "  sleipnir answer r1run name 'your answer'"
+
+
+def test_of_several_questions_of_one_node_each_is_answered_by_its_number() -> None:
+    twin, other = replace(INPUT, seq=INPUT.seq + 1), replace(APPROVAL, seq=INPUT.seq + 2)
+    assert how_to_answer(INPUT, GlobalOptions(), [INPUT, twin, other]).splitlines()[1] == (
+        f"  sleipnir answer r1run {INPUT.seq} 'your answer'"
+    )
+    assert (
+        how_to_answer(INPUT, GlobalOptions(), [INPUT, other])
+        .splitlines()[1]
+        .startswith("  sleipnir answer r1run name ")
+    )
