@@ -134,7 +134,7 @@ class Advance:
         """Plan what can be; values are fetched for all runs that need some, in one round trip, and they are planned."""
         commits: list[Commit] = []
         drops: list[Drop] = []
-        known: dict[str, Known] = {}
+        known: dict[tuple[str, str], Known] = {}  # entries of two partitions may have the same id
         todo: Iterable[str] = by_run
         while todo:
             needs: dict[str, tuple[Entry, Wanted]] = {}
@@ -143,12 +143,12 @@ class Advance:
                 if wanted is not None:
                     needs[run_id] = (by_run[run_id][0], wanted)
             found = self._store.read_values(list(needs.values())) if needs else []
-            known |= {entry.id: values for (entry, _), values in zip(needs.values(), found, strict=True)}
+            known |= {(entry.run, entry.id): values for (entry, _), values in zip(needs.values(), found, strict=True)}
             todo = list(needs)
         return commits, drops
 
     def _plan_run(
-        self, queue: deque[Entry], known: Mapping[str, Known], commits: list[Commit], drops: list[Drop]
+        self, queue: deque[Entry], known: Mapping[tuple[str, str], Known], commits: list[Commit], drops: list[Drop]
     ) -> Wanted | None:
         """Plan entries of one run and take them from `queue`; what the first one needs to know, if it cannot be
         planned.
@@ -158,7 +158,7 @@ class Advance:
         run = self._views.get(queue[0].run)
         for planned in range(min(len(queue), AT_ONCE)):
             entry = queue[0]
-            outcome = self._plan(entry, run, known.get(entry.id, NOTHING))
+            outcome = self._plan(entry, run, known.get((entry.run, entry.id), NOTHING))
             if isinstance(outcome, NeedValues):
                 return None if planned else outcome.wanted
             queue.popleft()
