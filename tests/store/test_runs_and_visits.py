@@ -13,6 +13,7 @@ from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs import (
     Answered,
     Cancelled,
+    Ended,
     Gate,
     LeaseLost,
     Notice,
@@ -150,6 +151,17 @@ def test_a_second_claim_of_an_attempt_is_refused_but_the_same_one_may_repeat(ben
     assert isinstance(bench.claim(call), Claim)
     assert isinstance(bench.claim(call), Claim)
     assert bench.claim(call, token="t2") == Refused("taken")
+
+
+@pytest.mark.parametrize("rest", [{"queue": None, "ended": Ended(1)}, {"queue": None, "ready": True}, {"failed": True}])
+def test_a_visit_that_is_kept_but_not_for_workers_cannot_be_claimed(bench: Bench, rest: dict[str, Any]) -> None:
+    """It waits for others of its step, or for a slot, or for the retry of its run; a message for it came twice."""
+    bench.create()
+    call = bench.open_visit()
+    bench.store.runs.cancel(RUN)
+    view = bench.store.partitions.load([RUN])[RUN]
+    bench.commit(bench.entries()[0], Transition(open=(replace(view.frontier[1], **rest),)))
+    assert bench.claim(call) == Refused("gone")
 
 
 def test_a_claim_of_a_closed_visit_or_an_old_attempt_is_refused(bench: Bench) -> None:

@@ -21,7 +21,7 @@
 --
 -- Returns  {1, spec, started_ms, item, overlay, key, JSON text, ...}  claimed (a missing key is left out). `item` is the
 --                visit's runs.Item as JSON, or ''; `overlay` lines of values that only this visit sees, or ''
---          {0, 'gone'}    the visit is over, or its run is
+--          {0, 'gone'}    the visit is over, or its run is, or it is no worker's business now
 --          {0, 'stale'}   a newer attempt exists
 --          {0, 'taken'}   this attempt has been claimed already
 --          {0, 'paused'}  the run, or all of the deployment, is held; the visit stays in the outbox
@@ -33,6 +33,8 @@ local text = redis.call('HGET', frontier, seq)
 if not text then return {0, 'gone'} end
 local visit = cjson.decode(text)
 if visit.attempt ~= attempt then return {0, 'stale'} end
+-- It is kept, but not for workers: it waits for others of its step or for a slot, or its run has failed.
+if not visit.queue or visit.failed then return {0, 'gone'} end
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
