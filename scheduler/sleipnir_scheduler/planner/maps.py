@@ -43,6 +43,15 @@ def open_item(context: Context, visit: Visit) -> Visit:
     return _open(context, visit, Item(fan.id, fan.next, of=visit.node), node.body[0])
 
 
+def with_failed_items_to_do(context: Context, visit: Visit) -> Visit:
+    """A map that is run again: the items that failed it are to do. Those that it skips or reports are done."""
+    assert visit.fan is not None
+    fan = visit.fan
+    if _node(context, visit).on_item_error != "fail":
+        return visit
+    return changed(visit, fan=changed(fan, done=fan.done - fan.failed, failed=0))
+
+
 def item_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     """An item's visit has ended: the next body, or the item's result."""
     assert visit.item is not None

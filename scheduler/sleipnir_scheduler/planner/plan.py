@@ -259,8 +259,7 @@ class _Planner(Context):
         for visit in failed:
             fresh = self.draft.reopen(visit)
             if visit.fan is not None:
-                fan = changed(visit.fan, done=visit.fan.done - visit.fan.failed, failed=0)
-                fresh = self.draft.put(changed(fresh, fan=fan))
+                fresh = self.draft.put(maps.with_failed_items_to_do(self, fresh))
             if self.graph.engine == "dag" and visit.role == "node" and visit.item is None:
                 self.draft.put(changed(fresh, group=fresh.seq))
         ended = {visit.group for visit in self.draft.visits() if visit.ended} - {visit.group for visit in failed}

@@ -89,6 +89,24 @@ def test_failed_items_are_left_out_or_reported_in_their_place_if_the_author_want
         assert (driver.run.status, driver.state["results"]) == ("completed", results)
 
 
+def test_retry_does_not_wait_again_for_items_that_a_map_has_skipped() -> None:
+    text = """
+name: g
+start: split
+engine: dag
+nodes:
+  split: {type: router, next: [fan, bad]}
+  fan: {type: map, for_each: "{{items}}", as: item, node: work, collect: results, max_parallel: 1, on_item_error: skip}
+  work: {type: script, script: s.sh}
+  bad: {type: script, script: s.sh}
+"""
+    driver = started(text).fails("work", item=0).fails("bad").does("work", item=1, output="Y")
+    assert driver.run.status == "failed"
+    driver.send(Retried())
+    driver.does("bad").does("work", item=2, output="Z")
+    assert (driver.run.status, driver.state["results"]) == ("completed", ["Y", "Z"])
+
+
 def test_an_item_whose_worker_dies_runs_again_with_its_own_item() -> None:
     driver = started()
     visit = driver.visit("work", 1)
