@@ -1,80 +1,458 @@
-"""Random valid graphs whose nodes count their effects.
+"""Random valid graphs that branch, and whose runs all end in the same way, whatever is killed meanwhile.
 
-`write(folder, seed, effects)` makes an agent folder: scripts that succeed, fail, take a while, loop by `_next`, are
-tried again or must take effect once, and questions that a robot answers or that expire. Every execution of a script
-appends one line, `run/visit`, to the file `effects`: how often it really ran, which no journal can tell.
+`write(folder, seed, effects)` makes an agent folder of one of three kinds, by the folder's name: `loki-*`, `bsp-*` and
+`dag-*` are Loki's dialect and ours on either engine. A graph is made of blocks, from its end to its start, so that each
+block knows what comes after it: steps, parallel edges and their joins, quorums, maps, lists of commands, conditional
+edges, loops, questions. What a node does is drawn from its name and from what it may read, never from its run, its
+visit or the time; how long it takes is the one thing that is really random. Which keys it may read:
+
+* in super-steps all of them, because a visit sees the state as it was when its step began;
+* in a `dag` its own counter and its item; all of them too where nothing can run beside it.
+
+Failures are of four sorts. Some are drawn from what the node reads, and come back whenever it runs again. A `flaky`
+node fails on its first executions, fewer than its policy tries. A node that stumbles fails on its very first execution
+in a run, for good; the robot retries the run. And items of maps fail by what they are.
+
+Every execution of a script appends one line, `run/visit`, to the file `effects`: how often it really ran, which no
+journal can tell. Functions know no run, and write state only.
 """
 
 from __future__ import annotations
 
+import json
 import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
-ANSWERS = ("yes", "no", "free text")
+KINDS: Final = ("loki", "bsp", "dag")
+RETRIES: Final = 3  # as often a failed run is retried; more than nodes that stumble in one graph
+ANSWERS: Final = ("yes", "no", "free text")
+ERRORS: Final = ("_error", "last_error")
+"""What a failure leaves. No node reads it: one that stumbles where its worker is killed leaves nothing."""
+MOST_NODES = 16
 
-SCRIPT = '''
-"""What a node does is drawn from its own name and visit, so that a repeated attempt does the same again."""
-import json, os, random, threading
+SHARED: Final = ("log", "total", "most", "facts")
+"""Keys with reducers, which any node may write."""
+OURS: Final = ("seen", "chain", "last")
+"""Those of our dialect besides: `chain` has a reducer of the agent's own, `last` has none."""
+
+SCRIPT: Final = '''
+"""What a node does is drawn from its name and what it reads, so that every attempt and every run does the same."""
+import json, os, random, sys, threading, zlib
 
 EFFECTS = {effects!r}
-ROUTES = {routes!r}
+DOES = {does!r}
+ERRORS = {errors!r}
 
 
-def behave(node, state, run, visit):
-    with open(EFFECTS, "a") as file:
-        file.write(run + "/" + visit + "\\n")
-    chance = random.Random(run + visit + node)
-    threading.Event().wait(chance.choice([0, 0, 0.01, 0.05, 0.2, 0.2, 1]))
-    if chance.random() < 0.15:
-        raise RuntimeError("drawn failure")
-    result = {{"trace": state.get("trace", "") + node + " ", "big": "x" * chance.choice([1, 100, 20_000])}}
-    if ROUTES[node] and chance.random() < 0.4:
-        result["_next"] = chance.choice(ROUTES[node])
+def behave(node, state, visit=None):
+    does, run = DOES[node], (visit or "").partition("/")[0]
+    if visit:
+        with open(EFFECTS, "a") as file:
+            file.write(visit + "\\n")
+    threading.Event().wait(random.choice(does["waits"]))
+    count = state.get("c_" + node, 0)
+    seen = {{key: state.get(key) for key in (sorted(state) if does["sees"] is None else does["sees"])
+            if key not in ERRORS}}
+    given = zlib.crc32(json.dumps([node, count, seen], sort_keys=True).encode())
+    chance = random.Random(given)
+    if chance.random() < does["fails"]:
+        raise Failed("drawn failure")
+    if any(is_first(visit.replace("/", "-") + "-" + str(number)) for number in range(does.get("flaky", 0))):
+        raise Failed("flaky failure")
+    if does.get("stumbles") and is_first(run + "-" + node):
+        raise Failed("it stumbles")
+    values = {{"log": node + ":" + str(given), "total": given % 9, "most": given % 1000, "seen": "s" + str(given % 7),
+              "facts": {{"f" + str(given % 5): node}}, "chain": given, "last": node, "big": "x" * (given % 20_000),
+              "mid": given, "output": given}}
+    result = {{key: values[key] for key in does["writes"]}}
+    if does["counts"]:
+        result["c_" + node] = count + 1
+    if "loops" in does:
+        ends = count + 1 >= does["loops"]
+        result |= {{"c_" + node: 0 if ends else count + 1, "go_" + node: "done" if ends else "again"}}
+        if "back" in does and not ends:
+            result["_next"] = does["back"]
+    if "labels" in does:
+        result["go_" + node] = chosen(node, chance)
+    if "ways" in does:
+        result["_next"] = does["ways"][chosen(node, chance)]
+    if "goto" in does:
+        result["_next"] = does["goto"]
+    if "sends" in does:
+        result["_next"] = [{{"to": does["sends"], "update": {{"item": number}}}} for number in range(does["count"])]
     return result
 
 
+def chosen(node, chance):
+    labels = DOES[node]["labels"] if "labels" in DOES[node] else sorted(DOES[node]["ways"])
+    return chance.sample(labels, chance.randint(1, len(labels))) if DOES[node].get("many") else chance.choice(labels)
+
+
+class Failed(Exception):
+    """This is how a node fails."""
+
+
+def is_first(name):
+    """Whether nobody has asked so before."""
+    try:
+        os.close(os.open(EFFECTS + "." + name, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def chain(current, incoming):
+    """A reducer of the agent's own: each order of writes gives another number."""
+    return zlib.crc32(json.dumps([current, incoming]).encode())
+
+
+{functions}
 if __name__ == "__main__":
     file = os.environ.get("GRAPH_STATE_FILE")
     state = json.load(open(file)) if file else json.loads(os.environ["GRAPH_STATE"])
-    run, _, visit = os.environ["GRAPH_VISIT"].partition("/")
-    print(json.dumps(behave(os.environ["GRAPH_NODE_ID"], state, run, visit)))
+    try:
+        print(json.dumps(behave(os.environ["GRAPH_NODE_ID"], state, os.environ["GRAPH_VISIT"])))
+    except Failed as error:
+        sys.exit(str(error))
 '''
+
+FUNCTION = """
+def {name}(state):
+    return behave("{name}", state)
+"""
+
+CHOOSE = """
+def choose_{name}(state):
+    return state["go_{name}"]
+"""
+
+
+def kind_of(agent: str) -> str:
+    """`loki`, `bsp`, `dag`; anything else names a graph of wild.py, whose runs differ."""
+    return agent.partition("-")[0]
+
+
+def answer(agent: str, node: str) -> str:
+    """What the robot says to a node of one of these graphs, whenever and however often it asks."""
+    return ANSWERS[zlib.crc32(f"{agent}/{node}".encode()) % len(ANSWERS)]
 
 
 def write(folder: Path, seed: int, effects: Path) -> Path:
-    """An agent folder drawn from `seed`; its nodes append to `effects`. Names of nodes to act once begin so."""
-    chance = random.Random(seed)
-    names = [chance.choice(["n", "n", "n", "once"]) + str(number) for number in range(chance.randint(2, 7))]
-    lines = [f"name: chaos-{seed}", f"start: {names[0]}", "settings: {max_loop_iterations: 6}", "nodes:"]
-    routes: dict[str, list[str]] = {}
-    for number, name in enumerate(names):
-        later = [*names[number + 1 :], "end"]
-        routes[name] = [*later, *names[: number + 1]] if chance.random() < 0.5 else []
-        lines.append(f"  {name}: {_script(chance, name, later) if name[0] == 'o' else _node(chance, name, later)}")
-    lines.append('  end: {type: end, output: "{{trace}}"}')
+    """An agent folder drawn from `seed`; its scripts append to `effects`. Names of nodes to act once begin so."""
+    drawn = _Draw(random.Random(seed), folder.name)
+    start = drawn.whole()
+    lines = [f"name: {folder.name}", f"start: {start}", *(f"{key}: {_text(drawn.top[key])}" for key in drawn.top)]
+    lines += ["nodes:", *(f"  {name}: {_text(node)}" for name, node in drawn.nodes.items())]
+    functions = [FUNCTION.format(name=name) for name, node in drawn.nodes.items() if node["type"] == "function"]
+    functions += [CHOOSE.format(name=name) for name, node in drawn.nodes.items() if "call" in node.get("branch", ())]
     folder.mkdir(parents=True)
     (folder / "graph.yaml").write_text("\n".join(lines) + "\n")
-    (folder / "node.py").write_text(SCRIPT.format(effects=str(effects), routes=routes))
+    script = SCRIPT.format(effects=str(effects), does=drawn.does, errors=ERRORS, functions="\n".join(functions))
+    (folder / "node.py").write_text(script)
     return folder
 
 
-def _node(chance: random.Random, name: str, later: list[str]) -> str:
-    expiry = f", timeout: 2, on_timeout: {later[0]}" if chance.random() < 0.3 else ""
-    match chance.choices(["script", "approval", "input"], weights=[6, 1, 1])[0]:
-        case "approval":
-            routes = f"yes: {chance.choice(later)}, no: {chance.choice(later)}"
-            question = f"question: go on?, options: [yes, no], routes: {{{routes}}}, on_other: {later[0]}"
-            return f"{{type: approval, {question}{expiry}}}"
-        case "input":
-            return (
-                f"{{type: input, question: what?, next: {later[0]}, state_updates: {{said: '{{{{input}}}}'}}{expiry}}}"
+def _text(value: Any) -> str:
+    return json.dumps(value)  # YAML, too
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block stands: how many levels it may still have, and whether nothing can run beside it."""
+
+    depth: int
+    alone: bool = True
+    looped: bool = False
+
+    def inside(self, *, alone: bool | None = None, looped: bool | None = None) -> Place:
+        return Place(
+            self.depth - 1,
+            self.alone if alone is None else alone,
+            self.looped if looped is None else looped,
+        )
+
+
+@dataclass
+class _Draw:
+    """Draws one graph. A method that draws a block takes what comes after it and gives the node it begins with."""
+
+    chance: random.Random
+    agent: str
+    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    does: dict[str, dict[str, Any]] = field(default_factory=dict)
+    top: dict[str, Any] = field(default_factory=dict)
+    stumbles: int = 0
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        self.kind = kind_of(self.agent)
+        self.ours, self.dag = self.kind != "loki", self.kind == "dag"
+        self.tidy = self.chance.random() < 0.5
+        """Whether every branch is waited for: what is alone is then alone indeed."""
+
+    def whole(self) -> str:
+        lists = {f"items_{size}": [f"i{number}" for number in range(size)] for size in (0, 1, 3, 8, 30)}
+        self.nodes["end"] = {"type": "end", "output": "{{total}} {{log}}" if not self.dag or self.tidy else "over"}
+        start = self.chain("end", Place(2))
+        self.top["settings"] = {"max_loop_iterations": 25, "max_concurrency": self.chance.randint(1, 8)}
+        self.top["initial_state"] = lists
+        folds = {"log": "append", "total": "sum", "most": "max", "facts": "merge"}
+        if not self.ours:
+            self.top["reducers"] = folds
+            return start
+        self.top["engine"] = self.kind
+        types = {"log": "list", "total": "int", "most": "int", "facts": "object", "seen": "list", "chain": "any"}
+        folds |= {"seen": "union", "chain": "node.py:chain"}
+        self.top["state"] = {key: {"type": types[key], "reducer": folds[key]} for key in types}
+        if self.odds(0.2):
+            self.top["limits"] = {"max_concurrency": self.chance.randint(1, 6)}
+        if not self.dag and self.odds(0.1):
+            limits = {"max_steps": self.chance.randint(3, 20), "on_max_steps": self.chance.choice(["error", "stop"])}
+            self.top["limits"] = self.top.get("limits", {}) | limits
+        return start
+
+    def odds(self, share: float) -> bool:
+        return self.chance.random() < share
+
+    # Blocks
+
+    def chain(self, after: str, place: Place) -> str:
+        for _ in range(self.chance.randint(1, 3 if place.depth > 1 else 2)):
+            after = self.block(after, place)
+        return after
+
+    def block(self, after: str, place: Place) -> str:
+        if place.depth <= 0 or len(self.nodes) > MOST_NODES:
+            return self.step(after, place)
+        blocks: dict[Callable[[str, Place], str], int] = {
+            self.step: 3, self.fan: 5, self.map: 2, self.commands: 1, self.choice: 2, self.loop: 2,
+        }  # fmt: skip
+        if self.ours or place.alone:
+            blocks[self.question] = 1
+        if self.ours:
+            blocks |= {self.choice: 3, self.several: 1, self.quorum: 1 if not self.tidy else 0}
+        return self.chance.choices(list(blocks), weights=list(blocks.values()))[0](after, place)
+
+    def step(self, after: str, place: Place) -> str:
+        """A node that may fail, be flaky, act once, or stumble and go on by `_next`."""
+        kind = self.chance.choices(["plain", "fails", "flaky", "once", "hop"], weights=[4, 2, 1, 1, 2])[0]
+        node = self.node("once" if kind == "once" else "n", place, script=kind not in ("plain", "fails"))
+        self.nodes[node]["next"] = after
+        if kind == "fails":
+            self.does[node]["fails"] = 0.5
+            if self.odds(0.6):
+                self.nodes[node]["fallback"] = self.chance.choice([after, self.step(after, place.inside())])
+        elif kind == "flaky":
+            self.does[node]["flaky"] = self.chance.randint(1, 2)
+            self.nodes[node]["retry"] = {"max_attempts": 3, "initial_interval": "100ms"}
+        elif kind == "once":
+            self.nodes[node]["effect"] = "once"
+        elif kind == "hop":
+            del self.nodes[node]["next"]
+            self.does[node] |= {"goto": after, "fails": self.chance.choice([*[0] * 9, 0.5])}
+            self.may_stumble(node)
+        return node
+
+    def fan(self, after: str, place: Place) -> str:
+        """Parallel edges. They meet at a join; where super-steps make them meet, they may do without."""
+        width = self.chance.randint(2, 4)
+        if self.dag or (self.ours and self.odds(0.6)):
+            return self.fork(
+                [self.chain(tail, place.inside(alone=False)) for tail in self.met(after, width, place)], place
             )
-        case _:
-            return _script(chance, name, later)
+        if not self.ours and self.odds(0.3) and not place.looped:
+            return self.fork([self.chain(after, place.inside(alone=False)) for _ in range(width)], place)
+        length = self.chance.randint(1, 2)
+        return self.fork([self.even(after, length, place.inside(alone=False)) for _ in range(width)], place)
 
+    def quorum(self, after: str, place: Place) -> str:
+        """A join that does not wait for all. The branches are of one length: where it stands is known."""
+        width = self.chance.randint(2, 4)
+        return self.fork(self.met(after, width, place, least=self.chance.randint(1, width)), place)
 
-def _script(chance: random.Random, name: str, later: list[str]) -> str:
-    fallback = f", fallback: {chance.choice(later)}" if chance.random() < 0.5 else ""
-    retry = ", retry: {max_attempts: 3, initial_interval: 200ms}" if chance.random() < 0.3 else ""
-    once = ", effect: once" if name.startswith("once") else ""
-    return f"{{type: script, script: node.py, timeout: 60, next: {later[0]}{fallback}{retry}{once}}}"
+    def map(self, after: str, place: Place) -> str:
+        """A map in either spelling, which a graph of either dialect may have."""
+        name = self.name("map")
+        size = self.chance.choice([0, 1, 3, 3, 8, 8, 30])
+        how = self.chance.choice(["fail", "skip", "collect"])
+        bodies = [self.body(f"{name}_item", how) for _ in range(self.chance.randint(1, 2))]
+        self.does[bodies[-1]]["writes"] = ["output"]
+        most = self.chance.randint(1, 8)
+        common = {"type": "map", "as": f"{name}_item", "next": after, "on_item_error": how}
+        if len(bodies) == 1 and self.odds(0.5):
+            more = {"over": f"{{{{items_{size}}}}}", "branch": bodies[0], "collect_into": f"got_{name}"}
+            self.nodes[name] = {**common, **more, "max_concurrency": most}
+        else:
+            more = {"for_each": f"{{{{items_{size}}}}}", "node": bodies, "collect": f"got_{name}"}
+            self.nodes[name] = {**common, **more, "max_parallel": most}
+        return name
+
+    def commands(self, after: str, place: Place) -> str:
+        """A node that asks for several visits of another, each with a value of its own."""
+        worker = self.node("w", place.inside(alone=False), counts=False)
+        self.nodes[worker].pop("state_updates", None)
+        self.does[worker]["sees"] = ["item"] if self.dag else None
+        if self.ours:
+            self.nodes[self.name("join")] = {"type": "join", "wait_for": [worker], "next": after}
+        else:
+            self.nodes[worker]["next"] = after
+        asker = self.node("n", place)
+        self.does[asker] |= {"sends": worker, "count": self.chance.choice([1, 2, 3, 5])}
+        return asker
+
+    def choice(self, after: str, place: Place) -> str:
+        """One of several ways: by `_next` in Loki's dialect, in ours by a conditional edge of each sort too."""
+        chooser = self.node("n", place, reads=False)
+        ways = {f"way{number}": self.chain(after, place.inside()) for number in range(self.chance.randint(2, 3))}
+        how = self.chance.choice(["next", "ends", "by", "default", "when", "call"]) if self.ours else "next"
+        first, *others = ways.items()
+        key = f"go_{chooser}"
+        if how == "next":
+            self.does[chooser]["ways"] = ways
+            return chooser
+        if how == "ends":
+            self.nodes[chooser]["ends"] = ways
+            self.does[chooser]["ways"] = {label: label for label in ways}
+            return chooser
+        self.does[chooser]["labels"] = list(ways)
+        cases: Any = [{"when": f'state.{key} == "{label}"', "to": target} for label, target in others]
+        self.nodes[chooser]["branch"] = {
+            "by": {"by": f"{{{{{key}}}}}", "to": ways},
+            "default": {"by": f"{{{{{key}}}}}", "to": dict(others), "default": first[1]},
+            "when": [*cases, {"else": first[1]}],
+            "call": {"call": f"node.py:choose_{chooser}", "to": ways},
+        }[how]
+        return chooser
+
+    def several(self, after: str, place: Place) -> str:
+        """One or more of several ways at once. In a `dag` they end by themselves."""
+        chooser = self.node("n", place, reads=False)
+        count, inner = self.chance.randint(2, 3), place.inside(alone=False)
+        if self.dag and self.tidy:
+            return self.choice(after, place)
+        ends = [self.even("", 1, inner) if self.dag else self.even(after, 1, inner) for _ in range(count)]
+        ways = {f"way{number}": target for number, target in enumerate(ends)}
+        self.does[chooser] |= {"labels": list(ways), "many": True}
+        call = {"call": f"node.py:choose_{chooser}"} if self.odds(0.5) else {"by": f"{{{{go_{chooser}}}}}"}
+        self.nodes[chooser]["branch"] = {**call, "to": ways, "many": True}
+        if self.dag:
+            self.nodes[chooser]["next"] = after
+        return chooser
+
+    def loop(self, after: str, place: Place) -> str:
+        """A part that is run a few times. It counts in the state, and leaves the counter at nought."""
+        again = self.node("again", place, reads=False, counts=False)
+        body = self.chain(again, place.inside(looped=True))
+        self.does[again]["loops"] = self.chance.randint(1, 3)
+        if self.ours and self.odds(0.7):
+            if self.odds(0.5):
+                branch: Any = {"by": f"{{{{go_{again}}}}}", "to": {"again": body, "done": after}}
+            else:
+                branch = [{"when": f'state.go_{again} == "again"', "to": body}, {"else": after}]
+            self.nodes[again]["branch"] = branch
+        else:
+            self.nodes[again]["next"] = after
+            self.does[again]["back"] = body
+        return body
+
+    def question(self, after: str, place: Place) -> str:
+        """A question. One that expires takes the way, and leaves the state, that the answer would."""
+        name = self.name("ask")
+        said = answer(self.agent, name)
+        expires = self.odds(0.3)
+        if self.odds(0.5):
+            updates = {} if expires else {"state_updates": {f"said_{name}": "{{input}}"}}
+            self.nodes[name] = {"type": "input", "question": "what?", "default": said, "next": after, **updates}
+            self.nodes[name] |= {"timeout": 2} if expires else {}
+            return name
+        ways = {word: self.chain(after, place.inside()) for word in ANSWERS}
+        routes = {word: ways[word] for word in ("yes", "no")}
+        node = {"type": "approval", "question": "go on?", "options": ["yes", "no"], "routes": routes}
+        self.nodes[name] = {**node, "on_other": ways["free text"]}
+        self.nodes[name] |= {"timeout": 2, "on_timeout": ways[said]} if expires else {}
+        if not expires:
+            self.nodes[name]["state_updates"] = {f"said_{name}": "{{choice}}"}
+        return name
+
+    # Parts of blocks
+
+    def even(self, after: str, length: int, place: Place) -> str:
+        """So many steps, whatever happens in them."""
+        for _ in range(length):
+            if after and self.odds(0.2):
+                after = self.map(after, place)
+            else:
+                node = self.node("n", place)
+                self.nodes[node] |= {"next": after} if after else {}
+                after = node
+        return after
+
+    def met(self, after: str, width: int, place: Place, least: int | None = None) -> list[str]:
+        """So many nodes without a `next`, and a join that waits for them."""
+        tails = [self.node("tail", place.inside(alone=False)) for _ in range(width)]
+        wait: Any = tails if least is None else {"from": tails, "min": least}
+        for tail in tails:
+            self.may_stumble(tail)
+        if self.odds(0.5):
+            self.nodes[self.name("join")] = {"type": "join", "wait_for": wait, "next": after}
+        else:
+            joined = self.node("joined", place if least is None else place.inside(alone=False))
+            self.nodes[joined] |= {"wait_for": wait, "next": after}
+        return tails
+
+    def fork(self, targets: list[str], place: Place) -> str:
+        fork = self.name("fork")
+        if self.ours and self.odds(0.4):
+            self.nodes[fork] = {"type": "router", "next": targets}
+            return fork
+        fork = self.node("fork", place)
+        self.nodes[fork]["next"] = targets
+        return fork
+
+    def body(self, item: str, how: str) -> str:
+        """What runs per item of a map. Where one failure fails the map, it comes once at most."""
+        body = self.node("body", Place(0, alone=False), counts=False)
+        self.nodes[body].pop("state_updates", None)
+        self.does[body] |= {"sees": [item, "mid"], "writes": ["mid"], "waits": [0, 0, 0.01, 0.1]}
+        if how == "fail":
+            self.does[body]["fails"] = self.chance.choice([0, 0, 0, 0, 0.02])
+            self.may_stumble(body)
+        else:
+            self.does[body]["fails"] = 0.2
+        return body
+
+    def node(
+        self, stem: str, place: Place, *, script: bool | None = None, reads: bool = True, counts: bool = True
+    ) -> str:
+        """A script or function that writes some keys, and goes nowhere yet."""
+        name = self.name(stem)
+        is_script = self.odds(0.6) if script is None else script
+        body = {"script": "node.py", "timeout": 60} if is_script else {"call": f"node.py:{name}"}
+        self.nodes[name] = {"type": "script" if is_script else "function", **body}
+        if is_script and not self.ours:
+            self.nodes[name]["state_updates"] = {f"u_{name}": "{{initial_prompt}}"}  # a branch has to have some
+        keys = [*SHARED, *(OURS if self.ours else ())]
+        sees_all = reads and (not self.dag or (place.alone and self.tidy))
+        self.does[name] = {
+            "writes": self.chance.sample(keys, self.chance.randint(1, 3)),
+            "sees": None if sees_all else [],
+            "counts": counts and self.odds(0.7),
+            "fails": 0,
+            "waits": [0, 0, 0.01, 0.05, 0.2, 1] if stem in ("n", "once", "tail") else [0],
+        }
+        if counts and self.odds(0.1):
+            self.does[name]["writes"] += ["big"] if self.ours else []
+        return name
+
+    def may_stumble(self, node: str) -> None:
+        if self.nodes[node]["type"] == "script" and self.stumbles < RETRIES - 1 and self.odds(0.15):
+            self.stumbles += 1
+            self.does[node]["stumbles"] = True
+
+    def name(self, stem: str) -> str:
+        self.number += 1
+        return f"{stem}{self.number}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from sleipnir.store.connect import connect
@@ -19,10 +20,11 @@ AT_ONCE = 5
 class Replays:
     """Watches queues and inboxes, keeps what it sees, and sends it again a moment or minutes later."""
 
-    def __init__(self, url: str, keys: Keys, chance: random.Random, wanted: int) -> None:
+    def __init__(self, url: str, keys: Keys, chance: random.Random, wanted: int, queues: Sequence[str]) -> None:
+        self._queues = [keys.broker_prefix + queue for queue in queues]
         self._client = connect(url, retries=0)
         self._keys, self._chance, self._wanted = keys, chance, wanted
-        self._envelopes: deque[str] = deque(maxlen=2000)
+        self._envelopes: deque[tuple[str, str]] = deque(maxlen=2000)
         self._entries: deque[tuple[str, dict[str, Any]]] = deque(maxlen=2000)
         self.sent = 0
 
@@ -38,8 +40,8 @@ class Replays:
                 continue
 
     def _watch(self) -> None:
-        queue = self._keys.broker_prefix + "scripts"
-        self._envelopes += self._client.lrange(queue, 0, 2)
+        for queue in self._queues:
+            self._envelopes += [(queue, envelope) for envelope in self._client.lrange(queue, 0, 2)]
         pipe = self._client.pipeline(transaction=False)
         inboxes = [self._keys.of_partition(number).inbox for number in range(self._keys.partitions)]
         for inbox in inboxes:
@@ -50,7 +52,7 @@ class Replays:
     def _send(self) -> None:
         for _ in range(min(AT_ONCE, self._wanted - self.sent)):
             if self._envelopes and (not self._entries or self._chance.random() < 0.5):
-                self._client.lpush(self._keys.broker_prefix + "scripts", self._chance.choice(self._envelopes))
+                self._client.lpush(*self._chance.choice(self._envelopes))
             elif self._entries:
                 inbox, fields = self._chance.choice(self._entries)
                 self._client.xadd(inbox, fields)

@@ -1,4 +1,8 @@
-"""The people of a campaign: they submit, answer, pause, resume, cancel and retry, and notice when nothing moves."""
+"""The people of a campaign: they submit, answer, pause, resume, cancel and retry, and notice when nothing moves.
+
+To runs that must end in one way (graphs.py) they say what belongs to the question, and retry each that fails a number
+of times; to others (wild.py) what comes to their minds. Cancelled are runs of both sorts.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from ops.chaos import graphs
 from sleipnir.client import Client
 from sleipnir.errors import SleipnirError
 from sleipnir.runs import FAIL, RUN_AGAIN
@@ -21,32 +26,46 @@ EFFECT_ANSWERS = (RUN_AGAIN, RUN_AGAIN, FAIL, '{"trace": "settled "}')
 
 
 class Robot:
-    """`run_ids` are the runs that were accepted, `run_agains` the answers that allow another effect."""
+    """`run_ids` are the runs that were accepted, `run_agains` the answers that allow another effect.
 
-    def __init__(self, client: Client, agents: Sequence[Path], runs: int, chance: random.Random) -> None:
-        self._client, self._agents, self._runs, self._chance = client, agents, runs, chance
+    `agents` has one folder per run. `known` are runs of an earlier robot. One that is `gentle` submits, answers and
+    retries, and does nothing else.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        agents: Sequence[Path],
+        chance: random.Random,
+        *,
+        known: Iterable[str] = (),
+        gentle: bool = False,
+    ) -> None:
+        self._client, self._agents, self._chance, self._gentle = client, agents, chance, gentle
         self.run_ids: list[str] = []
         self.run_agains: Counter[tuple[str, int]] = Counter()
         self.ended: dict[str, tuple[str, int]] = {}
         self.stalled = False
         self.did: Counter[str] = Counter()
         self._live: set[str] = set()
-        self._known: set[str] = set()
+        self._known = set(known)
+        self._agent_of: dict[str, str] = {}
         self._paused: dict[str, float] = {}
         self._answers: dict[tuple[str, int, int], str] = {}
-        self._retried: set[str] = set()
+        self._retries: dict[str, int] = {}
+        self._retried_ms: dict[str, int | None] = {}
 
     def work(self) -> None:
         """Until every run is over, or nothing has moved for STALL_S."""
         pause, moved = threading.Event(), time.monotonic()
-        while self._live or len(self.run_ids) < self._runs:
+        while self._live or len(self.run_ids) < len(self._agents):
             pause.wait(0.2)
             try:
                 if self._round():
                     moved = time.monotonic()
             except SleipnirError:
                 pass  # Redis is away
-            print(f"\r  {len(self.ended)} of {self._runs} over ", end="", file=sys.stderr, flush=True)
+            print(f"\r  {len(self.ended)} of {len(self._agents)} over ", end="", file=sys.stderr, flush=True)
             if time.monotonic() - moved > STALL_S:
                 self.stalled = True
                 break
@@ -60,44 +79,65 @@ class Robot:
         answered = self._answer()
         with self._client.store.errors():
             infos = self._client.store.runs.infos(sorted(self._live)) if self._live else []
-        over = [info for info in infos if info.is_final and not self._retry(info)]
+        over = [info for info in infos if info.is_final and not self._goes_on(info)]
         for info in over:
             self._live.discard(info.id)
             self._paused.pop(info.id, None)
             self.ended[info.id] = (info.status, info.step)
-        self._meddle()
-        while len(self._live) < AT_ONCE and len(self.run_ids) < self._runs:
-            self._adopt(self._client.submit(self._agents[len(self.run_ids) % len(self._agents)], "go").id)
+        if not self._gentle:
+            self._meddle()
+        while len(self._live) < AT_ONCE and len(self.run_ids) < len(self._agents):
+            agent = self._agents[len(self.run_ids)]
+            self._adopt(self._client.submit(agent, "go").id, agent.name)
         for info in self._client.runs(limit=2 * AT_ONCE):
-            self._adopt(info.id)  # accepted, but the reply was lost
+            self._adopt(info.id, info.agent)  # accepted, but the reply was lost
         return bool(answered or over)
 
-    def _adopt(self, run_id: str) -> None:
+    def _adopt(self, run_id: str, agent: str) -> None:
         if run_id not in self._known:
             self._known.add(run_id)
             self.run_ids.append(run_id)
+            self._agent_of[run_id] = agent
             self._live.add(run_id)
 
     def _answer(self) -> int:
-        gates = [gate for gate in self._client.gates() if gate.run not in self._paused]
+        gates = [gate for gate in self._client.gates() if gate.run in self._live and gate.run not in self._paused]
         return sum(self._tried("answer", self._answering(gate)) for gate in gates)
 
     def _answering(self, gate: GateInfo) -> Callable[[], None]:
         """A question gets one answer, however often it has to be said."""
         place = (gate.run, gate.seq, gate.opened_ms)
         if place not in self._answers:
-            choice = EFFECT_ANSWERS if gate.kind == "effect" else ("yes", "no", "free text")
-            self._answers[place] = self._chance.choice(choice)
+            self._answers[place] = self._answer_to(gate)
             if gate.kind == "effect" and self._answers[place] == RUN_AGAIN:
                 self.run_agains[gate.run, gate.seq] += 1
         return lambda: self._client.run(gate.run).answer(self._answers[place], gate)
 
-    def _retry(self, info: RunInfo) -> bool:
-        """One in five failed runs is retried, once."""
-        if info.status != "failed" or info.id in self._retried or self._chance.random() > 0.2:
+    def _answer_to(self, gate: GateInfo) -> str:
+        agent = self._agent_of[gate.run]
+        if self._is_settled(gate.run):
+            return RUN_AGAIN if gate.kind == "effect" else graphs.answer(agent, gate.node)
+        return self._chance.choice(EFFECT_ANSWERS if gate.kind == "effect" else graphs.ANSWERS)
+
+    def _is_settled(self, run_id: str) -> bool:
+        """Whether the run must end in one way."""
+        return graphs.kind_of(self._agent_of[run_id]) in graphs.KINDS
+
+    def _goes_on(self, info: RunInfo) -> bool:
+        """Whether a run is retried that has failed: RETRIES times, or one in five once. It may take a while."""
+        if info.status != "failed":
             return False
-        self._retried.add(info.id)
-        return bool(self._tried("retry", self._client.run(info.id).retry))
+        if self._retried_ms.get(info.id) == info.ended_ms:
+            return True  # nobody has heard of it yet
+        if info.id not in self._retries:
+            most = graphs.RETRIES if self._is_settled(info.id) else int(self._chance.random() < 0.2)
+            self._retries[info.id] = most
+        if not self._retries[info.id]:
+            return False
+        if self._tried("retry", self._client.run(info.id).retry):
+            self._retries[info.id] -= 1
+            self._retried_ms[info.id] = info.ended_ms
+        return True
 
     def _meddle(self) -> None:
         """Pause a run, resume what was paused long enough, now and then cancel one."""

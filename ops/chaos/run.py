@@ -1,6 +1,7 @@
 """Run random graphs on a real stack while it is being killed: `python ops/chaos/run.py --runs 2000 --seed 7`.
 
-Two schedulers, three workers and a redis-server with an append-only file, with default settings. Every few seconds one
+First each graph that must end in one way runs once in peace. Then all of them run under fire, about ten times each. Two
+schedulers, three workers and a redis-server with an append-only file, with default settings. Every few seconds one
 of them is killed (SIGKILL) and started again, or frozen (SIGSTOP) longer than its lease and thawed, or a queue's
 messages are lost. Meanwhile all connections are cut now and then, old messages are sent again, and a robot submits,
 answers, pauses, resumes, cancels and retries. Afterwards verdict.py reads every journal, and figures.py how long each
@@ -29,7 +30,7 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.chaos import figures, graphs, verdict  # noqa: E402
+from ops.chaos import figures, graphs, verdict, wild  # noqa: E402
 from ops.chaos.replays import Replays  # noqa: E402
 from ops.chaos.robot import STALL_S, Robot  # noqa: E402
 from sleipnir.client import Client  # noqa: E402
@@ -40,7 +41,10 @@ from tests.processes import FAST, RedisServer, Stack  # noqa: E402
 
 SCHEDULERS = ("scheduler-1", "scheduler-2")
 WORKERS = ("worker-1", "worker-2", "worker-3")
+QUEUES = ("scripts", "functions")
 DROP_EVERY_S = 1.0
+RUNS_PER_GRAPH = 10
+WILD = 5  # one graph in so many is one of wild.py
 
 T = TypeVar("T")
 
@@ -50,7 +54,8 @@ class Chaos:
 
     def __init__(self, folder: Path, chance: random.Random, *, every_s: float, drops: int, fast: bool) -> None:
         self.folder, self.chance, self.every_s, self.drops = folder, chance, every_s, drops
-        self.redis = RedisServer()
+        # With `everysec` Redis puts writes off while the disk is busy syncing: a kill then undoes up to two seconds.
+        self.redis = RedisServer("--appendfsync", "no")
         names = FAST if fast else {name: Settings.model_fields[name].default for name in FAST}
         self.stack = Stack(self.redis, folder / "home", **(dict(names) | {"log_level": "info"}))
         self.counts: Counter[str] = Counter()
@@ -112,7 +117,8 @@ class Chaos:
 
     def lose_messages(self) -> None:
         self.blows.outages.append((self._now_ms(), figures.MESSAGES))
-        self._admin.delete(f"{self.stack.settings.key_prefix}:broker:scripts")
+        queue = self.chance.choice(QUEUES)
+        self._admin.delete(f"{self.stack.settings.key_prefix}:broker:{queue}")
 
     def drop_connections(self) -> None:
         """All connections of everybody, again and again."""
@@ -161,7 +167,7 @@ class Chaos:
             return None
 
     def _start_worker(self, name: str) -> None:
-        self.stack.start_worker(name, "scripts", pool="threads", concurrency=4, ready=False)
+        self.stack.start_worker(name, ",".join(QUEUES), pool="threads", concurrency=4, ready=False)
 
 
 def campaign(options: argparse.Namespace, folder: Path) -> int:
@@ -169,13 +175,22 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     chance = random.Random(options.seed)
     chaos = Chaos(folder, chance, every_s=options.kill_every, drops=options.drops, fast=options.fast)
     effects = folder / "effects.txt"
-    agents = [graphs.write(folder / "agents" / f"g{i}", chance.getrandbits(32), effects) for i in range(60)]
+    agents = draw(folder / "agents", chance, max(1, options.runs // RUNS_PER_GRAPH), effects)
     started = time.monotonic()
     try:
         chaos.start()
         with chaos.stack.client() as client:
-            robot = Robot(client, agents, options.runs, random.Random(chance.random()))
-            replays = Replays(chaos.redis.url, client.store.keys, random.Random(chance.random()), options.duplicates)
+            settled_ones = [agent for agent in agents if graphs.kind_of(agent.name) in graphs.KINDS]
+            calm = Robot(client, settled_ones, random.Random(chance.random()), gentle=True)
+            calm.work()
+            if calm.stalled:
+                print(f"in peace, nothing moved for {STALL_S:g} s; left: {calm.left()[:10]}", file=sys.stderr)
+            quiet = verdict.endings(client, calm.run_ids)
+            plan = [agents[number % len(agents)] for number in range(options.runs)]
+            robot = Robot(client, plan, random.Random(chance.random()), known=calm.run_ids)
+            replays = Replays(
+                chaos.redis.url, client.store.keys, random.Random(chance.random()), options.duplicates, QUEUES
+            )
 
             def work() -> None:
                 try:
@@ -192,8 +207,8 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
                 thread.join()
             if robot.stalled:
                 print(f"nothing moved for {STALL_S:g} s; left: {robot.left()[:10]}", file=sys.stderr)
-            found = settled(lambda: judge(client, robot, effects, chaos))
-            facts = retried(lambda: measure(client, robot, replays, chaos))
+            found = settled(lambda: judge(client, calm, robot, effects, chaos, quiet))
+            facts = retried(lambda: measure(client, robot, replays, chaos, quiet))
         facts = {"seed": options.seed, "kill_every_s": options.kill_every} | facts
         facts |= {"broken": dict(Counter(wrong.kind for wrong in found)), "took_s": round(time.monotonic() - started)}
         print(json.dumps(facts) if options.json else in_words(facts))
@@ -207,9 +222,23 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
         chaos.redis.stop()
 
 
-def judge(client: Client, robot: Robot, effects: Path, chaos: Chaos) -> list[verdict.Wrong]:
+def draw(folder: Path, chance: random.Random, count: int, effects: Path) -> list[Path]:
+    """So many agent folders, of all kinds."""
+    found = []
+    for number in range(count):
+        if number % WILD == WILD - 1:
+            found.append(wild.write(folder / f"wild-{number}", chance.getrandbits(32), effects))
+        else:
+            kind = graphs.KINDS[(number - number // WILD) % len(graphs.KINDS)]
+            found.append(graphs.write(folder / f"{kind}-{number}", chance.getrandbits(32), effects))
+    return found
+
+
+def judge(
+    client: Client, calm: Robot, robot: Robot, effects: Path, chaos: Chaos, quiet: verdict.Endings
+) -> list[verdict.Wrong]:
     redis = connect(chaos.redis.url)
-    found = verdict.wrongs(client, robot.run_ids, effects, redis, robot.run_agains)
+    found = verdict.wrongs(client, [*calm.run_ids, *robot.run_ids], effects, redis, robot.run_agains, quiet)
     redis.close()
     for info in client.store.runs.infos(list(robot.ended)):
         if robot.ended[info.id] != (info.status, info.step):
@@ -219,7 +248,7 @@ def judge(client: Client, robot: Robot, effects: Path, chaos: Chaos) -> list[ver
     return found
 
 
-def measure(client: Client, robot: Robot, replays: Replays, chaos: Chaos) -> dict[str, Any]:
+def measure(client: Client, robot: Robot, replays: Replays, chaos: Chaos, quiet: verdict.Endings) -> dict[str, Any]:
     signs = figures.read(client, robot.run_ids)
     infos = client.store.runs.infos(robot.run_ids)
     recovery = {
@@ -238,6 +267,8 @@ def measure(client: Client, robot: Robot, replays: Replays, chaos: Chaos) -> dic
             for name, gaps in recovery.items()
         },
         "duplicates": replays.sent,
+        "graphs": len(quiet),
+        "compared": sum(info.agent in quiet and info.status != "cancelled" for info in infos),
     }
 
 
@@ -255,6 +286,8 @@ def in_words(facts: dict[str, Any]) -> str:
         f"promises; recovery of a killed worker's visit {gap('visit')}; of a scheduler {gap('scheduler')}; "
         f"{facts['blows'].get('connection_drops', 0)} connection drops, all consumers back {gap('drop')}; "
         f"{facts['duplicates']:,} duplicated or late messages, {broken.get('state', 0)} changes of state; "
+        f"{facts['compared']:,} runs of {facts['graphs']} graphs compared with runs in peace, "
+        f"{broken.get('differs', 0)} ended in another way; "
         f"{facts['ended']}, blows {facts['blows']}, robot {facts['robot']}, {facts['took_s']} s"
     )
 
@@ -275,7 +308,8 @@ def keep_evidence(chaos: Chaos, found: list[verdict.Wrong]) -> Path:
             case "hash" if ":run:" not in key or any(wrong.text.split(":")[0] in key for wrong in found):
                 lines.append(f"{key}: {redis.hgetall(key)}"[:5000])
             case "list":
-                lines.append(f"{key}: {redis.llen(key)} messages")
+                elements = redis.lrange(key, 0, -1) if any(wrong.text.split(":")[0] in key for wrong in found) else []
+                lines.append(f"{key}: {redis.llen(key)} messages {elements}"[:20_000])
     (folder / "keys.txt").write_text("\n".join(lines))
     (folder / "blows.json").write_text(json.dumps(asdict(chaos.blows), default=list))
     return folder

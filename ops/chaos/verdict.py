@@ -1,20 +1,33 @@
-"""Read what is left after the chaos, and say what is wrong: every journal, every effect, every index."""
+"""Read what is left after the chaos, and say what is wrong: every journal, every effect, every index.
+
+A run of a graph that must end in one way (graphs.py) is compared with a run of the same graph that nobody disturbed:
+its status, state and output, and how often each node ended well, per item. Not compared are runs that a person has
+cancelled, and those in which a visit has lost more workers than is allowed, which is a failure like any other. Where a
+`dag` stops when a visit has failed depends on time: of these the status alone is compared. Visits that failed are not
+counted, nor what they left under ERRORS: a node that stumbles may do so where its worker dies before anybody knows.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from ops.chaos.graphs import ERRORS, kind_of
 from sleipnir.client import Client, Run
 from sleipnir.errors import RunNotFound
 from sleipnir.store.connect import Client as RedisClient
+from sleipnir.views import RunInfo, StepInfo
 
-Kind: TypeAlias = Literal["lost", "stuck", "double", "state", "effect", "leak"]
+Kind: TypeAlias = Literal["lost", "stuck", "double", "state", "differs", "effect", "leak"]
 
 RunAgains: TypeAlias = Mapping[tuple[str, int], int]
 """How often the robot said `run again`, by run and visit."""
+
+OF_FAILED_RUNS = ("frontier", "items", "windows")
+"""What `retry` goes on from; kept as long as the run."""
 
 
 class Wrong(NamedTuple):
@@ -24,26 +37,84 @@ class Wrong(NamedTuple):
     text: str
 
 
+class Ending(NamedTuple):
+    """How a run has ended. `visits` counts those that ended well, by node, role and number of the item."""
+
+    status: str
+    state: Mapping[str, Any]
+    output: str | None
+    visits: Counter[tuple[str, str, int | None]]
+
+    @classmethod
+    def of(cls, run: Run, info: RunInfo, steps: Sequence[StepInfo]) -> Ending:
+        ended = [
+            (step.node, step.role, step.item[1] if step.item else None)
+            for step in steps
+            if step.ok and step.node is not None
+        ]
+        state = {key: value for key, value in run.state().items() if key not in ERRORS}
+        return cls(info.status, state, run.output, Counter(ended))
+
+    def differences(self, quiet: Ending) -> Iterator[str]:
+        """In words."""
+        if self.status != quiet.status:
+            yield f"{self.status} instead of {quiet.status}"
+        for key in sorted(self.state.keys() | quiet.state.keys()):
+            mine, other = self.state.get(key), quiet.state.get(key)
+            if mine != other:
+                yield f"{key} is {_short(mine)} instead of {_short(other)}"
+        if self.output != quiet.output:
+            yield f"output {_short(self.output)} instead of {_short(quiet.output)}"
+        for place in sorted(self.visits.keys() | quiet.visits.keys(), key=str):
+            if self.visits[place] != quiet.visits[place]:
+                yield f"{place} ended {self.visits[place]} times instead of {quiet.visits[place]}"
+
+
+Endings: TypeAlias = Mapping[str, Ending]
+"""How runs that nobody disturbed have ended, by agent."""
+
+
+def endings(client: Client, run_ids: Sequence[str]) -> dict[str, Ending]:
+    runs = [(client.run(run_id), client.run(run_id).info()) for run_id in run_ids]
+    return {info.agent: Ending.of(run, info, run.history()) for run, info in runs}
+
+
 def wrongs(
-    client: Client, run_ids: Sequence[str], effects: Path, redis: RedisClient, run_agains: RunAgains | None = None
+    client: Client,
+    run_ids: Sequence[str],
+    effects: Path,
+    redis: RedisClient,
+    run_agains: RunAgains | None = None,
+    quiet: Endings | None = None,
 ) -> list[Wrong]:
     """Empty when all promises were kept."""
     done = Counter(effects.read_text().split()) if effects.exists() else Counter()
     found: list[Wrong] = []
+    failed = set()
     for run_id in run_ids:
         try:
-            found += of_run(client, client.run(run_id), done, run_agains or {})
+            run = client.run(run_id)
+            info, steps = run.info(), run.history()
         except RunNotFound:
             found.append(Wrong("lost", f"{run_id}: accepted, and not there"))
-    return [*found, *leaks(client, redis)]
+            continue
+        except ValueError as error:
+            found.append(Wrong("state", f"{run_id}: its journal cannot be read: {error}"))
+            continue
+        if not info.is_final:
+            reasons = [visit.reason for visit in info.visits]
+            found.append(Wrong("stuck", f"{run_id}: {info.agent} {info.status}: {reasons}"))
+            continue
+        if info.status == "failed":
+            failed.add(run_id)
+        found += of_journal(client, run, steps)
+        found += of_effects(run, steps, done, run_agains or {})
+        if (ending := (quiet or {}).get(info.agent)) is not None and is_comparable(info, steps):
+            found += of_ending(run, info, steps, ending)
+    return [*found, *leaks(client, redis, failed)]
 
 
-def of_run(client: Client, run: Run, effects: Counter[str], run_agains: RunAgains) -> Iterator[Wrong]:
-    info = run.info()
-    if not info.is_final:
-        yield Wrong("stuck", f"{run.id}: {info.status}: {[visit.reason for visit in info.visits]}")
-        return
-    steps = run.history()
+def of_journal(client: Client, run: Run, steps: Sequence[StepInfo]) -> Iterator[Wrong]:
     if [step.step for step in steps] != list(range(len(steps))):
         yield Wrong("double", f"{run.id}: the journal has gaps or doubles: {[step.step for step in steps]}")
     seqs = [step.seq for step in steps if step.seq is not None]
@@ -51,6 +122,9 @@ def of_run(client: Client, run: Run, effects: Counter[str], run_agains: RunAgain
         yield Wrong("double", f"{run.id}: a visit is committed twice: {seqs}")
     if client.store.runs.fold(run.id) != run.state():
         yield Wrong("state", f"{run.id}: the state is not the fold of the journal")
+
+
+def of_effects(run: Run, steps: Sequence[StepInfo], effects: Counter[str], run_agains: RunAgains) -> Iterator[Wrong]:
     events = list(run.events(follow=False))
     lost = Counter(event.data["seq"] for event in events if event.type in ("worker_lost", "visit_handed_back"))
     failed = Counter(event.data["seq"] for event in events if event.type == "visit_retrying")
@@ -65,7 +139,19 @@ def of_run(client: Client, run: Run, effects: Counter[str], run_agains: RunAgain
                 )
 
 
-def leaks(client: Client, redis: RedisClient) -> Iterator[Wrong]:
+def is_comparable(info: RunInfo, steps: Sequence[StepInfo]) -> bool:
+    return info.status != "cancelled" and not any("WorkerLost" in (step.error or "") for step in steps)
+
+
+def of_ending(run: Run, info: RunInfo, steps: Sequence[StepInfo], quiet: Ending) -> Iterator[Wrong]:
+    ending = Ending.of(run, info, steps)
+    if kind_of(info.agent) == "dag" and ending.status == quiet.status == "failed":
+        return
+    if found := "; ".join(ending.differences(quiet)):
+        yield Wrong("differs", f"{run.id}: {info.agent}: {found}")
+
+
+def leaks(client: Client, redis: RedisClient, failed: Collection[str] = ()) -> Iterator[Wrong]:
     """What should be empty once every run is over."""
     keys = client.store.keys
     for partition in range(keys.partitions):
@@ -75,6 +161,13 @@ def leaks(client: Client, redis: RedisClient) -> Iterator[Wrong]:
         for key in (part.outbox, part.leases, part.timers, part.gates):
             if count := redis.zcard(key):
                 yield Wrong("leak", f"{key}: {count} members left: {redis.zrange(key, 0, 3)}")
-    for kind in ("frontier", "claims", "gates", "delta:*"):
+    for kind in ("frontier", "claims", "gates", "items", "windows", "delta:*"):
         for key in redis.scan_iter(f"{keys.prefix}:*:run:*:{kind}", count=1000):
-            yield Wrong("leak", f"{key}: left over")
+            run_id = key.rpartition(":run:")[2].partition(":")[0]
+            if not (kind in OF_FAILED_RUNS and run_id in failed):
+                yield Wrong("leak", f"{key}: left over")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 300 else f"{text[:300]}... ({len(text)} characters)"
