@@ -246,7 +246,7 @@ class Run:
                 after = event.id
                 yield event
             at_end = not batch or batch[-1].type == "run_ended"
-            if not follow or (at_end and self._is_over()):
+            if not follow or (at_end and self._record().is_final):
                 return
 
     def history(self) -> list[StepInfo]:
@@ -326,12 +326,6 @@ class Run:
         """Like `info`, in one round trip: without leases and places in line."""
         with self._store.errors():
             return self._store.runs.info(self.id)
-
-    def _is_over(self) -> bool:
-        """Whether the run has ended, and nobody has asked for it to go on."""
-        with self._store.errors():
-            # In this order: what is asked for is either still to be heard, or has changed the status.
-            return not self._store.runs.waits_for_retry(self.id) and self._store.runs.info(self.id).is_final
 
     def _gate(self, gate: int | str | None) -> GateInfo | int:
         """The open question that is meant; a number that names none is given back: it may have been answered."""

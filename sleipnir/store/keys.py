@@ -128,9 +128,9 @@ class RunKeys:
 
     run: str
     """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
-    ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while held), idle_ms, steps, arrived and tops
-    (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls, and per node `n:<node>`
-    (entries) and `t:<node>` (visits ended, total and longest ms). Dies: run."""
+    ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while held), retrying (once `retry` is asked for),
+    idle_ms, steps, arrived and tops (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls,
+    and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and longest ms). Dies: run."""
 
     @property
     def spec(self) -> str:

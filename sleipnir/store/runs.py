@@ -34,7 +34,7 @@ _CREATE_RUN = Script("create_run")
 _RESUME_ALL = Script("resume_all")
 _TELL = Script("tell")
 
-_SUMMARY = ("status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused")
+_SUMMARY = ("status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "retrying")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
 
@@ -145,9 +145,13 @@ class Runs:
         return digests
 
     def output(self, run_id: str) -> str | None:
-        """The result text of a completed run."""
-        text: str | None = self._client.get(self._keys.of_run(run_id).output)
-        return text
+        """The result text of a completed run. One that goes on, or failed, may have passed an end node already."""
+        run = self._keys.of_run(run_id)
+        pipe = self._client.pipeline(transaction=False)
+        pipe.hget(run.run, "status")
+        pipe.get(run.output)
+        status, text = pipe.execute()
+        return text if status == "completed" else None
 
     def state(self, run_id: str) -> dict[str, Any]:
         """The committed state."""
@@ -274,12 +278,6 @@ class Runs:
         if status != "failed":
             raise UsageError(f"run {run_id!r} is {status}; only a failed run can be retried")
 
-    def waits_for_retry(self, run_id: str) -> bool:
-        """Whether a scheduler has still to hear that somebody wants this failed run to go on."""
-        inbox = self._keys.of_partition(self._keys.partition_of(run_id)).inbox
-        entries = self._client.xrevrange(inbox, count=10_000)
-        return any(fields.get("t") == "retried" and fields.get("run") == run_id for _, fields in entries)
-
     def _tell_unfinished(self, run_id: str, type_: str, verb: str, *fields: str) -> None:
         status = self._tell(run_id, type_, *fields)
         if status in FINAL:
@@ -332,11 +330,13 @@ def _info(
     if spec is None:
         return None
     visits = sorted(map(Visit.from_json, frontier.values()), key=lambda visit: visit.seq)
+    # What a person has asked for counts, though no scheduler may have heard of it yet.
+    status = "running" if record_["retrying"] and record_["status"] == "failed" else record_["status"]
     is_live = record_["status"] not in FINAL
     return RunInfo(
         id=run_id,
         agent=json.loads(spec)["agent"],
-        status=record_["status"],  # type: ignore[arg-type]
+        status=status,  # type: ignore[arg-type]
         created_ms=int(record_["created_ms"] or 0),
         started_ms=_number(record_["started_ms"]),
         ended_ms=_number(record_["ended_ms"]),

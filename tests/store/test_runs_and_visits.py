@@ -438,3 +438,20 @@ def test_only_a_visit_that_is_ours_is_handed_back(bench: Bench) -> None:
     assert bench.deliver(call, x=1)
     assert not bench.store.visits.hand_back(call, token="t1", reason="drain"), "delivered"
     assert [type(entry.event) for entry in bench.entries()] == [Resulted]
+
+
+def test_a_failed_run_counts_as_running_once_somebody_wants_it_to_go_on(bench: Bench) -> None:
+    bench.create()
+    [submitted] = bench.entries()
+    view = bench.store.partitions.load([RUN])[RUN]
+    failed = Transition(status="failed", ended_ms=1, error="boom")
+    assert bench.store.partitions.commit([Commit(submitted, view, failed)], bench.epochs) == [APPLIED]
+    assert bench.store.runs.info(RUN).status == "failed"
+    bench.store.runs.retry(RUN)
+    assert bench.store.runs.info(RUN).status == "running"
+    assert bench.store.runs.ended_among([RUN]) == []
+    [retried] = bench.entries()
+    view = bench.store.partitions.load([RUN])[RUN]
+    assert view.status == "failed", "the planner decides by what was committed"
+    bench.store.partitions.commit([Commit(retried, view, Transition(status="failed", revives=True))], bench.epochs)
+    assert bench.store.runs.info(RUN).status == "failed", "what was asked for is done"

@@ -176,7 +176,7 @@ if control.revives then
   for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows}) do
     redis.call('PERSIST', key)
   end
-  redis.call('HDEL', run, 'ended_ms', 'error', 'failed_at')
+  redis.call('HDEL', run, 'ended_ms', 'error', 'failed_at', 'retrying')
   redis.call('ZREM', expiring, control.run)
 end
 redis.call('HSET', run, 'version', control.version + 1, 'last_event', control.event, unpack(control.set))

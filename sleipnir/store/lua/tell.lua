@@ -8,12 +8,14 @@
 --
 -- Returns the status of the run before; False (nil) when there is no such run. `retried` is for a failed run, all else
 -- for one that has not ended; otherwise nothing changes. A run that is not paused may be resumed: the entry that pauses
--- it may be ahead in the inbox. Calling twice is safe: the planner ignores what is done already.
+-- it may be ahead in the inbox. A failed run that is to be retried counts as running from here on. Calling twice is
+-- safe: the planner ignores what is done already.
 local run, inbox, run_id, type = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
 local status = redis.call('HGET', run, 'status')
 local ended = status == 'completed' or status == 'failed' or status == 'cancelled'
 local fits = status and not ended
 if type == 'retried' then fits = status == 'failed' end
+if fits and type == 'retried' then redis.call('HSET', run, 'retrying', 1) end
 if fits then redis.call('XADD', inbox, '*', 't', type, 'run', run_id, unpack(ARGV, 3)) end
 return status
