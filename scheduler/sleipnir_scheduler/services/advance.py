@@ -184,7 +184,7 @@ class Advance:
             return _failed(run, entry, str(error))
         except Exception as error:
             # A bug of ours must end in a visible failure of this run, not in a scheduler that spins on one entry.
-            self._log.exception("planning failed", run=entry.run, event=repr(entry.event))
+            self._log.exception("planning failed", run=entry.run, entry=repr(entry.event))
             return _failed(run, entry, f"internal error: {type(error).__name__}: {error}")
 
 

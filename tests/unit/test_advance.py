@@ -1,0 +1,99 @@
+"""The scheduler's main loop over a store that is played: what is planned with what, and what a bug of ours does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sleipnir.messages import ResultHeader
+from sleipnir.runs import Resulted, RunSpec, RunView, Submitted, Transition
+from sleipnir.store.partitions import APPLIED, Commit, Entry
+from sleipnir.values import Known, Wanted
+from sleipnir_scheduler.services import advance
+from sleipnir_scheduler.services.advance import Advance
+from tests.unit.planner.driver import graph_of
+
+TEXT = """
+name: g
+start: a
+nodes:
+  a: {type: script, script: s.sh, branch: {by: "{{way}}"}}
+  b: {type: script, script: s.sh}
+  c: {type: script, script: s.sh}
+"""
+
+
+class PlayedStore:
+    """One state per run; the commits that it was asked for, each of which it applies."""
+
+    def __init__(self, views: Mapping[str, RunView], states: Mapping[str, dict[str, Any]], *entries: Entry) -> None:
+        self._views, self._states, self._entries = dict(views), states, entries
+        self.transitions: dict[str, Transition] = {}
+
+    def read(self, partitions: object, **_: object) -> Sequence[Entry]:
+        return self._entries
+
+    def load(self, run_ids: Sequence[str]) -> dict[str, RunView]:
+        return {run_id: self._views[run_id] for run_id in run_ids}
+
+    def read_values(self, wanted: Sequence[tuple[Entry, Wanted]]) -> list[Known]:
+        return [Known(want, self._states[entry.run]) for entry, want in wanted]
+
+    def commit(self, commits: Sequence[Commit], epochs: object) -> list[int]:
+        self.transitions |= {commit.run.id: commit.transition for commit in commits}
+        return [APPLIED] * len(commits)
+
+    def discard(self, drops: Sequence[object], epochs: object) -> list[int]:
+        return [APPLIED] * len(drops)
+
+
+def advance_over(store: PlayedStore) -> Advance:
+    ownership = SimpleNamespace(epochs={0: 1, 1: 1}, held=set())
+    graphs = SimpleNamespace(get=lambda digest, agent: graph_of(TEXT))
+    dispatcher = SimpleNamespace(publish=lambda calls: SimpleNamespace(ahead=0))
+    parts: Any = (store, ownership, graphs, dispatcher)
+    return Advance(*parts, max_redeliveries=3)
+
+
+def new_run(name: str) -> RunView:
+    return RunView(name, RunSpec("agent", "digest"))
+
+
+def at_a(name: str) -> RunView:
+    """A run whose node `a` is at work."""
+    fresh = new_run(name)
+    store = PlayedStore({name: fresh}, {}, Entry("1-0", 0, name, Submitted()))
+    advance_over(store).run_once()
+    return store.transitions[name].apply(fresh)
+
+
+def test_entries_of_two_partitions_with_the_same_id_are_planned_each_with_its_own_values() -> None:
+    """Redis numbers the entries of each partition by the millisecond: equal ids are common."""
+    ended = Resulted(1, 1, ResultHeader(ok=True))
+    entries = Entry("5-0", 0, "one", ended), Entry("5-0", 1, "two", ended)
+    store = PlayedStore({"one": at_a("one"), "two": at_a("two")}, {"one": {"way": "b"}, "two": {"way": "c"}}, *entries)
+    assert advance_over(store).run_once() == 2
+    opened = {run: [visit.node for visit in found.open] for run, found in store.transitions.items()}
+    assert opened == {"one": ["b"], "two": ["c"]}
+
+
+@pytest.mark.conformance("LM-10")
+def test_a_bug_in_planning_fails_that_run_visibly_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upstream's executor sends an error event when its loop panics; ours ends the run, and goes on with the others."""
+    plan = advance.plan
+
+    def breaks(graph: Any, run: RunView, *args: Any, **more: Any) -> Any:
+        if run.id == "one":
+            raise ZeroDivisionError("oops")
+        return plan(graph, run, *args, **more)
+
+    monkeypatch.setattr(advance, "plan", breaks)
+    entries = Entry("5-0", 0, "one", Submitted()), Entry("5-0", 1, "two", Submitted())
+    store = PlayedStore({"one": new_run("one"), "two": new_run("two")}, {}, *entries)
+    assert advance_over(store).run_once() == 2
+    one, two = store.transitions["one"], store.transitions["two"]
+    assert (one.status, two.status) == ("failed", "running")
+    assert "internal error: ZeroDivisionError: oops" in cast(str, one.error)
