@@ -217,8 +217,8 @@ class RunView:
     journal step, `failed_at` the node where a failed run can be continued, `counts` how often each node was
     entered, `timings` how long its visits took. `idle_ms` is how long earlier pauses lasted: the deadline is later by
     that. `steps` counts super-steps, in a `dag` visits. `arrived` says per join, by its name, which sources it has got
-    since it fired last, each with its depth; -1 for one that a quorum did not wait for. `tops` (`dag` only) are the
-    ranks of what was written to keys while a visit of a lower rank was live.
+    since it fired last, each with its depth; below nought, how often a quorum did not wait for it. `tops` (`dag` only)
+    are the ranks of what was written to keys while a visit of a lower rank was live.
     """
 
     id: str

@@ -1,8 +1,8 @@
 """Joins: who has arrived, and what fires (spec/graph-package.md F17).
 
 A join counts a source once until it fires: the second arrival of a source that is there already changes nothing, and
-firing starts the count anew, so joins work in loops. A quorum (`min`) fires early; what it did not wait for is noted,
-and the arrival of those sources is then not counted for the next time.
+firing starts the count anew, so joins work in loops. A quorum (`min`) fires early; each source that it did not wait for
+is noted, and its next arrival is then not counted. In a loop one source may be behind by several rounds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import NamedTuple
 from sleipnir.graph.model import Graph, Join
 
 Arrived = Mapping[str, Mapping[str, int]]
-"""Join name -> source -> its depth, or LATE."""
-
-LATE = -1
+"""Join name -> source -> its depth; below nought, how many of its arrivals are not to be counted."""
 
 
 class Fired(NamedTuple):
@@ -40,15 +38,13 @@ def arrive(graph: Graph, arrived: Arrived, sources: Collection[tuple[str, int]])
         for target, join in graph.joins.get(source, ()):
             name = name_of(target, join)
             seen = dict(now.get(name, {}))
-            if seen.get(source) == LATE:
-                del seen[source]
-            else:
-                seen[source] = max(depth, seen.get(source, 0))
-            there = [at for at in seen.values() if at != LATE]
+            late = min(seen.get(source, 0), 0)
+            seen[source] = late + 1 if late else max(depth, seen.get(source, 0))
+            there = [at for at in seen.values() if at > 0]
             if len(there) >= join.needed:
                 fired.append(Fired(name, target, max(there)))
-                seen = {other: LATE for other in join.sources if seen.get(other, LATE) == LATE and other != source}
-            if seen:
+                seen = {other: seen.get(other, 0) - 1 for other in join.sources if seen.get(other, 0) <= 0}
+            if seen := {other: at for other, at in seen.items() if at}:
                 now[name] = seen
             else:
                 now.pop(name, None)
@@ -59,7 +55,7 @@ def starved(graph: Graph, arrived: Arrived) -> str | None:
     """What to say of the first join that has got some of its sources, in a run where nothing is left to run."""
     for node in graph.nodes.values():
         for join in node.wait_for:
-            there = [source for source, depth in arrived.get(name_of(node.id, join), {}).items() if depth != LATE]
+            there = [source for source, depth in arrived.get(name_of(node.id, join), {}).items() if depth > 0]
             if there:
                 lacking = [source for source in join.sources if source not in there]
                 needed = f" ({join.min} of {len(join.sources)} are needed)" if join.min is not None else ""

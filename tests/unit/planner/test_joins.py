@@ -165,6 +165,16 @@ def test_a_quorum_fires_early_and_does_not_count_the_late_ones_for_the_next_time
     assert driver.run.status == "completed"
 
 
+def test_a_quorum_in_a_loop_fires_once_per_round_even_if_a_source_is_rounds_behind() -> None:
+    text = LOOP.format(engine="dag").replace("wait_for: [a, b]", "wait_for: {from: [a, b], min: 1}")
+    driver = Driver(text).start()
+    for n in (1, 2, 3):
+        driver.does("split").does("a").does("join", n=n)
+    for _ in range(3):
+        driver.does("b")
+    assert (driver.run.status, driver.run.counts["join"], driver.run.arrived) == ("completed", 3, {})
+
+
 @pytest.mark.conformance("BD-20")
 def test_joins_of_other_sources_have_other_names_whatever_the_names_of_nodes() -> None:
     names = {name_of("t", Join(sources=sources)) for sources in (["a", "b"], ["a_b"], ["a, b"], ['a", "b'])}
