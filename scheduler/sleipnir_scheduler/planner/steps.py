@@ -38,6 +38,8 @@ def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     if outcome.sends:
         context.draft.item(Split(visit.seq))
     if error is not None:
+        if not held:
+            _apply(context, [changed(visit, ended=Ended(step, keys=outcome.written))], step, None)
         context.draft.put(_at_rest(visit, failed=True, error=at_node(visit.node, error)))
         return
     result = Ended(step, outcome.ok, False, outcome.written, outcome.next, outcome.sends)

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from sleipnir.runs import Retried
+from sleipnir.messages import ResultHeader
+from sleipnir.runs import Resulted, Retried
 from tests.unit.planner.driver import Driver
 
 FAST_AND_SLOW = """
@@ -54,6 +55,17 @@ def test_a_write_counts_at_once_while_others_still_run() -> None:
     assert driver.state["log"] == ["slow"]
     driver.does("fast", log="fast")
     assert driver.state["log"] == ["fast", "slow"], "in visit order, not in the order of ending"
+
+
+def test_of_two_failures_the_later_one_in_visit_order_is_in_the_state_whichever_came_last() -> None:
+    for names in (["fast", "slow"], ["slow", "fast"]):
+        text = FAST_AND_SLOW.replace(", next: slow_next", "").replace(", next: fast_next", "")
+        driver = Driver(text).start()
+        for name in names:
+            visit = driver.visit(name)
+            failed = ResultHeader(ok=False, error="boom", keys=("last_error",))
+            driver.try_(Resulted(visit.seq, visit.attempt, failed), {"last_error": name})
+        assert driver.state["last_error"] == "slow"
 
 
 @pytest.mark.conformance("DG-02")
