@@ -475,6 +475,39 @@ def test_a_run_goes_on_when_its_caller_goes_away(wide: Stack, tmp_path: Path, sc
         assert completed(client, client.run(run_id)) == OUTPUTS["joining"]
 
 
+LARGE = """
+name: large
+start: plan
+engine: ENGINE
+nodes:
+  plan: {type: function, call: "f.py:plan"}
+  work: {type: function, call: "f.py:work"}
+"""
+LARGE_PY = """
+def plan(state):
+    return [Command(goto="work", update={"n": n}) for n in range(state["branches"])]
+
+def work(state):
+    return {f"size{state['n']}": len(state["doc"])}
+"""
+
+
+@both
+@pytest.mark.conformance("DU-12")
+def test_a_large_state_is_stored_no_more_often_for_more_branches(wide: Stack, tmp_path: Path, engine: str) -> None:
+    folder = agent(tmp_path / "large", LARGE.replace("ENGINE", engine), LARGE_PY)
+    stored = []
+    with wide.client() as client:
+        for branches in (2, 12):
+            run = client.submit(folder, state={"doc": "x" * 5_000_000, "branches": branches})
+            completed(client, run)
+            assert run.state()[f"size{branches - 1}"] == 5_000_000
+            redis = client.store._client
+            stored.append(sum(redis.memory_usage(key, samples=0) for key in redis.scan_iter(f"*{run.id}*")))
+    assert stored[1] < stored[0] + 100_000
+    assert stored[0] < 3 * 5_000_000, "once in the state, once in the journal"
+
+
 # Ways out
 
 

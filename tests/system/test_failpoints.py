@@ -62,7 +62,9 @@ def dies(stack: Stack, name: str) -> None:
 
 def is_well(client: Client, run: Run, effects: Counter[str]) -> None:
     """The journal has no gap and no double, the state is its fold, and what ran is what the journal says."""
-    assert list(verdict.of_run(client, run, effects, {})) == []
+    steps = run.history()
+    assert list(verdict.of_journal(client, run, steps)) == []
+    assert list(verdict.of_effects(run, steps, effects, {})) == []
 
 
 # Schedulers. The test itself plays the workers: it takes the task messages, claims and delivers.

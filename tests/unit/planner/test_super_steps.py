@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.runs import Cancelled, LeaseLost, Retried, TimerFired
+from sleipnir.messages import ResultHeader
+from sleipnir.runs import Cancelled, LeaseLost, Resulted, Retried, TimerFired
+from sleipnir_scheduler.planner.plan import Ignore
 from tests.unit.planner.driver import Driver, bad
 
 LOKI = """
@@ -37,6 +39,17 @@ def test_branches_run_side_by_side_in_the_order_of_their_names_and_meet_once() -
     driver.does("meet")
     assert (driver.run.status, driver.output) == ("completed", "1 2")
     assert [driver.run.counts[node] for node in ("a", "b", "meet")] == [1, 1, 1]
+
+
+@pytest.mark.conformance("BS-03")
+def test_an_end_that_is_told_twice_starts_nothing_a_second_time() -> None:
+    driver = split(LOKI)
+    told = Resulted(driver.visit("b").seq, 1, ResultHeader(ok=True))
+    driver.send(told)
+    assert isinstance(driver.try_(told), Ignore)
+    driver.does("a")
+    assert isinstance(driver.try_(told), Ignore)
+    assert (driver.on_workers(), driver.run.counts["meet"]) == (["meet"], 1)
 
 
 @pytest.mark.conformance("BS-01")
