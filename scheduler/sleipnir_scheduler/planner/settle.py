@@ -57,7 +57,7 @@ class _Slots:
             return self._fits(self._of_map[visit.item.map], self._most[visit.item.map])
         if self._graph.engine == "dag" and visit.batch is None and visit.node in self._nodes:
             return False
-        return visit.kind not in _ON_WORKERS or self._fits(self._branches, self._graph.settings.max_concurrency)
+        return visit.kind not in _ON_WORKERS or self._fits(self._branches, self._graph.max_concurrency)
 
     def has_room_in(self, of: Visit) -> bool:
         """For one more item of a map, if one is left."""
@@ -68,13 +68,11 @@ class _Slots:
     def _most_of(self, of: Visit) -> int:
         node = self._graph.nodes[of.node]
         assert isinstance(node, MapNode)
-        return node.max_concurrency or self._graph.settings.max_concurrency
+        return node.max_concurrency or self._graph.max_concurrency
 
     def _fits(self, running: int, most: int) -> bool:
         overall = self._graph.limits.max_concurrency
-        if overall is not None and overall > 0:
-            return self._branches + self._of_map.total() < overall
-        return running < most
+        return running < most and (overall is None or self._branches + self._of_map.total() < overall)
 
 
 _ON_WORKERS = frozenset({"script", "function", "llm"})

@@ -184,3 +184,20 @@ def test_what_a_map_collects_goes_through_the_reducer_of_its_key() -> None:
     text = MAP.replace("start: fan", "start: fan\nreducers: {results: extend}")
     driver = started(text, items=["x"], results=["before"]).does("work", item=0, output="X")
     assert driver.state["results"] == ["before", "X"]
+
+
+def test_a_limit_of_the_run_holds_for_all_its_maps_and_branches_and_a_maps_own_below_it() -> None:
+    text = """
+name: g
+start: split
+limits: {max_concurrency: 4}
+nodes:
+  split: {type: router, next: [left, right, work]}
+  left: {type: map, for_each: "{{items}}", as: item, node: body, collect: lefts, max_parallel: 1}
+  right: {type: map, for_each: "{{items}}", as: item, node: body, collect: rights}
+  work: {type: script, script: s.sh}
+  body: {type: script, script: s.sh}
+"""
+    driver = Driver(text, {"items": list("abcdefgh")}).start()
+    items = [visit.item.of for visit in driver.run.frontier.values() if visit.item and visit.state == "queued"]
+    assert (len(driver.on_workers()), items.count("left")) == (4, 1)
