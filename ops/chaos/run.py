@@ -175,7 +175,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     chance = random.Random(options.seed)
     chaos = Chaos(folder, chance, every_s=options.kill_every, drops=options.drops, fast=options.fast)
     effects = folder / "effects.txt"
-    agents = draw(folder / "agents", chance, max(1, options.runs // RUNS_PER_GRAPH), effects)
+    agents = draw(folder / "agents", chance, options.graphs or -(-options.runs // RUNS_PER_GRAPH), effects)
     started = time.monotonic()
     try:
         chaos.start()
@@ -338,6 +338,7 @@ def retried(call: Callable[[], T]) -> T:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--graphs", type=int, help="how many graphs (default: a tenth of the runs)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="default: drawn")
     parser.add_argument("--kill-every", type=float, default=2.0, metavar="S", help="seconds between blows (default 2)")
     parser.add_argument("--drops", type=int, default=200, help="cuts of all connections, at most (default 200)")
