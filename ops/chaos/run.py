@@ -54,8 +54,7 @@ class Chaos:
 
     def __init__(self, folder: Path, chance: random.Random, *, every_s: float, drops: int, fast: bool) -> None:
         self.folder, self.chance, self.every_s, self.drops = folder, chance, every_s, drops
-        # With `everysec` Redis puts writes off while the disk is busy syncing: a kill then undoes up to two seconds.
-        self.redis = RedisServer("--appendfsync", "no")
+        self.redis = RedisServer()
         names = FAST if fast else {name: Settings.model_fields[name].default for name in FAST}
         self.stack = Stack(self.redis, folder / "home", **(dict(names) | {"log_level": "info"}))
         self.counts: Counter[str] = Counter()
