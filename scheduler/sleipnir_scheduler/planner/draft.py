@@ -94,7 +94,7 @@ class Draft:
         self.idle_ms = 0
         self._forgiven |= set(nodes)
         self._step += 1
-        target = nodes[0] if len(nodes) == 1 else tuple(nodes)
+        target = nodes[0] if len(nodes) == 1 else tuple(nodes) or None
         self._writes.append(Write(Step(step=self._step, kind="retried", at_ms=self._now_ms, next=target)))
         self.notice("run_retried", node=", ".join(nodes))
 
@@ -115,13 +115,18 @@ class Draft:
         """Let the commit be void when a worker has one of the visits by then."""
         self._fields["unless_claimed"] = True
 
+    @property
+    def _is_unclaimed(self) -> bool:
+        return bool(self._fields.get("unless_claimed"))
+
     def end(self, status: RunStatus, *, error: str | None = None, output: str | None = None) -> None:
         """The run is over. Nothing stays open; of a failed run, the visits stay that ended or are to be run again."""
         for visit in self.visits():
             if status != "failed":
                 self.drop(visit)
             elif visit.state not in ("ended", "failed"):
-                self.put(changed(visit, failed=True, wake_ms=None))
+                never_begun = visit.ready or visit.wake_ms is not None or self._is_unclaimed
+                self.put(changed(visit, failed=True, wake_ms=None, ready=never_begun))
         self._wakes = []
         self._gates = {}
         self._status, self.over = status, True
@@ -187,7 +192,7 @@ class Draft:
 
     def ask_instead(self, visit: Visit, gate: Gate) -> None:
         """Let a live visit of a worker wait for a person; asking the same again is possible."""
-        self._ask(self.put(changed(visit, queue=None, wake_ms=None)), gate)
+        self._ask(self.put(changed(visit, queue=None, wake_ms=None, ready=False, error=None)), gate)
 
     def _ask(self, visit: Visit, gate: Gate) -> None:
         self._gates[visit.seq] = changed(gate, seq=visit.seq, attempt=visit.attempt)

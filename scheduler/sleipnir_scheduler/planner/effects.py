@@ -3,7 +3,7 @@ twice, so a person decides."""
 
 from __future__ import annotations
 
-from sleipnir.graph.model import FunctionNode, Json, ScriptNode
+from sleipnir.graph.model import FunctionNode, Json, Node, ScriptNode
 from sleipnir.graph.template import apply_updates, updates_read
 from sleipnir.runs import FAIL, RUN_AGAIN, Gate, LeaseLost, Visit, read_effect_answer
 from sleipnir_scheduler.planner.context import Context, Outcome
@@ -17,9 +17,27 @@ def ask(context: Context, visit: Visit, lost: LeaseLost) -> None:
         context,
         visit,
         f"{lost.worker} {how} while it ran node '{visit.node}', whose effect must happen once, and left no result.\n"
-        f"Find out whether it happened. Then answer '{RUN_AGAIN}', '{FAIL}', or with the result that it would have "
-        "printed, as a JSON object ({} for none), to go on as if it had ended well.",
+        f"{_WHAT_TO_DO}",
     )
+
+
+_WHAT_TO_DO = (
+    f"Find out whether it happened. Then answer '{RUN_AGAIN}', '{FAIL}', or with the result that it would have "
+    "printed, as a JSON object ({} for none), to go on as if it had ended well."
+)
+
+
+def in_doubt(visit: Visit, node: Node | None) -> bool:
+    """Whether a visit of a run that ended without it may have done its work. One that failed itself has said so."""
+    if not isinstance(node, ScriptNode | FunctionNode) or node.effect != "once" or visit.role != "node":
+        return False
+    return not visit.ready and (visit.queue is not None or visit.error is None)
+
+
+def ask_again(context: Context, visit: Visit) -> None:
+    """Let a visit of a run that goes on wait for a decision."""
+    how = f"The run ended while node '{visit.node}' ran"
+    _put(context, visit, f"{how}, whose effect must happen once, and has no result of it.\n{_WHAT_TO_DO}")
 
 
 def answered(context: Context, visit: Visit, node: ScriptNode | FunctionNode, text: str) -> Outcome | str | None:

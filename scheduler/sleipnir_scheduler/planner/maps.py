@@ -64,6 +64,11 @@ def item_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
         # Loki counts the item as done then, with the error as its output (spec 2.7.8).
         outcome = Outcome(values={node.output_key: outcome.error})
     position = visit.item.position + 1
+    if outcome.ok and position == len(node.body) and not (outcome.keys or outcome.values):
+        lacking = (
+            f"map node '{node.id}': sub-branch [{visit.item.index}] did not write `output_key` '{node.output_key}'"
+        )
+        outcome = Outcome(ok=False, error=lacking)
     if not outcome.ok:
         _item_failed(context, visit, of, node, field, outcome.error or "failed")
     elif position < len(node.body):

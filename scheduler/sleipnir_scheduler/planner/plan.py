@@ -235,6 +235,8 @@ class _Planner(Context):
         self.draft.resume()
         if (deadline_ms := self.deadline_ms()) is not None and self.run.seq:
             self.draft.arm_deadline(deadline_ms)
+        if self.run.frontier:
+            self.arm_step()
         return None
 
     def _cancel(self) -> None:
@@ -251,7 +253,8 @@ class _Planner(Context):
             return Ignore("only a failed run can be retried")
         failed = [visit for visit in self.draft.visits() if visit.failed]
         nodes = sorted({visit.node for visit in failed if visit.item is None})
-        self.draft.revive(nodes or [self.run.failed_at or self.graph.start])
+        begun = self.draft.steps > 0  # else it failed before its first step, or in an older release
+        self.draft.revive(nodes if begun else nodes or [self.run.failed_at or self.graph.start])
         if self.graph.settings.timeout:
             self.draft.arm_deadline(self.now_ms + self.graph.settings.timeout * 1000)
         for node in nodes:
@@ -261,11 +264,15 @@ class _Planner(Context):
             if visit.fan is not None:
                 fresh = self.draft.put(maps.with_failed_items_to_do(self, fresh))
             if self.graph.engine == "dag" and visit.role == "node" and visit.item is None:
-                self.draft.put(changed(fresh, group=fresh.seq))
+                fresh = self.draft.put(changed(fresh, group=fresh.seq))
+            if effects.in_doubt(visit, self.graph.nodes.get(visit.node)):
+                effects.ask_again(self, fresh)
+        if failed:
+            self.arm_step()
         ended = {visit.group for visit in self.draft.visits() if visit.ended} - {visit.group for visit in failed}
         for group in sorted(ended):
             steps.close(self, group, self.draft.last_step)
-        if not self.draft.visits() and not self.draft.over:
+        if not begun and not self.draft.visits():
             steps.enter(self, self.run.failed_at or self.graph.start)
         return None
 
@@ -297,7 +304,9 @@ class _Planner(Context):
         raise RunFailed(self.timed_out(f"at '{self._somewhere()}'"))
 
     def _step_deadline(self, number: int) -> Ignore | None:
-        """The time of a super-step is up: its visits are stopped."""
+        """The time of a super-step is up: its visits are stopped. One that was held has all its time again."""
+        if self.run.paused is not None:
+            return Ignore("the run is paused, and the clock of its step with it")
         late = [visit for visit in self.draft.group(number) if visit.state not in ("ended", "failed")]
         if not late:
             return Ignore("the step is over")

@@ -24,6 +24,9 @@ from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at
 def start(context: Context, visit: Visit) -> None:
     """A visit leaves the state `ready`. One that cannot be made fails; others of its step may still end."""
     node = context.graph.nodes.get(visit.node)
+    if visit.role != "node":  # a function of the agent's own that is called again, whatever its node is
+        context.draft.begin(visit, QUEUE_OF["function"])
+        return
     if node is None:
         steps.refuse(context, visit, f"Node '{visit.node}' not found in graph '{context.graph.name}'")
         return

@@ -13,10 +13,10 @@ step see the state as it was when the step began. A step with a visit that faile
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sleipnir.graph.model import EndNode
+from sleipnir.graph.model import EndNode, Json
 from sleipnir.graph.template import keys_read, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs import Drop, Ended, Put, Split, Visit, changed
@@ -60,9 +60,9 @@ def close(context: Context, group: int, step: int) -> None:
     """All visits of a step have ended. `step` is a journal step of this draft, which tells what counts from here on."""
     members = context.draft.group(group)
     bodies = [visit for visit in members if visit.role == "node"]
-    if not all(_ended(visit).applied for visit in bodies):
-        reduced = next((visit for visit in members if visit.role == "reduce"), None)
-        if not _apply(context, bodies, step, reduced):
+    if pending := [visit for visit in bodies if not _ended(visit).applied]:
+        folds = [visit for visit in members if visit.role == "reduce"]
+        if not _apply(context, pending, step, max(folds, key=lambda visit: visit.seq, default=None)):
             return
     labels = {int(visit.batch or 0): visit.ended for visit in members if visit.role == "branch"}
     calls = [visit for visit in bodies if routing.needs_call(context, visit)]
@@ -143,13 +143,15 @@ def _apply(context: Context, bodies: list[Visit], step: int, reduced: Visit | No
     ]
     if not writers:
         return True
-    folded = _folded(context, bodies, writers)
+    try:
+        folded = _folded(context, bodies, writers)
+    except Unfoldable as error:
+        _hold(context, writers)
+        raise RunFailed(str(error)) from None
     own = context.draft.written(writers[-1].step)
     if folded.open and reduced is None:
-        for writer in writers:
-            if context.draft.written(writer.step):
-                context.draft.amend(writer.step, held=True)
-        if not any(visit.role == "reduce" for visit in context.draft.visits()):
+        _hold(context, writers)
+        if not any(visit.role == "reduce" and visit.ended is None for visit in context.draft.visits()):
             _open_role(context, bodies[0], "reduce", folded.open)
         return False
     context.draft.tops |= folded.tops
@@ -167,11 +169,16 @@ def _apply(context: Context, bodies: list[Visit], step: int, reduced: Visit | No
     return True
 
 
+def _hold(context: Context, writers: list[Writer]) -> None:
+    """What these have written in this draft does not count by itself."""
+    for writer in writers:
+        if context.draft.written(writer.step):
+            context.draft.amend(writer.step, held=True)
+
+
 def _let_count(context: Context, writers: list[Writer], folded: Folded, step: int) -> None:
     draft = context.draft
-    for writer in writers:
-        if draft.written(writer.step):
-            draft.amend(writer.step, held=True)
+    _hold(context, writers)
     skips = {str(held): tuple(keys) for held, keys in folded.skips.items()} or None
     draft.amend(step, applies=tuple(writer.step for writer in writers), skips=skips)
     draft.apart |= folded.apart
@@ -189,22 +196,18 @@ def _folded(context: Context, bodies: list[Visit], writers: list[Writer]) -> Fol
     if not folding and graph.engine == "bsp":
         return Folded()
     context.require_folds(writers, folding)
-    try:
-        if graph.engine == "bsp":
-            return fold_step(graph, writers, context.current, context.step_value)
-        [visit], [writer] = bodies, writers
-        folded = fold_visit(
-            graph,
-            writer,
-            context.current,
-            context.step_value,
-            tops=draft.tops,
-            window=context.window,
-            lower_lives=_lower_lives(context, visit),
-        )
-    except Unfoldable as error:
-        raise RunFailed(str(error)) from None
-    return folded
+    if graph.engine == "bsp":
+        return fold_step(graph, writers, context.current, context.step_value)
+    [visit], [writer] = bodies, writers
+    return fold_visit(
+        graph,
+        writer,
+        context.current,
+        context.step_value,
+        tops=draft.tops,
+        window=context.window,
+        lower_lives=_lower_lives(context, visit),
+    )
 
 
 def _lower_lives(context: Context, visit: Visit) -> bool:
@@ -241,7 +244,9 @@ def _go_on(context: Context, bodies: list[Visit], labels: dict[int, list[str]], 
             "before terminating. Let them meet in one node, and end after it."
         )
     for visit in ends:
-        _write_end(context, visit)
+        if not _write_end(context, visit):
+            _note_applied(context, [other for other in bodies if other is not visit])
+            return
     over = dialect == "loki" and bool(ends)
     ways: list[tuple[Visit, Way]] = []
     for visit in bodies:
@@ -257,20 +262,35 @@ def _go_on(context: Context, bodies: list[Visit], labels: dict[int, list[str]], 
     _open_step(context, [*targets, *fired], sources)
 
 
-def _write_end(context: Context, visit: Visit) -> None:
-    """What an end node writes, and the run's output."""
+OUTPUT = "\0output"
+"""Whose top says which end node of a `dag` the run's output is from; no key of the state is named so."""
+
+
+def _write_end(context: Context, visit: Visit) -> bool:
+    """What an end node writes, and the run's output. False: reducers of the agent's own have to run first."""
     node = context.graph.nodes[visit.node]
     assert isinstance(node, EndNode)
-    keys = updates_read(node) | (keys_read(node.output) - set(node.state_updates or {}))
-    state = context.state(keys, visit)
-    try:
-        writes = context.updates(node, state)
-    except VisitFailed as failure:
-        raise RunFailed(str(failure), node.id) from None
-    step = _journal(context, visit, Outcome(values=writes), held=False)
-    written = context.draft.put(changed(visit, ended=Ended(step, keys=tuple(writes))))
-    _apply(context, [written], step, None)
-    context.draft.output = render_lenient(node.output, {**state, **writes})
+    has_written = _ended(visit).step > 0
+    own: Collection[str] = () if has_written else (node.state_updates or {})
+    state = context.state(updates_read(node) | (keys_read(node.output) - set(own)), visit)
+    writes: Mapping[str, Json] = {}
+    if not has_written:
+        try:
+            writes = context.updates(node, state)
+        except VisitFailed as failure:
+            raise RunFailed(str(failure), node.id) from None
+        step = _journal(context, visit, Outcome(values=writes), held=False)
+        written = changed(visit, ended=Ended(step, keys=tuple(writes)))
+        counts = _apply(context, [written], step, None)
+        context.draft.put(written)
+        if not counts:
+            return False
+    tops = context.draft.tops
+    if OUTPUT not in tops or tops[OUTPUT] < visit.rank:
+        context.draft.output = render_lenient(node.output, {**state, **writes})
+        if context.graph.engine == "dag" and _lower_lives(context, visit):
+            tops[OUTPUT] = visit.rank
+    return True
 
 
 def _arrivals(context: Context, bodies: list[Visit]) -> list[Way]:
@@ -321,11 +341,15 @@ def _open_step(context: Context, ways: list[Way], sources: list[Visit]) -> None:
     if not ways:
         return
     if context.graph.engine == "dag":
+        by_command: set[str] = set()
         for position, way in enumerate(ways):
-            _open_alone(context, way, sources[position] if position < len(sources) else None)
+            source = sources[position] if position < len(sources) else None
+            _open_alone(context, way, source, counts=way.command is None or way.target not in by_command)
+            if way.command is not None:
+                by_command.add(way.target)
         return
     draft = context.draft
-    if _at_step_limit(context, draft.steps + 1):
+    if _stops_before(context, draft.steps + 1):
         return
     group = draft.steps = draft.steps + 1
     if len(ways) == 1:
@@ -345,19 +369,19 @@ def _open_step(context: Context, ways: list[Way], sources: list[Visit]) -> None:
 
 def _check_entries(context: Context, nodes: list[str]) -> None:
     """What Loki's executor checks before a super-step, in its order (spec 2.10). Raises RunFailed."""
+    _check_limit(context, context.draft.steps)
     if context.deadline_passed():
         names = ", ".join(f'"{name}"' for name in nodes)
         where = f"at '{nodes[0]}'" if len(nodes) == 1 else f"before super-step with frontier [{names}]"
         raise RunFailed(context.timed_out(where))
     for node in nodes:
         _count(context, node)
-    if context.times_steps:
-        due_ms = context.now_ms + (context.graph.limits.step_timeout or 0)
-        context.draft.arm(f"{STEP_TIMER}{context.draft.steps}", due_ms)
+    context.arm_step()
 
 
-def _open_alone(context: Context, way: Way, source: Visit | None) -> None:
-    """One visit of a `dag`. What is wrong with it waits until the visits that run have ended."""
+def _open_alone(context: Context, way: Way, source: Visit | None, *, counts: bool) -> None:
+    """One visit of a `dag`. What is wrong with it waits until the visits that run have ended. Of a list of commands to
+    one node, the first one `counts`."""
     draft = context.draft
     depth = way.depth if way.join else (source.depth if source else 0)
     cause = way.join if way.join else ("" if source is None else str(source.rank))
@@ -365,13 +389,14 @@ def _open_alone(context: Context, way: Way, source: Visit | None) -> None:
     visit = _open(context, way, source, group=0, depth=depth + 1, lineage=lineage, index=way.command or 0)
     visit = draft.put(changed(visit, group=visit.seq))
     try:
-        if _at_step_limit(context, draft.steps + 1):
+        if _stops_before(context, draft.steps + 1):
             draft.drop(visit)
             return
+        _check_limit(context, draft.steps + 1)
         draft.steps += 1
         if context.deadline_passed():
             raise RunFailed(context.timed_out(f"at '{way.target}'"))
-        if not way.command:  # commands are counted with the first one
+        if counts:
             _count(context, way.target)
     except RunFailed as failure:
         refuse(context, visit, at_node(failure.node, str(failure)))
@@ -399,19 +424,27 @@ def _count(context: Context, node: str) -> None:
         raise RunFailed(f"Node '{node}' not found in graph '{context.graph.name}'")
 
 
-def _at_step_limit(context: Context, number: int) -> bool:
-    """Whether the run has used up its steps and is to stop for that. Raises RunFailed when that is a failure."""
-    limits, draft = context.graph.limits, context.draft
-    if limits.max_steps is None or number <= limits.max_steps:
+def _stops_before(context: Context, number: int) -> bool:
+    """Whether the run has used up its steps, and stops for that as its author wants."""
+    limits = context.graph.limits
+    if limits.max_steps is None or number <= limits.max_steps or limits.on_max_steps != "stop":
         return False
-    what = "visits" if context.graph.engine == "dag" else "super-steps"
-    if limits.on_max_steps == "stop":
-        draft.notice("max_steps", limit=limits.max_steps, what=what)
-        return True
-    raise RunFailed(
-        f"Graph '{context.graph.name}' is not done after {limits.max_steps} {what} (limits.max_steps). "
-        "Raise the limit, or give the loop an exit."
-    )
+    context.draft.notice("max_steps", limit=limits.max_steps, what=_what_is_limited(context))
+    return True
+
+
+def _check_limit(context: Context, number: int) -> None:
+    """Raises RunFailed when the run has used up its steps. The visits beyond are open then: `retry` goes on there."""
+    limits = context.graph.limits
+    if limits.max_steps is not None and number > limits.max_steps:
+        raise RunFailed(
+            f"Graph '{context.graph.name}' is not done after {limits.max_steps} {_what_is_limited(context)} "
+            "(limits.max_steps). Raise the limit, or give the loop an exit."
+        )
+
+
+def _what_is_limited(context: Context) -> str:
+    return "visits" if context.graph.engine == "dag" else "super-steps"
 
 
 # Small parts
@@ -439,8 +472,8 @@ def _ended(visit: Visit) -> Ended:
 def _note_applied(context: Context, bodies: list[Visit]) -> None:
     """What these visits wrote counts already, should the run be retried."""
     for visit in bodies:
-        if context.draft.visit(visit.seq) is not None:
-            context.draft.put(changed(visit, ended=changed(_ended(visit), applied=True)))
+        if (now := context.draft.visit(visit.seq)) is not None:
+            context.draft.put(changed(now, ended=changed(_ended(now), applied=True)))
 
 
 def _names(chosen: Ended | None) -> list[str]:
