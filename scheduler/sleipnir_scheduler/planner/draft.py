@@ -154,6 +154,11 @@ class Draft:
         members = [visit for visit in self._visits.values() if visit.group == number and visit.item is None]
         return sorted(members, key=lambda visit: visit.rank) if len(members) > 1 else members
 
+    def mates(self, visit: Visit) -> list[Visit]:
+        """The other visits of its super-step, in no order: there may be thousands, and this is asked for each."""
+        group, seq = visit.group, visit.seq
+        return [mate for mate in self._visits.values() if mate.group == group and mate.seq != seq and mate.item is None]
+
     def open(self, node: str, kind: str, **place: Any) -> Visit:
         """A new visit, not yet started."""
         self._seq += 1
@@ -370,8 +375,12 @@ class Draft:
         """Waiting when every live visit waits for something else than a worker."""
         if self.paused is not None:
             return "paused"
-        states = {visit.state for visit in self._visits.values()}
-        return "waiting" if "waiting" in states and not states & {"queued", "ready"} else "running"
+        waits = False
+        for visit in self._visits.values():
+            if visit.state in ("queued", "ready"):
+                return "running"
+            waits = waits or visit.state == "waiting"
+        return "waiting" if waits else "running"
 
 
 def _busy(visit: Visit) -> bool:

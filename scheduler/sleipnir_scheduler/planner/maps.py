@@ -57,18 +57,16 @@ def item_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     assert visit.item is not None
     of = map_of(context, visit)
     node, draft = _node(context, of), context.draft
+    position = visit.item.position + 1
+    if outcome.ok and position == len(node.body) and not (outcome.keys or outcome.values):
+        where = f"map node '{node.id}': sub-branch [{visit.item.index}]"
+        outcome = Outcome(ok=False, error=f"{where} did not write `output_key` '{node.output_key}'")
     draft.journal(visit, None, ok=outcome.ok, error=outcome.error, **outcome.how)
     field = f"{visit.item.map}.{visit.item.index}"
     body = context.graph.nodes.get(visit.node)
     if not outcome.ok and isinstance(body, LlmNode) and body.fallback is not None:
         # Loki counts the item as done then, with the error as its output (spec 2.7.8).
         outcome = Outcome(values={node.output_key: outcome.error})
-    position = visit.item.position + 1
-    if outcome.ok and position == len(node.body) and not (outcome.keys or outcome.values):
-        lacking = (
-            f"map node '{node.id}': sub-branch [{visit.item.index}] did not write `output_key` '{node.output_key}'"
-        )
-        outcome = Outcome(ok=False, error=lacking)
     if not outcome.ok:
         _item_failed(context, visit, of, node, field, outcome.error or "failed")
     elif position < len(node.body):

@@ -11,6 +11,7 @@ fails, for the first failure in visit order, and keeps what has ended: `retry` r
 from __future__ import annotations
 
 from collections import Counter
+from operator import attrgetter
 
 from sleipnir.graph.model import MapNode
 from sleipnir.runs import Visit
@@ -39,6 +40,8 @@ class _Slots:
         self._of_map: Counter[int] = Counter()
         self._nodes: set[str] = set()
         self._most = {visit.fan.id: self._most_of(visit) for visit in visits if visit.fan}
+        self.are_taken = False
+        """Whether no branch may come for now."""
         for visit in visits:
             if not visit.ready and not visit.failed and visit.ended is None:
                 self.take(visit)
@@ -50,6 +53,7 @@ class _Slots:
             self._branches += 1
         if visit.batch is None and visit.item is None:
             self._nodes.add(visit.node)
+        self.are_taken = not self._fits(self._branches, self._graph.max_concurrency)
 
     def has_room(self, visit: Visit) -> bool:
         """For a visit that is ready."""
@@ -57,7 +61,7 @@ class _Slots:
             return self._fits(self._of_map[visit.item.map], self._most[visit.item.map])
         if self._graph.engine == "dag" and visit.batch is None and visit.node in self._nodes:
             return False
-        return visit.kind not in _ON_WORKERS or self._fits(self._branches, self._graph.max_concurrency)
+        return visit.kind not in _ON_WORKERS or not self.are_taken
 
     def has_room_in(self, of: Visit) -> bool:
         """For one more item of a map, if one is left."""
@@ -75,6 +79,7 @@ class _Slots:
         return running < most and (overall is None or self._branches + self._of_map.total() < overall)
 
 
+_SEQ = attrgetter("seq")
 _ON_WORKERS = frozenset({"script", "function", "llm"})
 
 
@@ -87,9 +92,11 @@ def _start_some(context: Context) -> bool:
     if len(visits) == 1 and visits[0].ready:  # alone, it always has a slot
         return _start(context, None, visits[0])
     slots, again = _Slots(context, visits), False
-    for visit in sorted((visit for visit in visits if visit.ready), key=lambda visit: visit.seq):
+    for visit in sorted((visit for visit in visits if visit.ready), key=_SEQ):
         if context.draft.over:
             return False
+        if slots.are_taken and visit.item is None and visit.kind in _ON_WORKERS:
+            continue  # as has_room would say, of thousands in each event
         if slots.has_room(visit):
             again = _start(context, slots, visit) or again
     for of in [visit for visit in context.draft.visits() if visit.fan and visit.state == "waiting"]:

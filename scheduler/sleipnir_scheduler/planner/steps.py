@@ -28,7 +28,7 @@ from sleipnir_scheduler.planner.routing import Way
 
 def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     """A visit has ended (items of maps apart: maps.py)."""
-    mates = [other for other in context.draft.group(visit.group) if other.seq != visit.seq]
+    mates = context.draft.mates(visit)
     if visit.role != "node":
         _role_ended(context, visit, outcome)
         return
@@ -50,7 +50,7 @@ def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
 
 def end_reached(context: Context, visit: Visit) -> None:
     """A visit of an end node: it sees what the others of its step write, and is journaled when the step closes."""
-    mates = [other for other in context.draft.group(visit.group) if other.seq != visit.seq]
+    mates = context.draft.mates(visit)
     context.draft.put(_at_rest(visit, ended=Ended(0)))
     if all(mate.state == "ended" for mate in mates):
         close(context, visit.group, context.draft.last_step)
@@ -250,7 +250,7 @@ def _go_on(context: Context, bodies: list[Visit], labels: dict[int, list[str]], 
     over = dialect == "loki" and bool(ends)
     ways: list[tuple[Visit, Way]] = []
     for visit in bodies:
-        if visit not in ends and not over:
+        if not over and not isinstance(context.graph.nodes[visit.node], EndNode):
             ways += [(visit, way) for way in routing.ways_on(context, visit, labels.get(visit.seq))]
     fired = [] if over else _arrivals(context, bodies)
     _record_routes(context, bodies, ways, step)
@@ -297,7 +297,8 @@ def _arrivals(context: Context, bodies: list[Visit]) -> list[Way]:
     """The joins that fire. A node that several visits of one list of commands run has arrived with the last of them."""
     if not context.graph.joins:
         return []
-    live = {(visit.node, visit.batch) for visit in context.draft.visits() if visit not in bodies}
+    here = {visit.seq for visit in bodies}
+    live = {(visit.node, visit.batch) for visit in context.draft.visits() if visit.batch and visit.seq not in here}
     there = {
         visit.node: visit.depth for visit in bodies if visit.batch is None or (visit.node, visit.batch) not in live
     }
@@ -308,9 +309,12 @@ def _arrivals(context: Context, bodies: list[Visit]) -> list[Way]:
 def _record_routes(context: Context, bodies: list[Visit], ways: list[tuple[Visit, Way]], step: int) -> None:
     """Journal what was decided: in the step of a visit that is journaled now, else in `step`. A source leads to its
     joins, whether they fire now or not."""
+    chosen: dict[int, dict[str, None]] = {}
+    for source, way in ways:
+        chosen.setdefault(source.seq, {})[way.target] = None
     routes: dict[str, tuple[str, ...]] = {}
     for visit in bodies:
-        targets = tuple(dict.fromkeys(way.target for source, way in ways if source is visit))
+        targets = tuple(chosen.get(visit.seq, ()))
         targets += tuple(join for join, _ in context.graph.joins.get(visit.node, ()) if join not in targets)
         if not targets:
             continue

@@ -214,9 +214,8 @@ class HostileWorld(RuleBasedStateMachine):
         if self.run.is_final:
             assert not states or (self.run.status == "failed" and states <= {"ended", "failed"})
         elif self.run.seq:
-            moving = [
-                v for v in self.run.frontier.values() if v.state == "queued" or v.is_asking or v.wake_ms is not None
-            ]
+            visits = self.run.frontier.values()
+            moving = any(visit.state == "queued" or visit.is_asking or visit.wake_ms is not None for visit in visits)
             assert moving, "a visit that is ready, ended or failed, or a map, moves nothing by itself"
             assert self.run.paused or (self.run.status == "waiting") == (not states & {"queued", "ready"})
         assert (self.run.status == "paused") == (self.run.paused is not None)
