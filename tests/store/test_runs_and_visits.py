@@ -319,6 +319,18 @@ def test_an_entry_that_changes_nothing_is_dropped_with_its_delta(bench: Bench) -
     assert types == ["visit_started", "late_result"]
 
 
+def test_a_run_that_ends_for_a_reason_of_ours_leaves_no_delta_of_the_result_it_ended_at(bench: Bench) -> None:
+    bench.create()
+    call = bench.open_visit()
+    bench.claim(call)
+    bench.deliver(call, x=1)
+    entry, view = bench.entries()[0], bench.store.partitions.load([RUN])[RUN]
+    ended = Transition(close=tuple(view.frontier.values()), status="failed", error="internal error", ended_ms=1)
+    assert bench.store.partitions.commit([Commit(entry, view, ended)], bench.epochs) == [APPLIED]
+    delta = bench.store.keys.of_run(RUN).delta(call.seq, call.attempt)
+    assert not bench.store.partitions._client.exists(delta)
+
+
 def test_a_result_is_not_dropped_on_the_word_of_an_old_view_or_of_a_former_owner(bench: Bench) -> None:
     """A scheduler that was frozen, or that missed the reply of a commit, must not take news for a duplicate."""
     bench.create()

@@ -169,7 +169,7 @@ for _ = 1, control.windows or 0 do
   if window == '' then redis.call('HDEL', windows, key) else redis.call('HSET', windows, key, window) end
 end
 
-if control.delivered then redis.call('DEL', delta) end
+if control.delivered or control.expire_ms then redis.call('DEL', delta) end  -- a run that ends needs no result
 
 -- the run itself
 if control.revives then
