@@ -218,7 +218,7 @@ class RunView:
     entered, `timings` how long its visits took. `idle_ms` is how long earlier pauses lasted: the deadline is later by
     that. `steps` counts super-steps, in a `dag` visits. `arrived` says per join, by its name, which sources it has got
     since it fired last, each with its depth; below nought, how often a quorum did not wait for it. `tops` (`dag` only)
-    are the ranks of what was written to keys while a visit of a lower rank was live.
+    are the ranks of what was written to keys, or to the output, while a visit of a lower rank was live.
     """
 
     id: str

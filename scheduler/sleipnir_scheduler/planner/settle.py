@@ -132,7 +132,8 @@ def _end_if_done(context: Context) -> None:
     if visits or not context.draft.steps:
         return  # something is live, or the run has not begun
     graph, draft = context.graph, context.draft
-    if (starved := joins.starved(graph, draft.arrived)) is not None:
+    starved = None if steps.steps_are_used_up(context) else joins.starved(graph, draft.arrived)
+    if starved is not None:
         context.fail_with(starved)
     elif graph.dialect == "loki":
         context.fail_with(f"Graph '{graph.name}' frontier emptied without reaching an End node")

@@ -252,6 +252,7 @@ def _go_on(context: Context, bodies: list[Visit], labels: dict[int, list[str]], 
     for visit in bodies:
         if not over and not isinstance(context.graph.nodes[visit.node], EndNode):
             ways += [(visit, way) for way in routing.ways_on(context, visit, labels.get(visit.seq))]
+    _forget_idle_commands(context, bodies, ways)
     fired = [] if over else _arrivals(context, bodies)
     _record_routes(context, bodies, ways, step)
     _drop(context, bodies)
@@ -291,6 +292,15 @@ def _write_end(context: Context, visit: Visit) -> bool:
         if context.graph.engine == "dag" and _lower_lives(context, visit):
             tops[OUTPUT] = visit.rank
     return True
+
+
+def _forget_idle_commands(context: Context, bodies: list[Visit], ways: list[tuple[Visit, Way]]) -> None:
+    """Commands that only end their branch are no visits, so nobody needs their values."""
+    made = {(source.seq, way.command) for source, way in ways}
+    for visit in bodies:
+        for number in range(len(_ended(visit).sends or ())):
+            if (visit.seq, number) not in made:
+                context.draft.item(Drop(f"{visit.seq}.{number}"))
 
 
 def _arrivals(context: Context, bodies: list[Visit]) -> list[Way]:
@@ -395,6 +405,8 @@ def _open_alone(context: Context, way: Way, source: Visit | None, *, counts: boo
     try:
         if _stops_before(context, draft.steps + 1):
             draft.drop(visit)
+            if visit.overlay is not None:
+                draft.item(Drop(visit.overlay))
             return
         _check_limit(context, draft.steps + 1)
         draft.steps += 1
@@ -435,6 +447,12 @@ def _stops_before(context: Context, number: int) -> bool:
         return False
     context.draft.notice("max_steps", limit=limits.max_steps, what=_what_is_limited(context))
     return True
+
+
+def steps_are_used_up(context: Context) -> bool:
+    """Whether the run may have stopped before what was to come, as its author wants."""
+    limits = context.graph.limits
+    return limits.max_steps is not None and context.draft.steps >= limits.max_steps and limits.on_max_steps == "stop"
 
 
 def _check_limit(context: Context, number: int) -> None:

@@ -123,6 +123,15 @@ def test_a_run_in_which_nothing_failed_but_its_graph_runs_nothing_again(engine: 
 
 
 @both
+def test_a_run_that_stops_for_its_steps_says_nothing_of_joins(engine: str) -> None:
+    limits = "limits: {max_steps: MOST, on_max_steps: stop}\nnodes:"
+    text = STARVED.format(engine=engine).replace("nodes:", limits.replace("MOST", "2"))
+    driver = Driver(text.replace("a: {type: script, script: s.sh", "a: {type: script, script: s.sh, next: b")).start()
+    driver.does("split", way="a").does("a")
+    assert driver.run.status == "completed"
+
+
+@both
 def test_a_run_that_has_used_up_its_steps_goes_on_where_it_stopped(engine: str) -> None:
     text = """
 name: g
@@ -230,3 +239,11 @@ def test_an_item_without_a_result_by_a_persons_word_has_failed() -> None:
     driver.send(Answered(visit.seq, "{}", 1))
     assert driver.error is not None
     assert "map node 'm': sub-branch [0] did not write `output_key` 'output'" in driver.error
+
+
+@both
+def test_the_values_of_a_command_that_ends_its_branch_are_not_kept(engine: str) -> None:
+    text = CHOOSING.format(engine=engine).replace('router, branch: {call: "f.py:choose"}', "script, script: s.sh")
+    driver = Driver(text).start().does("a", sends=[("end", {"x": 1}), ("b", {"x": 2})])
+    assert list(driver.memory.items) == ["1.1"]
+    assert driver.sees(driver.visit("b"))["x"] == 2

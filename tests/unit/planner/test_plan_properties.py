@@ -142,12 +142,13 @@ class HostileWorld(RuleBasedStateMachine):
         """One message arrives; any may arrive any number of times, or never."""
         self.now_ms += later_ms
         before, delta = self.run, self._delta(event)
-        outcome = fetch_and_plan(self.graph, before, event, self.now_ms, self.memory, delta, MAX_REDELIVERIES)
+        values = (self.now_ms, self.memory, delta, MAX_REDELIVERIES, self._updates(event))
+        outcome = fetch_and_plan(self.graph, before, event, *values)
         if isinstance(outcome, Ignore):
             return
         if isinstance(event, Resulted | LeaseLost):
             assert before.frontier[event.seq].attempt == event.attempt, "only the attempt that owns the visit counts"
-        self._apply(before, outcome, delta)
+        self._apply(before, outcome, delta, self._updates(event))
         again = plan(self.graph, self.run, event, self.now_ms, max_redeliveries=MAX_REDELIVERIES)
         # A second cancel, deadline, retry, pause or resume is a request of its own; what is no answer is asked again.
         requests = Cancelled | TimerFired | Retried | Paused | Resumed
@@ -176,7 +177,13 @@ class HostileWorld(RuleBasedStateMachine):
         values = {"k": "end", "log": f"{event.seq}", "best": event.seq, "by": event.seq, "output": event.seq}
         return {key: values[key] for key in event.header.keys}
 
-    def _apply(self, before: RunView, transition: Transition, delta: dict[str, Any]) -> None:
+    def _updates(self, event: Event) -> tuple[dict[str, Any], ...]:
+        sends = event.header.sends if isinstance(event, Resulted) else None
+        return tuple({"k": f"{number}"} for number in range(len(sends or ())))
+
+    def _apply(
+        self, before: RunView, transition: Transition, delta: dict[str, Any], updates: tuple[dict[str, Any], ...]
+    ) -> None:
         live = set(before.frontier)
         assert not (transition.paused and transition.dispatches), "a run that is held sends nothing to workers"
         self.timers |= transition.timers
@@ -187,7 +194,7 @@ class HostileWorld(RuleBasedStateMachine):
             self.steps.append((write.step.step, write.step.seq))
             if write.step.role == "node" and write.step.item is None and write.step.node:
                 self.completed[write.step.node] += 1
-        self.memory.apply(transition, delta)
+        self.memory.apply(transition, delta, updates)
         self.run = transition.apply(before)
         self.applied += 1
 
@@ -249,6 +256,10 @@ class HostileWorld(RuleBasedStateMachine):
     def a_join_fires_no_more_often_than_its_rarest_source_completes(self) -> None:
         if "join" in self.graph.nodes:
             assert self.run.counts.get("join", 0) <= min(self.completed["a"], self.completed["b"])
+
+    @invariant()
+    def functions_of_the_agents_own_run_where_functions_do(self) -> None:
+        assert all(visit.queue in (None, "functions") for visit in self.run.frontier.values() if visit.role != "node")
 
     @invariant()
     def no_node_is_entered_more_often_than_its_cap_allows(self) -> None:
