@@ -67,7 +67,8 @@ test: $(READY)
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-slow: $(READY)
-	@$(BIN)/python -m pytest -n 2 -q --hypothesis-profile slow tests/unit/planner/test_plan_properties.py $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -q --hypothesis-profile slow \
+	  tests/unit/planner/test_plan_properties.py tests/unit/planner/test_determinism.py $(ARGS)
 
 check: $(READY)
 	@ops/check

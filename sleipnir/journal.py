@@ -1,6 +1,7 @@
 """The state of a run at a step, from its journal alone: what the scheduler has made of the same writes, once more.
 
-An entry of the journal is a line with a runs.Step, then lines of a key as a JSON string and its JSON text. Rules:
+An entry of the journal is a line with a transitions.Step, then lines of a key as a JSON string and its JSON text.
+Rules:
 
 * What a step wrote counts from that step on; of a `held` one, from the step that `applies` it, `skips` left out.
 * A key that the step `folds` got an update for that reducer; other keys got a value. A reducer of the agent's own is
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sleipnir.graph.reducers import ABSENT, fold_all, is_custom
-from sleipnir.runs import Step
+from sleipnir.transitions import Step
 
 
 def read_entry(element: str) -> tuple[Step, dict[str, str]]:

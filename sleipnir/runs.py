@@ -1,7 +1,7 @@
-"""A run, as the planner sees it and the store keeps it: events in, a Transition out.
+"""A run, as the planner sees it and the store keeps it: what it was submitted with, its visits, its questions.
 
-These shapes are shared by the store (which reads and writes them) and the scheduler's planner (which decides with
-them). They are values: nothing here knows Redis or a clock.
+Events (events.py) happen to it, and transitions (transitions.py) change it. All are values, shared by the store, which
+reads and writes them, and the scheduler's planner, which decides with them: nothing here knows Redis or a clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from sleipnir.messages import FINAL, MOST_KEYS, VERSION, ResultHeader, Role, RunStatus
+from sleipnir.messages import FINAL, MOST_KEYS, VERSION, Role, RunStatus
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class Visit:
         data = json.loads(text)
         for name, kind in (("ended", Ended), ("fan", Fan), ("item", Item)):
             if name in data:
-                data[name] = _known(kind, data[name])
-        return _known(cls, data)
+                data[name] = from_fields(kind, data[name])
+        return from_fields(cls, data)
 
     @property
     def timer(self) -> str:
@@ -157,7 +157,7 @@ class Visit:
 K = TypeVar("K")
 
 
-def _known(kind: type[K], data: Mapping[str, Any]) -> K:
+def from_fields(kind: type[K], data: Mapping[str, Any]) -> K:
     """An instance from a stored object; JSON knows no tuples."""
     fields = kind.__dataclass_fields__  # type: ignore[attr-defined]
     return kind(
@@ -243,198 +243,8 @@ class RunView:
         return self.status in FINAL
 
 
-# Events: what happened to a run. Each is one entry of a partition's inbox.
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """The run was accepted."""
-
-
-@dataclass(frozen=True)
-class Resulted:
-    """A worker delivered the result of a visit's attempt."""
-
-    seq: int
-    attempt: int
-    header: ResultHeader
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A person answered the question that a visit's attempt asks."""
-
-    seq: int
-    text: str
-    attempt: int = 1
-
-
-@dataclass(frozen=True)
-class Cancelled:
-    """Somebody wants the run to end."""
-
-
-@dataclass(frozen=True)
-class Retried:
-    """Somebody wants a failed run to go on from where it failed."""
-
-
-@dataclass(frozen=True)
-class Paused:
-    """Somebody holds the run."""
-
-    by: str
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """Somebody lets a held run go on."""
-
-
-@dataclass(frozen=True)
-class LeaseLost:
-    """The worker of a visit's attempt fell silent, or (`handed_back`) stopped and gave it back unfinished."""
-
-    seq: int
-    attempt: int
-    worker: str
-    handed_back: bool = False
-
-
-@dataclass(frozen=True)
-class TimerFired:
-    """A timer of the run came due."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """An entry that this release does not understand; a newer one beside it does. Left where it is."""
-
-    type: str
-
-
-Event: TypeAlias = (
-    Submitted | Resulted | Answered | Cancelled | Retried | Paused | Resumed | LeaseLost | TimerFired | Unreadable
-)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One journal entry: a visit that ended. Step 0 is the submission (`kind` "submitted", no node).
-
-    What it wrote counts from here on, unless it is `held` because others of its super-step have not ended. `applies`
-    are the steps whose writes count from here on, in visit order, this one included if it is held; `skips` lists by
-    step the keys that were written and do not count all the same. `rank` is its place in the visit order where that may
-    differ from the order of the journal. `folds` names the reducer of each key that is not replaced but combined with
-    what is there; `strict` says in which sense (graph.reducers). `routes` are the targets of visits that ended in
-    earlier steps, by visit, as decided here.
-    """
-
-    step: int
-    kind: str
-    at_ms: int
-    seq: int | None = None
-    node: str | None = None
-    attempt: int = 1
-    ok: bool = True
-    next: str | tuple[str, ...] | None = None
-    error: str | None = None
-    opened_ms: int = 0
-    started_ms: int = 0
-    took_ms: int = 0
-    worker: str = ""
-    usage: dict[str, Any] | None = None
-    role: Role = "node"
-    item: tuple[int, int] | None = None
-    held: bool = False
-    applies: tuple[int, ...] = ()
-    skips: Mapping[str, tuple[str, ...]] | None = None
-    rank: Rank | None = None
-    folds: Mapping[str, str] | None = None
-    strict: bool = False
-    routes: Mapping[str, tuple[str, ...]] | None = None
-    v: int = VERSION
-
-    @classmethod
-    def from_json(cls, text: str) -> Step:
-        """Unknown fields are ignored, as in Visit.from_json."""
-        return _known(cls, json.loads(text))
-
-
-@dataclass(frozen=True)
-class Collect:
-    """What a map leaves: the results of the fan `id`, those of `total` items in input order, as the value of `key`."""
-
-    id: int
-    total: int
-    key: str
-
-
-@dataclass(frozen=True)
-class Write:
-    """A journal step and what it writes: the delivered delta of the result, a map's results, the planner's `values`."""
-
-    step: Step
-    delta: bool = False
-    collect: Collect | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Put:
-    """Values that belong to single visits: fields `<of>.0`, `<of>.1`, ... of the run's items."""
-
-    of: int
-    overlays: tuple[Mapping[str, Any], ...]
-
-
-@dataclass(frozen=True)
-class Split:
-    """The same, from the updates of the commands that the applied result has delivered."""
-
-    of: int
-
-
-@dataclass(frozen=True)
-class Take:
-    """The applied result's `key` becomes the result of an item; None: all it wrote goes to the item's overlay."""
-
-    field: str
-    key: str | None
-
-
-@dataclass(frozen=True)
-class Fill:
-    """A value is this text from now on: an overlay, or the JSON text of an item's result; empty: it has none."""
-
-    field: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Drop:
-    """A value is not needed any more."""
-
-    field: str
-
-
-ItemOp: TypeAlias = Put | Split | Take | Fill | Drop
-
-
-@dataclass(frozen=True)
-class Notice:
-    """Something for watchers: an entry of the run's event stream."""
-
-    type: str
-    data: dict[str, Any]
-
-
-RUN_DEADLINE = "deadline"
-
 RUN_AGAIN: Final = "run again"
+
 FAIL: Final = "fail"
 
 
@@ -460,79 +270,3 @@ def read_effect_answer(text: str) -> Literal["run again", "fail"] | dict[str, An
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
-
-
-@dataclass(frozen=True)
-class Transition:
-    """What one event changes. Applied by the store in one atomic commit, or not at all.
-
-    `delivered` is the visit whose result this applies: its delivery has ended its lease already. `wakes` are live
-    visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the closed visits.
-    `revives` brings a failed run back to life: its keys must no longer expire. `seq`, `paused`, `idle_ms`, `steps`,
-    `arrived` and `tops` are the run's after this. Where the step of one of `writes` says which held steps count from
-    now on (`applies`), the store copies what they wrote into the state, keys in `apart` left out. `folded` goes to the
-    state alone: values that reducers have made. `windows` are kept for keys of a `dag` that may have to be folded anew
-    (see planner/folding.py), None drops one.
-    """
-
-    close: tuple[Visit, ...] = ()
-    open: tuple[Visit, ...] = ()
-    gates: tuple[Gate, ...] = ()
-    writes: tuple[Write, ...] = ()
-    delivered: int | None = None
-    wakes: tuple[Visit, ...] = ()
-    unless_claimed: bool = False
-    counts: Mapping[str, int] = field(default_factory=dict)
-    timings: Mapping[str, Timing] = field(default_factory=dict)
-    status: RunStatus = "running"
-    started_ms: int | None = None
-    ended_ms: int | None = None
-    error: str | None = None
-    failed_at: str | None = None
-    paused: Pause | None = None
-    idle_ms: int = 0
-    revives: bool = False
-    output: str | None = None
-    usage: dict[str, Any] | None = None
-    timers: Mapping[str, int] = field(default_factory=dict)
-    untimers: tuple[str, ...] = ()
-    notices: tuple[Notice, ...] = ()
-    seq: int = 0
-    steps: int = 0
-    arrived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    tops: Mapping[str, Rank] = field(default_factory=dict)
-    items: tuple[ItemOp, ...] = ()
-    apart: frozenset[str] = frozenset()
-    folded: Mapping[str, Any] = field(default_factory=dict)
-    windows: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def dispatches(self) -> tuple[Visit, ...]:
-        """The visits that workers have to hear of now."""
-        if self.paused is not None:
-            return ()
-        return (*(visit for visit in self.open if visit.state == "queued"), *self.wakes)
-
-    def apply(self, run: RunView) -> RunView:
-        """The run after this transition was committed."""
-        frontier = dict(run.frontier)
-        for visit in self.close:
-            frontier.pop(visit.seq, None)
-        frontier |= {visit.seq: visit for visit in self.open}
-        return changed(
-            run,
-            status=self.status,
-            version=run.version + 1,
-            seq=max([run.seq, self.seq, *(visit.seq for visit in self.open)]),
-            steps=self.steps,
-            arrived=self.arrived,
-            tops=self.tops,
-            step=max([run.step, *(write.step.step for write in self.writes)]),
-            started_ms=run.started_ms if self.started_ms is None else self.started_ms,
-            failed_at=self.failed_at,
-            paused=self.paused,
-            idle_ms=self.idle_ms,
-            counts={**run.counts, **self.counts},
-            timings={**run.timings, **self.timings},
-            frontier=frontier,
-        )

@@ -9,9 +9,10 @@ from functools import lru_cache
 from typing import Any
 
 from sleipnir.messages import overlay_text
-from sleipnir.runs import Drop, Fill, Gate, ItemOp, Put, RunView, Split, Take, Transition, Visit, Write
+from sleipnir.runs import Gate, RunView, Visit
 from sleipnir.store.keys import PartitionKeys, RunKeys, member
 from sleipnir.store.scripts import Arg
+from sleipnir.transitions import Drop, Fill, ItemOp, Put, Split, Take, Transition, Write
 
 
 def _fields_set(value: Any) -> dict[str, Any]:

@@ -156,7 +156,8 @@ class RunKeys:
 
     @property
     def journal(self) -> str:
-        """LIST whose element N is step N, as lines: a JSON header (runs.Step), then for each key written the key as a
+        """LIST whose element N is step N, as lines: a JSON header (transitions.Step), then for each key written the key
+        as a
         JSON string, and its JSON text. The state at step N is the fold of the elements up to N. Not a stream, which
         costs 4 kB with one entry. Dies: run."""
         return f"{self.run}:journal"

@@ -12,31 +12,26 @@ from typing import Any
 import redis
 import structlog
 
-from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall
-from sleipnir.runs import (
+from sleipnir.events import (
     Answered,
     Cancelled,
     Event,
     LeaseLost,
-    Notice,
-    Pause,
     Paused,
     Resulted,
     Resumed,
     Retried,
-    RunSpec,
-    RunView,
     Submitted,
     TimerFired,
-    Timing,
-    Transition,
     Unreadable,
-    Visit,
 )
+from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall
+from sleipnir.runs import Pause, RunSpec, RunView, Timing, Visit
 from sleipnir.store.commit import commit_keys, control, dumps, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.keys import Keys, PartitionKeys, parse_member
 from sleipnir.store.scripts import Arg, Script, run_batch
+from sleipnir.transitions import Notice, Transition
 from sleipnir.values import Known, Wanted
 
 _COMMIT = Script("commit")

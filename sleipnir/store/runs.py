@@ -12,11 +12,12 @@ from typing import Any
 from sleipnir.errors import GateError, RunNotFound, UsageError
 from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, Usage
-from sleipnir.runs import Gate, Pause, RunSpec, Step, Visit
+from sleipnir.runs import Gate, Pause, RunSpec, Visit
 from sleipnir.store.commit import dumps, record
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, member
 from sleipnir.store.scripts import Arg, Script, run_batch
+from sleipnir.transitions import Step
 from sleipnir.views import (
     GateInfo,
     KeptVisit,

@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from sleipnir.runs import RunSpec, Transition, Visit
+from sleipnir.runs import RunSpec, Visit
 from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
+from sleipnir.transitions import Transition
 from sleipnir_scheduler.dispatch import RedisDispatcher
 from sleipnir_scheduler.services.outbox import Outbox
 

@@ -9,25 +9,13 @@ from typing import Any
 import pytest
 
 from sleipnir.errors import GateError, RunNotFound, StoreUnavailable, UsageError
+from sleipnir.events import Answered, Cancelled, LeaseLost, Resulted, Submitted
 from sleipnir.messages import ResultHeader, VisitCall
-from sleipnir.runs import (
-    Answered,
-    Cancelled,
-    Ended,
-    Gate,
-    LeaseLost,
-    Notice,
-    Resulted,
-    RunSpec,
-    Step,
-    Submitted,
-    Transition,
-    Visit,
-    Write,
-)
+from sleipnir.runs import Ended, Gate, RunSpec, Visit
 from sleipnir.store.partitions import APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry, Owned
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
+from sleipnir.transitions import Notice, Step, Transition, Write
 from sleipnir.values import Known, Wanted
 
 LEASE_MS = 60_000

@@ -8,9 +8,11 @@ from typing import Any, cast
 
 import pytest
 
+from sleipnir.events import Resulted, Submitted
 from sleipnir.messages import ResultHeader
-from sleipnir.runs import Resulted, RunSpec, RunView, Submitted, Transition
+from sleipnir.runs import RunSpec, RunView
 from sleipnir.store.partitions import APPLIED, Commit, Entry
+from sleipnir.transitions import Transition
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.services import advance
 from sleipnir_scheduler.services.advance import Advance

@@ -12,7 +12,8 @@ from sleipnir.graph.reducers import ABSENT
 from sleipnir.graph.state import of_text, update_problem
 from sleipnir.graph.template import apply_updates
 from sleipnir.messages import ResultHeader, RunStatus, overlay_of
-from sleipnir.runs import Collect, Fill, RunView, Take, Visit
+from sleipnir.runs import RunView, Visit
+from sleipnir.transitions import Collect, Fill, Take
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.folding import Window, Writer

@@ -5,26 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sleipnir.events import RUN_DEADLINE
 from sleipnir.graph.model import Json
 from sleipnir.messages import ResultHeader, RunStatus
-from sleipnir.runs import (
-    RUN_DEADLINE,
-    Collect,
-    Fill,
-    Gate,
-    ItemOp,
-    Notice,
-    Pause,
-    RunView,
-    Split,
-    Step,
-    Take,
-    Timing,
-    Transition,
-    Visit,
-    Write,
-    changed,
-)
+from sleipnir.runs import Gate, Pause, RunView, Timing, Visit, changed
+from sleipnir.transitions import Collect, Fill, ItemOp, Notice, Split, Step, Take, Transition, Write
 
 
 class Draft:

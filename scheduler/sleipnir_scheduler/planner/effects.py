@@ -3,9 +3,10 @@ twice, so a person decides."""
 
 from __future__ import annotations
 
+from sleipnir.events import LeaseLost
 from sleipnir.graph.model import FunctionNode, Json, Node, ScriptNode
 from sleipnir.graph.template import apply_updates, updates_read
-from sleipnir.runs import FAIL, RUN_AGAIN, Gate, LeaseLost, Visit, read_effect_answer
+from sleipnir.runs import FAIL, RUN_AGAIN, Gate, Visit, read_effect_answer
 from sleipnir_scheduler.planner.context import Context, Outcome
 from sleipnir_scheduler.planner.starting import queue_of
 

@@ -13,7 +13,8 @@ from typing import Any
 from sleipnir.graph.model import Json, LlmNode, MapNode
 from sleipnir.graph.template import TemplateError, keys_read, render_typed
 from sleipnir.messages import overlay_text
-from sleipnir.runs import Collect, Fan, Fill, Item, Put, Take, Visit, changed
+from sleipnir.runs import Fan, Item, Visit, changed
+from sleipnir.transitions import Collect, Fill, Put, Take
 from sleipnir_scheduler.planner import steps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
 

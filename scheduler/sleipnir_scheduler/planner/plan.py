@@ -11,6 +11,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sleipnir.events import (
+    RUN_DEADLINE,
+    Answered,
+    Cancelled,
+    Event,
+    LeaseLost,
+    Paused,
+    Resulted,
+    Resumed,
+    Retried,
+    Submitted,
+    TimerFired,
+)
 from sleipnir.graph.model import (
     ApprovalNode,
     FunctionNode,
@@ -21,24 +34,8 @@ from sleipnir.graph.model import (
     ScriptNode,
 )
 from sleipnir.graph.template import apply_updates, updates_read
-from sleipnir.runs import (
-    RUN_DEADLINE,
-    Answered,
-    Cancelled,
-    Event,
-    LeaseLost,
-    Notice,
-    Paused,
-    Resulted,
-    Resumed,
-    Retried,
-    RunView,
-    Submitted,
-    TimerFired,
-    Transition,
-    Visit,
-    changed,
-)
+from sleipnir.runs import RunView, Visit, changed
+from sleipnir.transitions import Notice, Transition
 from sleipnir.values import NOTHING, Known, Wanted
 from sleipnir_scheduler.planner import effects, maps, retries, starting, steps
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed

@@ -19,7 +19,8 @@ from typing import Any
 from sleipnir.graph.model import EndNode, Json
 from sleipnir.graph.template import keys_read, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs import Drop, Ended, Put, Split, Visit, changed
+from sleipnir.runs import Ended, Visit, changed
+from sleipnir.transitions import Drop, Put, Split
 from sleipnir_scheduler.planner import joins, routing
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed, at_node
 from sleipnir_scheduler.planner.folding import Folded, Unfoldable, Writer, fold_step, fold_visit

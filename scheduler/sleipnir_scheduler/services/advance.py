@@ -16,9 +16,11 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from sleipnir.errors import BundleError, GraphError, StoreUnavailable
+from sleipnir.events import Unreadable
 from sleipnir.messages import VisitCall
-from sleipnir.runs import RunView, Transition, Unreadable
+from sleipnir.runs import RunView
 from sleipnir.store.partitions import APPLIED, CLAIMED, NOT_OWNER, REFUSED, Commit, Drop, Entry, Partitions, call_of
+from sleipnir.transitions import Transition
 from sleipnir.values import NOTHING, Known, Wanted
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs

@@ -11,27 +11,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sleipnir.events import Answered, Event, Resulted, Submitted
 from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import Graph
 from sleipnir.messages import ResultHeader, overlay_of, overlay_text
-from sleipnir.runs import (
-    Answered,
-    Drop,
-    Event,
-    Fill,
-    ItemOp,
-    Put,
-    Resulted,
-    RunSpec,
-    RunView,
-    Split,
-    Step,
-    Submitted,
-    Take,
-    Transition,
-    Visit,
-)
+from sleipnir.runs import RunSpec, RunView, Visit
 from sleipnir.store.commit import dumps, record
+from sleipnir.transitions import Drop, Fill, ItemOp, Put, Split, Step, Take, Transition
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
 

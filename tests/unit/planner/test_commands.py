@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sleipnir.events import LeaseLost, Resulted
 from sleipnir.messages import ResultHeader
-from sleipnir.runs import LeaseLost, Resulted
 from tests.unit.planner.driver import Driver
 
 both = pytest.mark.parametrize("engine", ["bsp", "dag"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sleipnir.events import Answered, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
 from sleipnir.journal import state_after
 from sleipnir.messages import ResultHeader
-from sleipnir.runs import Answered, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
 from tests.unit.planner.driver import Driver
 
 both = pytest.mark.parametrize("engine", ["bsp", "dag"])

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleipnir.runs import LeaseLost, Visit
+from sleipnir.events import LeaseLost
+from sleipnir.runs import Visit
 from tests.unit.planner.driver import Driver
 
 EXAMPLES = 2_000 if settings.get_current_profile_name() == "slow" else 100
@@ -104,7 +105,7 @@ def play(text: str, order: random.Random) -> dict[str, Any]:
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(480)
 @pytest.mark.conformance("IS-02")
 @given(text=graphs(), seeds=st.tuples(st.integers(0, 999), st.integers(0, 999)))
 def test_two_runs_of_one_graph_end_in_the_same_state(text: str, seeds: tuple[int, int]) -> None:

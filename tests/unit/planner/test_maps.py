@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.runs import Cancelled, LeaseLost, Retried
+from sleipnir.events import Cancelled, LeaseLost, Retried
 from tests.unit.planner.driver import Driver
 
 MAP = """

@@ -6,16 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.runs import (
-    Answered,
-    Cancelled,
-    LeaseLost,
-    Retried,
-    Submitted,
-    TimerFired,
-    Transition,
-    Visit,
-)
+from sleipnir.events import Answered, Cancelled, LeaseLost, Retried, Submitted, TimerFired
+from sleipnir.runs import Visit
+from sleipnir.transitions import Transition
 from sleipnir.values import Wanted
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
 from tests.unit.planner.driver import Driver, bad, graph_of, new_run, ok

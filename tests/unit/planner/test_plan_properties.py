@@ -16,12 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sleipnir.graph.model import ScriptNode
-from sleipnir.journal import state_after
-from sleipnir.messages import ResultHeader
-from sleipnir.runs import (
-    FAIL,
-    RUN_AGAIN,
+from sleipnir.events import (
     Answered,
     Cancelled,
     Event,
@@ -30,12 +25,14 @@ from sleipnir.runs import (
     Resulted,
     Resumed,
     Retried,
-    RunView,
     Submitted,
     TimerFired,
-    Transition,
-    Visit,
 )
+from sleipnir.graph.model import ScriptNode
+from sleipnir.journal import state_after
+from sleipnir.messages import ResultHeader
+from sleipnir.runs import FAIL, RUN_AGAIN, RunView, Visit
+from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, plan
 from tests.unit.planner.driver import Memory, fetch_and_plan, new_run
 from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, Drawn, drawn_graphs
@@ -298,7 +295,7 @@ class OtherHostileWorld(HostileWorld):
 
 EXAMPLES = 10_000 if settings.get_current_profile_name() == "slow" else 500
 TestHostileWorld, TestOtherHostileWorld = HostileWorld.TestCase, OtherHostileWorld.TestCase
-TestHostileWorld.pytestmark = TestOtherHostileWorld.pytestmark = [pytest.mark.timeout(280)]
+TestHostileWorld.pytestmark = TestOtherHostileWorld.pytestmark = [pytest.mark.timeout(480)]
 TestHostileWorld.settings = TestOtherHostileWorld.settings = settings(
     max_examples=EXAMPLES // 2, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.runs import Answered, Cancelled, LeaseLost, Paused, Resumed, Submitted, TimerFired, read_effect_answer
+from sleipnir.events import Answered, Cancelled, LeaseLost, Paused, Resumed, Submitted, TimerFired
+from sleipnir.runs import read_effect_answer
 from sleipnir_scheduler.planner.plan import Ignore, plan
 from tests.unit.planner.driver import Driver, bad, ok
 

@@ -1,0 +1,88 @@
+"""What happened to a run: each event is one entry of a partition's inbox, and one call of the planner.
+
+Values that the store reads and the planner decides by; nothing here knows Redis or a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sleipnir.messages import ResultHeader
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The run was accepted."""
+
+
+@dataclass(frozen=True)
+class Resulted:
+    """A worker delivered the result of a visit's attempt."""
+
+    seq: int
+    attempt: int
+    header: ResultHeader
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A person answered the question that a visit's attempt asks."""
+
+    seq: int
+    text: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """Somebody wants the run to end."""
+
+
+@dataclass(frozen=True)
+class Retried:
+    """Somebody wants a failed run to go on from where it failed."""
+
+
+@dataclass(frozen=True)
+class Paused:
+    """Somebody holds the run."""
+
+    by: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Somebody lets a held run go on."""
+
+
+@dataclass(frozen=True)
+class LeaseLost:
+    """The worker of a visit's attempt fell silent, or (`handed_back`) stopped and gave it back unfinished."""
+
+    seq: int
+    attempt: int
+    worker: str
+    handed_back: bool = False
+
+
+@dataclass(frozen=True)
+class TimerFired:
+    """A timer of the run came due."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An entry that this release does not understand; a newer one beside it does. Left where it is."""
+
+    type: str
+
+
+Event: TypeAlias = (
+    Submitted | Resulted | Answered | Cancelled | Retried | Paused | Resumed | LeaseLost | TimerFired | Unreadable
+)
+
+RUN_DEADLINE = "deadline"
