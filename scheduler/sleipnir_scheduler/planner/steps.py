@@ -86,13 +86,8 @@ def waiting_to_reduce(context: Context) -> list[int]:
     return [visit.group for visit in context.draft.visits() if visit.ended and not visit.ended.applied]
 
 
-def open_first(context: Context) -> None:
-    """The run begins, at the graph's start node."""
-    _open_step(context, [Way(context.graph.start)], [])
-
-
 def enter(context: Context, node: str) -> None:
-    """The run goes on at a node, as a failed run of an older release does when it is retried."""
+    """The run begins at a node; or goes on at one, as a failed run of an older release does when it is retried."""
     _open_step(context, [Way(node)], [])
 
 
