@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.chaos import graphs, verdict
+from ops.chaos import graphs, verdict, wild
 from ops.chaos.robot import Robot
 from sleipnir.store.connect import connect
 from tests.faulty_redis import faults
@@ -25,15 +25,20 @@ def test_all_promises_are_kept_while_commands_fail_on_every_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, effects, said = tmp_path / "faults.txt", tmp_path / "effects.txt", "seed=7,readonly=0.005,slow=0.005"
-    agents = [graphs.write(tmp_path / "agents" / f"g{i}", i, effects) for i in range(10)]
+    kinds = {"wild": wild, "loki": graphs, "bsp": graphs, "dag": graphs}
+    agents = [
+        module.write(tmp_path / "agents" / f"{kind}-{seed}", seed, effects)
+        for kind, module in kinds.items()
+        for seed in range(3)
+    ]
     server = RedisServer()
     with Stack(server, tmp_path / "home", log_level="info") as stack, stack.client() as client:
         monkeypatch.setenv(faults.VARIABLE, said)
         monkeypatch.setenv(faults.LOG_VARIABLE, str(log))
         stack.start_scheduler()
         for name in ("worker-1", "worker-2"):
-            stack.start_worker(name, "scripts", concurrency=4, ready=False)
-        robot = Robot(client, agents, RUNS, random.Random(3))
+            stack.start_worker(name, "scripts,functions", concurrency=4, ready=False)
+        robot = Robot(client, [agents[number % len(agents)] for number in range(RUNS)], random.Random(3))
         with faults.installed(said, str(log)):
             robot.work()
         assert not robot.stalled, f"{robot.left()}\n{stack.log('scheduler')[-3000:]}"

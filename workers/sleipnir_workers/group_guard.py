@@ -82,6 +82,8 @@ class GroupGuard:
     def _start(self) -> None:
         if self._companion is not None:
             _stdin(self._companion).close()
+            self._companion.kill()  # if it still lives, it must not take the groups with it
+            self._companion.wait()
         self._companion = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__],
             bufsize=0,
