@@ -146,7 +146,7 @@ def test_a_held_visit_says_who_holds_it(stack: Stack, client: Client, tmp_path: 
 
 
 def test_a_visit_that_is_tried_again_says_when_and_why(stack: Stack, client: Client, tmp_path: Path) -> None:
-    graph = GRAPH.replace("timeout: 600", "retry: {max_attempts: 3, delay: 300}")
+    graph = GRAPH.replace("timeout: 600", "retry: {max_attempts: 3, initial_interval: 5m, max_interval: 5m}")
     run = client.submit(write_agent(tmp_path / "still", graph, f_py="def f(state):\n    raise OSError('away')\n"))
     stack.start_worker("w", "work")
     reason = reason_once(run, "retry")
