@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from sleipnir.frontier import Frontier
 from sleipnir.messages import VERSION, Role, RunStatus
 from sleipnir.runs import Gate, Pause, Rank, RunView, Timing, Visit, changed, from_fields
 
@@ -179,10 +180,12 @@ class Transition:
 
     def apply(self, run: RunView) -> RunView:
         """The run after this transition was committed."""
-        frontier = dict(run.frontier)
+        frontier = Frontier.of(run.frontier)
         for visit in self.close:
-            frontier.pop(visit.seq, None)
-        frontier |= {visit.seq: visit for visit in self.open}
+            if visit.seq in frontier:
+                frontier.drop(visit.seq)
+        for visit in self.open:
+            frontier.put(visit)
         return changed(
             run,
             status=self.status,

@@ -8,44 +8,53 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from pydantic_core import to_json
+
 from sleipnir.messages import overlay_text
 from sleipnir.runs import Gate, RunView, Visit
 from sleipnir.store.keys import PartitionKeys, RunKeys, member
 from sleipnir.store.scripts import Arg
 from sleipnir.transitions import Drop, Fill, ItemOp, Put, Split, Take, Transition, Write
 
-
-def _fields_set(value: Any) -> dict[str, Any]:
-    """The fields of a stored dataclass that are not at their default, and its version."""
-    defaults = _DEFAULTS.get(type(value)) or _defaults_of(type(value))
-    fields = vars(value).items()
-    return {
-        name: field
-        for name, field in fields
-        if (field is not (default := defaults[name]) and field != default) or name == "v"
-    }
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_fields_set)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON. Raises ValueError on NaN and TypeError on what JSON cannot say."""
+    """Compact JSON of a state value. Raises ValueError on NaN and TypeError on what JSON cannot say."""
     return _ENCODER.encode(value)  # json.dumps would make an encoder each time
 
 
 def record(value: Any) -> str:
     """A stored dataclass: fields at their default are left out, except the version."""
-    return dumps(_fields_set(value))
+    return _text(_fields_set(value))
+
+
+def _text(ours: Any) -> str:
+    """Compact JSON of what we made ourselves, where no number can be infinite: a third of the time of `dumps`."""
+    return to_json(ours, inf_nan_mode="null").decode()
+
+
+def _fields_set(value: Any) -> dict[str, Any]:
+    """The fields of a stored dataclass that are not at their default, and its version."""
+    defaults = _DEFAULTS.get(type(value)) or _defaults_of(type(value))
+    found = {
+        name: field
+        for name, field in vars(value).items()
+        if field is not (default := defaults[name]) and field != default
+    }
+    for name in _NESTED.get(type(value), ()):
+        if name in found:
+            found[name] = _fields_set(found[name])
+    return found
 
 
 def _defaults_of(kind: type[Any]) -> dict[str, Any]:
-    if not dataclasses.is_dataclass(kind):
-        raise TypeError(f"Object of type {kind.__name__} is not JSON serializable")
-    return _DEFAULTS.setdefault(kind, {field.name: field.default for field in dataclasses.fields(kind)})
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    return _DEFAULTS.setdefault(kind, {**defaults, "v": None})  # the version is always said
 
 
 _DEFAULTS: dict[type[Any], dict[str, Any]] = {}
+_NESTED: Mapping[type[Any], tuple[str, ...]] = {Visit: ("ended", "fan", "item")}
 
 
 def control(
@@ -104,8 +113,8 @@ def control(
     if transition.output is not None:
         texts.append(transition.output)
     if transition.notices:
-        texts.append(dumps([[notice.type, notice.data] for notice in transition.notices]))
-    return dumps(body), texts
+        texts.append(_text([[notice.type, notice.data] for notice in transition.notices]))
+    return _text(body), texts
 
 
 def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sleipnir.events import RUN_DEADLINE
+from sleipnir.frontier import Frontier
 from sleipnir.graph.model import Json
 from sleipnir.messages import ResultHeader, RunStatus
 from sleipnir.runs import Gate, Pause, RunView, Timing, Visit, changed
@@ -30,7 +31,7 @@ class Draft:
         """The visit whose commands are followed in this draft: their updates are not in the store yet."""
         self.output: str | None = None
         self.over = False
-        self._visits = dict(run.frontier)
+        self.frontier = Frontier.of(run.frontier)
         self._touched: dict[int, None] = {}
         self._step, self._seq = run.step, run.seq
         self._counts: dict[str, int] = {}
@@ -129,20 +130,22 @@ class Draft:
 
     def visits(self) -> list[Visit]:
         """Live visits, those that ended and wait for others, and those that failed, by number."""
-        return list(self._visits.values())
+        return list(self.frontier.values())
 
     def visit(self, seq: int) -> Visit | None:
-        return self._visits.get(seq)
+        return self.frontier.get(seq)
 
     def group(self, number: int) -> list[Visit]:
         """The visits of a super-step in visit order; items of maps are their map's business."""
-        members = [visit for visit in self._visits.values() if visit.group == number and visit.item is None]
+        members = [visit for visit in self.frontier.values() if visit.group == number and visit.item is None]
         return sorted(members, key=lambda visit: visit.rank) if len(members) > 1 else members
 
     def mates(self, visit: Visit) -> list[Visit]:
         """The other visits of its super-step, in no order: there may be thousands, and this is asked for each."""
         group, seq = visit.group, visit.seq
-        return [mate for mate in self._visits.values() if mate.group == group and mate.seq != seq and mate.item is None]
+        return [
+            mate for mate in self.frontier.values() if mate.group == group and mate.seq != seq and mate.item is None
+        ]
 
     def open(self, node: str, kind: str, **place: Any) -> Visit:
         """A new visit, not yet started."""
@@ -152,13 +155,13 @@ class Draft:
 
     def put(self, visit: Visit) -> Visit:
         """A new visit, or a live one as it is from now on."""
-        self._visits[visit.seq] = visit
+        self.frontier.put(visit)
         self._touched[visit.seq] = None
         return visit
 
     def drop(self, visit: Visit) -> None:
         """The visit is over."""
-        del self._visits[visit.seq]
+        self.frontier.drop(visit.seq)
         self._touched[visit.seq] = None
 
     def reopen(self, visit: Visit) -> Visit:
@@ -344,7 +347,7 @@ class Draft:
 
     def _changed(self) -> Iterator[tuple[Visit | None, Visit | None]]:
         for seq in self._touched:
-            before, after = self._run.frontier.get(seq), self._visits.get(seq)
+            before, after = self._run.frontier.get(seq), self.frontier.get(seq)
             if before is not after:
                 yield before, after
 
@@ -361,7 +364,7 @@ class Draft:
         if self.paused is not None:
             return "paused"
         waits = False
-        for visit in self._visits.values():
+        for visit in self.frontier.values():
             if visit.state in ("queued", "ready"):
                 return "running"
             waits = waits or visit.state == "waiting"

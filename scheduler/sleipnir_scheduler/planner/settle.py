@@ -10,9 +10,6 @@ fails, for the first failure in visit order, and keeps what has ended: `retry` r
 
 from __future__ import annotations
 
-from collections import Counter
-from operator import attrgetter
-
 from sleipnir.graph.model import MapNode
 from sleipnir.runs import Visit
 from sleipnir_scheduler.planner import joins, maps, starting, steps
@@ -32,104 +29,85 @@ def settle(context: Context) -> None:
 
 
 class _Slots:
-    """Who is on a worker now, and who may still come."""
+    """Who may come, as the frontier is at the time of asking."""
 
-    def __init__(self, context: Context, visits: list[Visit]) -> None:
-        self._graph = context.graph
-        self._branches = 0
-        self._of_map: Counter[int] = Counter()
-        self._nodes: set[str] = set()
-        self._most = {visit.fan.id: self._most_of(visit) for visit in visits if visit.fan}
-        self.are_taken = False
+    def __init__(self, context: Context) -> None:
+        self._graph, self._frontier = context.graph, context.draft.frontier
+
+    def are_taken(self) -> bool:
         """Whether no branch may come for now."""
-        for visit in visits:
-            if not visit.ready and not visit.failed and visit.ended is None:
-                self.take(visit)
-
-    def take(self, visit: Visit) -> None:
-        if visit.item is not None:
-            self._of_map[visit.item.map] += 1
-        elif visit.state == "queued":
-            self._branches += 1
-        if visit.batch is None and visit.item is None:
-            self._nodes.add(visit.node)
-        self.are_taken = not self._fits(self._branches, self._graph.max_concurrency)
+        return not self._fits(self._frontier.branches, self._graph.max_concurrency)
 
     def has_room(self, visit: Visit) -> bool:
         """For a visit that is ready."""
         if visit.item is not None:
-            return self._fits(self._of_map[visit.item.map], self._most[visit.item.map])
-        if self._graph.engine == "dag" and visit.batch is None and visit.node in self._nodes:
+            return self._has_room_of(visit.item.map, visit.item.of)
+        if self._graph.engine == "dag" and visit.batch is None and self._frontier.nodes.get(visit.node):
             return False
-        return visit.kind not in _ON_WORKERS or not self.are_taken
+        return visit.kind not in _ON_WORKERS or not self.are_taken()
 
     def has_room_in(self, of: Visit) -> bool:
         """For one more item of a map, if one is left."""
         assert of.fan is not None
-        most = self._most.setdefault(of.fan.id, self._most_of(of))
-        return of.fan.next < of.fan.total and self._fits(self._of_map[of.fan.id], most)
+        return of.fan.next < of.fan.total and self._has_room_of(of.fan.id, of.node)
 
-    def _most_of(self, of: Visit) -> int:
-        node = self._graph.nodes[of.node]
+    def _has_room_of(self, fan: int, map_node: str) -> bool:
+        node = self._graph.nodes[map_node]
         assert isinstance(node, MapNode)
-        return node.max_concurrency or self._graph.max_concurrency
+        most = node.max_concurrency or self._graph.max_concurrency
+        return self._fits(self._frontier.items_of.get(fan, 0), most)
 
     def _fits(self, running: int, most: int) -> bool:
         overall = self._graph.limits.max_concurrency
-        return running < most and (overall is None or self._branches + self._of_map.total() < overall)
+        if overall is None:
+            return running < most
+        return running < most and self._frontier.branches + sum(self._frontier.items_of.values()) < overall
 
 
-_SEQ = attrgetter("seq")
 _ON_WORKERS = frozenset({"script", "function", "llm"})
 
 
 def _start_some(context: Context) -> bool:
     """Start what is ready and has a slot. True when that changed so much that it is worth another look."""
-    visits = context.draft.visits()
-    failing = any(visit.failed and visit.item is None for visit in visits)
-    if failing and context.graph.engine == "dag":
+    frontier = context.draft.frontier
+    if frontier.failed and context.graph.engine == "dag":
         return False
-    if len(visits) == 1 and visits[0].ready:  # alone, it always has a slot
-        return _start(context, None, visits[0])
-    slots, again = _Slots(context, visits), False
-    for visit in sorted((visit for visit in visits if visit.ready), key=_SEQ):
+    slots, again = _Slots(context), False
+    for seq in sorted(frontier.ready):
         if context.draft.over:
             return False
-        if slots.are_taken and visit.item is None and visit.kind in _ON_WORKERS:
+        visit = frontier[seq]
+        if visit.item is None and visit.kind in _ON_WORKERS and slots.are_taken():
             continue  # as has_room would say, of thousands in each event
         if slots.has_room(visit):
-            again = _start(context, slots, visit) or again
-    for of in [visit for visit in context.draft.visits() if visit.fan and visit.state == "waiting"]:
-        again = _start_items(context, slots, of) or again
+            again = _start(context, visit) or again
+    for seq in sorted(frontier.maps):
+        again = _start_items(context, slots, seq) or again
     return again
 
 
-def _start(context: Context, slots: _Slots | None, visit: Visit) -> bool:
+def _start(context: Context, visit: Visit) -> bool:
     starting.start(context, visit)
     now = context.draft.visit(visit.seq)
-    if now is None or now.ended is not None or now.failed:
-        return True
-    if slots is not None:
-        slots.take(now)
-    return now.fan is not None
+    return now is None or now.ended is not None or now.failed or now.fan is not None
 
 
-def _start_items(context: Context, slots: _Slots, of: Visit) -> bool:
-    while (here := context.draft.visit(of.seq)) and here.fan and slots.has_room_in(here):
-        if _start(context, slots, maps.open_item(context, here)):
+def _start_items(context: Context, slots: _Slots, seq: int) -> bool:
+    while (here := context.draft.visit(seq)) and here.fan and slots.has_room_in(here):
+        if _start(context, maps.open_item(context, here)):
             return True
     return False
 
 
 def _end_if_done(context: Context) -> None:
-    visits = context.draft.visits()
-    failed = [visit for visit in visits if visit.failed and visit.item is None]
-    if failed:
+    frontier = context.draft.frontier
+    if frontier.failed:
+        visits = frontier.values()
         if not any(_is_awaited(visit, context.graph.engine) for visit in visits):
-            first = min(failed, key=lambda visit: visit.rank)
+            first = min((visit for visit in visits if visit.failed and not visit.item), key=lambda visit: visit.rank)
             context.fail_with(first.error or "failed")
         return
-    if visits or not context.draft.steps:
+    if frontier or not context.draft.steps:
         return  # something is live, or the run has not begun
     graph, draft = context.graph, context.draft
     starved = None if steps.steps_are_used_up(context) else joins.starved(graph, draft.arrived)

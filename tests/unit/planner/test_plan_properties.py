@@ -28,6 +28,7 @@ from sleipnir.events import (
     Submitted,
     TimerFired,
 )
+from sleipnir.frontier import Frontier
 from sleipnir.graph.model import ScriptNode
 from sleipnir.journal import state_after
 from sleipnir.messages import ResultHeader
@@ -225,6 +226,11 @@ class HostileWorld(RuleBasedStateMachine):
         assert (self.run.status == "paused") == (self.run.paused is not None)
 
     @invariant()
+    def what_the_frontier_counts_along_is_what_there_is(self) -> None:
+        if isinstance(self.run.frontier, Frontier):
+            assert _counts(self.run.frontier) == _counts(Frontier.of(dict(self.run.frontier)))
+
+    @invariant()
     def what_waits_for_a_timer_has_one_and_a_finished_run_has_none(self) -> None:
         assert {visit.timer for visit in self.run.frontier.values() if visit.wake_ms is not None} <= set(self.timers)
         assert not (self.run.is_final and self.timers)
@@ -287,6 +293,12 @@ class HostileWorld(RuleBasedStateMachine):
     @invariant()
     def the_version_counts_what_was_applied(self) -> None:
         assert self.run.version == self.applied
+
+
+def _counts(frontier: Frontier) -> list[Any]:
+    """All that a frontier counts, zeros apart."""
+    numbers = [{of: count for of, count in counts.items() if count} for counts in (frontier.items_of, frontier.nodes)]
+    return [frontier.ready, frontier.maps, frontier.branches, frontier.failed, *numbers]
 
 
 class OtherHostileWorld(HostileWorld):
