@@ -64,7 +64,7 @@ demo: $(READY) ## Run the shipped agent, with everything it writes in .build/dem
 	  $(BIN)/sleipnir run log-triage server.log --answer approve=yes
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist load --maxschedchunk 1 $(ARGS)
 
 test-slow: $(READY)
 	@$(BIN)/python -m pytest -n 2 -q --hypothesis-profile slow \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,19 @@ from tests.processes import RedisServer, Stack
 
 hypothesis.settings.register_profile("slow")  # looked at by what has more examples there
 
+LONG_FIRST = ("tests/chaos/", "tests/system/")
+"""Folders whose tests take seconds each. What begins last is quick, so that all pytest workers end together."""
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _prefixes = (f"t{number}" for number in itertools.count())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps the random order within the two parts."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FIRST))
 
 
 @pytest.fixture(scope="session")

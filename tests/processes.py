@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from sleipnir.client import Client
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
 from sleipnir.supervisor import find_server
+from tests import starter
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ FAST: Mapping[str, Any] = {"lease_s": 2.0, "heartbeat_s": 0.5, "redispatch_after
 """Settings under which faults show within seconds."""
 
 
-def wait_until(condition: Callable[[], T], description: str, timeout_s: float = 30.0) -> T:
+def wait_until(condition: Callable[[], T], description: str, timeout_s: float = 30.0, *, every_s: float = 0.02) -> T:
     """The first true value of `condition`; fails the test, naming what it waited for, after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
@@ -38,7 +38,7 @@ def wait_until(condition: Callable[[], T], description: str, timeout_s: float = 
         if value:
             return value
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {description}"
-        pause.wait(0.02)
+        pause.wait(every_s)
 
 
 class RedisServer:
@@ -71,9 +71,9 @@ class RedisServer:
         self.process.wait()
 
     def stop(self) -> None:
+        """For good: its data go too. Not gently, as a server waits ten seconds for a replica that is behind."""
         if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(10)
+            self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -96,11 +96,15 @@ class Stack:
     def __init__(self, redis: RedisServer, home: Path, **settings: Any) -> None:
         self.redis, self.home = redis, home
         self.settings = Settings(**{"redis_url": redis.url, "home": home, "log_level": "debug", **FAST, **settings})
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, starter.Started] = {}
         home.mkdir(parents=True, exist_ok=True)
 
     def client(self) -> Client:
         return Client(self.settings)
+
+    def sleipnir(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """`sleipnir ...` with this stack, to its end."""
+        return starter.run([sys.executable, "-m", "sleipnir", *words], self.environment() | settings)
 
     def start_scheduler(self, name: str = "scheduler", *, env: Mapping[str, str] | None = None) -> None:
         self.start(name, [sys.executable, "-m", "sleipnir_scheduler"], env)
@@ -108,7 +112,7 @@ class Stack:
     def start_worker(
         self,
         name: str = "worker",
-        queues: str = "scripts,functions,llm,rag",
+        queues: str = "scripts,functions",
         *,
         pool: str = "threads",
         concurrency: int = 2,
@@ -139,10 +143,8 @@ class Stack:
         if "FAULTY_REDIS" in environment:  # tests/faulty_redis/faults.py
             path = [str(FAULTY), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-        with (self.home / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                launch.command(command), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        with (self.home / f"{name}.log").open("ab") as log, Path(os.devnull).open("rb") as nothing:
+            self.processes[name] = starter.start(command, environment, nothing, log, log)
 
     def log(self, name: str) -> str:
         file = self.home / f"{name}.log"
@@ -158,15 +160,12 @@ class Stack:
         process.wait()
 
     def stop(self) -> None:
+        """End them all at once. Not gently, which takes seconds and which tests of stopping do for themselves; what
+        they started dies with them."""
         for process in self.processes.values():
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
+            process.kill()
         for process in self.processes.values():
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait()
         self.processes = {}
 
     def __enter__(self) -> Stack:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,11 +68,7 @@ def client(stack: Stack) -> Iterator[Client]:
 
 def command(stack: Stack, *arguments: str) -> tuple[str, str]:
     """What it prints on stdout and stderr."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "sleipnir", *arguments],
-        env=clean | stack.settings.to_env(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = stack.sleipnir(*arguments)
     return done.stdout, done.stderr
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import starter
 from tests.model_server import ModelServer, Reply
 from tests.processes import wait_until, write_agent
 
@@ -44,14 +45,7 @@ class Shell:
     def __call__(
         self, *words: str, env: Mapping[str, str] | None = None, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*words),
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            env={**self.env, **(env or {})},
-        )
+        return starter.run(self.command(*words), {**self.env, **(env or {})}, text=text, timeout_s=90)
 
     def processes(self) -> list[str]:
         """Command lines of processes that know this home."""

@@ -15,6 +15,7 @@ import pytest
 from sleipnir.client import Client, Run
 from sleipnir.embedded import Home
 from sleipnir.settings import Settings
+from tests import starter
 from tests.model_server import ModelServer, Reply
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
@@ -173,20 +174,27 @@ def check_second_attempt(stack: Stack, run: Run) -> None:
     assert [event.type for event in run.events(follow=False)].count("late_result") == 0
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_visit_that_cannot_be_stopped_is_left_to_its_lease(stack: Stack, tmp_path: Path, pool: str) -> None:
-    agent = write_agent(tmp_path / "drained", GRAPH, f_py=STUCK_F.format(folder=str(tmp_path)))
+def test_a_visit_that_cannot_be_stopped_is_left_to_its_lease(stack: Stack, tmp_path: Path) -> None:
+    """A worker of each kind of pool, all at once, as each waits a while before it gives up."""
     stack.settings = stack.settings.model_copy(update={"drain_s": 0.2, "lease_s": 3.0})
-    stack.start_worker("old", "work", pool=pool)
+    runs = []
     with stack.client() as client:
-        run = client.submit(agent)
-        wait_until((tmp_path / "mark").exists, "the visit runs")
-        stack.signal("old", signal.SIGTERM)
-        assert exit_code(stack, "old") == 1
-        assert "1 visit did not stop" in stack.log("old")
-        stack.start_worker("new", "work")
-        assert run.wait(30).status == "completed"
-        assert run.output == "second"
+        for pool in POOLS:
+            (tmp_path / pool).mkdir()
+            graph, code = GRAPH.replace("queue: work", f"queue: {pool}"), STUCK_F.format(folder=str(tmp_path / pool))
+            stack.start_worker(pool, pool, pool=pool, ready=False)
+            runs.append(client.submit(write_agent(tmp_path / pool / "drained", graph, f_py=code)))
+        for pool in POOLS:
+            wait_until((tmp_path / pool / "mark").exists, "the visit runs")
+        for pool in POOLS:
+            stack.signal(pool, signal.SIGTERM)
+        for pool in POOLS:
+            assert exit_code(stack, pool) == 1
+            assert "1 visit did not stop" in stack.log(pool)
+        stack.start_worker("new", ",".join(POOLS))
+        for run in runs:
+            assert run.wait(30).status == "completed"
+            assert run.output == "second"
 
 
 def test_the_answer_of_a_model_that_is_not_there_yet_is_dropped(stack: Stack, tmp_path: Path) -> None:
@@ -196,11 +204,11 @@ def test_the_answer_of_a_model_that_is_not_there_yet_is_dropped(stack: Stack, tm
         env = server.env("openai", "sk-test") | {"SLEIPNIR_MODEL": "openai:gpt-test"}
         stack.start_worker("old", "work", env=env)
         run = client.submit(write_agent(tmp_path / "drained", graph))
-        wait_until(lambda: server.requests, "the model is asked")
+        wait_until(lambda: server.requests, "litellm is loaded and the model asked", timeout_s=50)
         stack.signal("old", signal.SIGTERM)
         assert exit_code(stack, "old") == 0
         stack.start_worker("new", "work", env=env)
-        assert run.wait(30).status == "completed"
+        assert run.wait(50).status == "completed"
         assert (run.output, run.history()[1].attempt) == ("second", 2)
 
 
@@ -213,7 +221,7 @@ def test_a_shutdown_by_remote_control_drains_too(stack: Stack, tmp_path: Path) -
         wait_until(mark.exists, "the visit runs")
         command = [sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "control", "shutdown"]
         # Its exit code says that nobody replied: workers that shut down do not.
-        subprocess.run(command, env=os.environ | stack.settings.to_env(), capture_output=True, timeout=60)
+        starter.run(command, stack.environment())
         assert exit_code(stack, "old") == 0
         check_second_attempt(stack, run)
 

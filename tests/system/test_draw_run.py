@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.processes import write_agent
+from tests.processes import RedisServer, Stack, write_agent
 from tests.system.test_command_line import ASK, BAD_SH, Shell
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
+def stack(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stack]:
+    """A stack of its own, of which nothing runs yet."""
+    with Stack(redis_server, tmp_path / "fleet", key_prefix=f"draw-{tmp_path.name}") as made:
+        yield made
+
+
+@pytest.fixture
+def shell(stack: Stack, tmp_path: Path) -> Shell:
     made = Shell(tmp_path)
+    made.env = stack.settings.to_env() | made.env
     write_agent(made.agents / "ask", ASK, bad_sh=BAD_SH)
     return made
 
@@ -23,7 +32,11 @@ def texts(picture: Path) -> set[str]:
     return {element.text or "" for element in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")}
 
 
-def test_a_waiting_and_a_failed_run_are_drawn_although_their_agent_was_changed(shell: Shell, tmp_path: Path) -> None:
+def test_a_waiting_and_a_failed_run_are_drawn_although_their_agent_was_changed(
+    stack: Stack, shell: Shell, tmp_path: Path
+) -> None:
+    stack.start_scheduler()
+    stack.start_worker("w", "scripts")
     picture = tmp_path / "run.svg"
     assert shell("run", "ask").returncode == 3, "it waits for an answer"
     (run_id,) = (line.split()[0] for line in shell("ps").stdout.splitlines()[1:])

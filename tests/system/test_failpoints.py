@@ -7,9 +7,7 @@ with every step committed once and no key left over. A Lua script without a case
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from sleipnir.client import Client, Run
 from sleipnir.failpoints import VARIABLE
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.store.visits import Claim
+from tests import starter
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
@@ -250,8 +249,7 @@ class Caller:
     def dies_in(self, call: str, run: Run | None = None) -> None:
         code = f"import sys; from sleipnir import Client; client = Client(); {call}"
         command = [sys.executable, "-c", code, str(self.agent), run.id if run else ""]
-        env = self.stack.settings.to_env() | {VARIABLE: f"{self.point}=kill"}
-        done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=60)
+        done = starter.run(command, self.stack.environment() | {VARIABLE: f"{self.point}=kill"})
         assert done.returncode == -signal.SIGKILL, done.stderr
 
     def asks_again(self, call: Callable[[], object]) -> None:

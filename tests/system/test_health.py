@@ -15,6 +15,7 @@ import pytest
 
 from sleipnir import launch
 from sleipnir.store.connect import connect
+from tests import starter
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 POOLS = ["prefork", "threads", "solo"]
@@ -63,11 +64,7 @@ def stack(own_redis: RedisServer, tmp_path: Path) -> Iterator[Stack]:
 
 def health(stack: Stack, *arguments: str, **settings: str) -> tuple[int, str]:
     """What the probe says: exit code and its line."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
-    ended = subprocess.run(
-        [sys.executable, "-m", "sleipnir", "worker", "--health", "--within", str(WITHIN_S), *arguments],
-        env=clean | stack.settings.to_env() | settings, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    ended = stack.sleipnir("worker", "--health", "--within", str(WITHIN_S), *arguments, **settings)
     return ended.returncode, (ended.stdout + ended.stderr).strip()
 
 
@@ -80,27 +77,42 @@ def wait_for(stack: Stack, code: int, words: str, *arguments: str, **settings: s
         return seen[-1][0] == code and words in seen[-1][1]
 
     try:
-        wait_until(said, f"the probe says {code} and {words!r}", timeout_s=45)
+        wait_until(said, f"the probe says {code} and {words!r}", timeout_s=45, every_s=0.25)
     except AssertionError as error:
         raise AssertionError(f"{error}; it said {seen[-1]}") from None
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_worker_that_is_busy_for_long_is_healthy(stack: Stack, tmp_path: Path, pool: str) -> None:
+def one_of_each_pool(stack: Stack, folder: Path, code: str) -> dict[str, Path]:
+    """Start a worker of each kind of pool, named like it, with a queue of that name; an agent for each, in a folder of
+    its own. At once, since these tests mostly wait until evidence is too old."""
+    for pool in POOLS:
+        (folder / pool).mkdir()
+        stack.start_worker(pool, pool, pool=pool, concurrency=1, ready=False)
+    graphs = {pool: GRAPH.replace("queue: work", f"queue: {pool}") for pool in POOLS}
+    return {
+        pool: write_agent(folder / pool / "watched", graph, f_py=code.format(folder=str(folder / pool)))
+        for pool, graph in graphs.items()
+    }
+
+
+def test_a_worker_that_is_busy_for_long_is_healthy(stack: Stack, tmp_path: Path) -> None:
     """In a solo pool the loop does not turn meanwhile; the lease shows that the worker is not stuck."""
-    agent = write_agent(tmp_path / "watched", GRAPH, f_py=LONG_F.format(folder=str(tmp_path)))
-    stack.start_worker("w", "work", pool=pool, concurrency=1)
-    wait_for(stack, 0, "consumes work: 0 of 1 slots busy")
+    agents = one_of_each_pool(stack, tmp_path, LONG_F)
+    for pool in POOLS:
+        wait_for(stack, 0, f"consumes {pool}: 0 of 1 slots busy", "-n", pool)
     with stack.client() as client:
-        run = client.submit(agent)
-        wait_until((tmp_path / "mark").exists, "the function runs")
-        wait_for(stack, 0, "consumes work: 1 of 1 slots busy")
+        runs = [client.submit(agents[pool]) for pool in POOLS]
+        for pool in POOLS:
+            wait_until((tmp_path / pool / "mark").exists, "the function runs")
+            wait_for(stack, 0, f"consumes {pool}: 1 of 1 slots busy", "-n", pool)
         begun_ms = client.store.now_ms()
         wait_until(lambda: client.store.now_ms() > begun_ms + WITHIN_S * 1000 + 5000, "evidence would be too old")
-        assert health(stack)[0] == 0
-        (tmp_path / "go").touch()
-        assert run.wait(30).status == "completed"
-        wait_for(stack, 0, "consumes work: 0 of 1 slots busy")
+        for pool in POOLS:
+            assert health(stack, "-n", pool)[0] == 0
+            (tmp_path / pool / "go").touch()
+        assert [run.wait(30).status for run in runs] == ["completed"] * 3
+        for pool in POOLS:
+            wait_for(stack, 0, f"consumes {pool}: 0 of 1 slots busy", "-n", pool)
 
 
 def test_a_frozen_worker_is_found_by_its_silence_and_is_healthy_again_when_it_goes_on(stack: Stack) -> None:
@@ -113,16 +125,17 @@ def test_a_frozen_worker_is_found_by_its_silence_and_is_healthy_again_when_it_go
     wait_for(stack, 0, "consumes", "-n", "w")
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_slots_that_hold_no_visit_any_more_make_a_worker_unhealthy(stack: Stack, tmp_path: Path, pool: str) -> None:
+def test_slots_that_hold_no_visit_any_more_make_a_worker_unhealthy(stack: Stack, tmp_path: Path) -> None:
     """The run is cancelled, but nothing can stop the function: this worker never takes a message again."""
-    agent = write_agent(tmp_path / "watched", GRAPH, f_py=STUCK_F.format(folder=str(tmp_path)))
-    stack.start_worker("w", "work", pool=pool, concurrency=1)
+    agents = one_of_each_pool(stack, tmp_path, STUCK_F)
     with stack.client() as client:
-        run = client.submit(agent)
-        wait_until((tmp_path / "mark").exists, "the function runs")
-        run.cancel()
-        wait_for(stack, 1, "cannot take messages: 1 of 1 slots")
+        runs = [client.submit(agents[pool]) for pool in POOLS]
+        for pool in POOLS:
+            wait_until((tmp_path / pool / "mark").exists, "the function runs")
+        for run in runs:
+            run.cancel()
+        for pool in POOLS:
+            wait_for(stack, 1, "cannot take messages: 1 of 1 slots", "-n", pool)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -186,7 +199,7 @@ def test_a_worker_that_was_told_to_take_nothing_from_its_queue_is_unhealthy(stac
     stack.start_worker("w", "work")
     wait_for(stack, 0, "consumes")
     command = [sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "control", "cancel_consumer", "work"]
-    subprocess.run(command, env=os.environ | stack.settings.to_env(), check=True, capture_output=True, timeout=60)
+    assert starter.run(command, stack.environment()).returncode == 0
     wait_for(stack, 1, "has not heard from the broker")
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,11 +61,9 @@ def waiting_agent(folder: Path) -> Path:
 
 
 def command(stack: Stack, *arguments: str) -> str:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
-    return subprocess.run(
-        [sys.executable, "-m", "sleipnir", *arguments],
-        env=clean | stack.settings.to_env(), capture_output=True, text=True, timeout=60, check=True,
-    ).stdout  # fmt: skip
+    done = stack.sleipnir(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def reason_once(run: Run, code: ReasonCode) -> Reason:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,10 +178,7 @@ def test_a_scheduler_can_be_started_paused(redis_server: RedisServer, tmp_path: 
 
 
 def test_pausing_from_the_command_line(own_stack: Stack, tmp_path: Path) -> None:
-    def sleipnir(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "sleipnir", *words]
-        return subprocess.run(command, env=own_stack.environment(), capture_output=True, text=True, timeout=60)
-
+    sleipnir = own_stack.sleipnir
     with own_stack.client() as client:
         run = client.submit(quick(tmp_path))
         assert "is being paused" in sleipnir("pause", run.id, "--reason", "lunch").stderr

@@ -1,0 +1,125 @@
+"""Be a Python that has the libraries loaded: fork for every command, and run its module or code as `__main__` there.
+
+`starter.py` starts it as `python starter_server.py CONTROL_FD` and says why. Of our own code nothing is loaded here:
+every process imports it anew, under its own environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import resource
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+LIBRARIES = (
+    "cel", "celery.apps.worker", "celery.bin.celery", "celery.concurrency.prefork", "celery.concurrency.solo",
+    "celery.concurrency.thread", "celery.worker.consumer", "celery.worker.strategy", "click", "jsonschema",
+    "kombu.transport.redis", "pydantic", "redis", "rich.console", "structlog", "yaml",
+)  # fmt: skip
+REQUEST_BYTES = 256 * 1024
+FDS = 4  # stdin, stdout, stderr, and where the pid and the end are told
+PR_SET_PDEATHSIG = 1
+
+
+class Server:
+    """The loop of the parent. `serve` returns in every child, with the request it is to become."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.poll = select.poll()
+        self.children: dict[int, tuple[int, int]] = {}
+        """By pidfd: the pid, and where its end is told."""
+
+    def serve(self) -> dict[str, Any]:
+        self.poll.register(self.control, select.POLLIN)
+        while True:
+            for fd, _ in self.poll.poll():
+                if fd != self.control.fileno():
+                    self.tell_end(fd)
+                elif (request := self.receive()) is not None:
+                    return request
+
+    def receive(self) -> dict[str, Any] | None:
+        """Fork for the next request; what it says in the child, None in the parent."""
+        data, fds, _, _ = socket.recv_fds(self.control, REQUEST_BYTES, FDS)
+        if not data:  # the tests have ended
+            os._exit(0)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self.let_go()
+            take(fds, parent)
+            request: dict[str, Any] = json.loads(data)
+            return request
+        *streams, told = fds
+        for fd in streams:
+            os.close(fd)
+        os.write(told, b"%d\n" % pid)
+        pidfd = os.pidfd_open(pid)
+        self.children[pidfd] = pid, told
+        self.poll.register(pidfd, select.POLLIN)
+        return None
+
+    def tell_end(self, pidfd: int) -> None:
+        pid, told = self.children.pop(pidfd)
+        self.poll.unregister(pidfd)
+        _, status = os.waitpid(pid, 0)
+        with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+            os.write(told, b"%d\n" % os.waitstatus_to_exitcode(status))
+        os.close(told)
+        os.close(pidfd)
+
+    def let_go(self) -> None:
+        """Close, in a child, what is the parent's."""
+        self.control.close()
+        for pidfd, (_, told) in self.children.items():
+            os.close(pidfd)
+            os.close(told)
+
+
+def take(fds: list[int], parent: int) -> None:
+    """What launch.py does for a process that is started cold: tied to its parent, without core dumps."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    *streams, told = fds
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.close(told)
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    del sys.path[0]  # this folder; a child gets its own, as from `python -m`
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    assert threading.active_count() == 1, "a fork has only the thread that forks"
+    gc.collect()
+    gc.freeze()
+    request = Server(control).serve()
+    os.chdir(request["cwd"])
+    sys.path.insert(0, request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    how, what, *arguments = request["arguments"]
+    sys.argv = [how, *arguments]
+    if how == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+
+
+if __name__ == "__main__":
+    main()
