@@ -214,29 +214,30 @@ nodes:
 TIMED = """
 name: timed
 start: a
-settings: {timeout: 1, interrupt_on_timeout: INTERRUPT}
+settings: {timeout: SECONDS, interrupt_on_timeout: INTERRUPT}
 nodes:
   a: {type: script, script: a.sh, next: done, timeout: 600}
   done: {type: end, output: done}
 """
 
 
-def hanging(folder: Path, mark: Path, interrupt: str, seconds: int) -> Path:
+def hanging(folder: Path, mark: Path, interrupt: str, seconds: int, *, timeout_s: int = 1) -> Path:
     script = f"echo $$ > {mark}; sleep {seconds}; echo '{{}}'"
-    return write_agent(folder / "timed", TIMED.replace("INTERRUPT", interrupt), a_sh=script)
+    graph = TIMED.replace("INTERRUPT", interrupt).replace("SECONDS", str(timeout_s))
+    return write_agent(folder / "timed", graph, a_sh=script)
 
 
-def ended_by_timeout(run: Run) -> bool:
+def ended_by_timeout(run: Run, *, timeout_s: int = 1) -> bool:
     info = run.wait(30)
-    return info.status == "failed" and "timed out after 1s at 'a'" in str(info.error)
+    return info.status == "failed" and f"timed out after {timeout_s}s at 'a'" in str(info.error)
 
 
 def test_the_run_s_timeout_interrupts_a_node_where_the_graph_says_so(stack: Stack, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with stack.client() as client:
-        run = client.submit(hanging(tmp_path, mark, "true", 60))
-        assert ended_by_timeout(run)
-        pid = int(mark.read_text())
+        run = client.submit(hanging(tmp_path, mark, "true", 60, timeout_s=5))  # time enough to begin
+        pid = int(wait_until(lambda: mark.exists() and mark.read_text().strip(), "the script runs"))
+        assert ended_by_timeout(run, timeout_s=5)
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the script is dead")
 
 
