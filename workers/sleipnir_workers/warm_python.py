@@ -122,9 +122,11 @@ class WarmScript:
             self.forget()
 
     def forget(self) -> None:
-        """Close what is ours. In a forked child that is all: the script is our parent's."""
+        """Close what is ours, once: the numbers are somebody else's after that. In a forked child that is all: the
+        script is our parent's."""
         self._channel.close()
-        for fd in (self.stdout, self.stderr, self.exit_fd):
+        fds, self.stdout, self.stderr, self.exit_fd = (self.stdout, self.stderr, self.exit_fd), -1, -1, -1
+        for fd in fds:
             if fd >= 0:
                 os.close(fd)
         _running.discard(self)
@@ -219,8 +221,9 @@ class Launcher:
             if not self._is_closed:
                 self._is_closed = True
                 self._close_ends()
-                if self._spare is not None:
-                    self._spare.forget()
+                spare, self._spare = self._spare, None  # a thread that still has this launcher must not use it
+                if spare is not None:
+                    spare.forget()
 
     def disown(self) -> None:
         """In a forked child: it is our parent's, and must see its socket close with our parent."""

@@ -359,6 +359,18 @@ def test_a_killed_launcher_takes_its_scripts_with_it_and_the_next_script_gets_an
     assert launcher().pid != first
 
 
+def test_a_launcher_that_was_replaced_meanwhile_starts_nothing_and_closes_nothing_of_others(tmp_path: Path) -> None:
+    """Two threads have it; one finds it in trouble and drops it, with the child that waits for the next script."""
+    run(tmp_path, "print(1)")
+    held = launcher()
+    warm_python.warm_python.close()
+    others = [fd for _ in range(8) for fd in os.pipe()]  # these take the numbers that are free now
+    with pytest.raises(warm_python.LauncherLost):
+        held.run(b"")
+    for fd in others:
+        os.close(fd)  # fails if it is closed already
+
+
 def test_a_launcher_that_died_unnoticed_is_replaced(tmp_path: Path) -> None:
     assert is_warm(tmp_path)
     first = launcher().pid
