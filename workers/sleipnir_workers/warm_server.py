@@ -158,8 +158,14 @@ def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, byt
 
     A request is `cwd \\0 argv[0] \\0 path \\0 name=value \\0 ...`; without one we were not needed after all.
     """
+    # Both ends are non-blocking where the worker made them while it had a default timeout for sockets, as Celery has
+    # while it connects.
+    channel.setblocking(True)
     tell(channel, b"ready %d" % os.getpid())
-    request = channel.recv(REQUEST_BYTES)
+    try:
+        request = channel.recv(REQUEST_BYTES)
+    except ConnectionResetError:
+        request = b""
     if not request:
         os._exit(0)
     try:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -323,6 +324,18 @@ def test_a_script_runs_when_the_child_that_waited_for_it_was_killed(tmp_path: Pa
     os.kill(int(waiting), signal.SIGKILL)
     wait_until(lambda: is_gone(waiting), "it is dead")
     assert is_warm(tmp_path)
+
+
+def test_a_default_timeout_of_sockets_does_not_reach_the_child_that_waits(tmp_path: Path) -> None:
+    """Celery sets one while it connects again, and other threads start scripts meanwhile."""
+    socket.setdefaulttimeout(5.0)
+    try:
+        assert [run(tmp_path, "print('ran')").stdout for _ in range(5)] == [b"ran\n"] * 5
+        kept = launcher().pid
+        assert is_warm(tmp_path)
+        assert launcher().pid == kept
+    finally:
+        socket.setdefaulttimeout(None)
 
 
 def test_many_scripts_at_once(tmp_path: Path) -> None:
