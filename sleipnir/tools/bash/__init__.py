@@ -1,0 +1,13 @@
+"""Tools written in bash, with their parameters in comments that `argc` understands (spec/graph-agents.md 4.2).
+
+`declarations` says what a model is told of a file, `argv` turns the arguments of a call into words, and `runnable`
+gives the program that runs the file with them. No function here reads a file or starts a process.
+"""
+
+from sleipnir.tools.bash.arguments import argv
+from sleipnir.tools.bash.declare import declarations
+from sleipnir.tools.bash.model import Script
+from sleipnir.tools.bash.parse import parse
+from sleipnir.tools.bash.program import runnable
+
+__all__ = ["Script", "argv", "declarations", "parse", "runnable"]

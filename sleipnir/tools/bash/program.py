@@ -1,0 +1,186 @@
+"""The bash program that runs a tool file as it is, where the file lacks a parser of its own (spec/graph-agents.md 4.2).
+
+    bash -c PROGRAM FILE WORD...
+
+The program defines our parser and then sources FILE, its `$0`. We chose that over running a changed copy because then
+`$0`, `${BASH_SOURCE[0]}`, line numbers and `exit` are those of the file, siblings are found by `dirname "$0"`, options
+of `set` hold for all that follows, and nothing is written anywhere. Seen from the file there are three differences:
+`return` is allowed at its top level, `$-` has a `c`, and under `set -e` a raw file ends where its last command at top
+level fails, even if that is a test before `&&`.
+
+* A file with `eval "$(argc --argc-eval "$0" "$@")"` finds a function `argc` that answers with a call of our parser. So
+  the file decides when it is called, and code behind that line runs as it would with the real program.
+* For a file without one (raw) the program calls the parser once behind the file, where a build would have put it; or
+  before the file, where the file is plain code that has no function to call and can only want the variables.
+
+The words are those of the command line, or those in the file that the variable WORDS_FILE names: the kernel refuses a
+word of more than 128 KiB on a command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from shlex import quote
+
+from sleipnir.tools.bash.model import Choices, Command, Default, EnvVar, Parameter, Script
+from sleipnir.tools.bash.parse import parse
+from sleipnir.tools.bash.usage import title, usage
+
+WORDS_FILE = "SLEIPNIR_TOOL_WORDS_FILE"
+"""Names a file of words that stand in for those of the command line, each with a NUL behind it. Unset for the tool."""
+
+_BUILT = re.compile(r"^\s*# ARGC-BUILD \{", re.MULTILINE)
+_EVAL = re.compile(r"^\s*eval\b.*\s--argc-eval\s", re.MULTILINE)
+_SHEBANG_OPTIONS = re.compile(r"\A#!\s*\S*?(?:env\s+(?:-S\s*)?)?bash\s+(-[A-Za-z]+)\s*$", re.MULTILINE)
+
+_ARGC = r"""
+argc() {
+    if [[ ${1-} != --argc-eval ]]; then
+        command argc "$@"
+        return
+    fi
+    shift 2
+    printf _slp_run
+    if [[ $# -gt 0 ]]; then
+        printf ' %q' "$@"
+    fi
+}
+"""
+
+_START = f"""
+if [[ -n ${{{WORDS_FILE}-}} ]]; then
+    set --
+    while IFS= read -r -d '' _slp_word; do
+        set -- "$@" "$_slp_word"
+    done <"${WORDS_FILE}"
+    unset -v {WORDS_FILE} _slp_word
+fi
+if [[ ! -r $0 ]]; then
+    printf '%s: cannot be read\\n' "$0" >&2
+    exit 126
+fi
+"""
+
+_RUN = '_slp_run "$@"\n'
+
+
+def runnable(text: str, file: Path) -> str | None:
+    """The program that runs `file`, whose text is `text`, as `bash -c PROGRAM FILE WORD...`; None if it has a parser
+    built into it, so that `bash FILE WORD...` is all it needs. FILE must hold a slash. Raises ToolFileError."""
+    shebang = _SHEBANG_OPTIONS.match(text)
+    source = f'set {shebang[1]}\nsource "$0"\n' if shebang else 'source "$0"\n'
+    if _BUILT.search(text):
+        return _START + source if shebang else None
+    script = parse(text, file)
+    raw = not _EVAL.search(text)
+    plain = not any(command.function for command in script.root.walk())
+    order = [source] if not raw else [_RUN, source] if plain else [source, _RUN]
+    return "\n".join([_driver(), *_tables(script), _ARGC, _START, *order])
+
+
+@cache
+def _driver() -> str:
+    """The parser without comments and indentation."""
+    text = (resources.files("sleipnir.tools.bash") / "driver.sh").read_text(encoding="utf-8")
+    lines = (line.strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("#"))
+
+
+def _tables(script: Script) -> Iterator[str]:
+    dotenv = script.dotenv or ""
+    if dotenv and "/" not in dotenv:
+        dotenv = f"./{dotenv}"  # bash looks for a bare name on PATH
+    yield f"_slp_program={quote(script.program)} _slp_dotenv={quote(dotenv)}"
+    yield f"_slp_combine_shorts={_flag(script.combine_shorts)}"
+    entries = {command.path: f"_slp_command_{number}" for number, command in enumerate(script.root.walk())}
+    for command in script.root.walk():
+        below = [(entries[child.path], child) for child in command.commands]
+        body = "\n".join(f"    {line}" for line in _table(script, command, below))
+        yield f"{entries[command.path]}() {{\n{body}\n}}"
+
+
+def _table(script: Script, command: Command, below: list[tuple[str, Command]]) -> Iterator[str]:
+    version = f"{title(script, command)} {command.version or '0.0.0'}" if command.version or not command.path else ""
+    yield _call(
+        "_slp_command",
+        title=title(script, command),
+        usage=usage(script, command),
+        version=version,
+        function=command.function or "",
+        takes_everything=_flag(command.takes_everything),
+        default_command=next((entry for entry, child in below if child.is_default), ""),
+        children_check=_flag(script.inherit_options),
+    )
+    for parameter in (*command.options, *command.arguments):
+        yield " ".join([_parameter(parameter), "--", *map(quote, parameter.names)])
+    for env in command.envs:
+        yield _env(env)
+    for symbol in command.symbols:
+        id = re.sub(r"[^A-Za-z0-9_]", "_", symbol.id)
+        yield f"_slp_symbol {quote(symbol.sign)} argc_{id} {quote(_choices(symbol.choices))}"
+    for entry, child in below:
+        yield " ".join(["_slp_below", entry, *map(quote, (child.name, *child.aliases))])
+    if command.tools:
+        yield f"_slp_tools=({' '.join(map(quote, command.tools))})"
+
+
+def _parameter(parameter: Parameter) -> str:
+    """What the parser cannot make out by itself: the rest would make the program of a large file too long."""
+    least, most = parameter.words
+    notation = parameter.notation if parameter.notations else ""
+    usual_label = " ".join(filter(None, (parameter.name, notation)))
+    return _call(
+        "_slp_parameter",
+        kind=parameter.kind if parameter.kind != "option" else "",
+        var=parameter.variable,
+        name="" if parameter.names else parameter.id,
+        label=parameter.label if parameter.label != usual_label else "",
+        notation=notation,
+        min=str(least) if least != 1 else "",
+        max=str(most) if most != 1 else "",
+        list=_flag(parameter.is_list),
+        multiple=_flag(parameter.multiple),
+        delimiter=parameter.delimiter,
+        rest=_flag(parameter.rest),
+        assigned=_flag(parameter.assigned),
+        prefixed=_flag(parameter.prefixed),
+        required=_flag(parameter.required),
+        bound=parameter.env or "",
+        default=_default(parameter.default),
+        choices=_choices(parameter.choices),
+    )
+
+
+def _env(env: EnvVar) -> str:
+    return _call(
+        "_slp_env",
+        name=env.name,
+        required=_flag(env.required),
+        default=_default(env.default),
+        choices=_choices(env.choices),
+    )
+
+
+def _default(default: Default | None) -> str:
+    if default is None:
+        return ""
+    return f"text:{default.text}" if default.function is None else f"function:{default.function}"
+
+
+def _choices(choices: Choices | None) -> str:
+    if choices is None or not choices.checked:
+        return ""
+    return f"function:{choices.function}" if choices.function else "text:" + "\n".join(choices.values)
+
+
+def _flag(value: bool) -> str:
+    return "1" if value else ""
+
+
+def _call(called: str, /, **fields: str) -> str:
+    telling = (f"{name}={value}" for name, value in fields.items() if value)
+    return " ".join([called, *map(quote, telling)])

@@ -1,0 +1,79 @@
+"""What `--help` of a command prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sleipnir.tools.bash.model import Choices, Command, Default, EnvVar, Parameter, Script
+
+
+def title(script: Script, command: Command) -> str:
+    """What messages call a command: the file's name and the names of the commands down to it."""
+    return "-".join((script.program, *command.path))
+
+
+def usage(script: Script, command: Command) -> str:
+    head = [f"{title(script, command)} {command.version}"] if command.version else []
+    head += [command.description] if command.description else []
+    sections = (
+        ("ARGS", ((_shape(argument), _about(argument)) for argument in command.arguments)),
+        ("OPTIONS", ((_spelling(option), _about(option)) for option in command.options)),
+        ("COMMANDS", ((child.name, _summary(child)) for child in command.commands)),
+        ("ENVIRONMENTS", ((env.name, _about(env)) for env in command.envs)),
+    )
+    blocks = ["\n".join(head), _line(script, command), *(_section(name, rows) for name, rows in sections)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _line(script: Script, command: Command) -> str:
+    words = ["USAGE:", script.program, *command.path]
+    if not all(option.required for option in command.options):
+        words.append("[OPTIONS]")
+    words += [option.label for option in command.options if option.required]
+    words += ["<COMMAND>"] if command.commands else [_shape(argument) for argument in command.arguments]
+    return " ".join(words)
+
+
+def _section(name: str, rows: Iterable[tuple[str, str]]) -> str:
+    known = list(rows)
+    if not known:
+        return ""
+    width = max(len(left) for left, _ in known)
+    return "\n".join([f"{name}:", *(line for left, about in known for line in _row(left, about, width))])
+
+
+def _row(left: str, about: str, width: int) -> Iterator[str]:
+    for number, line in enumerate(about.splitlines() or [""]):
+        yield f"  {'' if number else left:<{width}}  {line}".rstrip()
+
+
+def _spelling(option: Parameter) -> str:
+    return ", ".join((*option.names[:-1], option.label))
+
+
+def _shape(argument: Parameter) -> str:
+    shape = argument.label if argument.required else f"[{argument.notations[0]}]"
+    return f"{shape}..." if argument.is_list else shape
+
+
+def _summary(command: Command) -> str:
+    aliases = [f"[aliases: {', '.join(command.aliases)}]"] if command.aliases else []
+    default = ["[default]"] if command.is_default else []
+    return " ".join([*command.description.splitlines()[:1], *aliases, *default])
+
+
+def _about(item: Parameter | EnvVar) -> str:
+    notes = [*_default(item.default), *_possible(item.choices)]
+    if isinstance(item, Parameter) and item.env:
+        notes.append(f"[env: {item.env}]")
+    return " ".join([*([item.description] if item.description else []), *notes])
+
+
+def _default(default: Default | None) -> Iterator[str]:
+    if default and default.function is None:
+        yield f"[default: {default.text}]"
+
+
+def _possible(choices: Choices | None) -> Iterator[str]:
+    if choices and choices.values:
+        yield f"[possible values: {', '.join(choices.values)}]"
