@@ -1,0 +1,166 @@
+"""The tools that an agent has from files: its own tools file, and the global tools that it names (spec 2.3, 4.1).
+
+Rules. Of tools.sh, tools.py, tools.ts and tools.js the first that exists is the agent's; all other files are its
+private helpers. A global tool is a file of `<config_dir>/functions/tools`, named with or without its extension. In a
+bundle the tools file is inside the bundle; global tools are those of the machine that asks.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sleipnir.errors import ToolFileError
+from sleipnir.graph.model import Graph
+from sleipnir.graph.tools import CustomTools, stem
+from sleipnir.tools import bash, python, typescript
+from sleipnir.tools.declaration import Declaration
+from sleipnir.tools.naming import INSTRUCTIONS
+
+AGENT_FILES: Final = ("tools.sh", "tools.py", "tools.ts", "tools.js")
+
+RESERVED: Final = ("user__", "agent__", "todo__", "mcp_search_", "mcp_describe_", "mcp_invoke_")
+"""Prefixes by which built-in tools are told from those of files."""
+
+_READERS: Final[Mapping[str, Callable[..., list[Declaration]]]] = {
+    ".sh": bash.declarations,
+    ".py": python.declarations,
+    ".ts": typescript.declarations,
+}
+_GLOBAL_NAME: Final = re.compile(r"[\w-][\w.-]*")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a model may be offered, global tools first. `instructions` is the agent's `_instructions`, if it has one."""
+
+    declarations: tuple[Declaration, ...] = ()
+    instructions: Declaration | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [declaration.name for declaration in self.declarations]
+
+    def find(self, name: str) -> Declaration | None:
+        """The tool that a graph or a model means by `name`: its declared name, that of its file, or its function's."""
+        for spelling in (name, stem(name)):
+            for declaration in self.declarations:
+                if spelling == declaration.name:
+                    return declaration
+        return next((each for each in self.declarations if stem(name) in _spellings(each)), None)
+
+    def only(self, names: Iterable[str]) -> Tools:
+        """The tools that a node's `tools:` list names; names of others (`mcp:...`, `user__...`) are passed over."""
+        named = [self.find(name) for name in names]
+        return Tools(tuple(each for each in self.declarations if each in named))
+
+    def listing(self) -> str:
+        """The text of `{{__tools__}}` (spec 3.4): one numbered line per tool."""
+        return "\n".join(
+            f"{number}. {each.name}: {each.description.partition(chr(10))[0]}"
+            for number, each in enumerate(self.declarations, 1)
+        )
+
+
+def tools_of(folder: Path, config_dir: Path, graph: Graph) -> Tools:
+    """The tools of the agent in `folder` (or in a bundle that was unpacked there). Raises ToolFileError."""
+    found = [*global_tools(graph.global_tools, config_dir), *agent_tools(folder)]
+    offered = [declaration for declaration in found if declaration.name != INSTRUCTIONS]
+    _check_names(offered)
+    own = [declaration for declaration in found if declaration.name == INSTRUCTIONS and declaration.agent]
+    return Tools(tuple(offered), own[0] if own else None)
+
+
+def agent_tools(folder: Path) -> list[Declaration]:
+    """What the tools file of an agent's folder declares; nothing without one. Raises ToolFileError."""
+    file = next((folder / name for name in AGENT_FILES if (folder / name).is_file()), None)
+    return [] if file is None else _declared(file, agent=True)
+
+
+def custom_tools(folder: Path) -> CustomTools:
+    """The functions that a graph in `folder` may name, for the check of the graph, which says why if there are none."""
+    try:
+        declared = [each for each in agent_tools(folder) if each.name != INSTRUCTIONS]
+    except ToolFileError as error:
+        return CustomTools(complaint=f"The tools of the folder are not known: {error}")
+    return CustomTools(tuple(dict.fromkeys(name for each in declared for name in (each.name, *_spellings(each)))))
+
+
+def global_tools(names: Iterable[str], config_dir: Path) -> Iterator[Declaration]:
+    """What the global tools of these names declare, in the order of the names. Raises ToolFileError."""
+    for file in dict.fromkeys(global_file(name, config_dir) for name in names):
+        yield from _declared(file, agent=False)
+
+
+def global_complaint(name: str, config_dir: Path) -> str | None:
+    """Why the global tool of this name cannot be used, for the check of a graph; None when it can."""
+    try:
+        list(global_tools([name], config_dir))
+    except ToolFileError as error:
+        return error.message if error.line is None else str(error)
+    return None
+
+
+def global_file(name: str, config_dir: Path) -> Path:
+    """The file of a global tool. Raises ToolFileError when there is none."""
+    folder = config_dir / "functions" / "tools"
+    if not _GLOBAL_NAME.fullmatch(name):
+        raise ToolFileError(folder / name, None, f"'{name}' is not the name of a global tool: write only a file's name")
+    spellings = [name] if Path(name).suffix in _READERS else [name + extension for extension in _READERS]
+    for spelling in (*spellings, name):
+        if (folder / spelling).is_file():
+            return folder / spelling
+    raise ToolFileError(folder / spellings[0], None, f"Tool definition file not found: {folder / spellings[0]}")
+
+
+def _declared(file: Path, *, agent: bool) -> list[Declaration]:
+    try:
+        changed = file.stat()
+        return _read(file, agent, changed.st_mtime_ns, changed.st_size)
+    except OSError as error:
+        raise ToolFileError(file, None, f"cannot be read: {error.strerror}") from error
+
+
+@functools.lru_cache(maxsize=256)
+def _read(file: Path, agent: bool, mtime_ns: int, size: int) -> list[Declaration]:
+    """What a file declares; read again only when it changed: a worker asks for every call."""
+    reader = _READERS.get(file.suffix)
+    if reader is None:
+        raise ToolFileError(file, None, f"Unsupported tool file extension: {file.suffix}; use {', '.join(_READERS)}")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ToolFileError(file, None, f"byte {error.start} is not UTF-8") from None
+    found = reader(text, file, agent=agent)
+    _check_names([declaration for declaration in found if declaration.name != INSTRUCTIONS])
+    return found
+
+
+def _check_names(declarations: Iterable[Declaration]) -> None:
+    """No two tools of one name, which no model's provider takes, and none that a built-in tool would hide."""
+    seen: dict[str, Declaration] = {}
+    for each in declarations:
+        if each.name.startswith(RESERVED):
+            taken = ", ".join(f"{prefix}*" for prefix in RESERVED)
+            raise ToolFileError(
+                each.file, each.line, f"`{each.name}` is named like a built-in tool ({taken}); rename it"
+            )
+        if not each.name:
+            raise ToolFileError(each.file, each.line, "a tool needs a name with a letter or a digit")
+        if each.name in seen:
+            first = seen[each.name]
+            raise ToolFileError(
+                each.file, each.line, f"tool `{each.name}` is declared at {first.file}:{first.line} already; rename one"
+            )
+        seen[each.name] = each
+
+
+def _spellings(declaration: Declaration) -> tuple[str, ...]:
+    """Further names of a tool: its file's for a global tool, its function's for an agent's."""
+    if not declaration.agent and declaration.command in (None, python.GLOBAL_FUNCTION):
+        return (declaration.file.stem,)
+    return (declaration.command,) if declaration.command else ()

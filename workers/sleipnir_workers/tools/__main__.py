@@ -1,0 +1,58 @@
+"""`python -m sleipnir_workers.tools call FOLDER NAME`: run one tool of the agent in FOLDER, here and now.
+
+The arguments are JSON on stdin. What the model would get is printed to stdout; what the tool prints goes to stderr.
+`sleipnir tools call` starts it. Exit codes: 0, 1 when the tool failed, 2 when it cannot be called at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sleipnir import logs
+from sleipnir.errors import GraphError, SleipnirError
+from sleipnir.graph.load import load_file
+from sleipnir.tools.folder import tools_of
+from sleipnir_workers.agent_environment import agent_variables
+from sleipnir_workers.host import here
+from sleipnir_workers.tools.call import answer
+from sleipnir_workers.tools.loops import Call
+from sleipnir_workers.tools.place import Place
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m sleipnir_workers.tools")
+    parser.add_argument("verb", choices=["call"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("--var", action="append", default=[], metavar="NAME=TEXT")
+    given = parser.parse_args(argv)
+    try:
+        return _call(given.folder.resolve(), given.name, dict(pair.split("=", 1) for pair in given.var))
+    except SleipnirError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _call(folder: Path, name: str, variables: dict[str, str]) -> int:
+    host = here()
+    logs.configure(host.settings)
+    # One call pays for the start of one interpreter; a launcher would be a second.
+    host = replace(host, settings=host.settings.model_copy(update={"warm_python": False}))
+    loaded = load_file(folder)
+    if loaded.graph is None:
+        raise GraphError(f"{folder} cannot be read", loaded.problems)
+    tools = tools_of(folder, host.config_dir, loaded.graph)
+    place = Place(folder.name, folder, Path.cwd(), host, agent_variables(loaded.graph, variables))
+    result = answer(Call(name, sys.stdin.read()), tools, place)
+    if result.printed:
+        print(result.printed, end="" if result.printed.endswith("\n") else "\n", file=sys.stderr)
+    print(result.text)
+    return 1 if result.failure else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

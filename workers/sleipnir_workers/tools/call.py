@@ -1,0 +1,166 @@
+"""Execute one tool call of a model: from its name and its arguments to what the model reads.
+
+Rules. A call that cannot be executed is answered, not raised: a model corrects its mistakes when it is told of them.
+`answer` enforces the whitelist of the node, so a model that invents a name, or was never offered a tool, runs nothing.
+Whatever the tool started is dead when the answer is there (sandbox).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sleipnir.errors import ToolFileError
+from sleipnir.tools.declaration import Declaration
+from sleipnir.tools.folder import Tools
+from sleipnir_workers import sandbox
+from sleipnir_workers.tools import languages, loops, results
+from sleipnir_workers.tools.environment import environment
+from sleipnir_workers.tools.loops import ROOT, Call, Patience
+from sleipnir_workers.tools.place import Place
+from sleipnir_workers.tools.results import ToolResult, failed
+
+SHOWN = 500
+"""Characters of arguments that a message quotes."""
+
+
+class BadArguments(Exception):
+    """What is wrong with the arguments of a call."""
+
+
+def answer(
+    call: Call,
+    tools: Tools,
+    place: Place,
+    *,
+    allowed: Iterable[str] | None = None,
+    earlier: Sequence[Call] = (),
+    patience: Patience = ROOT,
+    timeout_s: float | None = None,
+) -> ToolResult:
+    """Execute a call, if the node may make it. Raises VisitLost and ProcessLost.
+
+    `allowed` are the node's `tools:` as it spells them; None: all. `earlier` are the calls of the conversation, oldest
+    first, for the detection of loops. `timeout_s` None: the setting's.
+    """
+    usable = tools if allowed is None else tools.only(allowed)
+    declaration = usable.find(call.name)
+    if declaration is None:
+        return _refused(call.name, tools, usable)
+    if looping := loops.alert(earlier, call, patience):
+        return ToolResult(looping, "loop")
+    try:
+        arguments = arguments_of(declaration, call)
+    except BadArguments as error:
+        return failed("arguments", str(error))
+    return run_call(declaration, arguments, place, name=call.name, timeout_s=timeout_s)
+
+
+def run_call(
+    declaration: Declaration,
+    arguments: Mapping[str, Any],
+    place: Place,
+    *,
+    name: str | None = None,
+    timeout_s: float | None = None,
+) -> ToolResult:
+    """Run a tool in the sandbox. Raises VisitLost and ProcessLost.
+
+    `name` is what the messages call the tool, `timeout_s` by default the setting's.
+    """
+    name = declaration.name if name is None else name
+    settings = place.host.settings
+    timeout_s = settings.tool_timeout_s if timeout_s is None else timeout_s
+    with tempfile.TemporaryDirectory(prefix="tool-call-", ignore_cleanup_errors=True) as scratch:
+        output, data = Path(scratch) / "output", Path(scratch) / "arguments.json"
+        output.touch()
+        data.write_text(json.dumps(dict(arguments)), encoding="utf-8")
+        try:
+            env = environment(declaration, place)
+            start = languages.start(declaration, arguments, env, place.cwd)
+            outcome = sandbox.run(
+                start.argv,
+                env={**env, **start.variables, "LLM_OUTPUT": str(output), "LLM_TOOL_DATA_FILE": str(data)},
+                cwd=place.cwd,
+                timeout_s=timeout_s,
+                lost=place.lost,
+                max_stdout_bytes=None,
+                warm=settings.warm_python,
+            )
+        except (languages.NoInterpreter, ToolFileError, OSError, ValueError) as error:  # ValueError: a NUL in a word
+            return ToolResult({"output": f"Unable to run {name}, {_reason(error)}"}, "spawn")
+        return results.of_outcome(
+            name, outcome, output, timeout_s=timeout_s, limit_bytes=settings.max_tool_result_bytes
+        )
+
+
+def arguments_of(declaration: Declaration, call: Call) -> dict[str, Any]:
+    """The arguments as an object whose names the tool knows. Raises BadArguments, with what the tool takes.
+
+    A bash tool says itself what is missing or unknown: it may take a value from its environment instead.
+    """
+    found = _object(call)
+    if isinstance(found, str):
+        raise BadArguments(_invalid(declaration, call, found))
+    if declaration.language == "bash":
+        return found
+    known = declaration.parameters.get("properties", {})
+    missing = [name for name in declaration.parameters.get("required", []) if name not in found]
+    unknown = [name for name in found if name not in known]
+    if missing:
+        raise BadArguments(_invalid(declaration, call, f"missing: {', '.join(missing)}"))
+    if unknown:
+        raise BadArguments(_invalid(declaration, call, f"unknown: {', '.join(unknown)}"))
+    return found
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.E2BIG:
+        return "its arguments are too long for a command line (128 KiB each, 2 MiB together); name a file instead"
+    return str(error)
+
+
+def _object(call: Call) -> dict[str, Any] | str:
+    """The object, or what is wrong. Models leave the text empty for a tool without parameters."""
+    if not isinstance(call.arguments, str):
+        return dict(call.arguments)
+    if not call.arguments.strip():
+        return {}
+    try:
+        found = json.loads(call.arguments)
+    except json.JSONDecodeError as error:
+        return f"not JSON: {error}"
+    except (ValueError, RecursionError) as error:
+        return f"not JSON that can be read: {error}"
+    if found is None:
+        return {}
+    return found if isinstance(found, dict) else f"a JSON object is needed, not {type(found).__name__}"
+
+
+def _invalid(declaration: Declaration, call: Call, problem: str) -> str:
+    text = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
+    shown = text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+    return f"The call '{call.name}' has invalid arguments: {shown} ({problem}). {_takes(declaration)}"
+
+
+def _takes(declaration: Declaration) -> str:
+    properties = declaration.parameters.get("properties", {})
+    if not properties:
+        return "It takes no parameters: send {}."
+    required = declaration.parameters.get("required", [])
+    listed = ", ".join(
+        f"{name} ({schema.get('type', 'any')}{', required' if name in required else ''})"
+        for name, schema in properties.items()
+    )
+    return f"It takes a JSON object with: {listed}."
+
+
+def _refused(name: str, tools: Tools, usable: Tools) -> ToolResult:
+    available = f"Available tools: {', '.join(usable.names) or 'none'}."
+    if tools.find(name) is not None:
+        return failed("not_allowed", f"The tool '{name}' is not among the tools of this node. {available}")
+    return failed("unknown", f"Unexpected call: '{name}' is no tool. {available}")

@@ -1,0 +1,101 @@
+"""The variables that a tool sees: the table of spec/graph-agents.md 3.7, over a clean environment.
+
+Rules. Of the worker's own variables a tool gets those that scripts get (sandbox.KEPT), and no API key. `.env` files are
+this machine's: the agent's, for a global tool that of the functions directory, and that of the configuration directory;
+the first that names a variable counts, and the worker's own come before. The last of these files is shared with the
+model clients, so API keys and our settings are left out of it: a key that a tool needs stands in one of the others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sleipnir.tools.declaration import Declaration
+from sleipnir_workers import sandbox
+from sleipnir_workers.agent_environment import expand_env_file, parse_env_file
+from sleipnir_workers.tools.place import Place
+
+_WITHHELD = re.compile(r"SLEIPNIR_.*|.*_API_KEY")
+_BELOW_ROOT = re.compile(r"\$(?:LLM_ROOT_DIR|\{LLM_ROOT_DIR(?::?-.*?)?\})/([\w./-]+)")
+
+
+def environment(declaration: Declaration, place: Place) -> dict[str, str]:
+    """What a call of this tool sees, apart from LLM_OUTPUT and LLM_TOOL_DATA_FILE."""
+    config = place.host.config_dir
+    clean = sandbox.clean_environment(place.host.env)
+    env = _env_files(declaration, place, clean) | clean
+    env |= {
+        "PATH": os.pathsep.join([str(config / "functions" / "bin"), env.get("PATH") or os.defpath]),
+        "LLM_ROOT_DIR": str(_root(declaration, place)),
+        "CLICOLOR_FORCE": "1",
+        "FORCE_COLOR": "1",
+        "AUTO_CONFIRM": "1",
+        # The folder belongs to every visit of this bundle: importing a neighbour must not write into it.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if declaration.language == "bash":
+        env["TERM"] = "xterm-256color"  # prompt-utils.sh asks tput for colours, and under `set -e` dies of no answer
+        env["LLM_PROMPT_UTILS_FILE"] = str(config / "functions" / "utils" / "prompt-utils.sh")
+    own = _of_agent_tool if declaration.agent else _of_global_tool
+    return {**env, **own(declaration, place), **place.variables}
+
+
+def _of_agent_tool(declaration: Declaration, place: Place) -> dict[str, str]:
+    return {
+        "LLM_AGENT_NAME": place.agent,
+        "LLM_AGENT_FUNC": declaration.command or declaration.name,
+        "LLM_AGENT_ROOT_DIR": str(place.folder),
+        "LLM_AGENT_CACHE_DIR": str(_cache(place)),
+    }
+
+
+def _of_global_tool(declaration: Declaration, place: Place) -> dict[str, str]:
+    # Loki has the cache below LLM_ROOT_DIR, the agent's folder. Ours is a bundle that many visits share.
+    return {
+        "LLM_TOOL_NAME": declaration.name,
+        "LLM_TOOL_CACHE_DIR": str(_cache(place) / declaration.name),
+    }
+
+
+def _cache(place: Place) -> Path:
+    return place.host.config_dir / "cache" / place.agent
+
+
+def _root(declaration: Declaration, place: Place) -> Path:
+    """The agent's folder for global tools, the configuration directory for an agent's own: unless the file names
+    something below LLM_ROOT_DIR that is not there, but in another place that was its root in some release of Loki."""
+    config, functions = place.host.config_dir, place.host.config_dir / "functions"
+    usual, *others = (config, place.folder, functions) if declaration.agent else (place.folder, functions, config)
+    text = declaration.file.read_text(encoding="utf-8", errors="replace")
+    named = [match[1] for match in _BELOW_ROOT.finditer(text)]
+    if any((usual / name).exists() for name in named):
+        return usual
+    return next((root for root in others if any((root / name).exists() for name in named)), usual)
+
+
+def _env_files(declaration: Declaration, place: Place, clean: dict[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    config = place.host.config_dir
+    files = [*_agents_env_file(place), *([] if declaration.agent else [config / "functions" / ".env"])]
+    for file in files:
+        found = _values(declaration, file, clean) | found
+    shared = _values(declaration, config / ".env", clean)
+    return {name: value for name, value in shared.items() if not _WITHHELD.fullmatch(name)} | found
+
+
+def _agents_env_file(place: Place) -> Iterator[Path]:
+    """The agent's `.env`: bundles hold none, so it is looked for in the folders that agents are installed in."""
+    candidates = [place.folder / ".env", place.host.agent_env_file(place.agent)]
+    if Path(place.agent).name == place.agent:
+        candidates.append(place.host.config_dir / "agents" / place.agent / ".env")
+    yield from [file for file in candidates if file is not None and file.is_file()][:1]
+
+
+def _values(declaration: Declaration, file: Path, clean: dict[str, str]) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    text = file.read_text(encoding="utf-8", errors="replace")
+    return expand_env_file(text, clean) if declaration.language == "bash" else parse_env_file(text)

@@ -1,0 +1,135 @@
+"""How a tool of each language is started. Tools run from their own files, which are never changed.
+
+Rules. Bash tools get their arguments as options (sleipnir.tools.bash). Python and TypeScript tools are called by a
+small runner, which reads the arguments from LLM_TOOL_DATA_FILE. For these two a shebang line chooses the interpreter.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sleipnir.tools import bash as bash_tools
+from sleipnir.tools.declaration import Declaration
+
+RUNNERS: Final = Path(__file__).with_name("runners")
+PYTHON_RUNNER: Final = RUNNERS / "python_tool.py"
+TYPESCRIPT_RUNNER: Final = RUNNERS / "typescript_tool.mjs"
+
+STRIPS_TYPES: Final = (22, 7)
+"""The first version of node that runs TypeScript, with --experimental-strip-types, and sees that it is a module."""
+
+
+class NoInterpreter(Exception):
+    """Nothing on this worker can run the tool; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What to start, and the variables that tell it what to do."""
+
+    argv: list[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def start(declaration: Declaration, arguments: Mapping[str, Any], env: Mapping[str, str], cwd: Path) -> Start:
+    """How to start a call. Raises what the function of its language does, and OSError."""
+    match declaration.language:
+        case "bash":
+            return bash(declaration, arguments, env)
+        case "python":
+            return python(declaration, env, cwd)
+        case "typescript":
+            return typescript(declaration, env, cwd)
+
+
+def bash(declaration: Declaration, arguments: Mapping[str, Any], env: Mapping[str, str]) -> Start:
+    """bash with the file, or with a program that parses the arguments and sources the file. Raises NoInterpreter,
+    ValueError for an argument that no command line can hold, and ToolFileError when the file has changed."""
+    _need("bash", env)
+    file = declaration.file.absolute()
+    text = file.read_text(encoding="utf-8")
+    program = bash_tools.runnable(text, file)
+    words = bash_tools.argv(declaration, bash_tools.parse(text, file), arguments)
+    return Start(["bash", str(file), *words] if program is None else ["bash", "-c", program, str(file), *words])
+
+
+def python(declaration: Declaration, env: Mapping[str, str], cwd: Path) -> Start:
+    """python3, the interpreter of the shebang, or that of a `.venv` in the working directory. Raises NoInterpreter."""
+    program = _python_program(declaration.file, cwd / ".venv" / "bin" / "python3")
+    _need(program[0], env)
+    return Start([*program, str(PYTHON_RUNNER)], _target(declaration))
+
+
+def _python_program(file: Path, of_venv: Path) -> list[str]:
+    if os.access(of_venv, os.X_OK):
+        return [str(of_venv)]
+    asked_for = _shebang(file)
+    return asked_for if asked_for and Path(asked_for[0]).name not in ("python", "python3") else ["python3"]
+
+
+def typescript(declaration: Declaration, env: Mapping[str, str], cwd: Path) -> Start:
+    """The interpreter of the shebang; else tsx, a node that knows TypeScript, or npx. Raises NoInterpreter."""
+    program = _shebang(declaration.file)
+    if not program or Path(program[0]).name in ("node", "tsx", "ts-node"):
+        program = _typescript_program(env, declaration.file.parent, cwd)
+    _need(program[0], env)
+    order = {"LLM_TOOL_PARAMETERS": json.dumps(list(declaration.written))}
+    return Start([*program, str(TYPESCRIPT_RUNNER)], {**_target(declaration), **order})
+
+
+def _target(declaration: Declaration) -> dict[str, str]:
+    assert declaration.command is not None, "tools of these languages are functions"
+    return {"LLM_TOOL_FILE": str(declaration.file.resolve()), "LLM_TOOL_FUNCTION": declaration.command}
+
+
+def _typescript_program(env: Mapping[str, str], *folders: Path) -> list[str]:
+    path = env.get("PATH")
+    installed = [str(folder / "node_modules" / ".bin" / "tsx") for folder in folders]
+    if tsx := next(filter(None, (shutil.which(name, path=path) for name in (*installed, "tsx"))), None):
+        return [tsx]
+    node = shutil.which("node", path=path)
+    if node and _node_version(node, path, Path(node).stat().st_mtime_ns) >= STRIPS_TYPES:
+        return [node, "--experimental-strip-types", "--disable-warning=ExperimentalWarning"]
+    if shutil.which("npx", path=path):
+        return ["npx", "tsx"]
+    raise NoInterpreter("no TypeScript on this worker: install Node.js 22.7 or later, or tsx (`npm install -g tsx`)")
+
+
+@functools.lru_cache(maxsize=16)
+def _node_version(node: str, path: str | None, mtime_ns: int) -> tuple[int, ...]:
+    """(22, 7, 0); empty where it does not say. Asked once, and again after an upgrade."""
+    env = {"PATH": path or os.defpath}
+    try:
+        told = subprocess.run(
+            [node, "--version"], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(int(part) for part in re.findall(r"\d+", told.stdout))
+
+
+def _shebang(file: Path) -> list[str]:
+    """The interpreter that the file's first line asks for, with its arguments; empty without one."""
+    with file.open("rb") as opened:
+        first = opened.readline(1024).decode(errors="replace")
+    if not first.startswith("#!"):
+        return []
+    words = shlex.split(first[2:])
+    if words and Path(words[0]).name == "env":
+        return [word for word in words[1:] if word != "-S"]
+    return words
+
+
+def _need(program: str, env: Mapping[str, str]) -> None:
+    if shutil.which(program, path=env.get("PATH")) is None:
+        raise NoInterpreter(f"{program} is not installed on this worker (not found on PATH)")

@@ -1,0 +1,69 @@
+"""When a model asks for the same call again and again (spec/graph-agents.md 4.5.4). Pure: calls in, an alert out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sleipnir.graph.model import Json
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that a model made; `arguments` are an object or JSON text."""
+
+    name: str
+    arguments: Mapping[str, Any] | str
+
+
+@dataclass(frozen=True)
+class Patience:
+    """A call like the last `repeats` calls is refused; the alert shows the last `chain` calls."""
+
+    repeats: int
+    chain: int
+
+
+ROOT = Patience(repeats=2, chain=3)
+CHILD = Patience(repeats=4, chain=10)
+"""Of an agent that another agent started."""
+
+
+def alert(earlier: Sequence[Call], call: Call, patience: Patience = ROOT) -> dict[str, Json] | None:
+    """What the model gets instead of a result; None: the call may run. `earlier` are the conversation's, oldest first.
+
+    Whether refused calls are among `earlier` changes nothing.
+    """
+    last = earlier[-patience.repeats :]
+    if len(last) < patience.repeats or any(not _same(each, call) for each in last):
+        return None
+    return {
+        "tool_call_loop_alert": {
+            "error": {
+                "message": "⚠️ Tool-call loop detected! ⚠️",
+                "code": 400,
+                "param": "Use the output of the last call to this function with these arguments. Do not call it so "
+                "again: call it with other arguments, call another function, or answer.",
+            },
+            "call_history": [
+                {"name": each.name, "arguments": _parsed(each.arguments)} for each in earlier[-patience.chain :]
+            ],
+        }
+    }
+
+
+def _same(one: Call, other: Call) -> bool:
+    return one.name == other.name and _parsed(one.arguments) == _parsed(other.arguments)
+
+
+def _parsed(arguments: Mapping[str, Any] | str) -> Json:
+    """The object, so that spaces and the order of keys make no other call of it. Text that is no JSON stays text."""
+    if not isinstance(arguments, str):
+        return dict(arguments)
+    try:
+        parsed: Json = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return parsed

@@ -1,0 +1,39 @@
+"""Where the tool calls of an agent run: its folder, its variables, and what this worker's machine has for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sleipnir_workers.agent_environment import agent_variables
+from sleipnir_workers.host import Host
+from sleipnir_workers.node import Visit
+
+
+@dataclass(frozen=True)
+class Place:
+    """`folder` is the agent's, or its bundle's; `cwd` the working directory; `variables` are ready LLM_AGENT_VAR_* and
+    whatever else names the visit. When `lost` is set, what runs is killed."""
+
+    agent: str
+    folder: Path
+    cwd: Path
+    host: Host
+    variables: Mapping[str, str] = field(default_factory=dict)
+    lost: threading.Event = field(default_factory=threading.Event)
+
+    @classmethod
+    def of_visit(cls, visit: Visit, host: Host) -> Place:
+        """The place of a visit's calls; they run where its scripts would."""
+        names = {
+            "GRAPH_RUN_ID": visit.run,
+            "GRAPH_NODE_ID": visit.node.id,
+            "GRAPH_VISIT": f"{visit.run}/{visit.seq}",
+        }
+        if visit.caller_dir is not None:
+            names["GRAPH_CALLER_DIR"] = str(visit.caller_dir)
+        cwd = visit.cwd if visit.cwd is not None and visit.cwd.is_dir() else visit.folder
+        variables = {**agent_variables(visit.graph, visit.variables), **names}
+        return cls(visit.agent, visit.folder, cwd, host, variables, visit.lost)

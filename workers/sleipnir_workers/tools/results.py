@@ -1,0 +1,131 @@
+"""What comes of a tool call, as the model gets it (spec/graph-agents.md 4.5.6 and 4.5.7).
+
+Rules. A tool that exits with 0 answers with the file LLM_OUTPUT: the JSON in it, else `{"output": text}`, else "DONE".
+Any other end is `{"tool_call_error": ..., "stderr": ...}`; so is being killed. Of a result over the limit the beginning
+is kept, and a note says how much was cut.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from sleipnir.graph.model import Json
+from sleipnir.graph.plain import first_not_json
+from sleipnir_workers import sandbox
+
+DONE = "DONE"
+"""What the model gets of a tool that leaves nothing."""
+
+Failure: TypeAlias = Literal[
+    "unknown", "not_allowed", "arguments", "loop", "tool_file", "spawn", "exit", "signal", "timeout", "server"
+]
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """`value` is for the model, in failure too. `failure` None: the tool ran and succeeded. `printed` is what it wrote
+    that no model sees: its stdout, and the stderr of a success. `cut_bytes` is how much of its result was left out."""
+
+    value: Json
+    failure: Failure | None = None
+    printed: str = ""
+    cut_bytes: int = 0
+
+    @property
+    def text(self) -> str:
+        """The value as JSON text: the content of the message that answers the call."""
+        return json.dumps(self.value, ensure_ascii=False, separators=(",", ":"))
+
+
+def failed(failure: Failure, message: str, stderr: str = "", printed: str = "") -> ToolResult:
+    """A call that came to nothing. `stderr` is left out when it is blank."""
+    detail = {"stderr": stderr.strip()} if stderr.strip() else {}
+    return ToolResult({"tool_call_error": message, **detail}, failure, printed)
+
+
+def of_outcome(name: str, outcome: sandbox.Outcome, output: Path, *, timeout_s: float, limit_bytes: int) -> ToolResult:
+    """The result of a process that has ended; `output` is its LLM_OUTPUT."""
+    printed = outcome.stdout.decode(errors="replace")
+    if outcome.reason == "timeout":
+        message = f"Tool call '{name}' timed out after {timeout_s:g}s and was stopped"
+        return failed("timeout", message, outcome.stderr, printed)
+    if outcome.signal is not None:
+        message = f"Tool call '{name}' was killed by {_signal_name(outcome.signal)}"
+        return failed("signal", message, outcome.stderr, printed)
+    if outcome.code != 0:
+        message = f"Tool call '{name}' exited with code {outcome.code}"
+        return failed("exit", message, outcome.stderr, printed)
+    kept, size = _read(output, limit_bytes)
+    return ToolResult(_value(kept, size), printed=printed + outcome.stderr, cut_bytes=size - len(kept))
+
+
+def limited(value: Json, limit_bytes: int) -> Json:
+    """The value, or if its text is too long the beginning of that, with a note."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    return value if len(text) <= limit_bytes else _cut(text[:limit_bytes], len(text))
+
+
+def storable(value: Json) -> Json:
+    """The value, with `?` for halves of surrogate pairs: a message may quote what a model wrote."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        cleaned: Json = json.loads(text.encode(errors="replace"))
+        return cleaned
+    return value
+
+
+def _cut(kept: bytes, size: int) -> Json:
+    note = (
+        f"The result had {size:,} bytes: these are the first {len(kept):,}, the other {size - len(kept):,} were cut. "
+        "Ask for less of it, or for the rest."
+    )
+    return {"output": kept.decode(errors="ignore"), "truncated": note}
+
+
+def _read(output: Path, limit_bytes: int) -> tuple[bytes, int]:
+    """At most `limit_bytes` of the file, and its size. The tool may have removed it, or put something else there."""
+    try:
+        fd = os.open(output, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b"", 0
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        return (file.read(limit_bytes), found.st_size) if stat.S_ISREG(found.st_mode) else (b"", 0)
+
+
+def _value(kept: bytes, size: int) -> Json:
+    if b"\0" in kept:
+        return {"output": f"({size:,} bytes that are not text; have the tool write a file and name it)"}
+    if size > len(kept):
+        return _cut(kept, size)
+    text = kept.decode(errors="replace").rstrip()
+    if not text:
+        return DONE
+    value = _parsed(text)
+    return DONE if value is None else value
+
+
+def _parsed(text: str) -> Json:
+    """The JSON that the text is, wrapped as Loki does it where it is none."""
+    wrapped: Json = {"output": text}
+    try:
+        value: Json = json.loads(text)
+        json.dumps(value)
+    except (ValueError, RecursionError):  # also an integer of thousands of digits, and brackets without end
+        return wrapped
+    return wrapped if first_not_json({"output": value}) else value
+
+
+def _signal_name(signum: int) -> str:
+    try:
+        return f"signal {signum} ({signal.Signals(signum).name})"
+    except ValueError:  # real-time signals have no name
+        return f"signal {signum}"
