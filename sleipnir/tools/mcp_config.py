@@ -1,0 +1,299 @@
+"""mcp.json: which MCP servers there are, and how to reach each (spec/graph-agents.md 4.6, 10.1).
+
+Rules. `{"mcpServers": {name: {...}}}`; a missing or empty file means no servers. `type` is `stdio`, `http` (streamable
+HTTP) or `sse`; without one, a `url` without a `command` means `http`, everything else `stdio`. Secrets `{{NAME}}` are
+put in before the JSON is read, escaped as JSON text, so that no value can end its string. All problems come at once.
+
+What is read here holds secrets: it stays in the worker, and is never stored, sent or logged.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from sleipnir.errors import ConfigError, Problem
+
+Transport: TypeAlias = Literal["stdio", "http", "sse"]
+
+PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}")
+NAME = re.compile(r"[A-Za-z0-9_-]{1,51}")  # `mcp_describe_` and this are the 64 characters that providers allow
+
+STDIO_FIELDS = ("command", "args", "cwd")
+REMOTE_FIELDS = ("url", "headers")
+FIELDS = ("type", "command", "args", "env", "cwd", "url", "headers")
+
+_SECRET_WORDS = ("key", "token", "password", "secret", "auth", "cookie", "credential")
+_SHORTEST_SECRET = 6  # shorter values are words, and hiding them would hide the message
+
+
+class McpConfigError(ConfigError):
+    """An mcp.json that cannot be used. `problems` holds all that is wrong with it."""
+
+    def __init__(self, problems: Collection[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True)
+class McpServer:
+    """A server of the file. Two that are equal are reached in the same way, with the same secrets."""
+
+    name: str
+    secrets: frozenset[str] = field(default=frozenset(), repr=False, kw_only=True)
+    """Texts that no message may show."""
+
+    def clean(self, text: str) -> str:
+        """`text` without any of the secrets."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "[redacted]")
+        return text
+
+
+@dataclass(frozen=True)
+class StdioServer(McpServer):
+    """A command that is started, and spoken to on its stdin and stdout. `env` is what it sees besides PATH and such.
+
+    `cwd` is where it runs: as the file says, from the file's folder on, which is also the default.
+    """
+
+    command: str
+    cwd: Path
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+
+@dataclass(frozen=True)
+class RemoteServer(McpServer):
+    """A server that runs elsewhere. The URL may hold a secret."""
+
+    url: str = field(repr=False)
+    transport: Literal["http", "sse"] = "http"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+    @property
+    def host(self) -> str:
+        """Host and port: what a message may say of the URL."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+
+def read(path: Path, secrets: Mapping[str, str]) -> dict[str, McpServer]:
+    """The servers of the file `path`, in its order. `secrets` is where `{{NAME}}` is looked up.
+
+    Raises McpConfigError, also for a file that is there but cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise McpConfigError([_problem(path, f"MCP config file cannot be read: {error}")]) from error
+    return parse(text, path, secrets)
+
+
+def parse(text: str, path: Path, secrets: Mapping[str, str]) -> dict[str, McpServer]:
+    """The servers of a `text` that stands in the file `path`. Raises McpConfigError."""
+    if not text.strip():
+        return {}
+    used = set(PLACEHOLDER.findall(text))
+    if missing := used - set(secrets):
+        raise McpConfigError([_missing(text, path, missing)])
+    problems: list[Problem] = []
+    servers = _servers(_json(PLACEHOLDER.sub(lambda found: _escaped(secrets[found[1]]), text), path), path, problems)
+    values = frozenset(secrets[name] for name in used)
+    parsed: dict[str, McpServer] = {}
+    for name, spec in servers.items():
+        found = list(_wrong(name, spec))
+        problems += [_problem(path, message) for message in found]
+        if not found:
+            parsed[name] = _server(name, spec, path.parent, values)
+    if problems:
+        raise McpConfigError(problems)
+    return parsed
+
+
+def complaint(name: str, path: Path) -> str | None:
+    """Why the file `path` has no server of this name, for the check of a graph; None when it has. Secrets are not
+    needed, and what else is wrong with the file is not told."""
+    try:
+        text = path.read_text(encoding="utf-8-sig") if path.exists() else ""
+        servers = _servers(_json(PLACEHOLDER.sub("0", text), path), path, []) if text.strip() else {}
+    except (OSError, UnicodeDecodeError) as error:
+        return f"MCP server '{name}' is not known: {path} cannot be read: {error}"
+    except McpConfigError as error:
+        return f"MCP server '{name}' is not known: {error.problems[0].message}"
+    return (
+        None if name in servers else f"MCP server '{name}' is not in {path}; there are {', '.join(servers) or 'none'}"
+    )
+
+
+def _missing(text: str, path: Path, missing: set[str]) -> Problem:
+    line = next(n for n, line in enumerate(text.split("\n"), 1) if missing & set(PLACEHOLDER.findall(line)))
+    return _problem(
+        path,
+        f"MCP config file references secrets that are missing from the vault: {json.dumps(sorted(missing))}",
+        line,
+        "Set each as a variable of that name in the environment of the llm workers, or in the .env of the "
+        "configuration directory.",
+    )
+
+
+def _escaped(secret: str) -> str:
+    return json.dumps(secret, ensure_ascii=False)[1:-1]
+
+
+class _Pairs(dict[str, Any]):
+    """A JSON object that remembers which of its keys were written twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        keys = [key for key, _ in pairs]
+        self.twice = sorted({key for key in keys if keys.count(key) > 1})
+
+
+def _json(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_Pairs)
+    except json.JSONDecodeError as error:
+        # Without the column: secrets that were put in have moved it.
+        message = f"MCP config file is not valid JSON: {error.msg}"
+        raise McpConfigError([_problem(path, message, error.lineno)]) from None
+    except RecursionError:
+        raise McpConfigError([_problem(path, "MCP config file is nested too deeply")]) from None
+
+
+def _servers(data: Any, path: Path, problems: list[Problem]) -> Mapping[str, Any]:
+    """What stands under `mcpServers`. Nothing when that cannot be told; then there is a problem more."""
+    if not isinstance(data, _Pairs):
+        problems.append(_problem(path, 'MCP config file must be an object: {"mcpServers": {...}}'))
+        return {}
+    if "mcpServers" not in data and data:
+        close = difflib.get_close_matches("mcpServers", data, n=1) or difflib.get_close_matches("servers", data, n=1)
+        instead = f'; "{close[0]}" stands there instead' if close else ""
+        problems.append(_problem(path, f'MCP config file has no "mcpServers"{instead}'))
+        return {}
+    servers = data.get("mcpServers", _Pairs([]))
+    if not isinstance(servers, _Pairs):
+        problems.append(_problem(path, '"mcpServers" must be an object: a name for each server'))
+        return {}
+    problems += [_problem(path, f"MCP server '{name}' is there twice") for name in servers.twice]
+    return servers
+
+
+def _wrong(name: str, spec: Any) -> Iterator[str]:
+    """What is wrong with a server, in the words of the specification where it has some."""
+    if NAME.fullmatch(name) is None:
+        yield (
+            f'MCP server \'{name}\' needs another name: at most 51 letters, digits, "_" and "-", '
+            f"because models call mcp_search_<name>"
+        )
+    if not isinstance(spec, _Pairs):
+        yield f'MCP server \'{name}\' must be an object with a "command" or a "url"'
+        return
+    yield from (f"MCP server '{name}' has \"{key}\" twice" for key in spec.twice)
+    yield from (_unknown(name, key) for key in spec if key not in FIELDS)
+    kind = _kind(spec)
+    if kind not in ("stdio", "http", "sse"):
+        yield f'MCP server \'{name}\' has unknown type {json.dumps(kind)}; use "stdio", "http" or "sse"'
+        return
+    yield from _wrong_types(name, spec)
+    if kind == "stdio":
+        if not _has(spec, "command"):
+            yield f"MCP server '{name}' is missing a \"command\" field (required for stdio transport)"
+        if any(_has(spec, key) for key in REMOTE_FIELDS):
+            yield (
+                f"MCP server '{name}' has type \"stdio\" but also specifies remote fields (url/headers). "
+                f'Remove the remote fields or change the type to "http" or "sse".'
+            )
+        return
+    if not _has(spec, "url"):
+        yield f'MCP server \'{name}\' has type "{kind}" but is missing a "url" field'
+    if any(_has(spec, key) for key in STDIO_FIELDS):
+        yield (
+            f"MCP server '{name}' has type \"{kind}\" but also specifies stdio fields (command/args/cwd). "
+            f'Remove the stdio fields or change the type to "stdio".'
+        )
+
+
+def _kind(spec: Mapping[str, Any]) -> Any:
+    if _has(spec, "type"):
+        return spec["type"]
+    return "http" if _has(spec, "url") and not _has(spec, "command") else "stdio"
+
+
+def _has(spec: Mapping[str, Any], key: str) -> bool:
+    return spec.get(key) is not None
+
+
+def _unknown(name: str, key: str) -> str:
+    close = difflib.get_close_matches(key, FIELDS, n=1)
+    hint = f'did you mean "{close[0]}"?' if close else f"known are {', '.join(FIELDS)}"
+    return f"MCP server '{name}' has an unknown field \"{key}\"; {hint}"
+
+
+def _wrong_types(name: str, spec: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("command", "cwd", "url"):
+        if _has(spec, key) and not (isinstance(spec[key], str) and spec[key].strip()):
+            yield f"MCP server '{name}': \"{key}\" must be a text, and not an empty one"
+    if isinstance(spec.get("url"), str) and spec["url"].strip() and not _is_http(spec["url"]):
+        yield f"MCP server '{name}': \"url\" must begin with http:// or https:// and name a host"
+    args = spec.get("args")
+    if args is not None and not (isinstance(args, list) and all(isinstance(arg, str) for arg in args)):
+        yield f"MCP server '{name}': \"args\" must be a list of texts"
+    if not _is_map(spec.get("env"), str | bool | int):
+        yield f"MCP server '{name}': \"env\" must be an object whose values are texts, whole numbers or booleans"
+    if not _is_map(spec.get("headers"), str):
+        yield f"MCP server '{name}': \"headers\" must be an object whose values are texts"
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # an IPv6 address without its end
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def _is_map(value: Any, of: Any) -> bool:
+    return value is None or (isinstance(value, dict) and all(isinstance(item, of) for item in value.values()))
+
+
+def _server(name: str, spec: Mapping[str, Any], folder: Path, resolved: frozenset[str]) -> McpServer:
+    if _kind(spec) == "stdio":
+        env = {key: _env_text(value) for key, value in (spec.get("env") or {}).items()}
+        return StdioServer(
+            name,
+            command=spec["command"],
+            cwd=(folder / (spec.get("cwd") or "")).absolute(),
+            args=tuple(spec.get("args") or ()),
+            env=env,
+            secrets=resolved | _named_as_secrets(env),
+        )
+    headers = dict(spec.get("headers") or {})
+    return RemoteServer(
+        name,
+        url=spec["url"],
+        transport=_kind(spec),
+        headers=headers,
+        secrets=resolved | _named_as_secrets(headers),
+    )
+
+
+def _env_text(value: str | bool | int) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _named_as_secrets(values: Mapping[str, str]) -> frozenset[str]:
+    """Those that are written into the file itself."""
+    return frozenset(text for key, text in values.items() if any(word in key.lower() for word in _SECRET_WORDS))
+
+
+def _problem(path: Path, message: str, line: int | None = None, hint: str | None = None) -> Problem:
+    return Problem("error", message, str(path), line, hint=hint)

@@ -1,0 +1,109 @@
+"""A model's call of an MCP function: arguments in, JSON for the model out (spec 4.5.5, 4.6)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from sleipnir.tools.mcp_config import McpServer
+from sleipnir_workers.mcp.declarations import TOP_K, split_name
+from sleipnir_workers.mcp.failure import McpFailed
+from sleipnir_workers.mcp.sessions import CALL_S, Sessions
+
+FAILED: Mapping[str, str] = {
+    "search": "MCP search failed",
+    "describe": "MCP describe failed",
+    "invoke": "MCP tool invocation failed",
+}
+
+
+def answer(
+    name: str,
+    arguments: Mapping[str, Any],
+    servers: Mapping[str, McpServer],
+    sessions: Sessions,
+    *,
+    timeout_s: float = CALL_S,
+    lost: threading.Event | None = None,
+) -> Any:
+    """The answer to a call of `name`, which is one of the three functions of a server of `servers`.
+
+    A failure is an answer too: `{"tool_call_error": "MCP search failed: ..."}`. No answer shows a secret of its server,
+    which a tool that prints its environment would. Answers may be large; to shorten them is the caller's. Raises
+    VisitLost, and ValueError for the name of no MCP function.
+    """
+    parts = split_name(name)
+    if parts is None:
+        raise ValueError(f"{name!r} is no MCP function")
+    function, server_name = parts
+    try:
+        if (server := servers.get(server_name)) is None:
+            raise McpFailed(f"MCP server '{server_name}' is not in mcp.json; there are {_list(servers)}")
+        match function:
+            case "search":
+                query, top_k = _query(arguments), _top_k(arguments)
+                return sessions.search(server, query, top_k, timeout_s=timeout_s, lost=lost)
+            case "describe":
+                described = sessions.describe(server, _tool(arguments), timeout_s=timeout_s, lost=lost)
+                return _cleaned(described, server)
+            case "invoke":
+                tool, given = _tool(arguments), _arguments(arguments)
+                return _cleaned(sessions.invoke(server, tool, given, timeout_s=timeout_s, lost=lost), server)
+    except McpFailed as error:
+        return {"tool_call_error": f"{FAILED[function]}: {error}"}
+
+
+def _cleaned(value: Any, server: McpServer) -> Any:
+    match value:
+        case str():
+            return server.clean(value)
+        case list():
+            return [_cleaned(item, server) for item in value]
+        case dict():
+            return {key: _cleaned(item, server) for key, item in value.items()}
+        case _:
+            return value
+
+
+def _list(servers: Mapping[str, McpServer]) -> str:
+    return ", ".join(servers) or "none"
+
+
+def _query(arguments: Mapping[str, Any]) -> str:
+    query = arguments.get("query")
+    if not isinstance(query, str):
+        raise McpFailed("'query' is missing; it must be a text")
+    return query
+
+
+def _top_k(arguments: Mapping[str, Any]) -> int:
+    top_k = arguments.get("top_k")
+    if top_k is None:
+        return TOP_K
+    if isinstance(top_k, bool) or not isinstance(top_k, int | float) or top_k != top_k // 1:
+        raise McpFailed("'top_k' must be a whole number")
+    return int(top_k)
+
+
+def _tool(arguments: Mapping[str, Any]) -> str:
+    tool = arguments.get("tool")
+    if not isinstance(tool, str) or not tool:
+        raise McpFailed("'tool' is missing; it must be the name of a tool")
+    return tool
+
+
+def _arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Models also write the object as a JSON text, as they write the arguments of the call itself."""
+    given = arguments.get("arguments")
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            raise McpFailed("'arguments' must be an object") from None
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise McpFailed("'arguments' must be an object")
+    return given

@@ -1,0 +1,299 @@
+"""An MCP server that is a child process: started, spoken to in lines of JSON, and stopped with all it started.
+
+Rules. It sees a clean environment (sandbox.py) and what mcp.json gives it. It is the leader of its own process group,
+which dies with this worker, however that goes (sleipnir.launch, group_guard); its number is not let go before the group
+was killed. The last lines that it wrote to stderr are kept: they say why it died.
+
+The SDK's own stdio transport is not used: its children outlive a killed worker, and inherit more of the environment.
+Everything here runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from io import FileIO
+from typing import TYPE_CHECKING, Any, cast
+
+from sleipnir import launch
+from sleipnir.tools.mcp_config import StdioServer
+from sleipnir_workers import group_guard
+from sleipnir_workers.mcp.failure import McpFailed
+from sleipnir_workers.sandbox import clean_environment
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.client._transport import TransportStreams
+    from mcp.shared.message import SessionMessage
+
+GRACE_S = 1.0  # after its stdin was closed, and again after SIGTERM; a worker has four seconds to stop
+LINGER_S = 0.25  # for the last lines of stderr, when something else still holds it open
+LOOK_S = 0.02
+MESSAGE_BYTES = 64 * 2**20  # a server that writes a longer line is stopped
+TAIL_LINES = 10
+TAIL_CHARACTERS = 2_000
+_CHUNK = 64 * 1024
+
+
+class LastWords:
+    """The last lines that a server wrote, and how it ended if it did so by itself: for messages."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self.end = ""
+
+    def add(self, text: str) -> None:
+        self._text = (self._text + text)[-2 * TAIL_CHARACTERS :]
+
+    def __str__(self) -> str:
+        lines = [line for line in self._text.splitlines() if line.strip()]
+        return "\n".join(lines[-TAIL_LINES:])[-TAIL_CHARACTERS:]
+
+
+class Child:
+    """The process of one server."""
+
+    def __init__(self, server: StdioServer) -> None:
+        """Start it. Raises McpFailed."""
+        env = {**clean_environment(os.environ), **server.env}
+        _check_command(server, env)
+        try:
+            self._process = self._start(server, env)
+        except (OSError, ValueError) as error:  # out of processes; a NUL in an argument
+            raise McpFailed(f"its command cannot be started: {error}") from error
+        # Not buffered, so they are plain files: they tell None from the end, and refuse once they are closed.
+        self.stdin = cast(FileIO, self._process.stdin)
+        self.stdout = cast(FileIO, self._process.stdout)
+        self.stderr = cast(FileIO, self._process.stderr)
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            os.set_blocking(pipe.fileno(), False)
+
+    def _start(self, server: StdioServer, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        guard = group_guard.guard
+        tell_fd = guard.tell_fd()
+        try:
+            process = subprocess.Popen(
+                launch.command([server.command, *server.args], tell_fd=tell_fd),
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                cwd=server.cwd,
+                pass_fds=(tell_fd,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(tell_fd)
+        try:
+            guard.add(process.pid)
+        except OSError:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        return process
+
+    async def stop(self, all_read: Callable[[], bool]) -> str:
+        """Close its stdin, wait, ask it to end, wait, kill what is left of its group. Returns how it ended.
+
+        `all_read`: stderr has ended.
+        """
+        _close(self.stdin)
+        by_itself = await self._wait_for(self._has_exited, GRACE_S)
+        if not by_itself:
+            self._signal(signal.SIGTERM)
+            await self._wait_for(self._has_exited, GRACE_S)
+        self._signal(signal.SIGKILL)
+        await self._wait_for(all_read, LINGER_S)
+        self._reap()
+        return _ended(self._process.returncode) if by_itself else "it closed its stdout and did not exit"
+
+    def close(self) -> None:
+        """Let go of its pipes, and of itself if it was not stopped: whoever waited for that may have been cancelled."""
+        if self._process.returncode is None:
+            self._signal(signal.SIGKILL)
+            self._reap()
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            _close(pipe)
+
+    def _reap(self) -> None:
+        # Dead, but not reaped yet: nobody else has the number of its group.
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        group_guard.guard.remove(self._process.pid)
+        self._process.wait()
+
+    async def _wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
+        import anyio
+
+        deadline = anyio.current_time() + seconds
+        while not condition():
+            if anyio.current_time() >= deadline:
+                return False
+            await anyio.sleep(LOOK_S)
+        return True
+
+    def _has_exited(self) -> bool:
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+    def _signal(self, signum: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # gone; macOS says EPERM for a group of zombies
+            os.killpg(self._process.pid, signum)
+
+
+def _close(pipe: FileIO) -> None:
+    import anyio
+
+    if not pipe.closed:
+        anyio.notify_closing(pipe)  # who waits for it hears of it, and the loop does not watch a closed number
+        pipe.close()
+
+
+def _check_command(server: StdioServer, env: dict[str, str]) -> None:
+    if not server.cwd.is_dir():
+        raise McpFailed(f"its directory '{server.cwd}' does not exist on this worker")
+    if os.sep in server.command:
+        if not os.access(server.cwd / server.command, os.X_OK):
+            raise McpFailed(f"its command '{server.command}' does not exist on this worker, or cannot be executed")
+    elif shutil.which(server.command, path=env.get("PATH", os.defpath)) is None:
+        raise McpFailed(f"its command '{server.command}' was not found on the PATH of this worker")
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"it exited with code {code}"
+    return f"it was killed by signal {-code}"
+
+
+@asynccontextmanager
+async def child_transport(
+    server: StdioServer, words: LastWords, on_end: Callable[[], None]
+) -> AsyncIterator[TransportStreams]:
+    """Start a server; the streams to speak with it, as the SDK's Client wants them. Afterwards all of it is gone.
+
+    `on_end` is called when it says no more, whoever ended it. Raises McpFailed when it cannot be started.
+    """
+    import anyio
+
+    child = Child(server)
+    to_client, from_server = anyio.create_memory_object_stream[Any](0)
+    to_server, from_client = anyio.create_memory_object_stream[Any](0)
+    stdout_ended, stderr_ended = anyio.Event(), anyio.Event()
+
+    async def keep_stderr() -> None:
+        while chunk := await _read(child.stderr):
+            words.add(chunk.decode(errors="replace"))
+        stderr_ended.set()
+
+    async def receive() -> None:
+        await _receive(child, to_client, words)
+        stdout_ended.set()
+        on_end()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep_stderr)
+            tasks.start_soon(receive)
+            tasks.start_soon(_send, child, from_client)
+            try:
+                yield from_server, to_server
+            finally:
+                with anyio.CancelScope(shield=True):
+                    from_server.close()
+                    to_server.close()
+                    was_over = stdout_ended.is_set()
+                    end = await child.stop(stderr_ended.is_set)
+                    words.end = words.end or (end if was_over else "")
+                tasks.cancel_scope.cancel()
+    finally:
+        child.close()
+        for stream in (to_client, from_server, to_server, from_client):
+            stream.close()
+
+
+async def _receive(child: Child, to_client: MemoryObjectSendStream[Any], words: LastWords) -> None:
+    """Hand on what the server says until its stdout ends. Read on when nobody listens: else it could not exit."""
+    import anyio
+
+    lines = _Lines()
+    async with to_client:
+        while chunk := await _read(child.stdout):
+            for line in lines.add(chunk):
+                if (message := _parsed(line)) is None:
+                    words.add(line.decode(errors="replace") + "\n")  # a banner, or a print that should not be there
+                    continue
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await to_client.send(message)
+            if lines.is_too_long:
+                words.end = f"it wrote a message of more than {MESSAGE_BYTES} bytes"
+                return
+
+
+async def _send(child: Child, from_client: MemoryObjectReceiveStream[Any]) -> None:
+    import anyio
+
+    async with from_client:
+        async for message in from_client:
+            text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+            try:
+                await _write(child.stdin, text.encode() + b"\n")
+            except (
+                OSError,
+                ValueError,
+                anyio.ClosedResourceError,
+            ):  # it is gone, or we stop it: the end of its stdout says more
+                return
+
+
+class _Lines:
+    """Cuts bytes into lines."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def add(self, chunk: bytes) -> Iterator[bytes]:
+        start = len(self._rest)
+        self._rest += chunk
+        while (end := self._rest.find(b"\n", start)) >= 0:
+            line = bytes(self._rest[:end])
+            del self._rest[: end + 1]
+            start = 0
+            yield line
+
+    @property
+    def is_too_long(self) -> bool:
+        return len(self._rest) > MESSAGE_BYTES
+
+
+def _parsed(line: bytes) -> SessionMessage | None:
+    from mcp.shared.message import SessionMessage
+    from mcp.types import jsonrpc_message_adapter
+
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        return None
+
+
+async def _read(pipe: FileIO) -> bytes:
+    """What there is to read now, at least a byte; nothing at the end."""
+    import anyio
+
+    while (chunk := pipe.read(_CHUNK)) is None:
+        await anyio.wait_readable(pipe)
+    return chunk
+
+
+async def _write(pipe: FileIO, data: bytes) -> None:
+    """Raises OSError and ValueError when the other or this end is closed."""
+    import anyio
+
+    left = memoryview(data)
+    while left:
+        if (written := pipe.write(left)) is None:
+            await anyio.wait_writable(pipe)
+        else:
+            left = left[written:]

@@ -1,0 +1,261 @@
+"""The MCP servers that this process is connected to: opened at first use, kept, closed when nobody used them for long.
+
+Rules. One event loop, on one thread, for all servers; any number of threads may ask. A server is its entry of mcp.json:
+a changed entry is another server, and the old one ends when it has been idle. A server that died is started again, once
+per request. A request that was out when it died is sent again if that does no harm: search and describe always, a call
+only if the server calls its tool idempotent or read-only. Nothing survives this process: child processes die with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from sleipnir.tools.mcp_config import McpServer, StdioServer
+from sleipnir_workers.mcp.catalogue import Catalogue, Tool, described, not_found
+from sleipnir_workers.mcp.declarations import MOST_TOP_K, TOP_K
+from sleipnir_workers.mcp.failure import ConnectionLost, McpFailed
+from sleipnir_workers.mcp.session import Session
+from sleipnir_workers.node import VisitLost
+
+START_S = 30.0  # a server that npx has to download first takes half of that
+CALL_S = 120.0
+IDLE_S = 600.0
+CLOSE_S = 3.5  # a worker that stops has four seconds
+TICK_S = 0.1  # how late we may see that the visit was lost
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
+
+
+class Sessions:
+    """The connections of one process. Every method waits; they raise McpFailed, and VisitLost when `lost` is set."""
+
+    def __init__(self, *, start_s: float = START_S, idle_s: float = IDLE_S) -> None:
+        self._start_s, self._idle_s = start_s, idle_s
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._sessions: dict[McpServer, Session] = {}  # this and all below: on the loop only
+        self._all: set[Session] = set()
+        self._idle: dict[Session, asyncio.TimerHandle] = {}
+
+    def count_tools(self, server: McpServer) -> int:
+        """How many tools it lists."""
+        return len(self._run(partial(self._catalogue, server), None))
+
+    def search(
+        self,
+        server: McpServer,
+        query: str,
+        top_k: int = TOP_K,
+        *,
+        timeout_s: float = CALL_S,
+        lost: threading.Event | None = None,
+    ) -> list[dict[str, str]]:
+        """The tools that fit the query best, at most MOST_TOP_K."""
+        work = partial(self._catalogue, server)
+        catalogue = self._run(partial(self._within, timeout_s, server, "a search", work), lost)
+        return catalogue.search(query, max(1, min(top_k, MOST_TOP_K)))
+
+    def describe(
+        self, server: McpServer, tool: str, *, timeout_s: float = CALL_S, lost: threading.Event | None = None
+    ) -> dict[str, Any]:
+        """The schema of what `mcp_invoke_<server>` takes for this tool."""
+        work = partial(self._tool, server, tool)
+        return described(self._run(partial(self._within, timeout_s, server, f"a question about '{tool}'", work), lost))
+
+    def invoke(
+        self,
+        server: McpServer,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        timeout_s: float = CALL_S,
+        lost: threading.Event | None = None,
+    ) -> dict[str, Any]:
+        """The CallToolResult as JSON: `content`, `isError`, `structuredContent` if there is any; however large."""
+        work = partial(self._call, server, tool, arguments)
+        return self._run(partial(self._within, timeout_s, server, f"a call of '{tool}'", work), lost)
+
+    def close(self) -> None:
+        """End every connection and every child process. Whoever still waits gets McpFailed. Twice is safe."""
+        with self._lock:
+            self._closed = True
+            loop, thread, self._loop = self._loop, self._thread, None
+        if loop is None or thread is None:
+            return
+        ended = asyncio.run_coroutine_threadsafe(self._end_all(), loop)
+        concurrent.futures.wait([ended], CLOSE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(CLOSE_S)
+
+    # From any thread to the loop
+
+    def _run(self, work: Work[T], lost: threading.Event | None) -> T:
+        with self._lock:
+            loop = self._running_loop()
+            future = asyncio.run_coroutine_threadsafe(work(), loop)
+        while not concurrent.futures.wait([future], None if lost is None else TICK_S).done:
+            if lost is not None and lost.is_set():
+                future.cancel()
+                raise VisitLost("the visit was lost while an MCP server was asked")
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise McpFailed("this worker is stopping") from None
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        """To be called with the lock: then `close` finds what is submitted."""
+        if self._closed:
+            raise McpFailed("this worker is stopping")
+        if self._loop is None:
+            _import_sdk()
+            self._loop = asyncio.new_event_loop()
+            # A daemon: a program that forgets to close must still end. Its children end with it (child.py).
+            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="mcp", daemon=True)
+            self._thread.start()
+        return self._loop
+
+    # On the loop
+
+    async def _within(self, timeout_s: float, server: McpServer, what: str, work: Work[T]) -> T:
+        started = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await work()
+        except TimeoutError:
+            await self._retire_if_it_hangs(server, started)
+            raise McpFailed(f"MCP server '{server.name}' did not answer {what} within {timeout_s:g} s") from None
+
+    async def _catalogue(self, server: McpServer) -> Catalogue:
+        return await self._with(server, lambda session: session.catalogue(), repeat=True)
+
+    async def _tool(self, server: McpServer, name: str) -> Tool:
+        """Raises McpFailed for one that is not there, also after a look at a fresh list."""
+        catalogue = await self._catalogue(server)
+        if (tool := catalogue.get(name)) is None:
+            catalogue = await self._with(server, lambda session: session.catalogue(instead_of=catalogue), repeat=True)
+            if (tool := catalogue.get(name)) is None:
+                raise McpFailed(not_found(name, server.name))
+        return tool
+
+    async def _call(self, server: McpServer, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        tool = await self._tool(server, name)
+        return await self._with(server, lambda session: session.call(name, arguments), repeat=tool.repeatable)
+
+    async def _with(self, server: McpServer, ask: Callable[[Session], Awaitable[T]], *, repeat: bool) -> T:
+        """Ask a server that runs. `repeat`: ask again, a new one, if it dies meanwhile."""
+        try:
+            return await self._ask(server, ask)
+        except _Died as death:
+            if not (repeat or death.unheard):
+                raise McpFailed(
+                    f"{_broken(server)} during the call, and whether it did what it was asked is not known"
+                    f"{death.session.why()}"
+                ) from death
+        try:
+            return await self._ask(server, ask)
+        except _Died as death:
+            raise McpFailed(f"{_broken(server)} twice{death.session.why()}") from death
+
+    async def _ask(self, server: McpServer, ask: Callable[[Session], Awaitable[T]]) -> T:
+        session = self._session(server)
+        session.users += 1
+        self._stop_clock(session)
+        try:
+            await session.opened()
+            return await ask(session)
+        except ConnectionLost as error:
+            session.stop()
+            await session.over()
+            # One refused request ends the connection for all that are out, and of those others may have been heard.
+            unheard = error.unheard or (session.was_refused and session.users == 1)
+            raise _Died(session, unheard=unheard) from error
+        finally:
+            session.users -= 1
+            if session.users == 0 and not session.is_over:
+                self._rest(session)
+
+    def _session(self, server: McpServer) -> Session:
+        session = self._sessions.get(server)
+        if session is None or session.is_ending:
+            if self._closed:
+                raise McpFailed("this worker is stopping")
+            session = Session(server, start_s=self._start_s, on_over=self._drop)
+            self._sessions[server] = session
+            self._all.add(session)
+        return session
+
+    def _rest(self, session: Session) -> None:
+        """Nobody uses it now."""
+        if self._sessions.get(session.server) is not session:
+            session.stop()
+        else:
+            self._idle[session] = asyncio.get_running_loop().call_later(self._idle_s, session.stop)
+
+    def _stop_clock(self, session: Session) -> None:
+        if (clock := self._idle.pop(session, None)) is not None:
+            clock.cancel()
+
+    async def _retire_if_it_hangs(self, server: McpServer, since: float) -> None:
+        """Give no new work to one that said nothing since then, and says nothing now. Those that wait may go on."""
+        session = self._sessions.get(server)
+        if session is None or not session.is_open or session.heard_at >= since or await session.answers():
+            return
+        if self._sessions.get(server) is session:
+            del self._sessions[server]
+        self._stop_clock(session)
+        if session.users == 0:
+            session.stop()
+
+    def _drop(self, session: Session) -> None:
+        self._stop_clock(session)
+        self._all.discard(session)
+        if self._sessions.get(session.server) is session:
+            del self._sessions[session.server]
+
+    async def _end_all(self) -> None:
+        live = list(self._all)
+        for session in live:
+            session.stop()
+        await asyncio.gather(*(session.over() for session in live))
+
+
+def _broken(server: McpServer) -> str:
+    name = f"MCP server '{server.name}'"
+    return f"{name} died" if isinstance(server, StdioServer) else f"the connection to {name} broke"
+
+
+class _Died(Exception):
+    def __init__(self, session: Session, *, unheard: bool) -> None:
+        super().__init__(session.server.name)
+        self.session, self.unheard = session, unheard
+
+
+def _import_sdk() -> None:
+    """Takes half a second: not on the loop, where the clocks of servers run."""
+    try:
+        import mcp  # noqa: F401
+    except ImportError as error:
+        raise McpFailed(f"this worker has no MCP SDK ({error}); install sleipnir with the extra 'llm'") from error
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # at info it logs URLs, which may hold a secret
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
