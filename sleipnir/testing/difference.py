@@ -1,0 +1,120 @@
+"""What differs between two requests to a model, said in one line; and which recorded request is the nearest.
+
+Requests are the plain dicts of tape.py, without fields that are empty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sleipnir.testing.request import text_of
+
+AROUND = 30  # characters shown on each side of the first one that differs
+SHOWN_CHARACTERS = 60  # of a message or a value that has no counterpart
+
+
+def nearest(request: Mapping[str, Any], recorded: Mapping[str, Mapping[str, Any]]) -> str:
+    """The name of the recorded request that is most like it: most messages in common, then the longest common beginning
+    of the first that differs, then most of the other fields. `recorded` must not be empty."""
+    return max(sorted(recorded), key=lambda name: _likeness(recorded[name], request))
+
+
+def difference(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first difference: of the messages, else of the other fields by name."""
+    ours, theirs = _messages(now), _messages(recorded)
+    number = _first_difference(theirs, ours)
+    if number is None:
+        names = [name for name in sorted({*recorded, *now}) if _differs(name, recorded, now)]
+        return "; ".join(_field(name, recorded, now) for name in names)
+    if number == len(theirs):
+        return f"it has {len(theirs)} messages, and this one goes on with {_shown(ours[number], number)}"
+    if number == len(ours):
+        return f"this one has {len(ours)} messages, and the recorded one goes on with {_shown(theirs[number], number)}"
+    return _of_message(number, theirs[number], ours[number])
+
+
+def _likeness(recorded: Mapping[str, Any], request: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    theirs, ours = _messages(recorded), _messages(request)
+    in_common = sum(_same(one, other) for one, other in zip(theirs, ours, strict=False))
+    number = _first_difference(theirs, ours)
+    beginning = 0
+    if number is not None and number < min(len(theirs), len(ours)):
+        beginning = _common(_canonical(theirs[number]), _canonical(ours[number]))
+    fields = sum(not _differs(name, recorded, request) for name in {*recorded, *request})
+    return in_common, beginning, fields, -abs(len(theirs) - len(ours))
+
+
+def _of_message(number: int, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    where = f"message {number + 1} (role {now.get('role')})"
+    if recorded.get("role") != now.get("role"):
+        return f"{where} has role {recorded.get('role')} there"
+    said, says = text_of(recorded), text_of(now)
+    if said == says:  # the calls, or an id
+        said, says = _canonical(recorded), _canonical(now)
+    at = _common(said, says)
+    return f"{where}, at character {at + 1}: recorded {_around(said, at)}, now {_around(says, at)}"
+
+
+def _around(text: str, at: int) -> str:
+    start, end = max(0, at - AROUND), at + AROUND
+    shown = json.dumps(text[start:end], ensure_ascii=False)
+    return f"{'…' if start else ''}{shown}{'…' if end < len(text) else ''}"
+
+
+def _field(name: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    if name == "tools":
+        there, here = _tools(recorded), _tools(now)
+        if there != here:
+            return f"tools: recorded {there}, now {here}"
+        names = [one for one, a, b in zip(here, recorded[name], now[name], strict=True) if not _same(a, b)]
+        return f"the declarations of the tools {', '.join(names)}"
+    return f"{name}: recorded {_value(recorded.get(name))}, now {_value(now.get(name))}"
+
+
+def _differs(name: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    return not _same(recorded.get(name), now.get(name))
+
+
+def _messages(request: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(request.get("messages", []))
+
+
+def _tools(request: Mapping[str, Any]) -> list[str]:
+    return [tool["function"]["name"] for tool in request.get("tools", [])]
+
+
+def _first_difference(one: list[Mapping[str, Any]], other: list[Mapping[str, Any]]) -> int | None:
+    """The index of the first message that differs, or that only one of them has; None if all are equal."""
+    for index, (left, right) in enumerate(zip(one, other, strict=False)):
+        if not _same(left, right):
+            return index
+    return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters the beginnings of two texts have in common."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (left, right) in pairs if left != right), min(len(one), len(other)))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """As JSON: true is not 1."""
+    return _canonical(one) == _canonical(other)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _shown(message: Mapping[str, Any], number: int) -> str:
+    text = text_of(message)
+    return f"message {number + 1} (role {message.get('role')}): {_value(text)}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

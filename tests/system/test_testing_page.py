@@ -1,0 +1,28 @@
+"""The example of docs/testing.md, copied as its reader copies it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.processes import write_agent
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+
+
+def test_the_example_runs_as_it_is_written(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "testing.md").read_text()
+    write_agent(tmp_path / "agents" / "letters", blocks(page, "yaml")[0])
+    (tmp_path / "test_letters.py").write_text(blocks(page, "python")[0])
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLEIPNIR_", "PYTEST"))}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "test_letters.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
