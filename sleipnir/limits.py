@@ -1,0 +1,260 @@
+"""How often models may be called, for all workers of a deployment together: `limits.yaml` and what follows from it.
+
+Rules.
+1. A limit bounds all models that its pattern matches, together. Every limit that matches a model bounds its calls.
+2. All problems of a file are found in one pass. Unknown keys are a warning; with an error, no limit of the file holds.
+3. This module decides and does nothing: what is used now is in Redis (sleipnir/store/limits.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from sleipnir.agents import loki_config_dir
+from sleipnir.errors import ConfigError, Problem
+from sleipnir.graph.findings import Findings, closest, in_file_order, suggestion
+from sleipnir.graph.source import read
+from sleipnir.settings import Settings
+
+LIMITS_FILE: Final = "limits.yaml"
+MOST: Final = 10**12  # sums over a window stay exact in Lua's numbers
+
+Cause: TypeAlias = Literal["requests", "tokens", "parallel", "cooling"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What models whose ids match `pattern` may use together. None: not bounded."""
+
+    pattern: str
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_parallel: int | None = None
+
+    def matches(self, model: str) -> bool:
+        """`*` stands for any text, also none; everything else for itself."""
+        return _expression(self.pattern).fullmatch(model) is not None
+
+    @property
+    def specificity(self) -> tuple[bool, int]:
+        """Greater for a pattern that says more about the model: one without `*`, then the one with more characters."""
+        return "*" not in self.pattern, len(self.pattern.replace("*", ""))
+
+
+@dataclass(frozen=True)
+class ModelLimits:
+    """All limits of a deployment. (Those of a graph are graph.model.Limits.)"""
+
+    limits: tuple[Limit, ...] = ()
+
+    def matching(self, *spellings: str) -> tuple[Limit, ...]:
+        """The limits of a model, the most specific first. `spellings` are ids of one model (`claude:x`,
+        `anthropic:x`)."""
+        found = [limit for limit in self.limits if any(map(limit.matches, spellings))]
+        return tuple(sorted(found, key=lambda limit: limit.specificity, reverse=True))
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a text says. `limits` is None when `problems` holds an error; problems are in file order."""
+
+    limits: ModelLimits | None
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
+class Granted:
+    """The call may be made now. `holder` has a slot in each of `limits`: renew it, and release it at the end."""
+
+    limits: tuple[Limit, ...]
+    holder: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Not now: come back at `retry_at_ms`, by Redis' clock, and hold nothing until then. A normal outcome.
+
+    `limit` is the one that lets it pass last, because of `cause`, of which `used` is taken; `ahead` callers come first.
+    `holders` are up to three of those who hold slots.
+    """
+
+    limit: Limit
+    cause: Cause
+    retry_at_ms: int
+    ahead: int = 0
+    used: int = 0
+    holders: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """`limit 'openai:*' until 14:03:11 UTC, held by 600 of 600 requests per minute; 12 callers come first`."""
+        until = datetime.fromtimestamp(math.ceil(self.retry_at_ms / 1000), UTC).strftime("%H:%M:%S")
+        line = f"; {_counted(self.ahead, 'caller')} come{'s' if self.ahead == 1 else ''} first" if self.ahead else ""
+        return f"limit {self.limit.pattern!r} until {until} UTC, held by {self._held_by()}{line}"
+
+    def _held_by(self) -> str:
+        match self.cause:
+            case "requests":
+                return f"{self.used:,} of {_counted(self.limit.requests_per_minute or 0, 'request')} per minute"
+            case "tokens":
+                return f"{self.used:,} of {_counted(self.limit.tokens_per_minute or 0, 'token')} per minute"
+            case "cooling":
+                return "the provider, which asked for a pause"
+            case "parallel":
+                more = self.used - len(self.holders)
+                return (", ".join(self.holders) or "nobody yet") + (f" and {more:,} more" if more > 0 else "")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A slot that is held. `until_ms` is when its lease ends, unless that is renewed."""
+
+    holder: str
+    until_ms: int
+
+
+@dataclass(frozen=True)
+class LimitUse:
+    """What is used of a limit at `at_ms`: calls and tokens of the last minute, slots, and how many callers wait."""
+
+    limit: Limit
+    at_ms: int
+    requests: int = 0
+    tokens: int = 0
+    slots: tuple[Slot, ...] = ()
+    waiting: int = 0
+    cooling_until_ms: int | None = None
+
+
+def parse(text: str, file: str) -> Loaded:
+    """The limits in a text. `file` is what problems call it. Never raises, whatever the text."""
+    if _says_nothing(text):
+        return Loaded(ModelLimits(), ())
+    document = read(text, file)
+    findings = Findings(file, document.positions, document.problems)
+    limits = _limits(document.data, findings) if document.readable else None
+    if findings.has_errors:
+        limits = None
+    return Loaded(limits, tuple(in_file_order(findings.problems)))
+
+
+def limits_file(settings: Settings) -> Path:
+    """Where the limits of a deployment are written."""
+    return settings.limits or loki_config_dir() / LIMITS_FILE
+
+
+def load(settings: Settings) -> tuple[ModelLimits, tuple[Problem, ...]]:
+    """The limits of a deployment, and warnings. No file: no limits, unless the settings name one.
+
+    Raises ConfigError with every error of the file.
+    """
+    file = limits_file(settings)
+    if settings.limits is None and not file.exists():
+        return ModelLimits(), ()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the limits of models at {str(file)!r}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"cannot read the limits of models at {str(file)!r}: byte {error.start} is not UTF-8"
+        ) from error
+    loaded = parse(text, str(file))
+    if loaded.limits is None:
+        errors = "".join(f"\n  {problem}" for problem in loaded.problems if problem.level == "error")
+        raise ConfigError(f"the limits of models cannot be used{errors}")
+    return loaded.limits, loaded.problems
+
+
+def retry_after_ms(header: str, now_s: float) -> int | None:
+    """What a Retry-After header asks for: a number of seconds, or a date (`now_s` is our time). None if it is neither;
+    never below 0."""
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(header).replace(tzinfo=UTC).timestamp() - now_s
+        except ValueError:
+            return None
+    return math.ceil(max(0.0, seconds) * 1000) if math.isfinite(seconds) else None
+
+
+def estimated_tokens(characters: int, answer_tokens: int) -> int:
+    """What a call may use: its messages, at four characters a token, and the longest answer that it may get."""
+    return -(-characters // 4) + answer_tokens
+
+
+_BOUNDS: Final = tuple(field.name for field in fields(Limit) if field.name != "pattern")
+_TOP: Final = "models"
+_EXAMPLE: Final = "Write patterns of model ids, each with its bounds:  models: {'openai:*': {requests_per_minute: 600}}"
+
+
+def _limits(data: Any, findings: Findings) -> ModelLimits:
+    if not isinstance(data, dict):
+        findings.error((), f"the file must be a mapping with the key '{_TOP}'", _EXAMPLE)
+        return ModelLimits()
+    for key in data:
+        if key != _TOP:
+            findings.warning((key,), f"unknown key '{key}' is ignored", _hint_for_top_key(key))
+    models = data.get(_TOP)
+    if models is None:
+        return ModelLimits()
+    if not isinstance(models, dict):
+        findings.error((_TOP,), f"'{_TOP}' must be a mapping of patterns to bounds", _EXAMPLE)
+        return ModelLimits()
+    return ModelLimits(tuple(_limit(pattern, bounds, findings) for pattern, bounds in models.items()))
+
+
+def _hint_for_top_key(key: str) -> str | None:
+    if ":" in key or "*" in key:
+        return f"If it is a pattern of models, indent it below '{_TOP}:'."
+    return suggestion(key, [_TOP], "keys")
+
+
+def _limit(pattern: str, bounds: Any, findings: Findings) -> Limit:
+    path = (_TOP, pattern)
+    if ":" not in pattern and "*" not in pattern:
+        hint = f"Write 'client:model', for example 'openai:{pattern}', or use `*` for any text."
+        findings.error(path, f"'{pattern}' matches no model: their ids are written client:model", hint)
+    if not isinstance(bounds, dict):
+        findings.error(path, f"the limit of '{pattern}' must be a mapping", f"Its keys are: {', '.join(_BOUNDS)}.")
+        return Limit(pattern)
+    found: dict[str, int] = {}
+    for key, value in bounds.items():
+        if key not in _BOUNDS:
+            findings.warning((*path, key), f"unknown key '{key}' is ignored", suggestion(key, _BOUNDS, "keys"))
+        elif _is_bound(value):
+            found[key] = value
+        elif value is not None:
+            findings.error((*path, key), f"'{key}' must be a whole number from 1 to 10**12, not {value!r}", _LEAVE_OUT)
+    if not found and not any(closest(key, _BOUNDS) for key in bounds):
+        findings.warning(path, f"the limit of '{pattern}' bounds nothing", f"Its keys are: {', '.join(_BOUNDS)}.")
+    return Limit(pattern, **found)
+
+
+_LEAVE_OUT: Final = "Leave the key out where there is no bound."
+
+
+def _is_bound(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
+
+
+def _says_nothing(text: str) -> bool:
+    """Whether there is no YAML document in it, which is fine here and an error of a graph."""
+    return all(line.split("#")[0].strip() in ("", "---", "...") for line in text.removeprefix("\ufeff").splitlines())
+
+
+@functools.lru_cache(maxsize=1024)
+def _expression(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")

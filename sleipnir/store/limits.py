@@ -1,0 +1,177 @@
+"""The limits of models in Redis: who may call one now, who holds a slot, who comes when.
+
+What is kept, and how.
+1. Calls are counted in slices of a 120th of a window, and tokens with them. A call is granted if its own slice and the
+   slices of the last window before it hold less than the bound. So no window, wherever it begins, ever holds more. One
+   slice is added for the time between the grant and the arrival at the provider: the price is 1.6 % of the rate.
+2. A slot is a lease. The heartbeat of a worker renews it; that of a killed worker lapses and is free again.
+3. Who is refused stands in line and is told when to come back: when its turn is, by what will have left the window
+   then. Others who come meanwhile stand behind it. Its place holds them back for as long as it comes in time (3 s);
+   after that it keeps its place but holds back nobody, so a caller that is gone costs next to nothing.
+4. All limits of a call are asked in one atomic script, and a call is counted in all of them or in none.
+
+What is authoritative: Redis, its clock, and the bounds that the caller brings. Each call may be repeated, come late or
+get lost: a slot then lapses, and a place in line is passed over. Without limits nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import redis
+
+from sleipnir.limits import Granted, Limit, LimitUse, Refused, Slot
+from sleipnir.store.connect import Client
+from sleipnir.store.keys import Keys
+from sleipnir.store.scripts import Arg, Script, run_batch
+
+_TAKE = Script("limit_take")
+_RELEASE = Script("limit_release")
+_RENEW = Script("limit_renew")
+_COOL = Script("limit_cool")
+
+WINDOW_MS = 60_000
+SLICES = 120  # of a window; more would waste less of the rate, and cost more to look through
+PATIENCE_MS = 3_000  # a visit comes back through a timer, a message and a free worker: usually in a tenth of this
+LONGEST_PAUSE_MS = 3_600_000  # of a provider; one that asks for more is asked again
+
+
+class Limiter:
+    """The calls' side of the limits. `window_ms` is a minute, but for tests; `now_ms` None is Redis' clock."""
+
+    def __init__(self, client: Client, keys: Keys, *, lease_ms: int, window_ms: int = WINDOW_MS) -> None:
+        self._client, self._keys, self._lease_ms = client, keys, lease_ms
+        self._slice_ms = max(1, window_ms // SLICES)
+        self._slices = -(-window_ms // self._slice_ms) + 1
+
+    def take(
+        self,
+        limits: Sequence[Limit],
+        holder: str,
+        tokens: int = 0,
+        *,
+        caller: str | None = None,
+        now_ms: int | None = None,
+    ) -> Granted | Refused:
+        """Ask for a slot in each of `limits`, for one call of a model that may use `tokens`. None: no round trip.
+
+        `holder` names the call (`run/seq/attempt/turn`): while it holds its slot, asking again is the same call; once
+        it has released it, a new one. `caller` is who stands in line, by default the holder: name it (`run/seq/turn`)
+        where the attempt that comes back has another number.
+        """
+        if not limits:
+            return Granted((), holder)
+        args: dict[str, Arg] = {
+            "holder": holder,
+            "caller": caller or holder,
+            "tokens": tokens,
+            "lease_ms": self._lease_ms,
+            "slice_ms": self._slice_ms,
+            "slices": self._slices,
+            "patience_ms": PATIENCE_MS,
+            "now_ms": now_ms or 0,
+        }
+        keys = [key for limit in limits for key in self._keys.of_limit(limit.pattern).all()]
+        bounds = [
+            bound or 0
+            for limit in limits
+            for bound in (limit.requests_per_minute, limit.tokens_per_minute, limit.max_parallel)
+        ]
+        reply = _TAKE(self._client, keys, args, bounds)
+        if reply[0]:
+            return Granted(tuple(limits), holder)
+        _, retry_at_ms, number, cause, ahead, used, *holders = reply
+        return Refused(limits[number], cause, int(retry_at_ms), int(ahead), int(used), tuple(holders))
+
+    def release(self, granted: Granted, tokens: int | None = None, *, now_ms: int | None = None) -> None:
+        """The call is over and has used `tokens`, which count from now on instead of the estimate (None: it stands).
+
+        Safe to repeat. Without it the slot lapses.
+        """
+        used = -1 if tokens is None else tokens
+        vectors = [
+            _RELEASE.vector(
+                {"window": self._window(limit), "held": self._keys.of_limit(limit.pattern).held},
+                {"holder": granted.holder, "tokens": used, "now_ms": now_ms or 0},
+            )
+            for limit in granted.limits
+        ]
+        _without_errors(run_batch(self._client, _RELEASE, vectors))
+
+    def renew(self, held: Iterable[Granted], *, now_ms: int | None = None) -> set[str]:
+        """Keep the slots of these for another lease: one round trip for all. Returns the holders that have lost one.
+
+        Such a call may go on: it is out already. Its slot may be somebody else's by now.
+        """
+        holders: dict[str, list[str]] = defaultdict(list)
+        for granted in held:
+            for limit in granted.limits:
+                holders[limit.pattern].append(granted.holder)
+        args: dict[str, Arg] = {"lease_ms": self._lease_ms, "now_ms": now_ms or 0}
+        vectors = [
+            _RENEW.vector({"held": self._keys.of_limit(pattern).held}, args, names)
+            for pattern, names in holders.items()
+        ]
+        return {holder for lost in _without_errors(run_batch(self._client, _RENEW, vectors)) for holder in lost}
+
+    def leave(self, limits: Sequence[Limit], caller: str) -> None:
+        """The caller does not come back: it was cancelled. Safe to repeat; if it is lost, its place is passed over."""
+        if not limits:
+            return
+        pipe = self._client.pipeline(transaction=False)
+        for limit in limits:
+            keys = self._keys.of_limit(limit.pattern)
+            for key in (keys.line, keys.due, keys.late):
+                pipe.zrem(key, caller)
+        pipe.execute()
+
+    def cool_down(self, limits: Sequence[Limit], for_ms: int, *, now_ms: int | None = None) -> int | None:
+        """The provider refused a call of the model with these limits, and asked for a pause of `for_ms`.
+
+        It is the most specific limit that pauses: others may bound models that the provider does not mean. Returns
+        until when, an hour at most; None if there are no limits. A pause only ever gets longer.
+        """
+        if not limits:
+            return None
+        args: dict[str, Arg] = {"for_ms": for_ms, "most_ms": LONGEST_PAUSE_MS, "now_ms": now_ms or 0}
+        return int(_COOL(self._client, {"window": self._window(limits[0])}, args))
+
+    def in_use(self, limit: Limit, *, now_ms: int | None = None) -> LimitUse:
+        """What is used of a limit now. A look: nothing changes."""
+        keys = self._keys.of_limit(limit.pattern)
+        pipe = self._client.pipeline()
+        pipe.time()
+        pipe.hgetall(keys.window)
+        pipe.zrange(keys.held, 0, -1, withscores=True)
+        pipe.zcard(keys.line)
+        (seconds, micros), window, held, waiting = pipe.execute()
+        at_ms = now_ms or int(seconds) * 1000 + int(micros) // 1000
+        first = at_ms // self._slice_ms - self._slices
+        counted = [(name[0], int(count)) for name, count in window.items() if _slice_of(name) >= first]
+        cool_ms = int(window.get("cool_ms", 0))
+        return LimitUse(
+            limit,
+            at_ms,
+            requests=sum(count for kind, count in counted if kind == "r"),
+            tokens=sum(count for kind, count in counted if kind == "t"),
+            slots=tuple(Slot(holder, int(until_ms)) for holder, until_ms in held if until_ms > at_ms),
+            waiting=int(waiting),
+            cooling_until_ms=cool_ms if cool_ms > at_ms else None,
+        )
+
+    def _window(self, limit: Limit) -> str:
+        return self._keys.of_limit(limit.pattern).window
+
+
+def _slice_of(name: str) -> int:
+    """The slice of a field `r<slice>` or `t<slice>`; -1 of any other."""
+    return int(name[1:]) if name[0] in "rt" and name[1:].isdigit() else -1
+
+
+def _without_errors(replies: Sequence[Any]) -> Sequence[Any]:
+    for reply in replies:
+        if isinstance(reply, redis.exceptions.RedisError):
+            raise reply
+    return replies
