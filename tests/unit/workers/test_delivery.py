@@ -35,6 +35,13 @@ def test_without_updates_nothing_travels_beside(sends: tuple[Send, ...] | None) 
     assert encoded(VisitResult(ok=True, sends=sends), "n", LIMIT)[1] == {}
 
 
+@pytest.mark.parametrize("delta", [{"a": ["x\ud800"]}, {"a": {"\ud800": 1}}, {"\udc00": 1}])
+def test_half_a_surrogate_pair_fails_the_visit_and_not_the_delivery(delta: dict[str, object]) -> None:
+    result, values = encoded(VisitResult(ok=True, delta=delta), "n", LIMIT)
+    assert (result.ok, result.error_kind, set(values)) == (False, "not_json", {"_error", "last_error"})
+    assert str(result.error).encode().startswith(b"node 'n' state key '")
+
+
 @pytest.mark.conformance("ST-11")
 def test_a_reserved_key_is_left_out_and_the_rest_is_written() -> None:
     result, values = encoded(VisitResult(ok=True, delta={"_next": "x", "n": 1}), "n", LIMIT)

@@ -1,0 +1,198 @@
+"""The live side of a run: what models say, as they say it, and reading it together with the run's events.
+
+A worker appends pieces of text, which are a view and no record: capped, short-lived, written without a fence. What
+counts is what the visit delivers in the end. So readers hold themselves to the places of pieces (`Piece.place`): those
+of one visit come in order; one that is not beyond the last is a duplicate, or an attempt that is not the visit's any
+more; one with another attempt, turn or draft begins a text anew. Readers pull, so one that stops costs nobody anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from sleipnir import failpoints
+from sleipnir.errors import RunNotFound
+from sleipnir.messages import FINAL, VERSION
+from sleipnir.runs import from_fields
+from sleipnir.store.commit import dumps
+from sleipnir.store.connect import Client, is_passing
+from sleipnir.store.keys import Keys
+from sleipnir.store.line import Line
+from sleipnir.store.scripts import Arg, Script
+from sleipnir.store.streams import entries
+
+_ADD_PIECES = Script("add_pieces")
+
+MOST_PIECES = 5_000  # four minutes of one visit; about 0.5 MB
+EXPIRE_MS = 600_000  # long enough to come back to after a broken connection
+MOST_READ = 500
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some text of one model call of a visit.
+
+    `turn` is that of the conversation, 0 where there is but one. A call that is repeated within the attempt begins the
+    next `draft`. Pieces of a draft are numbered from 0. `lost` characters that followed the text were dropped, because
+    Redis was too slow for them. The `last` piece says that nothing follows; one that never comes must not be missed.
+    """
+
+    seq: int
+    attempt: int
+    node: str
+    piece: int
+    text: str
+    turn: int = 0
+    draft: int = 1
+    lost: int = 0
+    last: bool = False
+    v: int = VERSION
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """Grows from piece to piece of a visit."""
+        return self.attempt, self.turn, self.draft, self.piece
+
+    def to_json(self) -> str:
+        """As stored. Not `record`, which takes twice as long: a worker makes a thousand of them in a second."""
+        told: dict[str, Any] = {
+            "v": self.v, "seq": self.seq, "attempt": self.attempt, "node": self.node, "piece": self.piece,
+            "text": self.text,
+        }  # fmt: skip
+        if self.turn:
+            told["turn"] = self.turn
+        if self.draft != 1:
+            told["draft"] = self.draft
+        if self.lost:
+            told["lost"] = self.lost
+        if self.last:
+            told["last"] = True
+        return dumps(told)
+
+    @classmethod
+    def from_json(cls, text: str) -> Piece:
+        """Unknown fields are ignored: a newer worker may say more."""
+        return from_fields(cls, json.loads(text))
+
+
+@dataclass(frozen=True)
+class EventEntry:
+    """What one commit told: `events` are types and data."""
+
+    id: str
+    events: Sequence[tuple[str, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class PieceEntry:
+    """`number` counts the pieces of the run from 1."""
+
+    id: str
+    number: int
+    piece: Piece
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What a read has found, oldest first; `full` where there may be more that is not here."""
+
+    events: Sequence[EventEntry] = ()
+    pieces: Sequence[PieceEntry] = ()
+    events_full: bool = False
+    pieces_full: bool = False
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run is: whether it is over, and how many pieces it ever had."""
+
+    is_final: bool
+    pieces: int
+
+
+@failpoints.around(_ADD_PIECES.name)
+def _send(line: Line, commands: Sequence[Sequence[Arg]]) -> list[Any]:
+    return line.execute_commands(commands)
+
+
+class Live:
+    """`client` is for readers. `connect` makes the client of the one thread that adds pieces."""
+
+    def __init__(self, client: Client, keys: Keys, connect: Callable[[], Client]) -> None:
+        self._client, self._keys, self._connect = client, keys, connect
+        self._line: Line | None = None
+
+    def add(self, pieces: Mapping[str, Sequence[Piece]]) -> set[str]:
+        """Append pieces by run, in one round trip. Returns the runs whose pieces Redis refuses for now.
+
+        Of a run that is gone they are dropped. Nothing is repeated here: when this raises, some may have been added.
+        """
+        commands = [self._command(run_id, of_run) for run_id, of_run in pieces.items()]
+        try:
+            self._line = self._line or self._new_line()
+            replies = _send(self._line, commands)
+        except BaseException:
+            self._drop_line()
+            raise
+        refused = {run_id for run_id, reply in zip(pieces, replies, strict=True) if isinstance(reply, Exception)}
+        for reply in replies:
+            if isinstance(reply, redis.exceptions.NoScriptError):
+                self._drop_line()  # the next one loads it
+            elif isinstance(reply, Exception) and not is_passing(reply):
+                raise reply
+        return refused
+
+    def _new_line(self) -> Line:
+        client = self._connect()
+        _ADD_PIECES.load(client)
+        return Line(client)
+
+    def _drop_line(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.client.close()
+
+    def _command(self, run_id: str, pieces: Sequence[Piece]) -> list[Arg]:
+        run = self._keys.of_run(run_id)
+        args: dict[str, Arg] = {"most": MOST_PIECES, "expire_ms": EXPIRE_MS}
+        vector = _ADD_PIECES.vector({"run": run.run, "live": run.live}, args, [piece.to_json() for piece in pieces])
+        return ["EVALSHA", _ADD_PIECES.sha, len(_ADD_PIECES.keys), *vector]
+
+    def read(self, run_id: str, *, events: str, pieces: str | None, block_ms: int | None) -> Entries:
+        """What follows these ids in the run's events and (None: not read) pieces; as of one moment for both.
+
+        Waits up to `block_ms` for the first (None: not at all).
+        """
+        run = self._keys.of_run(run_id)
+        after: dict[Any, Any] = {run.events: events}
+        if pieces is not None:
+            after[run.live] = pieces
+        reply: Any = self._client.xread(after, count=MOST_READ, block=block_ms)
+        by_stream = dict(reply or {})
+        told = list(entries({run.events: by_stream.get(run.events, ())}))
+        said = list(entries({run.live: by_stream.get(run.live, ())}))
+        return Entries(
+            [EventEntry(id_, json.loads(fields["e"])) for id_, fields in told],
+            [
+                PieceEntry(id_, int(fields["number"]), from_fields(Piece, json.loads(fields["p"])))
+                for id_, fields in said
+            ],
+            events_full=len(told) == MOST_READ,
+            pieces_full=len(said) == MOST_READ,
+        )
+
+    def has_event(self, run_id: str, id_: str) -> bool:
+        """Whether that entry is still kept; those after it are too then."""
+        return bool(self._client.xrange(self._keys.of_run(run_id).events, id_, id_))
+
+    def standing(self, run_id: str) -> Standing:
+        """A failed run that is asked to go on is not over. Raises RunNotFound."""
+        status, retrying, pieces = self._client.hmget(self._keys.of_run(run_id).run, ["status", "retrying", "pieces"])
+        if status is None:
+            raise RunNotFound(f"no run {run_id!r}: never submitted here, or finished longer ago than the retention")
+        return Standing(status in FINAL and not retrying, int(pieces or 0))

@@ -1,0 +1,222 @@
+"""A run's stream: its events and what its models say, as one sequence that can be resumed.
+
+Two Redis streams lie below, and one read gives both as of one moment, so they are merged by time. A `Position` says how
+far a reader is in each. Nothing is left out in silence: where a stream was trimmed before it was read, a `gap` says so.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from sleipnir.errors import StoreUnavailable, UsageError
+from sleipnir.store.live import Entries, EventEntry, Piece, PieceEntry, Standing
+from sleipnir.store.store import Store
+from sleipnir.store.streams import before, ms_of
+from sleipnir.views import StreamEvent, StreamMode
+
+T = TypeVar("T")
+
+DEFAULT_MODES: tuple[StreamMode, ...] = ("messages", "updates", "tools")
+ALL_MODES: tuple[StreamMode, ...] = ("messages", "updates", "tools", "events")
+PATIENCE_S = 30.0  # for a Redis that restarts or fails over
+_RETRY_S = 0.25
+_BLOCK_MS = 2_000
+
+_MODE_OF: dict[str, StreamMode] = {
+    **dict.fromkeys(("tool_called", "tool_ended"), "tools"),
+    **dict.fromkeys(
+        ("run_started", "run_paused", "run_resumed", "run_retried", "run_ended", "visit_closed"), "updates"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a reader is: all of the events up to entry `event`, of that one the first `seen` (None: all); the pieces
+    up to entry `piece`, which was the run's `number`th."""
+
+    event: str = "0-0"
+    seen: int | None = None
+    piece: str = "0-0"
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.event}:{'' if self.seen is None else self.seen}/{self.piece}:{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Raises UsageError for a text that no event of a stream has as its id."""
+        match = _CURSOR.fullmatch(text)
+        if match is None:
+            raise UsageError(f"{text!r} is no place in a run's stream; give the `id` of one of its events")
+        event, seen, piece, number = match.groups()
+        return cls(event, int(seen) if seen else None, piece, int(number))
+
+
+_CURSOR = re.compile(
+    r"(?!0-0:\d)(0-0|[1-9]\d{0,18}-\d{1,19}):(\d{0,9})/(0-0|[1-9]\d{0,18}-\d{1,19}):(\d{1,18})", re.ASCII
+)
+
+
+def stream(
+    store: Store, run_id: str, modes: Collection[StreamMode] | None, cursor: str | None
+) -> Iterator[StreamEvent]:
+    """See Run.stream."""
+    wanted = frozenset(ALL_MODES if modes is None else modes)
+    for mode in sorted(wanted - frozenset(ALL_MODES)):
+        raise UsageError(f"there is no stream mode {mode!r}; there are {', '.join(ALL_MODES)}")
+    return _Reader(store, run_id, wanted, Position() if cursor is None else Position.parse(cursor)).follow()
+
+
+class _Reader:
+    """Follows one run for one caller. `_at` moves with every entry, whether it is passed on or not."""
+
+    def __init__(self, store: Store, run_id: str, wanted: frozenset[StreamMode], at: Position) -> None:
+        self._store, self._run_id, self._wanted, self._at = store, run_id, wanted, at
+        self._places: dict[int, tuple[int, ...]] = {}
+
+    def follow(self) -> Iterator[StreamEvent]:
+        standing, is_resumed = self._standing(), self._at != Position()
+        while True:
+            found = self._read(wait=not standing.is_final)
+            if self._has_missed_events(found, is_resumed):
+                yield self._events_gap(found)
+            if self._has_missed_pieces(found, standing):
+                yield self._pieces_gap(standing.pieces)
+            is_resumed = False
+            if not found.events and not found.pieces:
+                if standing.is_final:
+                    return
+                standing = self._standing()
+                continue
+            ends_run = _ends_run(found)
+            standing = self._standing() if ends_run else replace(standing, is_final=False)
+            if standing.is_final:
+                yield from self._merged(_without_afterthoughts(found))
+                return
+            yield from self._merged(found)
+
+    def _merged(self, found: Entries) -> Iterator[StreamEvent]:
+        """In the order of time; of one millisecond, what was said comes before what happened."""
+        entries: list[EventEntry | PieceEntry] = [*found.pieces, *found.events]
+        for entry in sorted(entries, key=lambda entry: ms_of(entry.id)):
+            if isinstance(entry, EventEntry):
+                yield from self._told(entry)
+            else:
+                yield from self._said(entry)
+
+    def _told(self, entry: EventEntry) -> Iterator[StreamEvent]:
+        skipped = (self._at.seen or 0) if entry.id == self._at.event else 0
+        for count, (type_, data) in enumerate(entry.events, 1):
+            is_last = count == len(entry.events)
+            if count > skipped:
+                self._at = replace(self._at, event=entry.id, seen=None if is_last else count)
+                mode = _MODE_OF.get(type_, "events")
+                if mode in self._wanted or type_ == "run_ended" or _is_failure(type_, data):
+                    yield StreamEvent(str(self._at), ms_of(entry.id), type_, data, mode)
+
+    def _said(self, entry: PieceEntry) -> Iterator[StreamEvent]:
+        piece, number = entry.piece, entry.number
+        if number > self._at.number + 1:
+            yield self._pieces_gap(number - 1, ms_of(entry.id))
+        self._at = replace(self._at, piece=entry.id, number=number)
+        if piece.place > self._places.get(piece.seq, ()):
+            self._places[piece.seq] = piece.place
+            yield StreamEvent(str(self._at), ms_of(entry.id), "text", _data(piece), "messages")
+
+    def _pieces_gap(self, number: int, at_ms: int = 0) -> StreamEvent:
+        """The pieces up to this one are missing."""
+        lost = number - self._at.number
+        self._at = replace(self._at, number=number)
+        return StreamEvent(str(self._at), at_ms or ms_of(self._at.piece), "gap", {"lost": lost}, "messages")
+
+    def _events_gap(self, found: Entries) -> StreamEvent:
+        if found.events:
+            self._at = replace(self._at, event=found.events[0].id, seen=0)
+        return StreamEvent(str(self._at), ms_of(self._at.event), "gap", {"lost": None}, "events")
+
+    def _has_missed_events(self, found: Entries, is_resumed: bool) -> bool:
+        """Whether events were dropped before they were read. So few that one read has all, and none can have been."""
+        if not (is_resumed or found.events_full):
+            return False
+        if self._at.event == "0-0":
+            return bool(found.events) and found.events[0].events[0][0] != "run_started"
+        return not _patiently(self._store, lambda: self._store.live.has_event(self._run_id, self._at.event))
+
+    def _has_missed_pieces(self, found: Entries, standing: Standing) -> bool:
+        """Whether pieces that were there before this read are not any more. `_said` sees it when others follow."""
+        none_left = not found.pieces and not found.pieces_full
+        return "messages" in self._wanted and none_left and standing.pieces > self._at.number
+
+    def _read(self, *, wait: bool) -> Entries:
+        at = self._at
+        found = _patiently(
+            self._store,
+            lambda: self._store.live.read(
+                self._run_id,
+                events=at.event if at.seen is None else before(at.event),
+                pieces=at.piece if "messages" in self._wanted else None,
+                block_ms=_BLOCK_MS if wait else None,
+            ),
+        )
+        return _settled(found)
+
+    def _standing(self) -> Standing:
+        return _patiently(self._store, lambda: self._store.live.standing(self._run_id))
+
+
+def _ends_run(found: Entries) -> bool:
+    """Whether the last of all events is the end of the run. It may have been retried since."""
+    return bool(found.events) and not found.events_full and found.events[-1].events[-1][0] == "run_ended"
+
+
+def _without_afterthoughts(found: Entries) -> Entries:
+    """Without what attempts said that did not count any more when the run ended."""
+    end_ms = ms_of(found.events[-1].id)
+    return replace(found, pieces=[entry for entry in found.pieces if ms_of(entry.id) <= end_ms])
+
+
+def _settled(found: Entries) -> Entries:
+    """Without what lies after the end of a stream that was not read to its end: that one's next may come before it."""
+    ends = [
+        ms_of(entries[-1].id)
+        for entries, is_full in ((found.events, found.events_full), (found.pieces, found.pieces_full))
+        if is_full
+    ]
+    if not ends:
+        return found
+    return Entries(
+        [entry for entry in found.events if ms_of(entry.id) <= min(ends)],
+        [entry for entry in found.pieces if ms_of(entry.id) <= min(ends)],
+        events_full=True,
+        pieces_full=True,
+    )
+
+
+def _is_failure(type_: str, data: Mapping[str, Any]) -> bool:
+    return type_ == "visit_closed" and not data["ok"]
+
+
+def _data(piece: Piece) -> dict[str, Any]:
+    return {name: getattr(piece, name) for name in _PIECE_FIELDS}
+
+
+_PIECE_FIELDS = tuple(field.name for field in fields(Piece) if field.name != "v")
+
+
+def _patiently(store: Store, ask: Callable[[], T]) -> T:
+    """The reply, whatever becomes of Redis meanwhile. Raises StoreUnavailable when it stays away for PATIENCE_S."""
+    deadline: float | None = None
+    while True:
+        try:
+            with store.errors():
+                return ask()
+        except StoreUnavailable:
+            deadline = deadline or time.monotonic() + PATIENCE_S
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_S)

@@ -1,0 +1,258 @@
+"""From tokens to pieces: nothing waits, nothing raises, and what is dropped is counted."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleipnir.errors import StoreUnavailable
+from sleipnir.runs import RunSpec
+from sleipnir.settings import Settings
+from sleipnir.store.live import Piece
+from sleipnir.store.store import Store
+from sleipnir_workers import live
+from sleipnir_workers.live import LiveText
+from tests.processes import RedisServer, wait_until
+from tests.proxy import Proxy
+
+_numbers = itertools.count()
+
+
+class Pieces:
+    """What a run's live stream holds."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.run = store, f"pen{next(_numbers):09d}"
+        store.runs.create(self.run, RunSpec(agent="a", bundle="b", variables={}), {})
+
+    def all(self) -> list[Piece]:
+        read = self.store.live.read(self.run, events="0", pieces="0", block_ms=None)
+        return [entry.piece for entry in read.pieces]
+
+    def text(self, seq: int = 1) -> str:
+        return "".join(piece.text for piece in self.all() if piece.seq == seq)
+
+
+@pytest.fixture
+def pieces(store: Store) -> Pieces:
+    return Pieces(store)
+
+
+@pytest.fixture
+def text(store: Store) -> LiveText:
+    return LiveText(store)
+
+
+@pytest.fixture
+def by_hand(text: LiveText, monkeypatch: pytest.MonkeyPatch) -> LiveText:
+    """Nothing is sent before `flush` is called."""
+    monkeypatch.setattr(text, "_ensure_thread", lambda: None)
+    monkeypatch.setattr(live, "FLUSH_S", 0.0)
+    return text
+
+
+def test_tokens_become_pieces_and_closing_makes_all_of_them_seen(text: LiveText, pieces: Pieces) -> None:
+    with text.open(pieces.run, "ask", 1, 2, turn=3) as writer:
+        for token in ("Hel", "", "lo ", "wörld"):
+            writer.write(token)
+    found = pieces.all()
+    assert "".join(piece.text for piece in found) == "Hello wörld"
+    assert [(p.seq, p.attempt, p.turn, p.draft, p.node, p.piece) for p in found] == [
+        (1, 2, 3, 1, "ask", number) for number in range(len(found))
+    ]
+    assert [piece.last for piece in found] == [False] * (len(found) - 1) + [True]
+    writer.write("after the end")
+    writer.close()
+    assert pieces.all() == found
+
+
+def test_what_comes_at_once_is_one_piece(by_hand: LiveText, pieces: Pieces) -> None:
+    writer = by_hand.open(pieces.run, "ask", 1, 1)
+    for _ in range(50):
+        writer.write("ab")
+    assert by_hand.flush()
+    writer.write("c")
+    assert by_hand.flush()
+    assert by_hand.flush(), "nothing is left to send"
+    assert [piece.text for piece in pieces.all()] == ["ab" * 50, "c"]
+
+
+def test_all_visits_of_a_process_go_in_one_round_trip(
+    by_hand: LiveText, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, calls = Pieces(pieces.store), []
+    add = pieces.store.live.add
+    monkeypatch.setattr(pieces.store.live, "add", lambda found: calls.append(found) or add(found))  # type: ignore[func-returns-value]
+    for seq in range(1, 21):
+        by_hand.open(pieces.run, "ask", seq, 1).write(str(seq))
+        by_hand.open(other.run, "ask", seq, 1).write(str(-seq))
+    by_hand.flush()
+    assert len(calls) == 1
+    assert {piece.seq: piece.text for piece in pieces.all()} == {seq: str(seq) for seq in range(1, 21)}
+    assert {piece.seq: piece.text for piece in other.all()} == {seq: str(-seq) for seq in range(1, 21)}
+
+
+def test_a_call_that_is_repeated_begins_the_next_draft_even_if_it_says_nothing(
+    by_hand: LiveText, pieces: Pieces
+) -> None:
+    writer = by_hand.open(pieces.run, "ask", 1, 1)
+    writer.write("half an ans")
+    by_hand.flush()
+    writer.write("never sent")
+    writer.restart()
+    by_hand.flush()
+    writer.write("An answer")
+    by_hand.flush()
+    assert [(piece.draft, piece.piece, piece.text) for piece in pieces.all()] == [
+        (1, 0, "half an ans"), (2, 0, ""), (2, 1, "An answer"),
+    ]  # fmt: skip
+
+
+def test_a_writer_that_never_said_anything_leaves_nothing(text: LiveText, pieces: Pieces) -> None:
+    text.open(pieces.run, "ask", 1, 1).close()
+    assert pieces.all() == []
+    assert text._writers == set()
+
+
+def test_long_text_is_cut_into_pieces_and_half_characters_are_replaced(by_hand: LiveText, pieces: Pieces) -> None:
+    writer = by_hand.open(pieces.run, "ask", 1, 1)
+    writer.write("x" * (live.MOST_IN_PIECE * 2 + 1))
+    writer.write("\ud83d")
+    by_hand.flush()
+    assert [len(piece.text) for piece in pieces.all()] == [live.MOST_IN_PIECE, live.MOST_IN_PIECE, 2]
+    assert pieces.text().endswith("x?")
+
+
+def test_text_beyond_what_is_held_is_dropped_and_counted_where_it_is_missing(by_hand: LiveText, pieces: Pieces) -> None:
+    writer = by_hand.open(pieces.run, "ask", 1, 1)
+    writer.write("a" * live.MOST_HELD)
+    writer.write("b" * 10)
+    writer.write("c")
+    by_hand.flush()
+    writer.write("d")
+    writer.close()
+    by_hand.flush()
+    found = pieces.all()
+    assert pieces.text() == "a" * live.MOST_HELD + "d"
+    assert [(piece.lost, piece.text[0]) for piece in found[-2:]] == [(11, "a"), (0, "d")]
+    assert [piece.piece for piece in found] == list(range(len(found)))
+
+
+def test_what_redis_does_not_take_is_sent_later_under_the_same_numbers(
+    by_hand: LiveText, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = by_hand.open(pieces.run, "ask", 1, 1)
+    writer.write("one ")
+    with monkeypatch.context() as away:
+        away.setattr(pieces.store.live, "add", _away)
+        assert not by_hand.flush()
+        writer.write("two ")
+        assert not by_hand.flush()
+    assert by_hand.flush()
+    writer.write("three")
+    assert by_hand.flush()
+    assert [(piece.piece, piece.text) for piece in pieces.all()] == [(0, "one "), (1, "two three")]
+
+
+def _away(_: Any) -> set[str]:
+    raise StoreUnavailable("no Redis")
+
+
+def test_what_came_while_redis_was_away_follows_by_itself(tmp_path: Path) -> None:
+    server = RedisServer()
+    try:
+        with Store.open(Settings(redis_url=server.url, home=tmp_path)) as own:
+            text, pieces = LiveText(own), Pieces(own)
+            writer = text.open(pieces.run, "ask", 1, 1)
+            writer.write("a")
+            wait_until(lambda: pieces.text() == "a", "the first piece is there")
+            server.kill()
+            writer.write("b")
+            writer.close()  # returns in time
+            server.start()
+            wait_until(lambda: pieces.text() == "ab" and pieces.all()[-1].last, "all of it is there, and its end")
+            wait_until(lambda: not text._writers, "the writer is forgotten")
+    finally:
+        server.stop()
+
+
+def test_a_redis_that_hangs_stops_nobody(redis_server: RedisServer, tmp_path: Path) -> None:
+    proxy = Proxy(redis_server.socket)
+    with Store.open(Settings(redis_url=proxy.url, home=tmp_path, key_prefix="hangs", partitions=2)) as far:
+        text, pieces = LiveText(far), Pieces(far)
+        writer = text.open(pieces.run, "ask", 1, 1)
+        writer.write("begin ")
+        wait_until(lambda: pieces.text() == "begin ", "it is connected")
+        proxy.silence()
+        for _ in range(1000):
+            writer.write("x" * 100)
+        writer.close()
+        wait_until(lambda: pieces.text().startswith("begin xxx"), "a new connection carries on")
+        wait_until(lambda: pieces.all()[-1].last, "and the end")
+        found = pieces.all()
+        assert sum(len(piece.text) + piece.lost for piece in found) == len("begin ") + 100_000
+    proxy.stop()
+
+
+def test_a_failure_that_nobody_thought_of_drops_what_was_to_be_sent_and_the_thread_goes_on(
+    text: LiveText, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+
+    def fail(_: Any) -> set[str]:
+        failed.set()
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pieces.store.live, "add", fail)
+        writer = text.open(pieces.run, "ask", 1, 1)
+        writer.write("dropped")
+        assert failed.wait(10)
+        wait_until(lambda: writer.unsent[0].lost, "it was dropped")
+    writer.write("kept")
+    writer.close()
+    wait_until(lambda: pieces.all() and pieces.all()[-1].last, "the end is there")
+    assert pieces.text() == "kept"
+    assert sum(piece.lost for piece in pieces.all()) == len("dropped")
+
+
+def test_a_visit_that_has_ended_and_cannot_be_told_of_is_forgotten(
+    by_hand: LiveText, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces.store.live, "add", _away)
+    monkeypatch.setattr(live, "GIVE_UP_S", 0.0)
+    writer = by_hand.open(pieces.run, "ask", 1, 1)
+    writer.write("a")
+    writer.close()
+    by_hand.flush()
+    assert by_hand._writers == set()
+
+
+def test_many_threads_may_write_at_once_and_each_text_stays_in_order(text: LiveText, pieces: Pieces) -> None:
+    def say(seq: int) -> None:
+        with text.open(pieces.run, "ask", seq, 1) as writer:
+            for number in range(200):
+                writer.write(f"{number} ")
+
+    threads = [threading.Thread(target=say, args=(seq,)) for seq in range(1, 17)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_until(lambda: not text._writers, "all is sent")
+    expected = "".join(f"{number} " for number in range(200))
+    assert [pieces.text(seq) for seq in range(1, 17)] == [expected] * 16
+
+
+def test_the_pause_grows_with_the_number_of_visits(by_hand: LiveText, pieces: Pieces) -> None:
+    by_hand.open(pieces.run, "ask", 1, 1).write("x")
+    by_hand.flush()
+    assert by_hand._pause_s == live.EVERY_S
+    for seq in range(2, 66):
+        by_hand.open(pieces.run, "ask", seq, 1).write("x")
+    by_hand.flush()
+    assert by_hand._pause_s == pytest.approx(64 / live.MOST_PER_S)
