@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sleipnir import agents
+from sleipnir import agents, streaming
 from sleipnir.bundle import Bundle, folder_signature, graph_text, pack
 from sleipnir.errors import BundleError, GateError, GraphError, RunNotFound, UsageError
 from sleipnir.graph.check import check, format_headline
@@ -32,7 +32,8 @@ from sleipnir.messages import MOST_KEYS, RunStatus
 from sleipnir.runs import Pause, RunSpec, read_effect_answer
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.views import AgentInfo, GateInfo, Health, LateResult, RunEvent, RunInfo, StepInfo
+from sleipnir.tools.folder import custom_tools
+from sleipnir.views import AgentInfo, GateInfo, Health, LateResult, RunEvent, RunInfo, StepInfo, StreamEvent, StreamMode
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letter that looks like another
 ID_LENGTH = 12
@@ -122,6 +123,15 @@ class Client:
             raise RunNotFound(several if found else f"no run starts with {run_id!r}")
         return Run(self.store, found[0], self.settings)
 
+    def stream(
+        self,
+        run: Run | str,
+        modes: Collection[StreamMode] | None = streaming.DEFAULT_MODES,
+        cursor: str | None = None,
+    ) -> Iterator[StreamEvent]:
+        """The stream of a run, or of the run of that id or unique prefix: see Run.stream."""
+        return (self.run(run) if isinstance(run, str) else run).stream(modes, cursor)
+
     def runs(self, limit: int = 50, status: set[str] | None = None) -> list[RunInfo]:
         """Runs, newest first; `status` filters among the newest 10,000."""
         with self.store.errors():
@@ -188,7 +198,14 @@ class Client:
 
     def _refuse_errors(self, graph: Graph, loaded: Loaded, folder: Path) -> None:
         file = str(folder / GRAPH_FILE)
-        found = check(graph, loaded.positions, file, folder, lambda name: agents.folder_or_none(name, self.settings))
+        found = check(
+            graph,
+            loaded.positions,
+            file,
+            folder,
+            lambda name: agents.folder_or_none(name, self.settings),
+            read_tools=custom_tools,
+        )
         if any(problem.level == "error" for problem in found):
             raise GraphError(format_headline(found), [*loaded.problems, *found])
 
@@ -248,6 +265,23 @@ class Run:
             at_end = not batch or batch[-1].type == "run_ended"
             if not follow or (at_end and self._record().is_final):
                 return
+
+    def stream(
+        self, modes: Collection[StreamMode] | None = streaming.DEFAULT_MODES, cursor: str | None = None
+    ) -> Iterator[StreamEvent]:
+        """What happens and what models say, as it does, until the run is over: see views.StreamEvent for the modes.
+
+        `modes` None means all of them. Whatever they are, a visit that failed, a `gap` and the run's end are passed on,
+        so none at all asks for these. `cursor` is the `id` of the event to go on after; None: from the beginning, as
+        far back as it is kept.
+
+        What was trimmed before it was read is announced by an event of type `gap`, whose `lost` is the number of pieces
+        (mode `messages`), or None for events, where it is not known, and may be none (mode `events`). A Redis that is
+        away for up to 30 s is waited for. A reader may be as slow as it likes; nobody waits for it.
+
+        Raises RunNotFound, StoreUnavailable, and UsageError for a mode or a cursor that is none.
+        """
+        return streaming.stream(self._store, self.id, modes, cursor)
 
     def history(self) -> list[StepInfo]:
         """The journal: one entry per visit that ended, oldest first."""
@@ -441,4 +475,6 @@ def state_at_start(graph: Graph, prompt: str, given: Mapping[str, Any], limit_by
 _NOT_GIVEN = {"initial_prompt": "it is the prompt", "_next": "it is how nodes choose the way"}
 _HOW_TO_GIVE = "Give each with --state NAME=JSON, in Python with submit(..., state={...})"
 
-__all__ = ["AgentInfo", "Client", "GateInfo", "Health", "Run", "RunEvent", "RunInfo", "StepInfo", "wait_all"]
+__all__ = [
+    "AgentInfo", "Client", "GateInfo", "Health", "Run", "RunEvent", "RunInfo", "StepInfo", "StreamEvent", "wait_all",
+]  # fmt: skip

@@ -99,6 +99,8 @@ class StackState:
     pid: int
     workers: bool
     while_used: bool
+    tape: str | None = None
+    """What its llm workers do with the models' answers, as `tape_of` says it; None: they ask the models."""
 
     def write(self, home: Home) -> None:
         """Complete or not at all: readers look at any moment."""
@@ -137,6 +139,8 @@ def _ensure_running(home: Home, settings: Settings, workers: bool) -> StackState
     child: subprocess.Popen[bytes] | None = None
     while True:
         state = home.running()
+        if state is not None:
+            _refuse_other_tape(home, settings, state)
         if state is not None and (state.workers or not workers):
             return state
         if state is not None:
@@ -149,6 +153,24 @@ def _ensure_running(home: Home, settings: Settings, workers: bool) -> StackState
         if time.monotonic() > deadline:
             raise StoreUnavailable(_not_started(home))
         time.sleep(_LOOK_AGAIN_S)
+
+
+def tape_of(settings: Settings) -> str | None:
+    """Whether a stack with these settings records or replays the models' answers, and where; None: neither."""
+    if settings.record is not None:
+        return f"record {settings.record}"
+    return None if settings.replay is None else f"replay {settings.replay}"
+
+
+def _refuse_other_tape(home: Home, settings: Settings, state: StackState) -> None:
+    """Who wants a recording must get it: workers that run already do what they were started for."""
+    wanted = tape_of(settings)
+    if wanted not in (None, state.tape):
+        does = f"was started to {state.tape}" if state.tape else "asks the models and keeps nothing"
+        raise ConfigError(
+            f"cannot {wanted}: a stack already runs in {home.root} (process {state.pid}), and it {does}. "
+            "Stop that one first, or choose another --home."
+        )
 
 
 def _spawn(home: Home, settings: Settings, workers: bool) -> subprocess.Popen[bytes]:

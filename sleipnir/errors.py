@@ -6,6 +6,7 @@ SleipnirError
 │   ├── RunNotFound       no run of that id (it may have expired)
 │   └── GateError         no such open question, or it was answered already
 ├── GraphError            the author must fix graph.yaml; carries every Problem with file, line and column
+├── ToolFileError         the author must fix a tools file; carries its path and line
 ├── BundleError           the agent folder cannot be packed (too large, a link that leaves it, not readable)
 ├── NodeFailed            a node gave up; the graph routes on it (fallback, next) or the run fails
 ├── ConfigError           a setting or the environment is wrong; the operator must act before anything runs
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 
@@ -66,6 +68,14 @@ class GraphError(SleipnirError):
     def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
         super().__init__(message)
         self.problems = tuple(problems)
+
+
+class ToolFileError(SleipnirError):
+    """A tools file that cannot be used. `line` counts from 1; None where the file as a whole is meant."""
+
+    def __init__(self, path: Path, line: int | None, message: str) -> None:
+        super().__init__(f"{path}: {message}" if line is None else f"{path}:{line}: {message}")
+        self.path, self.line, self.message = path, line, message
 
 
 class BundleError(SleipnirError):

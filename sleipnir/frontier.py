@@ -15,8 +15,8 @@ class Frontier(dict[int, Visit]):
     """Visits by number. `put` and `drop` are the only ways to change one.
 
     `ready` are the numbers of those that wait for a slot, `maps` of the maps that wait for their items. `branches`
-    counts visits on workers, and `items_of`, by map, the items that have been started; `nodes`, by node, the visits
-    under way, those of lists of commands and items apart; `failed` those that failed, items apart.
+    counts visits on workers and loops, and `items_of`, by map, the items that have been started; `nodes`, by node, the
+    visits under way, those of lists of commands and items apart; `failed` those that failed, items apart.
     """
 
     __slots__ = ("branches", "failed", "items_of", "maps", "nodes", "ready")
@@ -58,13 +58,15 @@ class Frontier(dict[int, Visit]):
             self.failed += 0 if visit.item else by
         elif visit.ready:
             (self.ready.add if by > 0 else self.ready.discard)(visit.seq)
+        elif visit.part is not None:
+            return  # its loop has the slot
         elif visit.item is not None:
             of = visit.item.map
             self.items_of[of] = self.items_of.get(of, 0) + by
         elif visit.ended is None:
             if visit.fan is not None:
                 (self.maps.add if by > 0 else self.maps.discard)(visit.seq)
-            elif visit.state == "queued":
+            elif visit.state == "queued" or visit.loop is not None:
                 self.branches += by
             if visit.batch is None:
                 self.nodes[visit.node] = self.nodes.get(visit.node, 0) + by

@@ -30,9 +30,10 @@ RunStatus: TypeAlias = Literal["submitted", "running", "waiting", "paused", "com
 FINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 
-Role: TypeAlias = Literal["node", "branch", "reduce"]
-"""What of a node a visit executes: its body; the function that chooses its conditional edge (`branch.call`); or the
-agent's own reducers, for what its step has written."""
+Role: TypeAlias = Literal["node", "branch", "reduce", "turn", "tool"]
+"""What of a node a visit executes: its body; the function that chooses its conditional edge (`branch.call`); the
+agent's own reducers, for what its step has written; of an llm node with tools, one turn of the model or one call of a
+tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,26 @@ def overlay_of(text: str) -> dict[str, str]:
     return {json.loads(key): value for key, value in zip(lines[::2], lines[1::2], strict=True)}
 
 
+PERSON: Final = "person"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that a model has asked for in a turn. `id` is the model's own name of it; `where` the queue of the workers
+    that run it, PERSON where a person answers, or empty where the turn's worker has answered it already."""
+
+    id: str
+    name: str
+    where: str = ""
+
+
+MESSAGES: Final = "_messages"
+ANSWER: Final = "_answer"
+RESULT: Final = "_result"
+"""Fields of what a turn or a tool delivers, none of them a state key: what the model was told first, the message it
+replied with, and the result of a call; of calls that the turn's worker answers, `_result.<number>`."""
+
+
 @dataclass(frozen=True, slots=True)
 class VisitResult:
     """What an executor returns: the state delta and the next edge.
@@ -120,6 +141,9 @@ class VisitResult:
     On failure `ok` is False, `error` is the message,
     and the planner decides between fallback, next and failing the run; `delta` is still applied
     (an llm node's state_updates hold the error text; a script's failure writes `_error`).
+    `calls` are what the model asks for in a turn: the node goes on, and `delta` holds fields of the conversation.
+    `later_ms` puts the visit off until then, as if it had not begun (`ok` is False, and says nothing more): `error`
+    says which limit it met.
     `notes` are narration lines of the body, without the leading marker (`merged: a, b`). `error_kind` is one word,
     `error_type` the exception behind it (`package.module:Name`), and `transient` says that another try may succeed:
     what retry policies ask for.
@@ -135,6 +159,8 @@ class VisitResult:
     transient: bool = False
     usage: Usage | None = None
     notes: tuple[str, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    later_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +181,8 @@ class ResultHeader:
     transient: bool = False
     usage: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    later_ms: int | None = None
     worker: str = ""
     started_ms: int = 0
     took_ms: int = 0
@@ -173,6 +201,8 @@ class ResultHeader:
             transient=result.transient,
             usage=asdict(result.usage) if result.usage else None,
             notes=result.notes,
+            calls=result.calls,
+            later_ms=result.later_ms,
             worker=worker,
             started_ms=started_ms,
             took_ms=took_ms,
@@ -184,6 +214,8 @@ class ResultHeader:
             del fields["transient"]
         if self.sends == ():
             fields["sends"] = ()  # commanded to go nowhere, which is not the same as no command
+        if self.calls:
+            fields["calls"] = [(call.id, call.name, call.where) for call in self.calls]
         return fields
 
     @classmethod
@@ -194,10 +226,12 @@ class ResultHeader:
         for name in ("next", "sends"):
             if isinstance(known.get(name), list):
                 known[name] = tuple(known[name])
+        if "calls" in known:
+            known["calls"] = tuple(ToolCall(*call) for call in known["calls"])
         return cls(**known)
 
 
 _HEADER_FIELDS = (
-    "ok", "keys", "next", "sends", "error", "error_kind", "error_type", "transient", "usage", "notes", "worker",
-    "started_ms", "took_ms", "v",
+    "ok", "keys", "next", "sends", "error", "error_kind", "error_type", "transient", "usage", "notes", "calls",
+    "later_ms", "worker", "started_ms", "took_ms", "v",
 )  # fmt: skip

@@ -85,15 +85,42 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """How far an llm node with tools is: a visit that waits for its turns and calls, which are visits of their own.
+
+    `id` is the number of the visit, and names the conversation among the run's items. `turn` is under way, counted from
+    0; of the `calls` that the model asked for in it, `open` have not ended.
+    """
+
+    id: int
+    turn: int = 0
+    calls: int = 0
+    open: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a visit is of the loop with id `loop`: its turn `turn`, or of that turn the call number `call` of the tool
+    `tool`, which the model calls `id`."""
+
+    loop: int
+    turn: int
+    call: int | None = None
+    tool: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True)
 class Visit:
-    """One live visit. `queue` None: no worker needed; the visit waits for a person, or is a map (later: a child).
+    """One live visit. `queue` None: no worker needed; the visit waits for a person, or is a map or a loop (later: a
+    child).
 
     `group` is the super-step it belongs to; in a `dag` every visit is a group of its own. `overlay` names values that
     this visit alone sees, `batch` the visit whose list of commands asked for it.
     `attempt` counts executions, and is the fence. Those before this one ended as a failure that a retry policy
     forgave (`failures`), with a lost worker (`losses`), or were handed back by a worker that stopped.
-    `wake_ms` is when the visit's timer is due: the next try of a failed one, the expiry of a question.
-    `error` is why the last execution ended.
+    `wake_ms` is when the visit's timer is due: the next try of a failed one, the expiry of a question, the end of a
+    loop's time. `error` is why the last execution ended; `limited`: it met a limit of its model, and waits for that.
     """
 
     seq: int
@@ -118,6 +145,9 @@ class Visit:
     ended: Ended | None = None
     fan: Fan | None = None
     item: Item | None = None
+    loop: Loop | None = None
+    part: Part | None = None
+    limited: bool = False
     v: int = VERSION
 
     @property
@@ -133,7 +163,12 @@ class Visit:
     @property
     def is_asking(self) -> bool:
         """Whether it waits for a person."""
-        return self.queue is None and self.fan is None and self.state == "waiting"
+        return self.queue is None and self.fan is None and self.loop is None and self.state == "waiting"
+
+    @property
+    def is_branch(self) -> bool:
+        """Whether it is of its super-step itself, and no item of a map or part of a loop."""
+        return self.item is None and self.part is None
 
     @property
     def rank(self) -> Rank:
@@ -143,7 +178,7 @@ class Visit:
     def from_json(cls, text: str) -> Visit:
         """Unknown fields are ignored: a newer scheduler may have written more than this release knows."""
         data = json.loads(text)
-        for name, kind in (("ended", Ended), ("fan", Fan), ("item", Item)):
+        for name, kind in _NESTED.items():
             if name in data:
                 data[name] = from_fields(kind, data[name])
         return from_fields(cls, data)
@@ -153,6 +188,8 @@ class Visit:
         """The name of its timer within the run; another attempt's is another one."""
         return f"visit/{self.seq}/{self.attempt}"
 
+
+_NESTED: Final = {"ended": Ended, "fan": Fan, "item": Item, "loop": Loop, "part": Part}
 
 K = TypeVar("K")
 

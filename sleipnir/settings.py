@@ -10,10 +10,10 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from sleipnir import failpoints
 from sleipnir.errors import ConfigError
@@ -40,6 +40,18 @@ class Settings(BaseModel):
     """Fixed for the life of a deployment; stored in Redis on first use and compared at every start."""
     model: str | None = None
     """Model for llm nodes when neither node nor graph names one, as `provider:model`."""
+    secrets: Path | None = None
+    """File of NAME=VALUE lines with keys of model providers, read by llm workers; closed to other users. Unset:
+    `secrets.env` in Loki's configuration directory, if there is one."""
+    record: Annotated[Path, AfterValidator(Path.absolute)] | None = None
+    """llm workers write the models' answers into this folder (sleipnir/testing/tape.py)."""
+    replay: Annotated[Path, AfterValidator(Path.absolute)] | None = None
+    """llm workers answer from the recording in this folder, and ask no model."""
+    stream: bool = True
+    """What models say is told while they say it (`watch`, `Client.stream`); 0: models answer in one piece."""
+    limits: Path | None = None
+    """How often models may be called, for the whole deployment (docs/limits.md). Unset: `limits.yaml` in Loki's
+    configuration directory, if there is one."""
     warm_llm: bool = True
     """An llm worker imports litellm (2 s) at its start; otherwise the first visit waits for it."""
     warm_python: bool = True
@@ -67,10 +79,23 @@ class Settings(BaseModel):
     """A larger agent folder (compressed) is refused at submit."""
     max_output_bytes: int = Field(16 * 2**20, gt=0)
     """A script whose stdout, or a node whose delta, is larger fails."""
+    tool_timeout_s: float = Field(120.0, gt=0)
+    """A tool call that runs longer is killed, and the model is told."""
+    mcp_queue: str = "llm"
+    """The queue of workers that speak to MCP servers; they need mcp.json, and the secrets it names."""
+    max_tool_result_bytes: int = Field(256 * 1024, gt=0)
+    """Of a larger result of a tool call the model gets the beginning, and a note of how much was cut."""
     log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
     """What services log. debug adds entries and routes, trace the full state, which may hold secrets."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """auto: console on a terminal, JSON lines elsewhere."""
+
+    @field_validator("replay")
+    @classmethod
+    def _not_both(cls, replay: Path | None, others: ValidationInfo) -> Path | None:
+        if replay is not None and others.data.get("record") is not None:
+            raise ValueError(f"{PREFIX}RECORD is set too; a run is recorded or replayed, not both")
+        return replay
 
     @property
     def broker(self) -> str | None:

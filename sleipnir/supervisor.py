@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from sleipnir import launch
-from sleipnir.embedded import Home, StackState
+from sleipnir.embedded import Home, StackState, tape_of
 from sleipnir.errors import ConfigError, SleipnirError, StoreUnavailable
 from sleipnir.settings import Settings
 from sleipnir.store.connect import MIN_VERSION, Client, connect, safe_url, server_version, unblock_all
@@ -199,7 +199,7 @@ class Supervisor:
             self._add_llm_worker_if_needed()
             for child in (*self._redis, *self._services):
                 child.keep_running(sys.stderr)
-            StackState(os.getpid(), self.wants_workers, self.while_used).write(self.home)
+            StackState(os.getpid(), self.wants_workers, self.while_used, tape_of(self.settings)).write(self.home)
             if self.while_used and self._lock_out_users():
                 return
             self.stop.wait(TICK_S if self.while_used else 0.5)

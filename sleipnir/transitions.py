@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from sleipnir.frontier import Frontier
 from sleipnir.messages import VERSION, Role, RunStatus
-from sleipnir.runs import Gate, Pause, Rank, RunView, Timing, Visit, changed, from_fields
+from sleipnir.runs import Gate, Part, Pause, Rank, RunView, Timing, Visit, changed, from_fields
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Step:
     step the keys that were written and do not count all the same. `rank` is its place in the visit order where that may
     differ from the order of the journal. `folds` names the reducer of each key that is not replaced but combined with
     what is there; `strict` says in which sense (graph.reducers). `routes` are the targets of visits that ended in
-    earlier steps, by visit, as decided here.
+    earlier steps, by visit, as decided here. `part` says which turn or call of a loop it was, `calls` which tools the
+    model asked for in it.
     """
 
     step: int
@@ -51,12 +52,17 @@ class Step:
     folds: Mapping[str, str] | None = None
     strict: bool = False
     routes: Mapping[str, tuple[str, ...]] | None = None
+    part: Part | None = None
+    calls: tuple[str, ...] = ()
     v: int = VERSION
 
     @classmethod
     def from_json(cls, text: str) -> Step:
         """Unknown fields are ignored, as in Visit.from_json."""
-        return from_fields(cls, json.loads(text))
+        data = json.loads(text)
+        if "part" in data:
+            data["part"] = from_fields(Part, data["part"])
+        return from_fields(cls, data)
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,17 @@ class Drop:
     field: str
 
 
-ItemOp: TypeAlias = Put | Split | Take | Fill | Drop
+@dataclass(frozen=True)
+class Forget:
+    """The conversation of a loop is not needed any more. All calls before turn `turn` have ended, of its own `calls`
+    perhaps not all."""
+
+    id: int
+    turn: int
+    calls: int
+
+
+ItemOp: TypeAlias = Put | Split | Take | Fill | Drop | Forget
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
+from sleipnir.runs import Part
 
 ReasonCode: TypeAlias = Literal[
-    "queued", "paused", "retry", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items"
-]
+    "queued", "paused", "retry", "limit", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items",
+    "turns",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Reason:
                 when that is not known (far back, on its way to a worker, a broker that cannot be asked)
     paused      would be queued on `queue`, but `by` holds the run or the deployment
     retry       failed with `error`, and is queued again at `until_ms`
+    limit       meets the limit of its model that `error` tells of, and is queued again at `until_ms`
     lease       runs on `worker`, which owns it until `until_ms` and renews that
     result      `worker` has delivered its result; waits for a scheduler
     lost        `worker` has lost it or gave it back; waits for a scheduler
@@ -29,6 +32,8 @@ class Reason:
     answered    its question is answered; waits for a scheduler
     slot        waits until one of the visits that are `under_way` ends: the run, or a map, may have no more at once
     siblings    has ended; waits for the others of its super-step
+    turns       an llm node with tools: turn number `turn` is under way, and of its calls `progress` have ended and are
+                there; none while the model is asked
     items       a map: `progress` is how many of its items have ended and how many there are, `failed` those that ended
                 badly, `under_way` those that are live now
     """
@@ -44,30 +49,35 @@ class Reason:
     progress: tuple[int, int] | None = None
     failed: int | None = None
     under_way: int | None = None
+    turn: int | None = None
+
+
+VisitState: TypeAlias = Literal["ready", "queued", "started", "waiting", "ended"]
 
 
 @dataclass(frozen=True)
 class VisitInfo:
     """A live visit. `state` is ready (for a slot of its run), queued, started, waiting, or ended (and the others of its
     super-step have not); `since_ms` when that began, or when the visit was opened. `item` is the number of the map's
-    visit and that of the item that it works on.
+    visit and that of the item that it works on, `part` the turn or the call of an llm node's loop that it is.
     """
 
     seq: int
     node: str
     kind: str
     attempt: int
-    state: Literal["ready", "queued", "started", "waiting", "ended"]
+    state: VisitState
     since_ms: int
     reason: Reason
     worker: str | None = None
     role: Role = "node"
     item: tuple[int, int] | None = None
+    part: Part | None = None
 
     @property
     def progress(self) -> tuple[int, int] | None:
         """Of a map: how many of its items have ended, and how many there are."""
-        return self.reason.progress
+        return self.reason.progress if self.kind == "map" else None
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,8 @@ class StepInfo:
     usage: Usage | None = None
     role: Role = "node"
     item: tuple[int, int] | None = None
+    part: Part | None = None
+    calls: tuple[str, ...] = ()
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -175,6 +187,23 @@ class RunEvent:
     at_ms: int
     type: str
     data: Mapping[str, Any]
+
+
+StreamMode: TypeAlias = Literal["messages", "updates", "tools", "events"]
+
+
+@dataclass(frozen=True)
+class StreamEvent(RunEvent):
+    """One thing of a run's stream. `id` is the cursor from which the stream goes on after it; a text to be handed back.
+
+    messages  `text`: data has what live.Piece has: seq, node, attempt, turn, draft, piece, text, lost, last. A text
+              belongs to (seq, attempt, turn, draft); the piece 0 begins it
+    updates   what changed: visits that closed, with the `keys` they wrote, and where the run is
+    tools     `tool_called` and `tool_ended`
+    events    everything else that happened
+    """
+
+    mode: StreamMode
 
 
 @dataclass(frozen=True)

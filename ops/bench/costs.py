@@ -3,9 +3,7 @@ a run that waits. All end to end, on real processes; each figure is a ratio or a
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +13,8 @@ from typing import Any
 
 from ops.bench.engine import Stack, finish, stack, write_agent
 from ops.bench.figures import BenchFailed, Values
-from ops.bench.processes import PYTHON, environment, wait_until, workspace
-from sleipnir import launch
+from ops.bench.model_server import model_server
+from ops.bench.processes import wait_until
 from sleipnir.client import Client, StepInfo
 from sleipnir.store.connect import connect
 
@@ -34,7 +32,7 @@ def large_state(repeats: int) -> Values:
     model is the tests' scripted server, so the time of a visit includes a call over loopback. The large state is
     written by a first visit, and a gate holds the run until Redis has written it to disk.
     """
-    with model_server() as url, llm_stack(url) as engine:
+    with model_server() as server, llm_stack(server.url) as engine:
         agents = {name: reading_agent(engine.home, name, filling) for name, filling in FILLINGS.items()}
         for agent in agents.values():
             reader_times_ms(engine, agent)  # the first model call of a process imports and connects
@@ -95,22 +93,6 @@ nodes:
   done: {{type: end}}
 """
     return write_agent(home / name, graph, "fill.py", f"def fill(state):\n    return {filling}\n")
-
-
-@contextmanager
-def model_server() -> Iterator[str]:
-    """URL of the tests' model server, which answers everything with `ok`."""
-    with workspace() as folder:
-        script = folder / "replies.json"
-        script.write_text(json.dumps({"default": "ok"}))
-        command = [PYTHON, "-m", "tests.model_server", "--script", str(script)]
-        process = subprocess.Popen(launch.command(command), env=environment({}), stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
-            process.wait()
 
 
 def thousandth_visit(repeats: int) -> Values:

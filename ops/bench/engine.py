@@ -19,7 +19,7 @@ from typing import Any
 
 from ops.bench.cpu_time import tree_s
 from ops.bench.figures import BenchFailed, Values
-from ops.bench.processes import PYTHON, processes, redis_server, wait_until, workspace
+from ops.bench.processes import PYTHON, Groups, processes, redis_server, wait_until, workspace
 from sleipnir.client import Client, Run, wait_all
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
@@ -27,11 +27,12 @@ from sleipnir.store.connect import connect
 NODES = 10
 WORKERS = 3
 COUNTED_RUNS = 30  # enough for a batch to form; the rest of the load would only be more of the same
+START_S = 180  # several llm workers import litellm at once
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A running engine. `pids` by group: redis, scheduler, workers."""
+    """A running engine. `pids` by group: redis, scheduler, and those of the workers."""
 
     home: Path
     redis_url: str
@@ -44,20 +45,26 @@ def stack(
     *, queue: str = "functions", pool: str = "solo", workers: int = WORKERS, appendfsync: str = "everysec", **env: str
 ) -> Iterator[Stack]:
     """One scheduler and `workers` workers of one queue, ready to work. `env` goes to all of them."""
+    commands = [worker_command(queue, pool, f"worker-{number}") for number in range(workers)]
+    with fleet({"workers": commands}, appendfsync=appendfsync, **env) as engine:
+        yield engine
+
+
+@contextmanager
+def fleet(workers: Groups, *, appendfsync: str = "everysec", **env: str) -> Iterator[Stack]:
+    """One scheduler and workers of several groups, ready to work. `env` goes to all of them."""
     with workspace() as home, redis_server(home, appendfsync=appendfsync) as (url, redis_pid):
         settings = Settings(redis_url=url, home=home, log_level="warning")
-        groups = {
-            "scheduler": [[PYTHON, "-m", "sleipnir_scheduler"]],
-            "workers": [worker_command(queue, pool, f"worker-{number}") for number in range(workers)],
-        }
+        groups = {"scheduler": [[PYTHON, "-m", "sleipnir_scheduler"]], **workers}
+        count = sum(map(len, workers.values()))
         with processes(groups, {**settings.to_env(), **env}, home) as pids, Client(settings) as client:
-            wait_until(lambda: len(client.health().workers) == workers, "the workers are up")
+            wait_until(lambda: len(client.health().workers) == count, "the workers are up", START_S)
             yield Stack(home, url, client, {"redis": [redis_pid], **pids})
 
 
-def worker_command(queue: str, pool: str, name: str) -> list[str]:
+def worker_command(queue: str, pool: str, name: str, threads: int = 1) -> list[str]:
     return [
-        PYTHON, "-m", "celery", "-A", "sleipnir_workers.app", "worker", "-Q", queue, "-P", pool, "-c", "1",
+        PYTHON, "-m", "celery", "-A", "sleipnir_workers.app", "worker", "-Q", queue, "-P", pool, "-c", str(threads),
         "-n", f"{name}@%h", "--loglevel", "ERROR", "--without-gossip", "--without-mingle",
     ]  # fmt: skip
 

@@ -136,6 +136,37 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
+        "Models: one llm worker process of 64 threads, an answer 0.5 s after each call",
+        (
+            Figure("model_share", "calls, of 128 a second that are possible", "x", at_least=0.9, digits=2),
+            Figure("model_calls_per_s", "  calls", "/s", digits=1),
+            Figure("model_call_us", "  CPU of the worker per call", "us"),
+            Figure("model_ratio", "  engine / litellm alone", "x", digits=2),
+            Figure("stream_share", "streamed calls, of 128 a second", "x", at_least=0.9, digits=2),
+            Figure("stream_calls_per_s", "  calls", "/s", digits=1),
+            Figure("stream_call_us", "  CPU of the worker per call", "us"),
+            Figure("stream_ratio", "  engine / litellm alone", "x", digits=2),
+            Figure("model_worker_mb", "memory of the worker", "MB", at_most=350),
+            Figure("litellm_calls_per_s", "litellm alone, 64 threads: calls", "/s", digits=1),
+            Figure("litellm_call_us", "  CPU per call", "us"),
+            Figure("litellm_stream_calls_per_s", "  streamed calls", "/s", digits=1),
+            Figure("litellm_stream_call_us", "  CPU per streamed call", "us"),
+            Figure("litellm_mb", "  memory", "MB"),
+        ),
+    ),
+    Section(
+        "Models with tools: 64 loops at once, three Python tools that do nothing in each turn",
+        (
+            Figure("loop_turns_per_s", "turns", "/s", digits=1),
+            Figure("loop_call_us", "CPU of all processes per call of a tool", "us"),
+            Figure("loop_redis_us", "  Redis", "us"),
+            Figure("loop_scheduler_us", "  the scheduler", "us"),
+            Figure("loop_models_us", "  the llm worker, for a third of a turn", "us"),
+            Figure("loop_tools_us", "  the script worker and its tools", "us"),
+            Figure("loop_client_us", "  the client", "us"),
+        ),
+    ),
+    Section(
         "Python scripts",
         (
             Figure("warm_script_ratio", "warm script, against starting python3", "x", at_most=0.35, digits=2),

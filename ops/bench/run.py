@@ -23,13 +23,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.bench import costs, disk, engine, fans, figures, peers, postgres, report, scripts  # noqa: E402
+from ops.bench import costs, disk, engine, fans, figures, models, peers, postgres, report, scripts  # noqa: E402
 from ops.bench.figures import BenchFailed, NotMeasured, Values  # noqa: E402
 from ops.bench.peers import PEERS, Peer, Shape  # noqa: E402
 
 LATEST = ROOT / ".build" / "bench" / "latest.json"
 PAGE = ROOT / "docs" / "performance.md"
-SUBJECTS = ("engine", "disk", "celery", "langgraph", "dbos", "costs", "maps", "python")
+SUBJECTS = ("engine", "disk", "celery", "langgraph", "dbos", "costs", "maps", "models", "python")
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,18 @@ class Effort:
     trials: int
     repeats: int
     waiting_runs: int
+    model_calls: int
+    turns: int
 
 
 FULL = Effort(
-    rounds=5, runs=1000, hops=30, tasks=8000, peer_runs=300, trial_runs=50, trials=2, repeats=4, waiting_runs=1000
-)
+    rounds=5, runs=1000, hops=30, tasks=8000, peer_runs=300, trial_runs=50, trials=2, repeats=4, waiting_runs=1000,
+    model_calls=1920, turns=10,
+)  # fmt: skip
 QUICK = Effort(
-    rounds=1, runs=300, hops=10, tasks=3000, peer_runs=60, trial_runs=30, trials=1, repeats=2, waiting_runs=200
-)
+    rounds=1, runs=300, hops=10, tasks=3000, peer_runs=60, trial_runs=30, trials=1, repeats=2, waiting_runs=200,
+    model_calls=1280, turns=5,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ LENGTH = ("thousandth_visit_ratio",)
 WAITING = ("waiting_run_bytes", "waiting_run_memory_bytes")
 MAP = ("map_ratio", "map_items_per_s", "map_chain_per_s", "map_item_ratio", "map_item_us", "map_item_few_us")
 JOIN = ("join_s",)
+MODELS = ("model_share", "stream_share", "model_worker_mb", "litellm_calls_per_s")
+LOOPS = ("loop_turns_per_s", "loop_call_us")
 WARM = ("warm_script_ratio",)
 COLD = ("cold_run_s",)
 
@@ -152,6 +158,9 @@ class Bench:
         if "maps" in asked:
             yield Measurement("a map of 10,000 items", MAP, fans.measure)
             yield Measurement("a join of 1,000 branches", JOIN, fans.join)
+        if "models" in asked:
+            yield Measurement("calls of models", MODELS, lambda: models.calls(effort.model_calls))
+            yield Measurement("loops of turns and tools", LOOPS, lambda: models.loops(effort.turns))
         if "python" in asked:
             yield Measurement("warm Python scripts", WARM, scripts.warm)
             yield Measurement("cold `sleipnir run`", COLD, scripts.cold)

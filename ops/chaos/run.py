@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,11 +52,16 @@ T = TypeVar("T")
 class Chaos:
     """The blows of one campaign. What is drawn comes from the seed; what the operating system makes of it does not."""
 
-    def __init__(self, folder: Path, chance: random.Random, *, every_s: float, drops: int, fast: bool) -> None:
+    schedulers: Sequence[str] = SCHEDULERS
+    workers: Sequence[str] = WORKERS
+
+    def __init__(
+        self, folder: Path, chance: random.Random, *, every_s: float, drops: int = 0, fast: bool, **settings: Any
+    ) -> None:
         self.folder, self.chance, self.every_s, self.drops = folder, chance, every_s, drops
         self.redis = RedisServer()
         names = FAST if fast else {name: Settings.model_fields[name].default for name in FAST}
-        self.stack = Stack(self.redis, folder / "home", **(dict(names) | {"log_level": "info"}))
+        self.stack = Stack(self.redis, folder / "home", **(dict(names) | {"log_level": "info"} | settings))
         self.counts: Counter[str] = Counter()
         self.blows = figures.Blows()
         self.stop = threading.Event()
@@ -64,10 +69,10 @@ class Chaos:
         self._admin = connect(self.redis.url, retries=0, socket_timeout=1)
 
     def start(self) -> None:
-        for name in SCHEDULERS:
+        for name in self.schedulers:
             self.stack.start_scheduler(name)
-        for name in WORKERS:
-            self._start_worker(name)
+        for name in self.workers:
+            self.start_worker(name)
 
     def strike(self) -> None:
         """Blow after blow until told to stop. In the main thread: processes die with the thread that started them."""
@@ -80,15 +85,15 @@ class Chaos:
             self._try(blow)
 
     def kill_worker(self) -> None:
-        name = self.chance.choice(WORKERS)
+        name = self.chance.choice(self.workers)
         at_ms = self._now_ms()
         self.blows.outages.append((at_ms, name))
         self.stack.kill(name)
         self._try(lambda: self.blows.visits.extend((at_ms, *held) for held in self._held_by(name)))
-        self._start_worker(name)
+        self.start_worker(name)
 
     def kill_scheduler(self) -> None:
-        name = self.chance.choice(SCHEDULERS)
+        name = self.chance.choice(self.schedulers)
         instance = f"{socket.gethostname()}:{self.stack.processes[name].pid}"
         at_ms, owned = self._now_ms(), self._try(lambda: self._owned_by(instance))
         self.stack.kill(name)
@@ -100,7 +105,7 @@ class Chaos:
         """Longer than any lease: others take over, and the frozen one wakes up in a world that went on."""
         if self._frozen:
             return
-        name = self.chance.choice(WORKERS + SCHEDULERS)
+        name = self.chance.choice([*self.workers, *self.schedulers])
         self.blows.outages.append((self._now_ms(), name))
         self.stack.signal(name, signal.SIGSTOP)
         self._frozen[name] = time.monotonic() + self.stack.settings.lease_s * 1.7
@@ -131,7 +136,7 @@ class Chaos:
         admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "yes")
         admin.close()
         self.counts["connection_drops"] += 1
-        self.blows.drops.append((at_ms, frozenset(WORKERS) - self._frozen.keys()))
+        self.blows.drops.append((at_ms, frozenset(self.workers) - self._frozen.keys()))
 
     def _held_by(self, worker: str) -> list[tuple[str, int, int]]:
         """The visits that a worker, which is dead by now, had claimed and not delivered."""
@@ -165,7 +170,7 @@ class Chaos:
             print(f"\n  {error}", file=sys.stderr)
             return None
 
-    def _start_worker(self, name: str) -> None:
+    def start_worker(self, name: str) -> None:
         self.stack.start_worker(name, ",".join(QUEUES), pool="threads", concurrency=4, ready=False)
 
 

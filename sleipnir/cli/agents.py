@@ -46,12 +46,20 @@ def agents(options: GlobalOptions, as_data: bool) -> None:
 @pass_options
 def validate(options: GlobalOptions, target: str, as_data: bool) -> int:
     """Check an agent's graph and report every problem with its place. Exit code 1 when there is an error."""
-    from sleipnir.agents import folder_or_none
+    from sleipnir.agents import folder_or_none, loki_config_dir
     from sleipnir.graph.check import validate as problems_of
+    from sleipnir.tools import mcp_config
+    from sleipnir.tools.folder import custom_tools, global_complaint
 
     settings = options.settings()
     path = locate(target, settings)
-    problems = problems_of(path, agents=lambda name: folder_or_none(name, settings))
+    problems = problems_of(
+        path,
+        agents=lambda name: folder_or_none(name, settings),
+        read_tools=custom_tools,
+        global_tools=lambda name: global_complaint(name, loki_config_dir()),
+        mcp_servers=lambda name: mcp_config.complaint(name, loki_config_dir() / "functions" / "mcp.json"),
+    )
     errors = sum(problem.level == "error" for problem in problems)
     if as_data:
         print_json(problems)

@@ -38,14 +38,17 @@ class ScriptedAnswers:
         for node, text in answers:
             self._left.setdefault(node, []).append(text)
         self.unused = set(self._left)
+        self._given: dict[tuple[int, int], str] = {}
 
-    def next_for(self, node: str) -> str | None:
-        """The answer for this visit of the node; None when none was given for it."""
-        texts = self._left.get(node)
-        if not texts:
+    def next_for(self, gate: GateInfo) -> str | None:
+        """The answer for this visit of the node; None when none was given for it. The last one stays for all later
+        visits, but a question that it did not answer is not answered with it again."""
+        texts, asked = self._left.get(gate.node), (gate.seq, gate.attempt)
+        if not texts or texts[0] == self._given.get(asked):
             return None
-        self.unused.discard(node)
-        return texts.pop(0) if len(texts) > 1 else texts[0]
+        self.unused.discard(gate.node)
+        self._given[asked] = texts.pop(0) if len(texts) > 1 else texts[0]
+        return self._given[asked]
 
 
 def ask(gate: GateInfo, read_line: ReadLine | None = None) -> str:
@@ -119,7 +122,7 @@ def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[G
     alone = all(other.node != gate.node or other.seq == gate.seq for other in still_open)
     name = gate.node if alone else str(gate.seq)
     own_words = {"approval": "your own words", "effect": '{"key": "value"}'}.get(gate.kind, "your answer")
-    samples = [*gate.options, own_words]
+    samples = [*gate.options] if gate.kind == "confirm" else [*gate.options, own_words]
     commands = [f"  {options.command('answer', gate.run, name, text)}" for text in samples]
     headline = f"run {gate.run} waits for an answer to {gate.node!r}: {first_line(gate.question)}"
     return "\n".join([headline, *commands])

@@ -1,4 +1,4 @@
-"""Tab completion: the scripts for the shells, and the names of agents, runs and state keys.
+"""Tab completion: the scripts for the shells, and the names of agents, runs, state keys and tools.
 
 Rule. A key press must never hang, print an error or start a server: whatever goes wrong or takes longer than
 TIME_LIMIT_S completes nothing.
@@ -59,6 +59,12 @@ def complete_state_key(ctx: click.Context, param: click.Parameter, incomplete: s
     return _matching(lambda options: _state_keys(options, agent), ctx, incomplete) if agent else []
 
 
+def complete_tool(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the tools of the agent on the command line, with their first lines as help."""
+    agent = ctx.params.get("agent") or next(iter(ctx.args), None)
+    return _matching(lambda options: _tools(options, agent), ctx, incomplete) if agent else []
+
+
 def _matching(candidates: Candidates, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     with contextlib.suppress(Exception), _time_limit():
         return [item for item in candidates(from_context(ctx)) if item.value.startswith(incomplete)]
@@ -89,6 +95,16 @@ def _state_keys(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
     graph = load_file(find(agent, options.settings())).graph
     declared = graph.state if graph else {}
     return (CompletionItem(f"{key}=", help=field.description or field.type) for key, field in declared.items())
+
+
+def _tools(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
+    from sleipnir.agents import find, loki_config_dir
+    from sleipnir.cli.agents import read
+    from sleipnir.tools.folder import tools_of
+
+    folder = find(agent, options.settings())
+    declarations = tools_of(folder, loki_config_dir(), read(folder)).declarations
+    return (CompletionItem(each.name, help=each.description.partition("\n")[0]) for each in declarations)
 
 
 @contextlib.contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sleipnir.cli import exit_codes, terminal
-from sleipnir.errors import BundleError, ConfigError, GraphError, SleipnirError, UsageError
+from sleipnir.errors import BundleError, ConfigError, GraphError, SleipnirError, ToolFileError, UsageError
 
-USER_ERRORS = (UsageError, GraphError, ConfigError, BundleError)
+USER_ERRORS = (UsageError, GraphError, ToolFileError, ConfigError, BundleError)
 """What the caller or the author has to mend: exit code 2. Everything else is 1."""
 
 

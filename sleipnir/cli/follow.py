@@ -9,9 +9,9 @@ import click
 
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers
+from sleipnir.cli.bottom import Bottom
 from sleipnir.cli.narrate import Narrator
-from sleipnir.cli.progress import MapBars, shows_bars
-from sleipnir.cli.render import as_json, print_json
+from sleipnir.cli.render import as_json, print_json, print_json_line
 
 if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions
@@ -19,19 +19,34 @@ if TYPE_CHECKING:
     from sleipnir.views import GateInfo, RunEvent, RunInfo
 
 
-def follow(run: Run, on_gate: Callable[[GateInfo], None]) -> None:
+STREAM = click.option(
+    "--stream/--no-stream", "stream", default=None,
+    help="Show what models say while they say it. Default: on a terminal, in passing. With --json: every event and "
+    "every piece of text is a JSON line, and the result the last one.",
+)  # fmt: skip
+
+
+def follow(run: Run, on_gate: Callable[[GateInfo], None], *, stream: bool | None = None, as_data: bool = False) -> None:
     """Narrate the run from its beginning until it has ended. Calls `on_gate` for each question, as it opens.
 
-    When it raises NobodyAnswers, other branches go on. The exception reaches the caller once the run does nothing but
-    wait.
+    `stream` says whether to show what models say while they say it; None: on a terminal that can show it in passing.
+    With `as_data` as well, all that happens is one JSON object per line on stdout, what models say included.
+
+    When `on_gate` raises NobodyAnswers, other branches go on. The exception reaches the caller once the run does
+    nothing but wait.
     """
-    narrator, questions = Narrator(every_tenth=not shows_bars()), _Questions(run, on_gate)
-    with MapBars() as bars:
-        for event in run.events():
-            terminal.narrate_lines(narrator.lines(event))
-            bars.see(event)
+    lines_of_data = bool(stream) and as_data
+    with_texts = terminal.can_redraw() if stream is None else stream
+    narrator, questions = Narrator(every_tenth=not terminal.can_redraw()), _Questions(run, on_gate)
+    with Bottom(as_lines=with_texts and not as_data) as bottom:
+        for event in run.stream(None if with_texts else ("events", "updates", "tools")):
+            if lines_of_data:
+                print_json_line(event)
+            bottom.see(event, narrator.lines(event))
+            if event.type == "text":
+                continue
             if event.type == "gate_opened":
-                with bars.hidden():
+                with bottom.hidden():
                     questions.ask(gate_of(run.id, event))
             elif event.type in ("gate_answered", "gate_expired"):
                 questions.forget(event.data["seq"])
@@ -84,11 +99,11 @@ def gate_of(run_id: str, event: RunEvent) -> GateInfo:
     )
 
 
-def print_result(run: Run, *, as_data: bool = False) -> int:
+def print_result(run: Run, *, as_data: bool = False, stream: bool | None = None) -> int:
     """Print how the run ended: its output, or why there is none. Returns the exit code."""
     info = run.info()
     if as_data:
-        print_json(result_data(run, info))
+        print_result_data(run, info, stream=stream)
     elif info.status == "completed":
         click.echo(run.output or "")
     if info.status == "failed":
@@ -96,6 +111,14 @@ def print_result(run: Run, *, as_data: bool = False) -> int:
     if info.status == "cancelled":
         terminal.error(f"run {run.id} was cancelled")
     return exit_codes.of_status(info.status)
+
+
+def print_result_data(run: Run, info: RunInfo, *, stream: bool | None = None) -> None:
+    """What `--json` prints: a document, or with `--stream` the last line of many."""
+    if stream:
+        print_json_line({"type": "result", "data": result_data(run, info)})
+    else:
+        print_json(result_data(run, info))
 
 
 def result_data(run: Run, info: RunInfo) -> dict[str, Any]:

@@ -29,12 +29,14 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Agents": {
         "agents": ("sleipnir.cli.agents:agents", "List the agents that can be run."),
         "validate": ("sleipnir.cli.agents:validate", "Check an agent and report every problem."),
+        "tools": ("sleipnir.cli.tools:tools", "List an agent's tools, or call one."),
         "draw": ("sleipnir.cli.draw:draw", "Draw a graph, or how far a run is with it."),
     },
     "Operate": {
         "up": ("sleipnir.cli.services:up", "Run scheduler and workers here, in the foreground."),
         "scheduler": ("sleipnir.cli.services:scheduler", "Run one scheduler (becomes that process)."),
         "worker": ("sleipnir.cli.services:worker", "Run one Celery worker (becomes that process)."),
+        "limits": ("sleipnir.cli.limits:limits", "Show how much of the limits of models is used."),
         "doctor": ("sleipnir.cli.doctor:doctor", "Check this installation and say what to mend."),
         "completion": ("sleipnir.cli.completion:completion", "Print tab completion for a shell."),
     },

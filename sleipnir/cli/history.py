@@ -1,6 +1,7 @@
 """`history`: what each step of a run wrote and where it went.
 
-Rule. A map of thousands of items is one row among the others, where its first item ended; `--items` has them all.
+Rule. A map of thousands of items is one row among the others, where its first item ended; `--items` has them all, and
+the turns and calls of their loops.
 """
 
 from __future__ import annotations
@@ -71,7 +72,12 @@ def _folded(entries: Iterable[StepInfo | LateResult], names: Mapping[int, str | 
 
     items: dict[int, list[StepInfo]] = {}
     in_order: list[StepInfo | LateResult | list[StepInfo]] = []
+    loops: set[int] = set()
     for entry in entries:
+        if not isinstance(entry, LateResult) and entry.part is not None:
+            loops |= {entry.part.loop} if entry.item else set()  # the first turn comes before all calls
+            if entry.part.loop in loops:
+                continue
         if isinstance(entry, LateResult) or entry.item is None:
             in_order.append(entry)
             continue
@@ -89,12 +95,23 @@ def _row(entry: StepInfo | LateResult) -> Row:
         return row | {"kind": entry.text}
     return row | {
         "step": str(entry.step),
-        "kind": f"{entry.kind}, item {entry.item[1]}" if entry.item else entry.kind,
+        "kind": _kind(entry),
         "took": duration(entry.took_ms),
         "wrote": ", ".join(entry.keys),
         "next": ", ".join(entry.targets),
         "error": entry.error or "",
     }
+
+
+def _kind(entry: StepInfo) -> str:
+    """`llm`, `llm, turn 2: search, fetch`, `llm, search of turn 2`, `script, item 7`."""
+    of_item = f", item {entry.item[1]}" if entry.item else ""
+    part = entry.part
+    if part is None:
+        return f"{entry.kind}{of_item}"
+    asked = f": {', '.join(entry.calls)}" if entry.calls else ""
+    turn = f"turn {part.turn + 1}"
+    return f"{entry.kind}{of_item}, " + (f"{turn}{asked}" if part.call is None else f"{part.tool} of {turn}")
 
 
 def _items_row(steps: Sequence[StepInfo], names: Mapping[int, str | None]) -> Row:

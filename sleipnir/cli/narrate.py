@@ -55,6 +55,8 @@ class Narrator:
             self._open(data)
         if write is None or (event.type == "map_progress" and not self._is_due(data)):
             return []
+        if event.type in ("tool_called", "tool_ended") and "item" in data:
+            return []  # of an item, as of all that items do, the map tells
         lines = [printable(line) for line in write(self._named(event.type, data))]
         if event.type == "visit_closed":
             self._close(data)
@@ -137,6 +139,10 @@ def _map_progress(data: Data) -> list[str]:
     return _detail(data, f"map {data['done']}/{data['total']}{failed}")
 
 
+def _visit_put_off(data: Data) -> list[str]:
+    return _detail(data, f"put off: {data['reason']}")
+
+
 def _max_steps(data: Data) -> list[str]:
     return [f"{MARK}stopped after {data['limit']} {data['what']} (limits.max_steps)"]
 
@@ -178,6 +184,20 @@ def _visit_handed_back(data: Data) -> list[str]:
     )
 
 
+def _tool_called(data: Data) -> list[str]:
+    return _detail(data, f"calling {data['name']}")
+
+
+def _tool_ended(data: Data) -> list[str]:
+    """Only a failure is worth a line."""
+    return [] if data["ok"] else _detail(data, f"{data['name']} failed after {data['took_ms'] / 1000:.2f}s")
+
+
+def _gap(data: Data) -> list[str]:
+    """Text that was missed is no loss to a person: the visit's result is narrated."""
+    return [] if data["lost"] else [f"{MARK}(what happened before is not kept any more)"]
+
+
 def _run_ended(data: Data) -> list[str]:
     took_s = data["took_ms"] / 1000
     match data["status"]:
@@ -209,6 +229,7 @@ _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "visit_closed": _visit_closed,
     "routed": _routed,
     "map_progress": _map_progress,
+    "visit_put_off": _visit_put_off,
     "max_steps": _max_steps,
     "gate_opened": _gate_opened,
     "visit_retrying": _visit_retrying,
@@ -217,5 +238,8 @@ _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "gate_expired": _gate_expired,
     "late_result": _late_result,
     "worker_lost": _worker_lost,
+    "tool_called": _tool_called,
+    "tool_ended": _tool_ended,
+    "gap": _gap,
     "run_ended": _run_ended,
 }

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GlobalOptions:
-    """What was typed before the command. None: not given, the environment or the default holds."""
+    """What was typed before the command, and where `run` is to record or replay the models' answers. None: not given,
+    the environment or the default holds."""
 
     agents_dir: Path | None = None
     home: Path | None = None
     redis_url: str | None = None
     verbose: int = 0
+    record: Path | None = None
+    replay: Path | None = None
 
     def settings(self) -> Settings:
         """The settings of this command. Raises ConfigError."""
@@ -87,6 +90,8 @@ class GlobalOptions:
             "agents_dir": self.agents_dir,
             "home": self.home,
             "redis_url": self.redis_url,
+            "record": self.record,
+            "replay": self.replay,
             "log_level": (None, "debug", "trace")[min(self.verbose, 2)],
         }
         return {name: value for name, value in given.items() if value is not None}

@@ -28,10 +28,17 @@ def _left_out(visits: int, items: int, most: int) -> int:
 
 
 def _at_visit(visit: VisitInfo, now_ms: int) -> str:
-    role = "" if visit.role == "node" else f"{visit.role}: "
+    role = _role(visit)
     item = f", item {visit.item[1]}" if visit.item else ""
     attempt = f", attempt {visit.attempt}" if visit.attempt > 1 else ""
     return f"{visit.node}{item} ({role}{in_words(visit.reason, now_ms)}{attempt})"
+
+
+def _role(visit: VisitInfo) -> str:
+    """What of its node a visit is: empty for all of it."""
+    if visit.part is None:
+        return "" if visit.role == "node" else f"{visit.role}: "
+    return f"turn {visit.part.turn + 1}: " if visit.part.call is None else f"{visit.part.tool}: "
 
 
 def retry_in_words(info: RunInfo) -> str:
@@ -68,6 +75,8 @@ def in_words(reason: Reason, now_ms: int) -> str:
         case "retry":
             after = f" after: {one_line(reason.error, 60)}" if reason.error else ""
             return f"tries again {_at(reason.until_ms, now_ms)}{after}"
+        case "limit":
+            return f"{one_line(reason.error or 'a limit of its model', 120)}, again {_at(reason.until_ms, now_ms)}"
         case "lease":
             return f"runs on {reason.worker}{_lease(reason, now_ms)}"
         case "result":
@@ -85,8 +94,15 @@ def in_words(reason: Reason, now_ms: int) -> str:
             return f"has failed, the others of its step have not ended: {one_line(reason.error, 60)}"
         case "siblings":
             return "has ended, waits for the others of its step"
+        case "turns":
+            return f"turn {(reason.turn or 0) + 1}{_calls(reason.progress or (0, 0))}"
         case "items":
             return f"{items_in_words(reason.progress or (0, 0), reason.failed)}, {reason.under_way or 0} at once"
+
+
+def _calls(progress: tuple[int, int]) -> str:
+    done, total = progress
+    return f", {done} of {_counted(total, 'call')} answered" if total else ", the model is asked"
 
 
 def items_in_words(progress: tuple[int, int], failed: int | None) -> str:

@@ -79,6 +79,11 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(as_json(value), indent=2, ensure_ascii=False))
 
 
+def print_json_line(value: Any) -> None:
+    """One JSON object on one line of stdout, for programs that read as it comes."""
+    click.echo(json.dumps(as_json(value), ensure_ascii=False))
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout. A cell is one line; words of STATUS_STYLE are coloured."""
     clean = [[one_line(cell) for cell in row] for row in rows]

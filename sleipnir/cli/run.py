@@ -13,10 +13,11 @@ import click
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, how_to_answer
 from sleipnir.cli.completion import complete_agent, complete_state_key
-from sleipnir.cli.follow import follow, print_result, result_data, say_it_goes_on
+from sleipnir.cli.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
 from sleipnir.cli.narrate import MARK
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json
+from sleipnir.cli.tape import connected_to_run, with_tape
 from sleipnir.errors import GateError, UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ NO_SESSIONS = (
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
-def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Pairs:
+def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Pairs:
     """`NAME=TEXT` as pairs. TEXT may be empty and may contain `=`."""
     return tuple(_pair(ctx, param, value) for value in values)
 
@@ -45,7 +46,7 @@ def _pair(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, 
 
 def _values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
     """`NAME=JSON` as values by name."""
-    return {name: _value(ctx, param, name, text) for name, text in _pairs(ctx, param, values)}
+    return {name: _value(ctx, param, name, text) for name, text in pairs(ctx, param, values)}
 
 
 def _value(ctx: click.Context, param: click.Parameter, name: str, text: str) -> Any:
@@ -70,7 +71,7 @@ _FILE = click.option(
     help="A text file that is the prompt, or follows PROMPT after a blank line.",
 )  # fmt: skip
 _VAR = click.option(
-    "--var", "variables", multiple=True, metavar="NAME=TEXT", callback=_pairs,
+    "--var", "variables", multiple=True, metavar="NAME=TEXT", callback=pairs,
     help="An agent variable; repeatable.",
 )  # fmt: skip
 _STATE = click.option(
@@ -81,6 +82,7 @@ _CWD = click.option(
     "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True),
     help="Working directory of the agent's scripts. Default: the agent's folder.",
 )  # fmt: skip
+_TAPE = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of text.")
 _SESSION = click.option("--session", hidden=True, is_flag=False, flag_value="")
 
@@ -92,11 +94,17 @@ _SESSION = click.option("--session", hidden=True, is_flag=False, flag_value="")
 @_VAR
 @_STATE
 @click.option(
-    "--answer", "answers", multiple=True, metavar="NODE=TEXT", callback=_pairs,
+    "--answer", "answers", multiple=True, metavar="NODE=TEXT", callback=pairs,
     help="Answer NODE's question with TEXT at each visit; repeat it for a second, third, ... visit.",
 )  # fmt: skip
 @_CWD
+@click.option("--record", type=_TAPE, metavar="DIR", help="Write the models' answers into DIR, to replay them later.")
+@click.option(
+    "--replay", "replay_from", type=_TAPE, metavar="DIR",
+    help="Take the models' answers from DIR instead of asking the models.",
+)  # fmt: skip
 @_JSON
+@STREAM
 @_SESSION
 @pass_options
 def run(
@@ -108,7 +116,10 @@ def run(
     state: dict[str, Any],
     answers: Pairs,
     cwd: Path | None,
+    record: Path | None,
+    replay_from: Path | None,
     as_data: bool,
+    stream: bool | None,
     session: str | None,
 ) -> int:
     """Run AGENT (a name or a folder) with PROMPT, narrate on stderr, print its result on stdout.
@@ -125,10 +136,10 @@ def run(
     refuse_session(session, agent)
     text = prompt_text(prompt, file, sys.stdin)
     folder = find(agent, options.settings())  # before a stack is started for an agent that does not exist
-    with options.connected(workers=True) as client:
+    with connected_to_run(with_tape(options, record, replay_from)) as client:
         started = client.submit(folder, text, variables=dict(variables), state=state, cwd=cwd)
         terminal.narrate_lines([f"{MARK}run {started.id}"])
-        return _in_foreground(started, ScriptedAnswers(answers), options, as_data=as_data)
+        return _in_foreground(started, ScriptedAnswers(answers), options, as_data=as_data, stream=stream)
 
 
 @click.command()
@@ -189,21 +200,23 @@ def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO) -> str:
     return f"{prompt}\n\n{content}" if prompt else content
 
 
-def _in_foreground(run: Run, answers: ScriptedAnswers, options: GlobalOptions, *, as_data: bool) -> int:
+def _in_foreground(
+    run: Run, answers: ScriptedAnswers, options: GlobalOptions, *, as_data: bool, stream: bool | None
+) -> int:
     try:
-        follow(run, lambda gate: _answer(run, gate, answers))
+        follow(run, lambda gate: _answer(run, gate, answers), stream=stream, as_data=as_data)
     except NobodyAnswers:
-        return _leave_waiting(run, options, as_data=as_data)
+        return _leave_waiting(run, options, as_data=as_data, stream=stream)
     except KeyboardInterrupt:
         say_it_goes_on(run.id, options)
         return exit_codes.INTERRUPTED
     for node in sorted(answers.unused):
         terminal.note(f"note: --answer {node}=... was not used: the run did not ask at {node!r}")
-    return print_result(run, as_data=as_data)
+    return print_result(run, as_data=as_data, stream=stream)
 
 
 def _answer(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
-    text = answers.next_for(gate.node)
+    text = answers.next_for(gate)
     if text is None:
         if not terminal.can_ask():
             raise NobodyAnswers(gate)
@@ -214,11 +227,11 @@ def _answer(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
         terminal.note(f"note: {late}")  # someone else was quicker; the run goes on with their answer
 
 
-def _leave_waiting(run: Run, options: GlobalOptions, *, as_data: bool) -> int:
+def _leave_waiting(run: Run, options: GlobalOptions, *, as_data: bool, stream: bool | None) -> int:
     still_open = run.gates()
     for gate in still_open:
         terminal.note(how_to_answer(gate, options, still_open))
     terminal.note(f"and then: {options.command('watch', run.id)}")
     if as_data:
-        print_json(result_data(run, run.info()))
+        print_result_data(run, run.info(), stream=stream)
     return exit_codes.WAITING

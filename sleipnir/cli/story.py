@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from sleipnir.cli.render import duration
 from sleipnir.graph.draw import Mark, State, Story
 
 if TYPE_CHECKING:
-    from sleipnir.views import RunInfo, StepInfo, VisitInfo
+    from sleipnir.views import RunInfo, StepInfo, VisitInfo, VisitState
 
 _FIRST: Final[tuple[State, ...]] = ("running", "waiting", "queued")
 """What a node is called that has several live visits: the first of these that one of them is."""
+
+
+_AT_WORK: Final[tuple[VisitState, ...]] = ("started", "queued", "ready")
+"""What a loop is that has several parts: the first of these that one of them is."""
 
 
 def story_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> Story:
@@ -27,10 +32,20 @@ def story_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> Story:
     for step in steps:
         if step.node is not None and step.role == "node":
             ended[step.node].append(step)
-    for visit in visits:
+    loops = [_as_loop(visit, visits) for visit in visits if visit.part is None]
+    for visit in loops:
         live[visit.node].append(visit)
     marks = {node: _mark(ended[node], live[node]) for node in [*ended, *(node for node in live if node not in ended)]}
     return Story(_caption(info, now_ms), marks, frozenset(_ways(steps)))
+
+
+def _as_loop(visit: VisitInfo, visits: Sequence[VisitInfo]) -> VisitInfo:
+    """The turns and calls of a loop are no visits of its node; it is at work when one of them is."""
+    states = {part.state for part in visits if part.part is not None and part.part.loop == visit.seq}
+    if visit.reason.code != "turns" or not states:
+        return visit
+    state = next((state for state in _AT_WORK if state in states), visit.state)
+    return replace(visit, state=state)
 
 
 def _mark(ended: Sequence[StepInfo], live: Sequence[VisitInfo]) -> Mark:
@@ -44,7 +59,9 @@ def _mark(ended: Sequence[StepInfo], live: Sequence[VisitInfo]) -> Mark:
 
 
 def _progress(live: Sequence[VisitInfo]) -> str:
-    """` 237/500`: the items of the maps among the visits, those that have ended and all."""
+    """` 237/500`: the items of the maps among the visits, those that have ended and all; of one loop, its turn."""
+    if len(live) == 1 and live[0].reason.code == "turns":
+        return f", turn {(live[0].reason.turn or 0) + 1}"
     found = [visit.progress for visit in live if visit.progress is not None]
     return f" {sum(done for done, _ in found):,}/{sum(total for _, total in found):,}" if found else ""
 

@@ -41,6 +41,11 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and not refused and os.environ.get("TERM") != "dumb"
 
 
+def can_redraw() -> bool:
+    """Whether narration goes to a terminal on which a line can be drawn again."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def narrate_lines(lines: Iterable[str]) -> None:
     """Narration on stderr: dim on a terminal."""
     dim = wants_colour(sys.stderr)

@@ -14,7 +14,7 @@ import click
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import how_to_answer
 from sleipnir.cli.completion import complete_run
-from sleipnir.cli.follow import follow, print_result, say_it_goes_on
+from sleipnir.cli.follow import STREAM, follow, print_result, say_it_goes_on
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json
 
@@ -28,17 +28,18 @@ LOOK_S = 1.0  # how often runs that have not ended are looked at for new questio
 @click.command()
 @click.argument("run_id", metavar="RUN", shell_complete=complete_run)
 @click.option("--json", "as_data", is_flag=True, help="Print the run as one JSON document at the end.")
+@STREAM
 @pass_options
-def watch(options: GlobalOptions, run_id: str, as_data: bool) -> int:
+def watch(options: GlobalOptions, run_id: str, as_data: bool, stream: bool | None) -> int:
     """Narrate RUN from its beginning, follow it to its end and print its result. Exit codes as `run`."""
     with options.connected(workers=True) as client:
         run = client.run(run_id)
         try:
-            follow(run, lambda gate: _say_if_open(run, gate, options))
+            follow(run, lambda gate: _say_if_open(run, gate, options), stream=stream, as_data=as_data)
         except KeyboardInterrupt:
             say_it_goes_on(run.id, options)
             return exit_codes.INTERRUPTED
-        return print_result(run, as_data=as_data)
+        return print_result(run, as_data=as_data, stream=stream)
 
 
 def _say_if_open(run: Run, gate: GateInfo, options: GlobalOptions) -> None:

@@ -1,9 +1,9 @@
 """Rules about a graph as a whole, one function per rule, named by what it promises.
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
-are ours. Those about branches are in check_parallel.py, those about declared state in check_state.py. Every rule looks
-at the whole graph and reports everything it finds; none raises. The only thing read besides the graph is the agent's
-folder, and that only where the caller names one.
+are ours. Those about models are in check_models.py, those about branches in check_parallel.py, those about declared
+state in check_state.py. Every rule looks at the whole graph and reports everything it finds; none raises. The only
+thing read besides the graph is the agent's folder, and that only where the caller names one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from sleipnir.errors import Problem
-from sleipnir.graph import check_parallel, check_state
-from sleipnir.graph.check_case import Case, FindAgent, Rule, edge_path
+from sleipnir.graph import check_models, check_parallel, check_state
+from sleipnir.graph.check_case import Case, Complaint, FindAgent, ReadTools, Rule, edge_path
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_file
@@ -33,7 +33,7 @@ from sleipnir.graph.model import (
     ScriptNode,
     edges_of,
 )
-from sleipnir.graph.tools import MCP, defined_names, known_tools, stem
+from sleipnir.graph.tools import MCP, custom_tools, defined_names, known_tools, stem
 
 RUNTIMES = (".sh", ".py", ".ts")
 TAKEN_BY_FILES = ("rag", "config", "graph")
@@ -55,26 +55,40 @@ def check(
     folder: Path | None = None,
     agents: FindAgent | None = None,
     tools: Iterable[str] = (),
+    read_tools: ReadTools = custom_tools,
+    global_tools: Complaint | None = None,
+    mcp_servers: Complaint | None = None,
 ) -> list[Problem]:
     """Every problem of the graph as a whole, in the order of the rules.
 
     Without `folder` nothing is said about scripts, functions and tools that may be in it; without `agents`
     nothing about whether an agent exists. `tools` are names an llm node may use besides those the graph declares.
+    `read_tools` reads the folder's tools file; by default it is only searched for names.
+    Without `global_tools` nothing is said about those, without `mcp_servers` nothing about whether they are configured.
     """
     findings = Findings(file, positions)
-    case = Case(graph, findings, folder, agents, tuple(tools))
+    case = Case(graph, findings, folder, agents, tuple(tools), read_tools, global_tools, mcp_servers)
     for rule in RULES:
         rule(case)
     return findings.problems
 
 
-def validate(path: Path, agents: FindAgent | None = None, tools: Iterable[str] = ()) -> list[Problem]:
+def validate(
+    path: Path,
+    agents: FindAgent | None = None,
+    tools: Iterable[str] = (),
+    read_tools: ReadTools = custom_tools,
+    global_tools: Complaint | None = None,
+    mcp_servers: Complaint | None = None,
+) -> list[Problem]:
     """Every problem of a graph file or agent folder, in file order. The whole is only checked if each part is right."""
     loaded = load_file(path)
     if loaded.graph is None:
         return list(loaded.problems)
     folder, file = (path, path / GRAPH_FILE) if path.is_dir() else (path.parent, path)
-    found = check(loaded.graph, loaded.positions, str(file), folder, agents, tools)
+    found = check(
+        loaded.graph, loaded.positions, str(file), folder, agents, tools, read_tools, global_tools, mcp_servers
+    )
     return in_file_order([*loaded.problems, *found])
 
 
@@ -188,14 +202,24 @@ def every_tool_is_known(case: Case) -> None:
                 _check_tool(case, tool, (*path, "tools", index))
 
 
-def every_model_is_named_with_its_provider(case: Case) -> None:
-    """That is all that can be known of a model without asking its provider."""
-    hint = "Write it as `provider:model`, for example openai:gpt-4o-mini."
-    if case.graph.model is not None and not _is_model(case.graph.model):
-        case.findings.graph_error(("model",), f"unknown model '{case.graph.model}'", hint)
-    for node, path in case.nodes(LlmNode):
-        if node.model is not None and not _is_model(node.model):
-            case.findings.error((*path, "model"), f"llm node references unknown model '{node.model}'", hint)
+def every_global_tool_can_be_used(case: Case) -> None:
+    """A warning: the workers have a configuration directory of their own."""
+    if case.global_tools is None:
+        return
+    hint = "Global tools are read from `functions/tools` in the configuration directory of the workers."
+    for index, name in enumerate(case.graph.global_tools):
+        if (complaint := case.global_tools(name)) is not None:
+            case.findings.graph_warning(("global_tools", index), complaint, hint)
+
+
+def every_mcp_server_is_configured(case: Case) -> None:
+    """A warning, as for global tools."""
+    if case.mcp_servers is None:
+        return
+    hint = "MCP servers are read from `functions/mcp.json` in the configuration directory of the workers."
+    for index, name in enumerate(case.graph.mcp_servers):
+        if (complaint := case.mcp_servers(name)) is not None:
+            case.findings.graph_warning(("mcp_servers", index), complaint, hint)
 
 
 def every_step_has_a_next(case: Case) -> None:
@@ -308,7 +332,9 @@ RULES: Sequence[Rule] = (
     every_rag_node_has_documents,
     every_rag_result_is_kept,
     every_tool_is_known,
-    every_model_is_named_with_its_provider,
+    every_global_tool_can_be_used,
+    every_mcp_server_is_configured,
+    *check_models.RULES,
     every_step_has_a_next,
     no_knowledge_base_overwrites_a_file,
     every_validation_can_be_read,
@@ -455,8 +481,3 @@ def _check_tool(case: Case, tool: str, path: KeyPath) -> None:
         return
     hint = case.custom_tools.complaint or suggestion(stem(tool), known, "tools of this graph")
     case.findings.error(path, f"llm node references unknown tool '{tool}'", hint)
-
-
-def _is_model(model: str) -> bool:
-    provider, _, name = model.partition(":")
-    return bool(provider.strip() and name.strip())

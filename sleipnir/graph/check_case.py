@@ -15,6 +15,12 @@ from sleipnir.graph.tools import CustomTools, custom_tools
 FindAgent: TypeAlias = Callable[[str], Path | None]
 """The folder of an agent by its name, None when there is no such agent."""
 
+ReadTools: TypeAlias = Callable[[Path], CustomTools]
+"""The functions of the tools file in a folder."""
+
+Complaint: TypeAlias = Callable[[str], str | None]
+"""Why a global tool, or an MCP server, cannot be used on this machine, by its name; None when it can."""
+
 N = TypeVar("N", bound=Node)
 
 
@@ -27,6 +33,9 @@ class Case:
     folder: Path | None
     find_agent: FindAgent | None
     more_tools: tuple[str, ...]
+    read_tools: ReadTools = custom_tools
+    global_tools: Complaint | None = None
+    mcp_servers: Complaint | None = None
 
     def nodes(self, kind: type[N]) -> Iterator[tuple[N, KeyPath]]:
         """The nodes of one type, in file order, each with its path."""
@@ -76,7 +85,7 @@ class Case:
 
     @cached_property
     def custom_tools(self) -> CustomTools:
-        return CustomTools() if self.folder is None else custom_tools(self.folder)
+        return CustomTools() if self.folder is None else self.read_tools(self.folder)
 
 
 Rule: TypeAlias = Callable[[Case], None]

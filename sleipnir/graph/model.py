@@ -171,6 +171,8 @@ class LlmNode(NodeBase):
     output_schema: dict[str, Json] | None = None
     timeout: Whole | None = None
     retry: list[Retry] | None = None
+    tool_timeout: Duration | None = None
+    """Ours: how long one tool call may take. None: as long as the workers allow (SLEIPNIR_TOOL_TIMEOUT_S)."""
 
 
 @dataclass(frozen=True, kw_only=True)

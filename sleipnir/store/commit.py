@@ -14,7 +14,7 @@ from sleipnir.messages import overlay_text
 from sleipnir.runs import Gate, RunView, Visit
 from sleipnir.store.keys import PartitionKeys, RunKeys, member
 from sleipnir.store.scripts import Arg
-from sleipnir.transitions import Drop, Fill, ItemOp, Put, Split, Take, Transition, Write
+from sleipnir.transitions import Drop, Fill, Forget, ItemOp, Put, Split, Step, Take, Transition, Write
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
@@ -54,7 +54,7 @@ def _defaults_of(kind: type[Any]) -> dict[str, Any]:
 
 
 _DEFAULTS: dict[type[Any], dict[str, Any]] = {}
-_NESTED: Mapping[type[Any], tuple[str, ...]] = {Visit: ("ended", "fan", "item")}
+_NESTED: Mapping[type[Any], tuple[str, ...]] = {Visit: ("ended", "fan", "item", "loop", "part"), Step: ("part",)}
 
 
 def control(
@@ -163,6 +163,8 @@ def _item_op(op: ItemOp, texts: list[Arg]) -> dict[str, Any]:
             return {"op": "fill", "field": field}
         case Drop(field):
             return {"op": "drop", "field": field}
+        case Forget(id, turn, calls):
+            return {"op": "forget", "id": id, "turn": turn, "calls": calls}
 
 
 def _pairs(values: Mapping[str, Any], texts: list[Arg]) -> int:

@@ -30,6 +30,10 @@ class Keys:
     def of_partition(self, partition: int) -> PartitionKeys:
         return PartitionKeys(self._tag(partition))
 
+    def of_limit(self, limit: str) -> LimitKeys:
+        """All limits share a hash tag: one call may have to pass several at once."""
+        return LimitKeys(f"{self.prefix}:{{limits}}:limit:{limit}")
+
     def _tag(self, partition: int) -> str:
         return f"{self.prefix}:{{p{partition:02d}}}"
 
@@ -130,7 +134,8 @@ class RunKeys:
     """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
     ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while held), retrying (once `retry` is asked for),
     idle_ms, steps, arrived and tops (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls,
-    and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and longest ms). Dies: run."""
+    pieces (how many `live` ever had), and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and longest
+    ms). Dies: run."""
 
     @property
     def spec(self) -> str:
@@ -168,6 +173,13 @@ class RunKeys:
         return f"{self.run}:events"
 
     @property
+    def live(self) -> str:
+        """STREAM number, p (JSON, live.Piece): what models say, as they say it; the newest 5,000 pieces or so. `number`
+        counts the pieces of the run, so that a reader sees whether one is missing. Dies five to ten minutes after its
+        last piece: what was said in the end is in the state."""
+        return f"{self.run}:live"
+
+    @property
     def gates(self) -> str:
         """HASH seq -> JSON (runs.Gate) of questions, `<seq>:answer` -> text once answered. Gone after the run."""
         return f"{self.run}:gates"
@@ -194,6 +206,45 @@ class RunKeys:
     def delta(self, seq: int, attempt: int) -> str:
         """HASH state key -> JSON text, delivered by a worker and not yet committed. The commit deletes it."""
         return f"{self.run}:delta:{seq}.{attempt}"
+
+
+@dataclass(frozen=True)
+class LimitKeys:
+    """What is known of one limit of models. Every key dies when no call has met the limit for two hours."""
+
+    tag: str
+
+    @property
+    def window(self) -> str:
+        """HASH r<slice>, t<slice>: calls and tokens counted in a slice of time (its number: ms since the epoch by the
+        length of a slice), `requests` and `tokens`: their sums over the window up to `slice`, the last one counted in;
+        cool_ms: nothing is granted until then; took_ms: how long a call holds its slot on average; ticket: of the next
+        in line; h<holder>: `slice:tokens:ms` of the grant of a slot that is held."""
+        return f"{self.tag}:window"
+
+    @property
+    def held(self) -> str:
+        """ZSET holder of a slot by the time its lease ends."""
+        return f"{self.tag}:held"
+
+    @property
+    def line(self) -> str:
+        """ZSET caller that waits, by its ticket: the sum of the tokens that those before it have asked for."""
+        return f"{self.tag}:line"
+
+    @property
+    def due(self) -> str:
+        """ZSET caller in `line` by the time it was told to come back."""
+        return f"{self.tag}:due"
+
+    @property
+    def late(self) -> str:
+        """ZSET caller that did not come in time, by its ticket: it holds back nobody, and goes first if it comes."""
+        return f"{self.tag}:late"
+
+    def all(self) -> tuple[str, str, str, str, str]:
+        """In the order that limit_take.lua has them."""
+        return self.window, self.held, self.line, self.due, self.late
 
 
 def member(run_id: str, seq: int, attempt: int) -> str:

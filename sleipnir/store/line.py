@@ -1,4 +1,4 @@
-"""A connection for one thread whose commands must cost little: a worker's claim and delivery.
+"""A connection for one thread whose commands must cost little: a worker's claim and delivery, and what models say.
 
 redis-py surrounds a command with a lock, a retry loop, two closures, metrics and a look-up of reply callbacks, as much
 work again as the command itself. A line sends and reads; only when that fails does it hand the command to its client,
@@ -8,6 +8,7 @@ replies, the same errors, and a command that may have been carried out twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -30,3 +31,18 @@ class Line:
             return connection.read_response()
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
             return self.client.execute_command(*command)
+
+    def execute_commands(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send several at once and return their replies in order, an error reply as an exception.
+
+        Raises a redis-py error when the connection fails; nothing is repeated then, and some may have been carried out.
+        """
+        connection = self._connection
+        connection.send_packed_command(connection.pack_commands(commands))
+        return [self._reply() for _ in commands]
+
+    def _reply(self) -> Any:
+        try:
+            return self._connection.read_response()
+        except redis.exceptions.ResponseError as error:
+            return error

@@ -12,11 +12,12 @@ from typing import Any
 from sleipnir.errors import GateError, RunNotFound, UsageError
 from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, Usage
-from sleipnir.runs import Gate, Pause, RunSpec, Visit
+from sleipnir.runs import Gate, Pause, RunSpec, Visit, changed
 from sleipnir.store.commit import dumps, record
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, member
 from sleipnir.store.scripts import Arg, Script, run_batch
+from sleipnir.store.streams import before, entries, ms_of
 from sleipnir.transitions import Step
 from sleipnir.views import (
     GateInfo,
@@ -177,8 +178,7 @@ class Runs:
         found: list[tuple[int, dict[str, Any]]] = []
         for id_, fields in self._client.xrange(self._keys.of_run(run_id).events):
             if "late_result" in fields["e"]:
-                at_ms = int(id_.split("-")[0])
-                found += [(at_ms, data) for type_, data in json.loads(fields["e"]) if type_ == "late_result"]
+                found += [(ms_of(id_), data) for type_, data in json.loads(fields["e"]) if type_ == "late_result"]
         # A scheduler that drops a result of a visit that is over knows its number only.
         node_of = {step.seq: step.node for step in self.history(run_id)} if found else {}
         return [
@@ -200,11 +200,10 @@ class Runs:
         """
         reply: Any = self._client.xread({self._keys.of_run(run_id).events: after}, block=block_ms)
         found: list[RunEvent] = []
-        for id_, fields in _entries(reply):
+        for id_, fields in entries(reply):
             batch = json.loads(fields["e"])
-            ids = [_before(id_)] * (len(batch) - 1) + [id_]
-            at_ms = int(id_.split("-")[0])
-            found += [RunEvent(i, at_ms, type_, data) for i, (type_, data) in zip(ids, batch, strict=True)]
+            ids = [before(id_)] * (len(batch) - 1) + [id_]
+            found += [RunEvent(i, ms_of(id_), type_, data) for i, (type_, data) in zip(ids, batch, strict=True)]
         return found
 
     def ended_position(self) -> dict[str, str]:
@@ -221,7 +220,7 @@ class Runs:
         reply: Any = self._client.xread(after, block=block_ms)
         found = set()
         for name, batches in dict(reply or {}).items():
-            for id_, fields in _entries({name: batches}):
+            for id_, fields in entries({name: batches}):
                 position[name] = id_
                 found.add(fields["run"])
         return found
@@ -353,16 +352,20 @@ def _visits(
     visits: Sequence[Visit], claims: Mapping[str, str], gates: Collection[str], paused: str | None
 ) -> Iterator[VisitInfo]:
     by = json.loads(paused)["by"] if paused else None
-    busy = Counter(_line_of(visit) for visit in visits if visit.state == "queued" or _is_put_off(visit))
+    busy = Counter(_line_of(visit) for visit in visits if _has_slot(visit))
+    of_loops = {visit.loop.id: visit.item for visit in visits if visit.loop}
     for visit in visits:
+        if visit.part is not None:  # a call is of its loop's item
+            visit = changed(visit, item=of_loops.get(visit.part.loop))
         under_way = busy[visit.fan.id] if visit.fan else busy[_line_of(visit)] or busy.total()
         claim = json.loads(claims.get(str(visit.seq), "{}"))
         yield _visit(visit, claim, f"{visit.seq}:answer" in gates, by, under_way)
 
 
-def _is_put_off(visit: Visit) -> bool:
-    """An item that is tried again keeps its slot."""
-    return visit.item is not None and visit.state == "waiting"
+def _has_slot(visit: Visit) -> bool:
+    """An item that is tried again keeps its slot, and a loop has one for all of its parts."""
+    waits = visit.state == "waiting" and (visit.item is not None or visit.loop is not None)
+    return visit.part is None and (visit.state == "queued" or waits)
 
 
 def _line_of(visit: Visit) -> int:
@@ -382,6 +385,7 @@ def _visit(visit: Visit, claim: Mapping[str, Any], answered: bool, by: str | Non
         reason=Reason("answered"),
         role=visit.role,
         item=(visit.item.map, visit.item.index) if visit.item else None,
+        part=visit.part,
     )
     if visit.ended or visit.failed:
         return replace(info, state="ended", reason=Reason("siblings", error=visit.error))
@@ -391,6 +395,9 @@ def _visit(visit: Visit, claim: Mapping[str, Any], answered: bool, by: str | Non
         fan = visit.fan
         reason = Reason("items", progress=(fan.done, fan.total), failed=fan.failed, under_way=under_way)
         return replace(info, reason=reason)
+    if visit.loop:
+        done = (visit.loop.calls - visit.loop.open, visit.loop.calls)
+        return replace(info, reason=Reason("turns", progress=done, turn=visit.loop.turn, until_ms=visit.wake_ms))
     if visit.queue is None:
         return info if answered else replace(info, reason=Reason("person", until_ms=visit.wake_ms))
     if claim.get("attempt") == visit.attempt:
@@ -398,7 +405,8 @@ def _visit(visit: Visit, claim: Mapping[str, Any], answered: bool, by: str | Non
         reason = Reason(_code_of_claim(claim), worker=worker)
         return replace(info, state="started", since_ms=claim["started_ms"], worker=worker, reason=reason)
     if visit.wake_ms is not None:
-        return replace(info, reason=Reason("retry", queue=visit.queue, until_ms=visit.wake_ms, error=visit.error))
+        code: ReasonCode = "limit" if visit.limited else "retry"
+        return replace(info, reason=Reason(code, queue=visit.queue, until_ms=visit.wake_ms, error=visit.error))
     return replace(info, state="queued", reason=Reason("paused" if by else "queued", queue=visit.queue, by=by))
 
 
@@ -446,6 +454,8 @@ def _step(step: Step, written: list[str]) -> StepInfo:
         usage=Usage(**step.usage) if step.usage else None,
         role=step.role,
         item=step.item,
+        part=step.part,
+        calls=step.calls,
     )
 
 
@@ -459,19 +469,6 @@ def _usage_total(record_: Mapping[str, str | None]) -> Usage:
         calls=calls,
         cost_usd=round(float(record_["cost_usd"] or 0), 8) if priced else None,
     )
-
-
-def _entries(reply: Any) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The entries of an XREAD reply; RESP3 nests those of a stream once more than RESP2."""
-    for batches in dict(reply or {}).values():
-        for batch in batches:
-            yield from batch if batch and isinstance(batch[0], list | tuple) else [batch]
-
-
-def _before(stream_id: str) -> str:
-    """The largest possible id below: reading after it gives the entry again."""
-    ms, number = map(int, stream_id.split("-"))
-    return f"{ms}-{number - 1}" if number else f"{ms - 1}-{2**64 - 1}"
 
 
 def _number(text: str | float | None) -> int | None:

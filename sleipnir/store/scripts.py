@@ -4,8 +4,8 @@
     claim(client, keys={"run": ..., ...}, args={"seq": 1, ...}, rest=[...])
 
 A missing or unknown name is a TypeError here instead of a nil there. `rest` follows the named arguments and is only
-allowed where the header declares `ARGV[n...]`. Scripts are loaded by digest; a server that lost its script cache
-(restart, failover) gets the text again by itself.
+allowed where the header declares `ARGV[n...]`; a script that declares `KEYS[1...]` takes a list of keys. Scripts are
+loaded by digest; a server that lost its script cache (restart, failover) gets the text again by itself.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from sleipnir.store.connect import Client
 
 Arg: TypeAlias = str | bytes | int | float
 
+KeyNames: TypeAlias = Mapping[str, str] | Sequence[str]
+"""By declared name; a list where the header declares `KEYS[1...]`."""
+
 _SLOT = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\.\.\.)?\]\s+(\w+)", re.MULTILINE)
 
 
 class Script:
-    """One Lua file. `keys` and `args` are the declared names in order; `has_rest` says whether more may follow."""
+    """One Lua file. `keys` and `args` are the declared names in order; `has_rest` says whether more may follow, and
+    `has_many_keys` whether its one name of keys stands for a list."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -36,28 +40,33 @@ class Script:
         slots = _SLOT.findall(self.text)
         self.keys = tuple(slot[3] for slot in slots if slot[0] == "KEYS")
         self.args = tuple(slot[3] for slot in slots if slot[0] == "ARGV" and not slot[2])
-        self.has_rest = any(slot[2] for slot in slots)
+        self.has_rest = any(slot[2] for slot in slots if slot[0] == "ARGV")
+        self.has_many_keys = any(slot[2] for slot in slots if slot[0] == "KEYS")
         self._key_names, self._arg_names = frozenset(self.keys), frozenset(self.args)
 
-    def vector(self, keys: Mapping[str, str], args: Mapping[str, Arg], rest: Sequence[Arg] = ()) -> list[Arg]:
+    def vector(self, keys: KeyNames, args: Mapping[str, Arg], rest: Sequence[Arg] = ()) -> list[Arg]:
         """Keys and arguments in declared order. Raises TypeError when a name is missing, unknown or not declared."""
-        if keys.keys() != self._key_names or args.keys() != self._arg_names or (rest and not self.has_rest):
+        if not self._takes(keys) or args.keys() != self._arg_names or (rest and not self.has_rest):
             raise TypeError(
                 f"script {self.name!r} takes keys {self.keys} and args {self.args}"
                 f"{' and more' if self.has_rest else ''}, "
                 f"got keys {tuple(keys)} and args {tuple(args)} and {len(rest)} more"
             )
-        return [*map(keys.__getitem__, self.keys), *map(args.__getitem__, self.args), *rest]
+        in_order = map(keys.__getitem__, self.keys) if isinstance(keys, Mapping) else keys
+        return [*in_order, *map(args.__getitem__, self.args), *rest]
+
+    def _takes(self, keys: KeyNames) -> bool:
+        if isinstance(keys, Mapping):
+            return not self.has_many_keys and keys.keys() == self._key_names
+        return self.has_many_keys
 
     @failpoints.around(lambda script, *_, **__: script.name)
-    def __call__(
-        self, client: Client, keys: Mapping[str, str], args: Mapping[str, Arg], rest: Sequence[Arg] = ()
-    ) -> Any:
+    def __call__(self, client: Client, keys: KeyNames, args: Mapping[str, Arg], rest: Sequence[Arg] = ()) -> Any:
         vector = self.vector(keys, args, rest)
         try:
-            return client.execute_command("EVALSHA", self.sha, len(self.keys), *vector)
+            return client.execute_command("EVALSHA", self.sha, len(keys), *vector)
         except redis.exceptions.NoScriptError:
-            return client.execute_command("EVAL", self.text, len(self.keys), *vector)
+            return client.execute_command("EVAL", self.text, len(keys), *vector)
 
     def load(self, client: Client) -> None:
         """Put the text into the server's script cache; pipelines need it there."""

@@ -4,6 +4,8 @@ runs        clients: create, look, answer, cancel
 visits      workers: claim, heartbeat, deliver
 partitions  schedulers: own, read, commit, keep things moving
 bundles     packed agent folders
+live        workers: say what models say; clients: follow a run
+limiter     workers: ask whether a model may be called now
 fleet       who is there, and the broker's queues when it is a Redis
 """
 
@@ -19,6 +21,8 @@ from sleipnir.store.bundles import Bundles
 from sleipnir.store.connect import check_server, connect, is_redis, store_errors
 from sleipnir.store.fleet import Fleet
 from sleipnir.store.keys import Keys
+from sleipnir.store.limits import Limiter
+from sleipnir.store.live import Live
 from sleipnir.store.partitions import Partitions
 from sleipnir.store.runs import Runs
 from sleipnir.store.visits import Visits
@@ -43,7 +47,17 @@ class Store:
         self.visits = Visits(
             lambda: connect(self.url, client_name=client_name, single_connection_client=True), self.keys
         )
+        # Its own connection, without patience: while pieces wait for a Redis that hangs, more come in.
+        self.live = Live(
+            self._client,
+            self.keys,
+            lambda: connect(
+                self.url, client_name=client_name, single_connection_client=True, retries=0, socket_timeout=1.0,
+                socket_connect_timeout=1.0,
+            ),
+        )  # fmt: skip
         self.bundles = Bundles(self._bytes, self.keys)
+        self.limiter = Limiter(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
         self.fleet = Fleet(self._client, self.keys, self._broker)
         self.partitions = Partitions(
             self._client,

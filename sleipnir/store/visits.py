@@ -8,9 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from sleipnir.messages import ResultHeader, VisitCall, overlay_of
-from sleipnir.runs import Item, RunSpec
+from sleipnir.runs import Item, Part, RunSpec, from_fields
 from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, member, member_of, parse_member
@@ -24,14 +25,28 @@ _HEARTBEAT = Script("heartbeat")
 
 
 @dataclass(frozen=True)
+class Talk:
+    """What was said in a loop, as JSON text. For a turn: the messages that the model was `told` first, empty in turn 0,
+    and per turn before it the model's reply and the results of its calls. For a call: the reply that asks for it."""
+
+    told: str = ""
+    turns: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+SILENCE = Talk()
+
+
+@dataclass(frozen=True)
 class Claim:
     """A visit that is ours now. `state` holds JSON text by key: what was asked for, and all of the visit's own overlay.
-    `item` says which item of which map it is for."""
+    `item` says which item of which map it is for, `part` and `talk` what of a loop it is and what was said there."""
 
     spec: RunSpec
     started_ms: int
     state: Mapping[str, str]
     item: Item | None = None
+    part: Part | None = None
+    talk: Talk = SILENCE
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,12 @@ class Refused:
 def _spec(text: str) -> RunSpec:
     """Runs of one agent, started alike, have the same text. Nobody changes a spec."""
     return RunSpec(**json.loads(text))
+
+
+def _talk(said: list[Any]) -> Talk:
+    told = said[0] if said and isinstance(said[0], str) else ""
+    turns = [turn for turn in said if not isinstance(turn, str)]
+    return Talk(told, tuple((reply, tuple(results)) for reply, *results in turns))
 
 
 class Visits:
@@ -92,11 +113,18 @@ class Visits:
         reply = _CLAIM(self._line, keys, args, sorted(wanted or ()))
         if not reply[0]:
             return Refused(str(reply[1]))
-        _, spec, started_ms, item, overlay, *pairs = reply
+        _, spec, started_ms, item, overlay, part, talk, *pairs = reply
         state = dict(zip(pairs[::2], pairs[1::2], strict=True))
         if overlay:
             state |= overlay_of(overlay)
-        return Claim(_spec(spec), int(started_ms), state, Item(**json.loads(item)) if item else None)
+        return Claim(
+            _spec(spec),
+            int(started_ms),
+            state,
+            Item(**json.loads(item)) if item else None,
+            from_fields(Part, json.loads(part)) if part else None,
+            _talk(talk),
+        )
 
     def deliver(
         self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], *, worker: str, token: str
@@ -123,7 +151,7 @@ class Visits:
             "token": token,
             "worker": worker,
             "node": call.node,
-            "header": dumps(header.to_json()),
+            "header": dumps(header.to_json()).encode(errors="replace"),  # an error may quote half a surrogate pair
         }
         pairs: list[Arg] = [part for pair in values.items() for part in pair]
         return bool(_DELIVER(self._line, keys, args, pairs))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sleipnir.testing import ModelServer, Reply
 from tests import starter
-from tests.model_server import ModelServer, Reply
 from tests.processes import wait_until, write_agent
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "agents"

@@ -27,12 +27,18 @@ from sleipnir.client import Client
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
 from sleipnir.supervisor import find_server
-from tests.model_server import ModelServer
+from sleipnir.testing import ModelServer
 from tests.processes import wait_for_redis, wait_until
 
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 KEY = "sk-planted-4f1d2c"
+PLANTED = (KEY, "sk-planted-in-the-secrets-file", "sk-planted-in-the-config")
+CONFIG = """\
+clients:
+  - {type: openai-compatible, name: ours, api_base: "URL", api_key: "{{OURS}}", models: [{name: gpt-test}]}
+  - {type: openai-compatible, name: theirs, api_base: "http://127.0.0.1:9/v1", api_key: sk-planted-in-the-config}
+"""
 AUTH = "ops:flower-pass"
 DIAGNOSIS = {
     "cause": "Redis ran out of memory.",
@@ -46,6 +52,7 @@ DIAGNOSIS = {
 class Deployment:
     """The services of compose.yaml, running here."""
 
+    server: ModelServer
     folder: Path
     redis_url: str
     flower_url: str
@@ -69,9 +76,10 @@ def _free_port() -> int:
 
 
 @contextmanager
-def deployed(folder: Path, model_url: str) -> Iterator[Deployment]:
+def deployed(folder: Path, server: ModelServer) -> Iterator[Deployment]:
     redis_port, flower_port = _free_port(), _free_port()
-    known = {"SLEIPNIR_MODEL": "openai:gpt-test", "OPENAI_API_KEY": KEY, "OPENAI_API_BASE": model_url}
+    known = {"SLEIPNIR_MODEL": "ours:gpt-test", "OPENAI_API_KEY": KEY}
+    _configure(folder, server.url)
     replaced = {
         "redis:6379": f"127.0.0.1:{redis_port}",
         "--address=0.0.0.0": "--address=127.0.0.1",
@@ -90,7 +98,7 @@ def deployed(folder: Path, model_url: str) -> Iterator[Deployment]:
             running.append(_start(name, command, environment, folder))
             if name == "redis":
                 wait_for_redis(f"redis://127.0.0.1:{redis_port}/0")
-        yield Deployment(folder, f"redis://127.0.0.1:{redis_port}/0", f"http://127.0.0.1:{flower_port}")
+        yield Deployment(server, folder, f"redis://127.0.0.1:{redis_port}/0", f"http://127.0.0.1:{flower_port}")
     finally:
         for process in reversed(running):
             process.terminate()
@@ -100,6 +108,15 @@ def deployed(folder: Path, model_url: str) -> Iterator[Deployment]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _configure(folder: Path, model_url: str) -> None:
+    """Clients and secrets where a worker looks for them, which is in the home of its user."""
+    place = folder / "worker-llm" / ".config" / "loki"
+    place.mkdir(parents=True)
+    (place / "config.yaml").write_text(CONFIG.replace("URL", model_url))
+    (place / "secrets.env").write_text("OURS=sk-planted-in-the-secrets-file\n")
+    (place / "secrets.env").chmod(0o600)
 
 
 def _environment(
@@ -121,8 +138,10 @@ def _replace(text: str, replaced: Mapping[str, str]) -> str:
 
 def _start(name: str, command: list[str], env: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
     home = folder / name
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     own = {"SLEIPNIR_HOME": str(home)} if name != "redis" else {}  # every container has a disk of its own
+    if name == "worker-llm":
+        own["HOME"] = str(home)
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
             launch.command(command), env={**env, **own}, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -132,7 +151,7 @@ def _start(name: str, command: list[str], env: Mapping[str, str], folder: Path) 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     folder = tmp_path_factory.mktemp("compose")
-    with ModelServer(lambda request: json.dumps(DIAGNOSIS)) as server, deployed(folder, server.url) as running:
+    with ModelServer(lambda request: json.dumps(DIAGNOSIS)) as server, deployed(folder, server) as running:
         with running.client() as client:
             wait_until(lambda: len(client.health().workers) == 3, "three workers are up", timeout_s=60)
         wait_until(lambda: len(_workers_in(running)) == 3, "Flower sees three workers", timeout_s=60)
@@ -192,9 +211,12 @@ def test_a_planted_key_is_in_no_store_log_task_or_journal(deployment: Deployment
     client = connect(deployment.redis_url, decode=False)
     stored = b"".join(name + (client.dump(name) or b"") for name in client.scan_iter(count=1000))
     values = [json.dumps(item) for item in _everything_about(deployment, demo_run)]
-    assert KEY.encode() not in stored
-    for text in (*values, deployment.logs(), json.dumps(deployment.flower("/api/tasks?limit=1000"))):
-        assert KEY not in text
+    texts = (*values, deployment.logs(), json.dumps(deployment.flower("/api/tasks?limit=1000")))
+    for key in PLANTED:
+        assert key.encode() not in stored
+        assert all(key not in text for text in texts)
+    used = {request.authorization for request in deployment.server.requests}
+    assert used == {"Bearer sk-planted-in-the-secrets-file"}
 
 
 def _everything_about(deployment: Deployment, run_id: str) -> Iterator[Any]:

@@ -15,8 +15,8 @@ import pytest
 from sleipnir.client import Client, Run
 from sleipnir.embedded import Home
 from sleipnir.settings import Settings
+from sleipnir.testing import ModelServer, Reply
 from tests import starter
-from tests.model_server import ModelServer, Reply
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 POOLS = ["prefork", "threads", "solo"]

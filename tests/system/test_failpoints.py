@@ -21,6 +21,7 @@ from sleipnir.client import Client, Run
 from sleipnir.failpoints import VARIABLE
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.store.visits import Claim
+from sleipnir_workers.live import LiveText
 from tests import starter
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
@@ -37,17 +38,20 @@ OF_CLIENTS = {
     "resume": "tell",
     "resume_all": "resume_all",
 }
+OF_WRITERS = ("add_pieces",)
 NO_SCRIPTS = {"publish", "ack"}
 ONLY_READ = {"places"}
+LIMITS = {"limit_take", "limit_release", "limit_renew", "limit_cool"}  # tests/store/test_limits.py
 
 both_sides = pytest.mark.parametrize("side", ["before", "after"])
 
 
 def test_every_lua_script_has_a_case() -> None:
-    assert {file.stem for file in LUA.glob("*.lua")} - ONLY_READ == {
+    assert {file.stem for file in LUA.glob("*.lua")} - ONLY_READ - LIMITS == {
         *OF_SCHEDULERS,
         *OF_WORKERS,
         *OF_CLIENTS.values(),
+        *OF_WRITERS,
     } - NO_SCRIPTS
 
 
@@ -238,6 +242,34 @@ def test_a_worker_dies_at_a_point_and_another_goes_on(shared: Stack, tmp_path: P
         assert run.output == "done"
         assert [step.node for step in run.history()] == [None, "a", "done"]
         is_well(client, run, Counter(effects.read_text().split()))
+
+
+SAYS_HALF = """
+import sys
+from sleipnir import Client
+from sleipnir_workers.live import LiveText
+with LiveText(Client().store).open(sys.argv[1], "ask", 1, 1) as writer:
+    writer.write("half")
+"""
+
+
+@both_sides
+@pytest.mark.parametrize("point", OF_WRITERS)
+def test_who_says_what_a_model_says_dies_at_a_point_and_the_next_attempt_begins_anew(
+    shared: Stack, tmp_path: Path, point: str, side: str
+) -> None:
+    env = shared.environment() | {VARIABLE: f"{point}.{side}=kill"}
+    with shared.client() as client:
+        run = client.submit(write_agent(tmp_path / "agent", LONG_ENTRY))
+        wait_until(run.gates, "it asks")
+        done = starter.run([sys.executable, "-c", SAYS_HALF, run.id], env)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        with LiveText(client.store).open(run.id, "ask", 1, 2) as writer:
+            writer.write("whole")
+        run.answer("me")
+        said = [(e.data["attempt"], e.data["text"]) for e in run.stream() if e.type == "text" and e.data["text"]]
+        assert said == [*([(1, "half")] if side == "after" else []), (2, "whole")]
+        is_well(client, run, Counter())
 
 
 class Caller:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench import report
+from ops.bench import limits, models, report
 from ops.bench.figures import (
     FIGURES,
     RATIOS,
@@ -43,6 +43,18 @@ def test_ratios_are_taken_within_a_round_and_only_of_what_was_measured() -> None
     values = {"visits_per_s": 3000.0, "celery_tasks_per_s": 1000.0, "dbos_postgres_per_s": 500.0}
     assert with_ratios(values) == {**values, "ratio_celery_tasks": 3.0, "ratio_dbos_postgres": 6.0}
     assert with_ratios({"celery_tasks_per_s": 1000.0}) == {"celery_tasks_per_s": 1000.0}
+
+
+def test_the_rate_of_calls_is_that_of_the_time_in_which_all_threads_are_busy() -> None:
+    waves = [wave * models.LATENCY_S for wave in range(10) for _ in range(models.THREADS)]
+    assert models.rate(waves) == models.POSSIBLE_PER_S
+    slow_to_start = [0.0] * models.THREADS + [at_s + 60 for at_s in waves[models.THREADS :]]
+    assert models.rate(slow_to_start) == models.POSSIBLE_PER_S
+
+
+def test_the_worst_window_is_found_wherever_it_begins() -> None:
+    assert limits.worst_window([0.0, 59.9, 60.0, 119.8, 120.5, 200.0]) == 3
+    assert limits.worst_window([5.0]) == 1
 
 
 def test_the_median_of_a_figure_is_over_the_rounds_that_have_it() -> None:

@@ -68,3 +68,13 @@ def test_a_wrong_name_is_a_type_error_before_anything_is_sent() -> None:
         script.vector({"timers": "t", "inbox": "i"}, {"most": 1})
     with pytest.raises(TypeError, match="takes keys"):
         script.vector({"timers": "t", "inbox": "i"}, {"limit": 1}, ["more"])
+
+
+def test_a_script_of_many_keys_takes_a_list_and_others_take_names() -> None:
+    many, named = Script("limit_take"), Script("limit_release")
+    arguments = {name: 0 for name in many.args}
+    assert many.vector(["k1", "k2"], arguments, [7]) == ["k1", "k2", *arguments.values(), 7]
+    with pytest.raises(TypeError, match="takes keys"):
+        many.vector({"limits": "k1"}, arguments)
+    with pytest.raises(TypeError, match="takes keys"):
+        named.vector(["w", "h"], {name: 0 for name in named.args})

@@ -25,11 +25,15 @@ from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir_workers import condition, function, llm, reduction, script
+from sleipnir_workers import condition, function, mcp, reduction, script
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
+from sleipnir_workers.host import here
+from sleipnir_workers.llm import node as llm
+from sleipnir_workers.llm import provider, turn
 from sleipnir_workers.pulse import Pulse
 from sleipnir_workers.strategy import Shown, VisitRequest, strategy
+from sleipnir_workers.tools import node as tool
 from sleipnir_workers.visit import Worker
 
 try:
@@ -44,7 +48,7 @@ app.config_from_object(celery_config(settings))
 
 ANNOUNCE_S = 5.0
 GOODBYE_S = 2.0
-EXECUTORS = (script, function, llm, condition, reduction)
+EXECUTORS = (script, function, llm, turn, tool, condition, reduction)
 """Importing one registers it. litellm itself is imported only where it is used."""
 
 pulse = Pulse()
@@ -165,8 +169,18 @@ def _start(sender: Any = None, **_: Any) -> None:
     global _name
     _name = str(getattr(sender, "hostname", None) or _name)
     configure(settings)
-    if settings.warm_llm and "llm" in app.amqp.queues.consume_from:
-        llm.warm_up()  # seconds of imports, now instead of in the first visit; starts no thread, so forks are safe
+    if "llm" in app.amqp.queues.consume_from:
+        _look_at_models()
+    if settings.warm_llm and settings.replay is None and "llm" in app.amqp.queues.consume_from:
+        provider.warm_up()  # seconds of imports, now instead of in the first visit; starts no thread, so forks are safe
+
+
+def _look_at_models() -> None:
+    """Say at once what every llm visit would say. Not fatal: the worker may have other work."""
+    try:
+        llm.check_configuration(here())
+    except ConfigError as error:
+        structlog.get_logger().error("llm nodes will fail: the configuration of models is wrong", reason=str(error))
 
 
 @signals.worker_ready.connect
@@ -179,6 +193,16 @@ def _ready(sender: Any, **_: Any) -> None:
     def _stopped(**_: Any) -> None:
         drain.begun.set()
         announcer.join(GOODBYE_S)
+
+
+@signals.worker_shutdown.connect
+@signals.worker_process_shutdown.connect
+def _end_mcp_servers(**_: Any) -> None:
+    """No visit runs here any more. In a prefork pool each child has servers of its own.
+
+    Those of a worker that dies without a word die with it (mcp/child.py).
+    """
+    mcp.close()
 
 
 def _queues(consumer: Any) -> list[str]:

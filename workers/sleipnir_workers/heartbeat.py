@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 import structlog
 
@@ -19,10 +20,10 @@ from sleipnir.store.store import Store
 
 
 class Heartbeat:
-    """`every_s` between beats; `lease_ms` is what each beat grants."""
+    """`every_s` between beats; `lease_ms` is what each beat grants. `also` is done with each beat."""
 
-    def __init__(self, store: Store, *, every_s: float, lease_ms: int) -> None:
-        self._store, self._every_s, self._lease_ms = store, every_s, lease_ms
+    def __init__(self, store: Store, *, every_s: float, lease_ms: int, also: Callable[[], None] = lambda: None) -> None:
+        self._store, self._every_s, self._lease_ms, self._also = store, every_s, lease_ms, also
         self._running: dict[str, tuple[VisitCall, threading.Event]] = {}
         self._lock = threading.Lock()
         self._thread_pid: int | None = None
@@ -49,6 +50,7 @@ class Heartbeat:
         for task_id in lost:
             self._log.warning("visit is no longer ours; stopping it", task=task_id)
             running[task_id][1].set()
+        self._also()
         return len(lost)
 
     def let_go(self) -> None:

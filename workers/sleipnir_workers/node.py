@@ -16,13 +16,17 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Graph, MapNode, Node
 from sleipnir.messages import Role, VisitResult
-from sleipnir.runs import Item
+from sleipnir.runs import Item, Part
+from sleipnir.store.visits import SILENCE, Talk
 from sleipnir_workers.lazy_state import StoredState
+
+if TYPE_CHECKING:
+    from sleipnir_workers.llm.permits import Permits
 
 
 class VisitLost(BaseException):
@@ -39,6 +43,16 @@ class ProcessLost(BaseException):
     """
 
 
+class Teller(Protocol):
+    """Takes what a model says while it says it, for people who watch. Neither blocks nor raises."""
+
+    def write(self, text: str) -> None:
+        """More text."""
+
+    def restart(self) -> None:
+        """What was written does not count: the model is asked again."""
+
+
 @dataclass(frozen=True)
 class Visit:
     """One claimed visit, as an executor sees it.
@@ -47,6 +61,8 @@ class Visit:
     reads (everything for scripts and functions). `folder` is the agent's folder, materialised from the run's bundle:
     read-only by convention. `cwd` is the working directory the caller asked for, None for the agent's folder.
     `variables` are the agent variables of the run. `lost` is set when the visit was cancelled or taken over.
+    `part` and `talk` say what of a loop it is, and what was said there. `teller` is told what a model says,
+    and `permits` says when a model may be asked; None: nobody is told, and there are no limits.
     """
 
     run: str
@@ -63,6 +79,10 @@ class Visit:
     lost: threading.Event = field(default_factory=threading.Event)
     role: Role = "node"
     item: Item | None = None
+    part: Part | None = None
+    talk: Talk = SILENCE
+    teller: Teller | None = None
+    permits: Permits | None = None
 
     @property
     def result_key(self) -> str | None:

@@ -2,10 +2,10 @@
 
 Rules. The command is the leader of its own session and process group, reads /dev/null, and dies with
 the worker (sleipnir.launch), as the rest of its group does (group_guard). Its output is read while it
-runs and kept up to a limit. However it ends (by itself, at its timeout, because the visit was lost,
-because it printed too much), the whole group is killed before we return, so a background child cannot
-hold us up. A process that moves to a session of its own escapes the group; it cannot hold us up either,
-but it lives on.
+runs and kept up to a limit; without a limit its first and its last part are kept. However it ends (by
+itself, at its timeout, because the visit was lost, because it printed too much), the whole group is
+killed before we return, so a background child cannot hold us up. A process that moves to a session of
+its own escapes the group; it cannot hold us up either, but it lives on.
 
 The leader is reaped after its group was signalled: until then its number cannot be given to another
 process, so we never signal a stranger.
@@ -95,11 +95,13 @@ def run(
     cwd: Path,
     timeout_s: float,
     lost: threading.Event,
-    max_stdout_bytes: int,
+    max_stdout_bytes: int | None,
     grace_s: float = GRACE_S,
     warm: bool = False,
 ) -> Outcome:
     """Run `argv` with exactly `env` in `cwd`, and wait for it.
+
+    `max_stdout_bytes`: a command that prints more is killed. None: its stdout is no more than a log, kept as stderr is.
 
     `warm`: start `python3 FILE` by a fork, where that makes no other difference.
 
@@ -183,11 +185,10 @@ class _ColdStart:
 class _Command:
     """A running command; leaving the `with` block kills its group and reaps it."""
 
-    def __init__(self, leader: Leader, lost: threading.Event, max_stdout_bytes: int) -> None:
+    def __init__(self, leader: Leader, lost: threading.Event, max_stdout_bytes: int | None) -> None:
         self._leader = leader
         self._lost = lost
-        self._max_stdout_bytes = max_stdout_bytes
-        self._stdout = bytearray()
+        self._stdout = _HeadAndTail(STDERR_BYTES) if max_stdout_bytes is None else _Whole(max_stdout_bytes)
         self._stderr = _HeadAndTail(STDERR_BYTES)
         self._open_pipes = 2
         self._exited = False
@@ -196,7 +197,7 @@ class _Command:
         except OSError:  # out of file descriptors
             self._kill()
             raise
-        for pipe, keep in ((leader.stdout, self._keep_stdout), (leader.stderr, self._stderr.add)):
+        for pipe, keep in ((leader.stdout, self._stdout.add), (leader.stderr, self._stderr.add)):
             self._selector.register(pipe, selectors.EVENT_READ, lambda p=pipe, k=keep: self._read(p, k))
         if leader.exit_fd is not None:
             self._selector.register(leader.exit_fd, selectors.EVENT_READ, self._note_exit)
@@ -210,9 +211,9 @@ class _Command:
 
     def wait(self, deadline: float) -> Reason:
         """Wait for the end of the leader; "timeout" and "stdout_limit" leave it running."""
-        if not self._pump(deadline, lambda: self._has_exited() or self._too_much()):
+        if not self._pump(deadline, lambda: self._has_exited() or self._stdout.is_over):
             return "timeout"
-        return "stdout_limit" if self._too_much() else "exited"
+        return "stdout_limit" if self._stdout.is_over else "exited"
 
     def terminate(self, grace_s: float) -> None:
         self._signal(signal.SIGTERM)
@@ -220,7 +221,7 @@ class _Command:
 
     def drain(self, seconds: float) -> None:
         """Read on until the pipes are closed, for at most `seconds`: usually they are closed already."""
-        self._pump(time.monotonic() + seconds, lambda: self._open_pipes == 0 or self._too_much())
+        self._pump(time.monotonic() + seconds, lambda: self._open_pipes == 0 or self._stdout.is_over)
 
     def outcome(self, reason: Reason) -> Outcome:
         code = self._leader.code
@@ -229,11 +230,11 @@ class _Command:
                 raise ProcessLost("the script died with its launcher")
             code = -signal.SIGKILL
         return Outcome(
-            reason="stdout_limit" if self._too_much() else reason,
+            reason="stdout_limit" if self._stdout.is_over else reason,
             code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
-            stdout=bytes(self._stdout),
-            stderr=self._stderr.text(),
+            stdout=self._stdout.content(),
+            stderr=self._stderr.content().decode(errors="replace"),
         )
 
     def _pump(self, deadline: float, done: Callable[[], bool]) -> bool:
@@ -256,14 +257,6 @@ class _Command:
         self._selector.unregister(pipe)
         self._open_pipes -= 1
 
-    def _keep_stdout(self, chunk: bytes) -> None:
-        # One byte over the limit is enough to know, and what is over it is never used.
-        room = self._max_stdout_bytes + 1 - len(self._stdout)
-        self._stdout += chunk[:room]
-
-    def _too_much(self) -> bool:
-        return len(self._stdout) > self._max_stdout_bytes
-
     def _note_exit(self) -> None:
         assert self._leader.exit_fd is not None
         self._selector.unregister(self._leader.exit_fd)
@@ -283,8 +276,28 @@ class _Command:
             return
 
 
+class _Whole:
+    """Keeps `limit` bytes and one more: it is enough to know that there was more, and then none of it is used."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        self._kept += chunk[: self._limit + 1 - len(self._kept)]
+
+    @property
+    def is_over(self) -> bool:
+        return len(self._kept) > self._limit
+
+    def content(self) -> bytes:
+        return bytes(self._kept)
+
+
 class _HeadAndTail:
     """Keeps the first and the last half of `limit` bytes: the start of an error and its end."""
+
+    is_over = False
 
     def __init__(self, limit: int) -> None:
         self._half = limit // 2
@@ -301,6 +314,6 @@ class _HeadAndTail:
             del self._tail[:surplus]
             self._left_out += surplus
 
-    def text(self) -> str:
+    def content(self) -> bytes:
         gap = f"\n... ({self._left_out} bytes left out)\n".encode() if self._left_out else b""
-        return bytes(self._head + gap + self._tail).decode(errors="replace")
+        return bytes(self._head + gap + self._tail)

@@ -22,6 +22,7 @@ from sleipnir.graph.model import Json, ScriptNode
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers import output, sandbox
+from sleipnir_workers.agent_environment import agent_variables, parse_env_file
 from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.node import Visit, executor
@@ -105,32 +106,12 @@ def environment(visit: Visit, host: Host) -> dict[str, str]:
     }
     if visit.caller_dir is not None:
         env["GRAPH_CALLER_DIR"] = str(visit.caller_dir)
-    return env | _agent_variables(visit)
-
-
-def _agent_variables(visit: Visit) -> dict[str, str]:
-    defaults = {item.name: item.default for item in visit.graph.variables if item.default is not None}
-    values = {**defaults, **visit.variables}
-    return {f"LLM_AGENT_VAR_{name.upper().replace('-', '_')}": value for name, value in values.items()}
+    return env | agent_variables(visit.graph, visit.variables)
 
 
 def _env_file(host: Host, agent: str) -> dict[str, str]:
     path = host.agent_env_file(agent)
     return {} if path is None else parse_env_file(path.read_text(encoding="utf-8", errors="replace"))
-
-
-def parse_env_file(text: str) -> dict[str, str]:
-    """KEY=VALUE lines; blank lines and lines that start with # are skipped, one pair of quotes is stripped."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        name, equals, value = line.strip().removeprefix("export ").partition("=")
-        name, value = name.strip(), value.strip()
-        if not equals or not name or name.startswith("#"):
-            continue
-        if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
-            value = value[1:-1]
-        found[name] = value
-    return found
 
 
 def _need_interpreter(node: ScriptNode, program: str, path: str) -> None:

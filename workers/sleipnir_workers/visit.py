@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
@@ -42,6 +43,8 @@ from sleipnir_workers import items, output, typed_state
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.heartbeat import Heartbeat
 from sleipnir_workers.lazy_state import StoredState
+from sleipnir_workers.live import LiveText
+from sleipnir_workers.llm.permits import Permits
 from sleipnir_workers.node import ProcessLost, Visit, VisitLost, executor_of
 
 RETRY_S = (0.1, 0.3, 1.0, 2.0)
@@ -57,6 +60,8 @@ class Worker:
     bundles: BundleCache
     heartbeat: Heartbeat
     drain: Drain
+    live: LiveText
+    permits: Permits
     process: str = field(default_factory=lambda: os.urandom(12).hex())
     """Random. With a number of `executions` it makes a token; a random token each would cost a system call each."""
     executions: Iterator[int] = field(default_factory=count)
@@ -66,9 +71,11 @@ class Worker:
         """Connect. Raises StoreUnavailable and ConfigError."""
         store = Store.open(settings, client_name="sleipnir-worker")
         bundles = BundleCache(settings.home / "bundles", store.bundle)
-        heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=int(settings.lease_s * 1000))
+        permits = Permits(store, settings)
+        lease_ms = int(settings.lease_s * 1000)
+        heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=lease_ms, also=permits.renew)
         drain.when_over(heartbeat.let_go)
-        return cls(name, settings, store, bundles, heartbeat, drain)
+        return cls(name, settings, store, bundles, heartbeat, drain, LiveText(store), permits)
 
     def run(self, call: VisitCall) -> dict[str, Any]:
         """Execute a visit, if it is still to do. Returns the summary that Flower shows: keys written and next edge."""
@@ -105,7 +112,8 @@ class Worker:
             else:
                 visit = self._visit(call, claim, unpacked, node, lost)
                 self._log_state(visit, claim)
-                result = execute(visit)
+                with self._told(visit) as visit:
+                    result = execute(visit)
             if result is None:
                 return self._stopped(call, token)
             took_ms = int((time.monotonic() - started) * 1000)
@@ -120,7 +128,7 @@ class Worker:
 
         Reducers read their visit's overlay alone, which comes anyway.
         """
-        if unpacked is None or node is None or role == "reduce":
+        if unpacked is None or node is None or role in ("reduce", "tool"):
             return ()
         if role == "branch":
             return None
@@ -154,7 +162,20 @@ class Worker:
             lost=lost,
             role=call.role,
             item=claim.item,
+            part=claim.part,
+            talk=claim.talk,
+            permits=self.permits,
         )
+
+    @contextmanager
+    def _told(self, visit: Visit) -> Iterator[Visit]:
+        """The visit with somebody to tell what its model says."""
+        if not self.settings.stream or not isinstance(visit.node, LlmNode) or visit.role not in ("node", "turn"):
+            yield visit
+            return
+        turn = visit.part.turn if visit.part is not None else 0
+        with self.live.open(visit.run, visit.node.id, visit.seq, visit.attempt, turn=turn) as teller:
+            yield replace(visit, teller=teller)
 
     def _stopped(self, call: VisitCall, token: str, *, process_lost: bool = False) -> dict[str, Any]:
         """The executor has stopped without a result: the visit was lost, or we cannot go on and hand it back."""
@@ -214,6 +235,8 @@ def execute(visit: Visit) -> VisitResult | None:
     try:
         result = executor_of(visit)(visit.node, visit)
         usage = result.usage
+        if visit.role == "tool" or result.calls or result.later_ms is not None:
+            return result  # fields of the conversation, and nothing for the state
         return typed_state.checked(visit, items.left_by(visit, result))
     except ProcessLost:
         raise
@@ -231,7 +254,7 @@ def execute(visit: Visit) -> VisitResult | None:
 def failed(visit: Visit, message: str, kind: str, usage: Usage | None = None) -> VisitResult:
     """A failure with what the graph may read of it: `_error` for scripts and functions, `{{output}}` for llm nodes."""
     node = visit.node
-    if visit.role != "node" or visit.item is not None:
+    if visit.role not in ("node", "turn") or visit.item is not None:
         return VisitResult(ok=False, error=message, error_kind=kind, usage=usage)
     if isinstance(node, LlmNode):
         text = f"LLM node failed: {message}"
@@ -284,6 +307,9 @@ def _largest(values: Mapping[str, str]) -> str:
 
 def _json(key: str, value: Any) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        if not (text.isascii() and key.isascii()):
+            f"{key}{text}".encode()  # refuses half a surrogate pair, which could not be stored
+        return text
     except (TypeError, ValueError, RecursionError) as error:
         raise NodeFailed(f"state key {key!r} is not JSON: {error}", "not_json") from None

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sleipnir.graph.model import Graph, Json, Node
+from sleipnir.graph.model import Graph, Json, LlmNode, Node
 from sleipnir.graph.reducers import ABSENT
 from sleipnir.graph.state import of_text, update_problem
-from sleipnir.graph.template import apply_updates
+from sleipnir.graph.template import apply_updates, updates_read
 from sleipnir.messages import ResultHeader, RunStatus, overlay_of
 from sleipnir.runs import RunView, Visit
 from sleipnir.transitions import Collect, Fill, Take
@@ -206,6 +206,17 @@ class Context:
             if field is not None and (wrong := update_problem(field, written[key])) is not None:
                 raise VisitFailed(f"state_updates write what the graph's `state:` does not allow: '{key}' {wrong}")
         return written
+
+    def given_up(self, visit: Visit, error: str) -> Outcome:
+        """How a visit has ended without a result: as if its node had failed."""
+        node = self.graph.nodes[visit.node]
+        values: dict[str, Json] = {}
+        if visit.role == "node" and visit.item is None:
+            values = {"_error": {"node": visit.node, "message": error}, "last_error": error}
+            if isinstance(node, LlmNode):
+                state, text = self.state(updates_read(node), visit), f"LLM node failed: {error}"
+                values = dict(apply_updates(node.state_updates, state, scoped=node.scoped, value=text))
+        return Outcome(ok=False, error=error, values=values)
 
     # Time and ends
 

@@ -10,7 +10,7 @@ from sleipnir.frontier import Frontier
 from sleipnir.graph.model import Json
 from sleipnir.messages import ResultHeader, RunStatus
 from sleipnir.runs import Gate, Pause, RunView, Timing, Visit, changed
-from sleipnir.transitions import Collect, Fill, ItemOp, Notice, Split, Step, Take, Transition, Write
+from sleipnir.transitions import Collect, Fill, Forget, ItemOp, Notice, Split, Step, Take, Transition, Write
 
 
 class Draft:
@@ -108,7 +108,7 @@ class Draft:
     def end(self, status: RunStatus, *, error: str | None = None, output: str | None = None) -> None:
         """The run is over. Nothing stays open; of a failed run, the visits stay that ended or are to be run again."""
         for visit in self.visits():
-            if status != "failed":
+            if status != "failed" or visit.part is not None:
                 self.drop(visit)
             elif visit.state not in ("ended", "failed"):
                 never_begun = visit.ready or visit.wake_ms is not None or self._is_unclaimed
@@ -137,15 +137,13 @@ class Draft:
 
     def group(self, number: int) -> list[Visit]:
         """The visits of a super-step in visit order; items of maps are their map's business."""
-        members = [visit for visit in self.frontier.values() if visit.group == number and visit.item is None]
+        members = [visit for visit in self.frontier.values() if visit.group == number and visit.is_branch]
         return sorted(members, key=lambda visit: visit.rank) if len(members) > 1 else members
 
     def mates(self, visit: Visit) -> list[Visit]:
         """The other visits of its super-step, in no order: there may be thousands, and this is asked for each."""
         group, seq = visit.group, visit.seq
-        return [
-            mate for mate in self.frontier.values() if mate.group == group and mate.seq != seq and mate.item is None
-        ]
+        return [mate for mate in self.frontier.values() if mate.group == group and mate.seq != seq and mate.is_branch]
 
     def open(self, node: str, kind: str, **place: Any) -> Visit:
         """A new visit, not yet started."""
@@ -167,15 +165,19 @@ class Draft:
     def reopen(self, visit: Visit) -> Visit:
         """Run a failed visit again, as a new one in its place."""
         self.drop(visit)
+        if visit.loop is not None:
+            self.item(Forget(visit.loop.id, visit.loop.turn, visit.loop.calls))
         self._seq += 1
-        fresh = changed(visit, seq=self._seq, attempt=1, opened_ms=self._now_ms, ready=True, failed=False, queue=None)
-        return self.put(changed(fresh, failures=0, losses=0, wake_ms=None, error=None))
+        fresh = changed(
+            visit, seq=self._seq, loop=None, attempt=1, opened_ms=self._now_ms, ready=True, failed=False, queue=None
+        )
+        return self.put(changed(fresh, failures=0, losses=0, wake_ms=None, error=None, limited=False))
 
     def begin(self, visit: Visit, queue: str | None, wake_ms: int | None = None) -> Visit:
         """A visit leaves the state `ready`: for a queue, or to wait for somebody or something."""
         opened_ms = self._now_ms if visit.attempt == 1 else visit.opened_ms
         begun = changed(visit, ready=False, queue=queue, opened_ms=opened_ms, wake_ms=wake_ms)
-        if visit.item is None and visit.role == "node" and visit.attempt == 1:
+        if visit.is_branch and visit.role == "node" and visit.attempt == 1:
             self.notice("visit_opened", seq=visit.seq, node=visit.node, kind=visit.kind)
         return self.put(begun)
 
@@ -225,9 +227,15 @@ class Draft:
             error=header.error,
         )
 
+    def put_off(self, visit: Visit, header: ResultHeader, until_ms: int) -> None:
+        """Hand a visit back until then, as its next attempt: its worker met a limit before it began."""
+        self.deliver(visit, header)
+        self.put(changed(visit, attempt=visit.attempt + 1, wake_ms=until_ms, error=header.error, limited=True))
+        self.notice("visit_put_off", seq=visit.seq, node=visit.node, until_ms=until_ms, reason=header.error)
+
     def wake(self, visit: Visit) -> None:
         """The time of a visit that was put off has come; it runs once there is a slot for it."""
-        self.put(changed(visit, wake_ms=None, ready=True))
+        self.put(changed(visit, wake_ms=None, ready=True, limited=False))
 
     # What is written
 
@@ -245,10 +253,12 @@ class Draft:
         delta: bool = False,
         collect: Collect | None = None,
         values: Mapping[str, Json] | None = None,
+        keys: tuple[str, ...] = (),
         notes: tuple[str, ...] = (),
         **how: Any,
     ) -> int:
-        """Write the step of a visit that has ended; its number. `how` are fields of the step."""
+        """Write the step of a visit that has ended; its number. `keys` are all that it writes; `how` fields of the
+        step."""
         self._step += 1
         how.setdefault("took_ms", self._now_ms - visit.opened_ms)
         step = Step(
@@ -262,9 +272,12 @@ class Draft:
             opened_ms=visit.opened_ms,
             role=visit.role,
             item=(visit.item.map, visit.item.index) if visit.item else None,
+            part=visit.part,
             **how,
         )
         self._writes.append(Write(step, delta, collect, values or {}))
+        if visit.part is not None:
+            return self._step
         timing = self._timings.get(visit.node) or self._run.timings.get(visit.node) or Timing()
         self._timings[visit.node] = timing.plus(step.took_ms)
         if visit.item is None:
@@ -274,6 +287,7 @@ class Draft:
                 "kind": step.kind,
                 "ok": step.ok,
                 "next": step.next,
+                "keys": list(keys),
                 "took_ms": step.took_ms,
                 "notes": list(notes),
                 "error": step.error,

@@ -29,15 +29,13 @@ from sleipnir.graph.model import (
     FunctionNode,
     Graph,
     InputNode,
-    Json,
-    LlmNode,
     ScriptNode,
 )
-from sleipnir.graph.template import apply_updates, updates_read
+from sleipnir.graph.template import updates_read
 from sleipnir.runs import RunView, Visit, changed
 from sleipnir.transitions import Notice, Transition
 from sleipnir.values import NOTHING, Known, Wanted
-from sleipnir_scheduler.planner import effects, maps, retries, starting, steps
+from sleipnir_scheduler.planner import effects, loops, maps, retries, starting, steps
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.known import Missing
@@ -140,24 +138,32 @@ class _Planner(Context):
             return Ignore("the visit is over, or another attempt owns it", _late(event))
         header = event.header
         notes = header.notes
+        if header.later_ms is not None:
+            self.draft.put_off(visit, header, header.later_ms)
+            return None
         if not header.ok:
             verdict = self._retry_or_not(visit, event)
             if isinstance(verdict, retries.Again):
                 self.draft.try_again(visit, header, verdict.at_ms, verdict.most)
                 return None
             notes = (*notes, verdict.why) if verdict.why else notes
+        if visit.role == "turn":
+            loops.turn_ended(self, visit, header, notes)
+            return None
         self.draft.deliver(visit, header)
         self._ended(visit, Outcome.of(header, notes))
         return None
 
     def _ended(self, visit: Visit, outcome: Outcome) -> None:
-        if visit.item is not None:
+        if visit.part is not None:
+            loops.call_ended(self, visit, outcome)
+        elif visit.item is not None:
             maps.item_ended(self, visit, outcome)
         else:
             steps.ended(self, visit, outcome)
 
     def _retry_or_not(self, visit: Visit, failure: Resulted) -> retries.Again | retries.GiveUp:
-        policies = self.graph.retries_of(self.graph.nodes[visit.node]) if visit.role == "node" else []
+        policies = self.graph.retries_of(self.graph.nodes[visit.node]) if visit.role in ("node", "turn") else []
         return retries.decide(
             policies, visit, failure.header, run=self.run.id, now_ms=self.now_ms, deadline_ms=self.deadline_ms()
         )
@@ -166,6 +172,9 @@ class _Planner(Context):
         visit = self.run.frontier.get(event.seq)
         if visit is None or visit.queue is not None or visit.state != "waiting" or visit.attempt != event.attempt:
             return Ignore("the question is closed, or another one")
+        if visit.part is not None:
+            loops.answered(self, visit, event.text)
+            return None
         node = self.graph.nodes[visit.node]
         if isinstance(node, ScriptNode | FunctionNode):
             ended = effects.answered(self, visit, node, event.text)
@@ -209,16 +218,10 @@ class _Planner(Context):
 
     def _give_up(self, visit: Visit, error: str) -> None:
         """A visit without a result fails, as if its node had."""
-        node = self.graph.nodes[visit.node]
-        values: dict[str, Json]
-        if visit.role != "node" or visit.item is not None:
-            values = {}
-        elif isinstance(node, LlmNode):
-            state, text = self.state(updates_read(node), visit), f"LLM node failed: {error}"
-            values = dict(apply_updates(node.state_updates, state, scoped=node.scoped, value=text))
+        if visit.part is not None:
+            loops.given_up(self, visit, error)
         else:
-            values = {"_error": {"node": visit.node, "message": error}, "last_error": error}
-        self._ended(visit, Outcome(ok=False, error=error, values=values))
+            self._ended(visit, self.given_up(visit, error))
 
     def _pause(self, event: Paused) -> Ignore | None:
         if self.run.paused is not None:
@@ -234,6 +237,7 @@ class _Planner(Context):
             self.draft.arm_deadline(deadline_ms)
         if self.run.frontier:
             self.arm_step()
+        loops.resume(self)
         return None
 
     def _cancel(self) -> None:
@@ -249,7 +253,7 @@ class _Planner(Context):
         if self.run.status != "failed":
             return Ignore("only a failed run can be retried")
         failed = [visit for visit in self.draft.visits() if visit.failed]
-        nodes = sorted({visit.node for visit in failed if visit.item is None})
+        nodes = sorted({visit.node for visit in failed if visit.is_branch})
         begun = self.draft.steps > 0  # else it failed before its first step, or in an older release
         self.draft.revive(nodes if begun else nodes or [self.run.failed_at or self.graph.start])
         if self.graph.settings.timeout:
@@ -260,7 +264,7 @@ class _Planner(Context):
             fresh = self.draft.reopen(visit)
             if visit.fan is not None:
                 fresh = self.draft.put(maps.with_failed_items_to_do(self, fresh))
-            if self.graph.engine == "dag" and visit.role == "node" and visit.item is None:
+            if self.graph.engine == "dag" and visit.role == "node" and visit.is_branch:
                 fresh = self.draft.put(changed(fresh, group=fresh.seq))
             if effects.in_doubt(visit, self.graph.nodes.get(visit.node)):
                 effects.ask_again(self, fresh)
@@ -283,8 +287,20 @@ class _Planner(Context):
             return Ignore("the visit is over, or another attempt of it is on its way")
         if visit.queue is not None:
             self.draft.wake(visit)
+        elif visit.loop is not None:
+            return self._loop_deadline(visit, visit.wake_ms)
         else:
             self._unanswered(visit)
+        return None
+
+    def _loop_deadline(self, visit: Visit, due_ms: int) -> Ignore | None:
+        """The time of an llm node with tools is up."""
+        if self.run.paused is not None:
+            return Ignore("the run is paused, and the clocks of its nodes with it")
+        if self.now_ms < due_ms:  # this was the timer of a deadline that has moved since
+            self.draft.arm(visit.timer, due_ms)
+        else:
+            loops.timed_out(self, visit)
         return None
 
     def _deadline(self) -> Ignore | None:

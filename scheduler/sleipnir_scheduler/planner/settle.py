@@ -40,6 +40,8 @@ class _Slots:
 
     def has_room(self, visit: Visit) -> bool:
         """For a visit that is ready."""
+        if visit.part is not None:
+            return True
         if visit.item is not None:
             return self._has_room_of(visit.item.map, visit.item.of)
         if self._graph.engine == "dag" and visit.batch is None and self._frontier.nodes.get(visit.node):
@@ -77,7 +79,7 @@ def _start_some(context: Context) -> bool:
         if context.draft.over:
             return False
         visit = frontier[seq]
-        if visit.item is None and visit.kind in _ON_WORKERS and slots.are_taken():
+        if visit.is_branch and visit.kind in _ON_WORKERS and slots.are_taken():
             continue  # as has_room would say, of thousands in each event
         if slots.has_room(visit):
             again = _start(context, visit) or again
@@ -104,7 +106,7 @@ def _end_if_done(context: Context) -> None:
     if frontier.failed:
         visits = frontier.values()
         if not any(_is_awaited(visit, context.graph.engine) for visit in visits):
-            first = min((visit for visit in visits if visit.failed and not visit.item), key=lambda visit: visit.rank)
+            first = min((visit for visit in visits if visit.failed and visit.is_branch), key=lambda visit: visit.rank)
             context.fail_with(first.error or "failed")
         return
     if frontier or not context.draft.steps:

@@ -17,7 +17,7 @@ from sleipnir.graph.model import (
 from sleipnir.graph.template import TemplateError, keys_read, render, render_lenient
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs import Gate, Visit
-from sleipnir_scheduler.planner import maps, steps
+from sleipnir_scheduler.planner import loops, maps, steps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node
 
 
@@ -25,13 +25,15 @@ def start(context: Context, visit: Visit) -> None:
     """A visit leaves the state `ready`. One that cannot be made fails; others of its step may still end."""
     node = context.graph.nodes.get(visit.node)
     if visit.role != "node":  # a function of the agent's own that is called again, whatever its node is
-        context.draft.begin(visit, QUEUE_OF["function"])
+        context.draft.begin(visit, visit.queue or QUEUE_OF["function"])
         return
     if node is None:
         steps.refuse(context, visit, f"Node '{visit.node}' not found in graph '{context.graph.name}'")
         return
     try:
         match node:
+            case LlmNode(tools=[_, *_]):
+                loops.start(context, visit, node)
             case ScriptNode() | FunctionNode() | LlmNode():
                 context.draft.begin(visit, queue_of(node))
             case ApprovalNode() | InputNode():

@@ -116,6 +116,7 @@ def _journal(context: Context, visit: Visit, outcome: Outcome, *, held: bool) ->
         delta=bool(outcome.keys),
         collect=outcome.collect,
         values=outcome.values,
+        keys=outcome.written,
         notes=outcome.notes,
         ok=outcome.ok,
         error=outcome.error,
@@ -209,7 +210,7 @@ def _folded(context: Context, bodies: list[Visit], writers: list[Writer]) -> Fol
 def _lower_lives(context: Context, visit: Visit) -> bool:
     """A failed visit counts: when the run is continued, it writes where it stands in visit order."""
     return any(
-        other.rank < visit.rank for other in context.draft.visits() if other.item is None and other.seq != visit.seq
+        other.rank < visit.rank for other in context.draft.visits() if other.is_branch and other.seq != visit.seq
     )
 
 
@@ -218,7 +219,7 @@ def forget_tops(context: Context) -> None:
     draft = context.draft
     if not draft.tops:
         return
-    live = [visit.rank for visit in draft.visits() if visit.item is None]
+    live = [visit.rank for visit in draft.visits() if visit.is_branch]
     lowest = min(live, default=None)
     for key, top in list(draft.tops.items()):
         if lowest is None or lowest > top:

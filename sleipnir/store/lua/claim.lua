@@ -19,8 +19,10 @@
 -- ARGV[7] all       int     1: return the whole state, 0: only the keys that follow
 -- ARGV[8...] wanted  state keys
 --
--- Returns  {1, spec, started_ms, item, overlay, key, JSON text, ...}  claimed (a missing key is left out). `item` is the
---                visit's runs.Item as JSON, or ''; `overlay` lines of values that only this visit sees, or ''
+-- Returns  {1, spec, started_ms, item, overlay, part, talk, key, JSON text, ...}  claimed (a missing key is left out).
+--                `item` is the visit's runs.Item as JSON, or ''; `overlay` lines of values that only this visit sees, or
+--                ''; `part` its runs.Part as JSON, or ''; `talk` what was said in its loop: for a turn what the model was
+--                told first ('' in turn 0) and for each turn before {reply, result, ...}; for a call {{reply}}
 --          {0, 'gone'}    the visit is over, or its run is, or it is no worker's business now
 --          {0, 'stale'}   a newer attempt exists
 --          {0, 'taken'}   this attempt has been claimed already
@@ -47,7 +49,7 @@ else
   claim = {attempt = attempt, worker = worker, token = token, started_ms = now_ms}
   redis.call('HSET', claims, seq, cjson.encode(claim))
   redis.call('ZREM', outbox, member)
-  if not visit.item then  -- a map tells of its progress; a line for each of its thousands of items would hide all else
+  if not visit.item and not visit.part then  -- maps and loops tell of their progress; a line each would hide all else
     redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e',
       cjson.encode({{'visit_started', {seq = tonumber(seq), node = visit.node, attempt = attempt, worker = worker}}}))
   end
@@ -55,7 +57,26 @@ end
 redis.call('ZADD', leases, now_ms + lease_ms, member)
 
 local overlay = visit.overlay and redis.call('HGET', items, visit.overlay) or ''
-local reply = {1, redis.call('GET', spec), claim.started_ms, visit.item and cjson.encode(visit.item) or '', overlay}
+local talk, part = {}, visit.part
+if part and part.call then
+  talk = {{redis.call('HGET', items, part.loop .. '.' .. part.turn)}}
+elseif part then
+  talk[1] = redis.call('HGET', items, part.loop .. '.first') or ''
+  for turn = 0, part.turn - 1 do
+    local name, said, call = part.loop .. '.' .. turn, {}, 0
+    said[1] = redis.call('HGET', items, name)
+    local result = redis.call('HGET', items, name .. '.0')
+    while result do
+      said[#said + 1], call = result, call + 1
+      result = redis.call('HGET', items, name .. '.' .. call)
+    end
+    talk[#talk + 1] = said
+  end
+end
+local reply = {
+  1, redis.call('GET', spec), claim.started_ms, visit.item and cjson.encode(visit.item) or '', overlay,
+  part and cjson.encode(part) or '', talk,
+}
 if all then
   local pairs_ = redis.call('HGETALL', state)
   for i = 1, #pairs_ do reply[#reply + 1] = pairs_[i] end

@@ -125,6 +125,15 @@ for _, op in ipairs(control.items or none) do
     redis.call('HSET', items, field, table.concat(lines, '\n'))
   elseif op.op == 'fill' then
     redis.call('HSET', items, field, text())
+  elseif op.op == 'forget' then
+    redis.call('HDEL', items, op.id .. '.first')
+    for turn = 0, op.turn do
+      local name, call = op.id .. '.' .. turn, 0
+      redis.call('HDEL', items, name)
+      while redis.call('HDEL', items, name .. '.' .. call) == 1 or (turn == op.turn and call < op.calls) do
+        call = call + 1
+      end
+    end
   else
     redis.call('HDEL', items, field)
   end

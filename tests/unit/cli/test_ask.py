@@ -72,15 +72,21 @@ def test_control_sequences_in_a_question_are_spelt_out(capsys: pytest.CaptureFix
 
 def test_a_scripted_answer_holds_for_every_visit_of_its_node() -> None:
     answers = ScriptedAnswers([("approve", "yes")])
-    assert [answers.next_for("approve") for _ in range(3)] == ["yes", "yes", "yes"]
-    assert answers.next_for("other") is None
+    assert [answers.next_for(replace(APPROVAL, seq=seq)) for seq in range(3)] == ["yes", "yes", "yes"]
+    assert answers.next_for(replace(APPROVAL, node="other")) is None
     assert answers.unused == set()
 
 
 def test_several_scripted_answers_are_used_in_order_and_the_last_one_stays() -> None:
     answers = ScriptedAnswers([("approve", "no"), ("name", "Ann"), ("approve", "yes")])
-    assert [answers.next_for("approve") for _ in range(3)] == ["no", "yes", "yes"]
+    assert [answers.next_for(replace(APPROVAL, seq=seq)) for seq in range(3)] == ["no", "yes", "yes"]
     assert answers.unused == {"name"}
+
+
+def test_a_scripted_answer_that_was_not_understood_is_not_given_again() -> None:
+    answers = ScriptedAnswers([("approve", "maybe"), ("approve", "perhaps")])
+    assert [answers.next_for(APPROVAL) for _ in range(3)] == ["maybe", "perhaps", None]
+    assert answers.next_for(replace(APPROVAL, attempt=2)) == "perhaps"
 
 
 def test_the_way_to_answer_is_a_command_that_can_be_typed() -> None:
@@ -91,6 +97,11 @@ def test_the_way_to_answer_is_a_command_that_can_be_typed() -> None:
         "  sleipnir --redis-url 'redis://:***@host:6379/0' answer r1run approve 'your own words'"
     )
     assert how_to_answer(INPUT, GlobalOptions()).splitlines()[1] == "  sleipnir answer r1run name 'your answer'"
+
+
+def test_what_can_only_be_confirmed_takes_no_words_of_ones_own() -> None:
+    lines = how_to_answer(replace(APPROVAL, kind="confirm", options=("yes", "no")), GlobalOptions()).splitlines()
+    assert [line.split()[-1] for line in lines[1:]] == ["yes", "no"]
 
 
 def test_of_several_questions_of_one_node_each_is_answered_by_its_number() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from sleipnir.cli.history import history_table, with_late_results
 from sleipnir.cli.render import plain_table
+from sleipnir.runs import Part
 from sleipnir.views import LateResult, StepInfo
 
 
@@ -48,6 +49,24 @@ def test_each_item_has_a_row_where_that_is_wanted() -> None:
         ["5", "work", "function, item 1"],
     ]
     assert "error" in columns
+
+
+def test_turns_and_calls_of_an_items_loop_are_told_with_each_item_only() -> None:
+    steps = [
+        step(2, "ask", seq=6, item=(3, 0), role="turn", part=Part(5, 0), calls=("look",)),
+        step(3, "own", seq=9, role="turn", part=Part(8, 0)),
+        step(4, "ask", seq=7, role="tool", part=Part(5, 0, 0, "look")),
+        step(5, "ask", seq=5, item=(3, 0)),
+    ]
+    _, rows = history_table(steps, {3: "fan"}, each_item=False)
+    assert [row[:3] for row in rows] == [
+        ["3", "own", "function, turn 1"],
+        ["5", "fan", "item 0: 1 visit, slowest 10ms"],
+    ]
+    _, rows = history_table(steps, {3: "fan"}, each_item=True)
+    assert [row[2] for row in rows][:3] == [
+        "function, item 0, turn 1: look", "function, turn 1", "function, look of turn 1",
+    ]  # fmt: skip
 
 
 def test_a_single_item_reads_as_one_and_a_map_that_nobody_knows_any_more_has_its_bodys_name() -> None:

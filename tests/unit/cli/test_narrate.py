@@ -127,6 +127,15 @@ def progress(done: int, total: int, failed: int = 0, seq: int = 3) -> RunEvent:
     return event("map_progress", seq=seq, node="fan", done=done, total=total, failed=failed)
 
 
+def test_what_the_loops_of_items_call_is_not_told() -> None:
+    of_loop = {"seq": 4, "node": "ask", "name": "look", "call": "c1", "ok": False, "took_ms": 10}
+    told = ["▸   ask: calling look", "▸   ask: look failed after 0.01s"]
+    events = [event(type_, **of_loop) for type_ in ("tool_called", "tool_ended")]
+    assert narrate(opened(1, "fan", "map"), *events)[1:] == told
+    events = [event(type_, **of_loop, item=0) for type_ in ("tool_called", "tool_ended")]
+    assert narrate(opened(1, "fan", "map"), *events)[1:] == []
+
+
 def test_what_belongs_to_one_of_parallel_visits_names_it() -> None:
     lines = narrate(
         opened(1, "split"),
@@ -194,3 +203,17 @@ def test_a_run_that_its_step_limit_stopped_says_so() -> None:
     assert narrate(event("max_steps", limit=20, what="super-steps")) == [
         "▸ stopped after 20 super-steps (limits.max_steps)"
     ]
+
+
+def test_of_a_tool_its_call_is_told_and_its_end_only_if_it_failed() -> None:
+    call = {"seq": 4, "node": "ask", "call": "c1", "name": "fs_cat"}
+    narrator = Narrator()
+    assert narrator.lines(event("tool_called", **call)) == ["▸   calling fs_cat"]
+    assert narrator.lines(event("tool_ended", **call, ok=True, took_ms=120)) == []
+    assert narrator.lines(event("tool_ended", **call, ok=False, took_ms=120)) == ["▸   fs_cat failed after 0.12s"]
+
+
+def test_events_that_are_not_kept_any_more_are_missed_and_texts_are_not() -> None:
+    assert Narrator().lines(event("gap", lost=None)) == ["▸ (what happened before is not kept any more)"]
+    assert Narrator().lines(event("gap", lost=12)) == []
+    assert Narrator().lines(event("text", seq=1, node="ask", text="Hello")) == []

@@ -21,6 +21,10 @@ SAID = [
     (Reason("paused", queue="llm", by="ann@desk"), "paused by ann@desk"),
     (Reason("retry", until_ms=NOW_MS + 12_000, error="Boom\nat 1"), "tries again in 12 s after: Boom at 1"),
     (Reason("retry", until_ms=NOW_MS - 1), "tries again now"),
+    (
+        Reason("limit", until_ms=NOW_MS + 12_000, error="limit 'openai:*' until 14:03:11 UTC, held by r/1/0/1"),
+        "limit 'openai:*' until 14:03:11 UTC, held by r/1/0/1, again in 12 s",
+    ),
     (Reason("lease", worker="w1@host", until_ms=NOW_MS + 3_100), "runs on w1@host, lease expires in 4 s"),
     (Reason("lease", worker="w1@host", until_ms=NOW_MS - 3_000), "runs on w1@host, lease expired 3 s ago"),
     (Reason("lease", worker="w1@host"), "runs on w1@host"),
@@ -34,6 +38,8 @@ SAID = [
     (Reason("siblings"), "has ended, waits for the others of its step"),
     (Reason("siblings", error="Boom\nat 1"), "has failed, the others of its step have not ended: Boom at 1"),
     (Reason("items", progress=(237, 500), failed=2, under_way=8), "237 of 500 items, 2 failed, 8 at once"),
+    (Reason("turns", turn=0, progress=(0, 0)), "turn 1, the model is asked"),
+    (Reason("turns", turn=2, progress=(1, 3)), "turn 3, 1 of 3 calls answered"),
     (Reason("items", progress=(0, 10_000), failed=0, under_way=1), "0 of 10,000 items, 1 at once"),
 ]
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from sleipnir.cli.story import story_of
 from sleipnir.graph.draw import Mark
 from sleipnir.messages import RunStatus
+from sleipnir.runs import Part
 from sleipnir.views import Reason, RunInfo, StepInfo, VisitInfo
 
 
@@ -76,6 +79,21 @@ def test_a_visit_that_has_ended_before_its_super_step_did_is_done() -> None:
 def test_a_map_that_waits_for_its_items_is_running_and_says_how_far_it_is() -> None:
     at_work = replace(visit("m", "waiting", kind="map"), reason=Reason("items", progress=(237, 1_500)))
     assert story_of(run("running", at_work), [], 1_000).marks["m"] == Mark("running", "running 237/1,500", ended=False)
+
+
+@pytest.mark.parametrize(
+    ("parts", "mark"),
+    [
+        (["started"], Mark("running", "running, turn 2", ended=False)),
+        (["queued", "started", "started"], Mark("running", "running, turn 2", ended=False)),
+        (["queued", "waiting"], Mark("queued", "queued, turn 2", ended=False)),
+        (["waiting", "waiting"], Mark("waiting", "waiting, turn 2", ended=False)),
+    ],
+)
+def test_a_loop_is_one_visit_and_at_work_when_a_part_of_it_is(parts: list[str], mark: Mark) -> None:
+    loop = replace(visit("ask", "waiting", seq=1), reason=Reason("turns", turn=1, progress=(0, len(parts))))
+    calls = [replace(visit("ask", part, seq=2 + n), part=Part(1, 1, n), role="tool") for n, part in enumerate(parts)]
+    assert story_of(run("running", loop, *calls), [], 1_000).marks == {"ask": mark}
 
 
 def test_a_run_that_is_over_has_no_node_under_way() -> None:

@@ -470,20 +470,6 @@ def test_a_broken_tools_file_is_named_as_the_reason(tmp_path: Path) -> None:
     assert found.hint.startswith("tools.py cannot be read, so its functions are not known: ")
 
 
-@pytest.mark.parametrize("model", ["openai:gpt-4o-mini", "ollama:llama3:8b", "unheard:of"])
-def test_a_model_with_a_provider_is_taken(model: str) -> None:
-    nodes = f"a: {{type: llm, prompt: p, model: '{model}', next: b}}\nb: {{type: end}}"
-    assert checked(nodes, top=f"model: {model}") == []
-
-
-@pytest.mark.parametrize("model", ["gpt-4o", "openai:", ":gpt", "", " : "])
-def test_a_model_without_a_provider_is_unknown(model: str) -> None:
-    nodes = f"a: {{type: llm, prompt: p, model: '{model}', next: b}}\nb: {{type: end}}"
-    found = checked(nodes, top=f"model: '{model}'")
-    assert errors(found) == [f"unknown model '{model}'", f"[a] llm node references unknown model '{model}'"]
-    assert places(found) == [(3, 1), (5, 29)]
-
-
 # --- ours
 
 
@@ -602,7 +588,7 @@ def test_the_headline_counts_the_errors_and_leaves_warnings_out() -> None:
 
 
 def test_every_rule_is_in_the_list_and_says_what_it_promises() -> None:
-    assert len(set(RULES)) == len(RULES) == 43
+    assert len(set(RULES)) == len(RULES) == 46
     assert all(re.match(r"(every|no|some|declared)_", rule.__name__) for rule in RULES)
 
 

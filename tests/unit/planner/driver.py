@@ -14,10 +14,10 @@ from typing import Any
 from sleipnir.events import Answered, Event, Resulted, Submitted
 from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import Graph
-from sleipnir.messages import ResultHeader, overlay_of, overlay_text
-from sleipnir.runs import RunSpec, RunView, Visit
+from sleipnir.messages import ResultHeader, ToolCall, overlay_of, overlay_text
+from sleipnir.runs import Part, RunSpec, RunView, Visit
 from sleipnir.store.commit import dumps, record
-from sleipnir.transitions import Drop, Fill, ItemOp, Put, Split, Step, Take, Transition
+from sleipnir.transitions import Drop, Fill, Forget, ItemOp, Put, Split, Step, Take, Transition
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
 
@@ -87,6 +87,19 @@ class Memory:
             else:
                 self.windows[key] = json.loads(json.dumps(window))
 
+    def talk(self, part: Part) -> list[Any]:
+        """What a claim gives of a loop's conversation, as claim.lua reads it."""
+        if part.call is not None:
+            return [[self.items.get(f"{part.loop}.{part.turn}")]]
+        talk: list[Any] = [self.items.get(f"{part.loop}.first", "")]
+        for turn in range(part.turn):
+            name = f"{part.loop}.{turn}"
+            said = [self.items.get(name)]
+            while (result := self.items.get(f"{name}.{len(said) - 1}")) is not None:
+                said.append(result)
+            talk.append(said)
+        return talk
+
     def _item(self, op: ItemOp, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...]) -> None:
         match op:
             case Put(of, values):
@@ -102,6 +115,12 @@ class Memory:
                 self.items[field] = text
             case Drop(field):
                 self.items.pop(field, None)
+            case Forget(id, turn, calls):
+                gone = {f"{id}.first", *(f"{id}.{number}" for number in range(turn + 1))}
+                for field in list(self.items):
+                    of, _, call = field.rpartition(".")
+                    if field in gone or (of in gone and (of != f"{id}.{turn}" or int(call) < calls)):
+                        del self.items[field]
 
 
 def _entry(step: Step, written: Mapping[str, Any]) -> str:
@@ -205,10 +224,11 @@ class Driver:
         next_: str | tuple[str, ...] | None = None,
         *,
         sends: list[tuple[str, dict[str, Any]]] | None = None,
+        calls: tuple[ToolCall, ...] = (),
         **delta: Any,
     ) -> Driver:
         targets = None if sends is None else tuple(to for to, _ in sends)
-        header = ResultHeader(ok=True, keys=tuple(delta), next=next_, sends=targets)
+        header = ResultHeader(ok=True, keys=tuple(delta), next=next_, sends=targets, calls=calls)
         overlays = tuple(update for _, update in sends or ())
         outcome = self.try_(Resulted(visit.seq, visit.attempt, header), delta, overlays)
         assert isinstance(outcome, Transition), outcome

@@ -32,6 +32,7 @@ CAP = 4
 TRIES = 3
 SLOTS = 3
 MAP_SLOTS = 2
+TURNS = 3
 STATE: dict[str, Any] = {"items": ["x", "y", "z"], "log": []}
 
 
@@ -61,29 +62,37 @@ def policies(draw: st.DrawFn) -> list[Retry] | None:
     return [Retry(max_attempts=TRIES, initial_interval=draw(st.sampled_from([0, 500])), on=["any"])]
 
 
+def loop(**fields: Any) -> LlmNode:
+    """An llm node with tools."""
+    updates = {"k": "{{output}}"}
+    return LlmNode(**fields, prompt="p", tools=["t"], max_iterations=TURNS, state_updates=updates)
+
+
 @st.composite
-def nodes(draw: st.DrawFn, name: str, ours: bool) -> Node:
+def nodes(draw: st.DrawFn, name: str, ours: bool, talkative: bool = False) -> Node:
     target = st.sampled_from([*NAMES, "end"])
     maybe = st.none() | target
     common: dict[str, Any] = {"id": name, "next": draw(maybe | st.lists(target, min_size=2, max_size=3, unique=True))}
-    kinds = ["script", "script", "llm", "approval", "input", "map"]
+    kinds = ["script", "script", "llm", "loop", "approval", "input", "map"]
     if ours:
         kinds += ["router", "conditional", "call"]
     expiry = {"timeout": draw(st.none() | st.just(2)), "on_timeout": draw(maybe)}
-    match draw(st.sampled_from(kinds)):
+    match draw(st.sampled_from(["loop", "loop", "map"] if talkative else kinds)):
         case "script":
             once: Any = draw(st.sampled_from([None, None, "once"]))
             return ScriptNode(**common, script="s.sh", fallback=draw(maybe), effect=once, retry=draw(policies()))
         case "llm":
             updates = {"k": "{{output}}"}
             return LlmNode(**common, prompt="p", fallback=draw(maybe), state_updates=updates, retry=draw(policies()))
+        case "loop":
+            return loop(**common, fallback=draw(maybe), retry=draw(policies()), timeout=draw(st.none() | st.just(2)))
         case "approval":
             routes = {"yes": draw(target), "no": draw(target)}
             question, other = draw(st.sampled_from(["ok?", "{{log}}?"])), draw(target)
             return ApprovalNode(**common, **expiry, question=question, options=["yes"], routes=routes, on_other=other)
         case "map":
             how: Any = draw(st.sampled_from(["fail", "skip", "collect"]))
-            bodies = draw(st.sampled_from([["body"], ["body", "other"]]))
+            bodies = draw(st.sampled_from([["body"], ["other"], ["body", "other"]]))
             over = draw(st.sampled_from(["{{items}}", "{{items}}", "{{k}}"]))
             limits = {"max_concurrency": MAP_SLOTS, "on_item_error": how}
             return MapNode(**common, over=over, item="item", body=bodies, collect_into="found", **limits)
@@ -99,14 +108,18 @@ def nodes(draw: st.DrawFn, name: str, ours: bool) -> Node:
 
 
 @st.composite
-def drawn_graphs(draw: st.DrawFn) -> Drawn:
+def drawn_graphs(draw: st.DrawFn, talkative: bool = False) -> Drawn:
+    """A graph; a `talkative` one begins with an llm node that has tools, or with a map."""
     ours = draw(st.booleans())
-    made: dict[str, Node] = {name: draw(nodes(name, ours)) for name in NAMES}
+    made: dict[str, Node] = {name: draw(nodes(name, ours, talkative and name in "ab")) for name in NAMES}
     made["end"] = EndNode(id="end", output="{{k}}")
-    made |= {name: ScriptNode(id=name, script="s.sh", retry=draw(policies())) for name in ("body", "other")}
+    made["body"] = ScriptNode(id="body", script="s.sh", retry=draw(policies()))
+    other = {"id": "other", "retry": draw(policies())}
+    made["other"] = loop(**other) if talkative else ScriptNode(**other, script="s.sh")
     timeout = draw(st.none() | st.integers(1, 3))
     limits = Settings(max_loop_iterations=CAP, timeout=timeout, max_concurrency=SLOTS)
-    common: dict[str, Any] = {"name": "g", "start": draw(st.sampled_from([*NAMES, "end"])), "settings": limits}
+    common: dict[str, Any] = {"name": "g", "settings": limits}
+    common["start"] = "a" if talkative else draw(st.sampled_from([*NAMES, "end"]))
     if not ours:
         reducers = draw(st.sampled_from([{}, {"log": "append"}]))
         return Drawn(Graph(**common, nodes=made, reducers=reducers))

@@ -1,19 +1,22 @@
-"""The same graph gives the same state, whatever ends first: in both engines, with every reducer, joins, maps, commands.
+"""The same graph gives the same state, whatever ends first: in both engines, with every reducer, joins, maps, commands,
+llm nodes with tools.
 
-What a visit writes is drawn from what it is (its node, its item, its command) and not from when it runs. Two runs of
-one graph are moved in two random orders, workers dying on the way, and must end alike.
+What a visit writes is drawn from what it is (its node, its item, its command, what was said in its loop) and not from
+when it runs. Two runs of one graph are moved in two random orders, workers dying on the way, and must end alike.
 """
 
 from __future__ import annotations
 
 import random
+import zlib
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleipnir.events import LeaseLost
+from sleipnir.events import LeaseLost, Resulted, TimerFired
+from sleipnir.messages import ANSWER, MESSAGES, RESULT, ResultHeader, ToolCall
 from sleipnir.runs import Visit
 from tests.unit.planner.driver import Driver
 
@@ -53,12 +56,16 @@ def graphs(draw: st.DrawFn) -> str:
         alone = engine == "bsp" or name not in taken
         waits = f", wait_for: [{', '.join(joins)}]" if len(joins) > 1 and alone else ""
         taken |= {name} if waits else set()
-        if draw(st.integers(0, 3)) == 0 and name != "a":
-            over = "{{items}}"
-            lines.append(f"  {name}: {{type: map, for_each: '{over}', as: x, node: body, collect: list{edges}{waits}}}")
+        kind = draw(st.integers(0, 7)) if name != "a" else 7
+        if kind < 2:
+            each = f"for_each: '{{{{items}}}}', as: x, node: {('body', 'talker')[kind]}"
+            lines.append(f"  {name}: {{type: map, {each}, collect: list{edges}{waits}}}")
+        elif kind < 4 and name != "b":
+            lines.append(f"  {name}: {{type: llm, prompt: p, tools: [t]{edges}{waits}}}")
         else:
             lines.append(f"  {name}: {{type: function, call: 'f.py:f'{edges}{waits}}}")
     lines += [f"  {name}: {{type: function, call: 'f.py:f'}}" for name in ("body", "sent", "too")]
+    lines += ["  talker: {type: llm, prompt: p, tools: [t]}"]
     return "\n".join(lines) + "\n"
 
 
@@ -67,10 +74,13 @@ def written(driver: Driver, visit: Visit) -> dict[str, Any]:
     if visit.role == "reduce":
         given_ = driver.sees(visit)["own"]
         return {"own": [*(given_.get("current") or []), *given_["incoming"]]}
+    said = "" if visit.part is None else name_of_talk(driver, visit)
+    if visit.role == "tool":
+        return {RESULT: said}
     if visit.item is not None:
-        return {"output": f"{visit.item.of}{visit.item.index}"}
+        return {"output": f"{visit.item.of}{visit.item.index}{said}"}
     seen = driver.sees(visit)
-    name = f"{visit.node}{seen.get('n', '')}"
+    name = f"{visit.node}{seen.get('n', '')}{said}"
     number = sum(name.encode())
     values: dict[str, Any] = {
         "list": name,
@@ -87,13 +97,44 @@ def written(driver: Driver, visit: Visit) -> dict[str, Any]:
     return {key: value for index, (key, value) in enumerate(values.items()) if (number + index) % 3}
 
 
+def name_of_talk(driver: Driver, visit: Visit) -> str:
+    """What was said in a loop before this visit, and which part of the loop it is; the order of visits apart."""
+    assert visit.part is not None
+    said = repr((driver.memory.talk(visit.part), visit.part.turn, visit.part.call))
+    return str(zlib.crc32(said.encode()))
+
+
+def talks(driver: Driver, visit: Visit) -> None:
+    """A turn of a model: up to two turns with calls, then what the node writes."""
+    assert visit.part is not None
+    turn, place = visit.part.turn, len(visit.node) + (visit.item.index if visit.item else 0)
+    calls = tuple(ToolCall(f"c{n}", "t", ("scripts", "llm", "")[n]) for n in range((place + turn) % 4))
+    if turn > 1 or not calls:
+        driver.ends(visit, **written(driver, visit))
+        return
+    delta = {ANSWER: f"{visit.node} {turn}"} | {f"{RESULT}.2": "here" for call in calls if not call.where}
+    delta |= {} if turn else {MESSAGES: f"{visit.node} is told"}
+    driver.ends(visit, calls=calls, **delta)
+
+
 def play(text: str, order: random.Random) -> dict[str, Any]:
     """One run to its end, its visits ending in the order that is drawn; some workers die."""
     driver = Driver(text, {"items": ["x", "y", "z"]}).start()
     while not driver.run.is_final:
-        visit = order.choice([visit for visit in driver.run.frontier.values() if visit.state == "queued"])
-        if order.random() < 0.1 and visit.losses < 2:
+        live = driver.run.frontier.values()
+        visit = order.choice([visit for visit in live if visit.state == "queued" or visit.wake_ms is not None])
+        if visit.wake_ms is not None:
+            driver.send(TimerFired(visit.timer))
+            continue
+        fault = order.random()
+        if fault < 0.1 and visit.losses < 2:
             driver.send(LeaseLost(visit.seq, visit.attempt, "w"))
+            continue
+        if fault > 0.9 and visit.role == "turn":
+            driver.send(Resulted(visit.seq, visit.attempt, ResultHeader(ok=False, later_ms=driver.now_ms + 1_000)))
+            continue
+        if visit.role == "turn":
+            talks(driver, visit)
             continue
         sends = None
         if visit.node == "b" and visit.role == "node" and visit.batch is None:
@@ -101,6 +142,7 @@ def play(text: str, order: random.Random) -> dict[str, Any]:
         driver.ends(visit, sends=sends, **written(driver, visit))
     starved = "can never fire" in (driver.error or "")
     assert driver.run.status == "completed" or starved, driver.error
+    assert starved or not driver.memory.items
     return {**driver.state, "?": driver.error and "starved"}
 
 

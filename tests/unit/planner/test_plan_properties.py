@@ -8,6 +8,7 @@ hold afterwards, whatever happened, is in the invariants. 500 examples, and 10,0
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -31,15 +32,20 @@ from sleipnir.events import (
 from sleipnir.frontier import Frontier
 from sleipnir.graph.model import ScriptNode
 from sleipnir.journal import state_after
-from sleipnir.messages import ResultHeader
-from sleipnir.runs import FAIL, RUN_AGAIN, RunView, Visit
+from sleipnir.messages import ANSWER, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
+from sleipnir.runs import FAIL, RUN_AGAIN, Part, RunView, Visit
 from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, plan
 from tests.unit.planner.driver import Memory, fetch_and_plan, new_run
-from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, Drawn, drawn_graphs
+from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, TURNS, Drawn, drawn_graphs
 
 MAX_REDELIVERIES = 2
 TEXTS = ["yes", "no", "", "free text", RUN_AGAIN, FAIL, '{"k": 1}']
+WHERE = [(), ("scripts", PERSON), ("llm", "", "scripts"), ("",), (PERSON, "")]
+"""Where the calls of a turn are answered; of no two turns in a row alike."""
+UNCLEAR = ("effect", "confirm", "checkbox")
+"""Questions whose answers may not be understood."""
+ASKING = ["user__confirm", "user__checkbox", "user__input"]
 
 
 class HostileWorld(RuleBasedStateMachine):
@@ -58,6 +64,8 @@ class HostileWorld(RuleBasedStateMachine):
         self.timers: dict[str, int] = {}
         self.run_agains: Counter[int] = Counter()
         self.applied = 0
+        self.parts: Counter[tuple[int, int, int | None]] = Counter()
+        self.said: dict[int, list[Any]] = {}
         return Submitted()
 
     @precondition(lambda self: self._queued())
@@ -80,6 +88,15 @@ class HostileWorld(RuleBasedStateMachine):
         """A worker dies, and everybody knows: how visits come to many attempts."""
         visit = data.draw(st.sampled_from(self._queued()))
         self.deliver(self._result(visit, False, None) if ok else LeaseLost(visit.seq, visit.attempt, "w"), 0)
+
+    @precondition(lambda self: self._asking())
+    @rule(data=st.data(), later_ms=st.sampled_from([1, 3_000]), target=events)
+    def put_off(self, data: st.DataObject, later_ms: int) -> Event:
+        """A worker meets a limit of the model before it has asked."""
+        visit = data.draw(st.sampled_from(self._asking()))
+        header = ResultHeader(ok=False, error="limit", later_ms=self.now_ms + later_ms)
+        self.deliver(event := Resulted(visit.seq, visit.attempt, header), 0)
+        return event
 
     @precondition(lambda self: self.timers)
     @rule(data=st.data(), target=events)
@@ -150,7 +167,7 @@ class HostileWorld(RuleBasedStateMachine):
         again = plan(self.graph, self.run, event, self.now_ms, max_redeliveries=MAX_REDELIVERIES)
         # A second cancel, deadline, retry, pause or resume is a request of its own; what is no answer is asked again.
         requests = Cancelled | TimerFired | Retried | Paused | Resumed
-        asked_again = isinstance(event, Answered) and any(gate.kind == "effect" for gate in outcome.gates)
+        asked_again = isinstance(event, Answered) and any(gate.kind in UNCLEAR for gate in outcome.gates)
         harmless = isinstance(again, Ignore) or isinstance(event, requests) or asked_again
         assert harmless or self.run.is_final, f"{event} applied twice"
         if isinstance(event, Answered) and event.text == RUN_AGAIN and self._attempt_grew(before, event.seq):
@@ -158,8 +175,15 @@ class HostileWorld(RuleBasedStateMachine):
 
     def _result(self, visit: Visit, ok: bool, chosen: str | None) -> Resulted:
         """What a worker says of a visit: the body of a map leaves one key, a reducer its own, a choice a label."""
+        if visit.role == "tool":
+            return Resulted(visit.seq, visit.attempt, self._of_tool(visit, ok))
         if not ok:
             return Resulted(visit.seq, visit.attempt, ResultHeader(ok=False, error="boom"))
+        if visit.role == "turn" and (calls := _calls(visit)):
+            assert visit.part is not None
+            told = () if visit.part.turn else (MESSAGES,)
+            answered = (f"{RESULT}.{number}" for number, call in enumerate(calls) if not call.where)
+            return Resulted(visit.seq, visit.attempt, ResultHeader(True, (*told, ANSWER, *answered), calls=calls))
         if visit.item is not None:
             return Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, keys=("output",)))
         if visit.role == "branch":
@@ -169,11 +193,17 @@ class HostileWorld(RuleBasedStateMachine):
             keys = (*keys, "by")  # the same key in several branches, which Loki refuses
         return Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, next=chosen, keys=keys))
 
+    def _of_tool(self, visit: Visit, ok: bool) -> ResultHeader:
+        """A tool that fails has a result all the same, but for one that left none, or none that could be stored."""
+        keys = ((RESULT,), (), ("_error", "last_error"))[0 if ok else visit.seq % 3]
+        return ResultHeader(ok=ok, keys=keys, error=None if ok else "boom")
+
     def _delta(self, event: Event) -> dict[str, Any]:
         if not isinstance(event, Resulted):
             return {}
         values = {"k": "end", "log": f"{event.seq}", "best": event.seq, "by": event.seq, "output": event.seq}
-        return {key: values[key] for key in event.header.keys}
+        values[ANSWER] = {"tool_calls": [_as_sent(call) for call in event.header.calls]}
+        return {key: values.get(key, f"{key} {event.seq}/{event.attempt}") for key in event.header.keys}
 
     def _updates(self, event: Event) -> tuple[dict[str, Any], ...]:
         sends = event.header.sends if isinstance(event, Resulted) else None
@@ -184,9 +214,9 @@ class HostileWorld(RuleBasedStateMachine):
     ) -> None:
         live = set(before.frontier)
         assert not (transition.paused and transition.dispatches), "a run that is held sends nothing to workers"
-        self.timers |= transition.timers
         for name in transition.untimers:
             self.timers.pop(name, None)
+        self.timers |= transition.timers
         assert {visit.seq for visit in transition.close} <= live, "only live visits are closed"
         for write in transition.writes:
             self.steps.append((write.step.step, write.step.seq))
@@ -195,9 +225,33 @@ class HostileWorld(RuleBasedStateMachine):
         self.memory.apply(transition, delta, updates)
         self.run = transition.apply(before)
         self.applied += 1
+        for write in transition.writes:
+            if write.step.part is not None:
+                self._heard(write.step.part, write.step.seq, delta)
+
+    def _heard(self, part: Part, seq: int | None, delta: dict[str, Any]) -> None:
+        """Remember what was said, and when: a turn, or a call of one."""
+        self.parts[part.loop, part.turn, part.call] += 1
+        talk = self.said.setdefault(part.loop, [""])
+        if part.call is not None:  # an error, or a person's answer, is whatever is there now, and stays so
+            found = (
+                json.dumps(delta[RESULT])
+                if RESULT in delta
+                else self.memory.items.get(f"{part.loop}.{part.turn}.{part.call}", "{}")
+            )
+            talk[part.turn + 1][part.call + 1] = found
+            assert json.loads(found) is not None
+        elif ANSWER in delta:
+            talk[0] = json.dumps(delta[MESSAGES]) if part.turn == 0 else talk[0]
+            calls = len(delta[ANSWER]["tool_calls"])
+            talk.append([json.dumps(delta.get(key)) for key in (ANSWER, *(f"{RESULT}.{n}" for n in range(calls)))])
 
     def _queued(self) -> list[Visit]:
         return [visit for visit in self.run.frontier.values() if visit.state == "queued"]
+
+    def _asking(self) -> list[Visit]:
+        """What asks a model."""
+        return [visit for visit in self._queued() if visit.kind == "llm" and visit.role in ("node", "turn")]
 
     def _live(self) -> list[Visit]:
         return [visit for visit in self.run.frontier.values() if visit.state == "queued" or visit.is_asking]
@@ -232,7 +286,9 @@ class HostileWorld(RuleBasedStateMachine):
 
     @invariant()
     def what_waits_for_a_timer_has_one_and_a_finished_run_has_none(self) -> None:
-        assert {visit.timer for visit in self.run.frontier.values() if visit.wake_ms is not None} <= set(self.timers)
+        held = self.run.paused is not None  # then a loop's clock stands still, and is armed anew when the run goes on
+        visits = [visit for visit in self.run.frontier.values() if not (held and visit.loop)]
+        assert {visit.timer for visit in visits if visit.wake_ms is not None} <= set(self.timers)
         assert not (self.run.is_final and self.timers)
 
     @invariant()
@@ -244,15 +300,17 @@ class HostileWorld(RuleBasedStateMachine):
 
     @invariant()
     def no_more_run_at_once_than_the_limits_allow(self) -> None:
-        bodies = Counter(visit.item is not None for visit in self._queued() if visit.role == "node")
-        assert bodies[False] <= SLOTS
-        items = Counter(visit.item.map for visit in self.run.frontier.values() if visit.item and visit.queue)
+        visits = [visit for visit in self.run.frontier.values() if visit.part is None]  # its loop has the slot
+        busy = [visit for visit in visits if visit.state == "queued" or (visit.loop and visit.state == "waiting")]
+        assert sum(visit.item is None and visit.role == "node" for visit in busy) <= SLOTS
+        items = Counter(visit.item.map for visit in visits if visit.item and (visit.queue or visit in busy))
         assert all(count <= MAP_SLOTS for count in items.values())
 
     @invariant()
     def a_dag_runs_no_node_twice_at_once_but_for_commands(self) -> None:
         if self.graph.engine == "dag":
-            plain = [v for v in self._queued() if v.batch is None and v.item is None and v.role == "node"]
+            live = [v for v in self.run.frontier.values() if v.state == "queued" or (v.loop and v.state == "waiting")]
+            plain = [v for v in live if v.batch is None and v.item is None and v.role == "node"]
             assert len({visit.node for visit in plain}) == len(plain)
 
     @invariant()
@@ -262,7 +320,8 @@ class HostileWorld(RuleBasedStateMachine):
 
     @invariant()
     def functions_of_the_agents_own_run_where_functions_do(self) -> None:
-        assert all(visit.queue in (None, "functions") for visit in self.run.frontier.values() if visit.role != "node")
+        own = [visit for visit in self.run.frontier.values() if visit.role in ("branch", "reduce")]
+        assert all(visit.queue in (None, "functions") for visit in own)
 
     @invariant()
     def no_node_is_entered_more_often_than_its_cap_allows(self) -> None:
@@ -287,6 +346,39 @@ class HostileWorld(RuleBasedStateMachine):
             assert (self.memory.items, self.memory.windows, self.run.tops) == ({}, {}, {})
 
     @invariant()
+    def each_turn_and_each_call_is_committed_at_most_once(self) -> None:
+        assert set(self.parts.values()) <= {1}
+
+    @invariant()
+    def a_loop_asks_the_model_or_waits_for_the_calls_of_its_last_turn(self) -> None:
+        loops = {visit.loop.id: visit.loop for visit in self.run.frontier.values() if visit.loop and not visit.failed}
+        live: dict[int, list[Part]] = {id_: [] for id_ in loops}
+        for visit in self.run.frontier.values():
+            if visit.part is not None:
+                live[visit.part.loop].append(visit.part)
+        for id_, loop in loops.items():
+            calls = [part for part in live[id_] if part.call is not None]
+            assert {part.turn for part in live[id_]} == {loop.turn}
+            assert loop.turn < TURNS
+            assert len(calls) == loop.open, "the loop counts along what is there"
+            assert len(live[id_]) == (loop.open or 1), "a turn comes when the last call has ended"
+            assert self.parts[id_, loop.turn, None] == bool(calls), "a call comes after its turn"
+            assert all(self.parts[id_, loop.turn, part.call] == 0 for part in calls)
+
+    @invariant()
+    def a_claim_gives_what_was_said_and_what_is_said_no_more_is_forgotten(self) -> None:
+        if self.run.status in ("completed", "cancelled"):
+            return
+        for visit in self.run.frontier.values():
+            if visit.part is not None:
+                said = self.said.get(visit.part.loop, [""])
+                asked = [said[visit.part.turn + 1][:1]] if visit.part.call is not None else said
+                assert self.memory.talk(visit.part) == asked
+        kept = {visit.loop.id for visit in self.run.frontier.values() if visit.loop}
+        of_loops = {int(field.partition(".")[0]) for field in self.memory.items} & self.said.keys()
+        assert of_loops <= kept, "what was said goes with its loop"
+
+    @invariant()
     def the_journal_alone_gives_the_state(self) -> None:
         assert state_after(self.memory.entries) == self.memory.state
 
@@ -295,19 +387,50 @@ class HostileWorld(RuleBasedStateMachine):
         assert self.run.version == self.applied
 
 
+def _calls(visit: Visit) -> tuple[ToolCall, ...]:
+    """What the model asks for in a turn."""
+    assert visit.part is not None
+    where = WHERE[(visit.seq + visit.part.turn) % len(WHERE)]
+    asks = ASKING[visit.seq % len(ASKING)]
+    return tuple(ToolCall(f"c{number}", asks if at == PERSON else "t", at) for number, at in enumerate(where))
+
+
+def _as_sent(call: ToolCall) -> dict[str, Any]:
+    arguments = {"question": "q?", "options": ["yes", "no"]}
+    return {"id": call.id, "function": {"name": call.name, "arguments": json.dumps(arguments)}}
+
+
 def _counts(frontier: Frontier) -> list[Any]:
     """All that a frontier counts, zeros apart."""
     numbers = [{of: count for of, count in counts.items() if count} for counts in (frontier.items_of, frontier.nodes)]
     return [frontier.ready, frontier.maps, frontier.branches, frontier.failed, *numbers]
 
 
-class OtherHostileWorld(HostileWorld):
-    """The same again: half of the examples each, so that two processes share them."""
+class TalkativeWorld(HostileWorld):
+    """The same, with a run that begins with a conversation. Half of the examples each, so that two processes share
+    them."""
+
+    @initialize(drawn=drawn_graphs(talkative=True), target=HostileWorld.events)
+    def submit(self, drawn: Drawn) -> Event:
+        submitted = super().submit(drawn)
+        self.deliver(submitted, 0)
+        return submitted
+
+    @precondition(lambda self: self._parts())
+    @rule(data=st.data(), most=st.integers(1, 8), ok=st.booleans())
+    def talk(self, data: st.DataObject, most: int, ok: bool) -> None:
+        """The conversation goes on for a while, without trouble: the parts that are there end."""
+        for visit in data.draw(st.permutations(self._parts()))[:most]:
+            asking = visit.queue is None
+            self.deliver(Answered(visit.seq, "no", visit.attempt) if asking else self._result(visit, ok, None), 0)
+
+    def _parts(self) -> list[Visit]:
+        return [visit for visit in self._live() if visit.part is not None]
 
 
 EXAMPLES = 10_000 if settings.get_current_profile_name() == "slow" else 500
-TestHostileWorld, TestOtherHostileWorld = HostileWorld.TestCase, OtherHostileWorld.TestCase
-TestHostileWorld.pytestmark = TestOtherHostileWorld.pytestmark = [pytest.mark.timeout(480)]
-TestHostileWorld.settings = TestOtherHostileWorld.settings = settings(
+TestHostileWorld, TestTalkativeWorld = HostileWorld.TestCase, TalkativeWorld.TestCase
+TestHostileWorld.pytestmark = TestTalkativeWorld.pytestmark = [pytest.mark.timeout(480)]
+TestHostileWorld.settings = TestTalkativeWorld.settings = settings(
     max_examples=EXAMPLES // 2, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

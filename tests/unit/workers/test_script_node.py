@@ -224,6 +224,8 @@ def test_no_secret_of_the_worker_reaches_a_script(tmp_path: Path, monkeypatch: p
         "AWS_SECRET_ACCESS_KEY": "planted-4",
         "GITHUB_TOKEN": "planted-5",
         "GRAPH_STATE_FILE": "planted-6",
+        "SLEIPNIR_SECRETS": "planted-7",
+        "OURS_API_KEY": "planted-8",
     }
     for name, value in planted.items():
         monkeypatch.setenv(name, value)

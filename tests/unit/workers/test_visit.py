@@ -37,6 +37,10 @@ def double(state): return {"output": state["one"] * 2, "rest": 1}
 """
 
 
+NOBODY = cast(Any, None)
+"""A function tells nobody what a model says, and needs no permit."""
+
+
 @dataclass
 class Redis:
     """Stands for the store of a worker: what it was asked for, and what was delivered."""
@@ -75,7 +79,9 @@ def run(folder: Path, redis: Redis, *nodes: Node, **fields: Any) -> dict[str, An
     unpacked = SimpleNamespace(graph=graph, folder=folder)
     bundles = SimpleNamespace(get=lambda digest, agent: unpacked)
     heartbeat = SimpleNamespace(hold=lambda *_: None, release=lambda *_: None)
-    worker = Worker("w", Settings(), cast(Any, redis), cast(Any, bundles), cast(Any, heartbeat), Drain())
+    worker = Worker(
+        "w", Settings(), cast(Any, redis), cast(Any, bundles), cast(Any, heartbeat), Drain(), NOBODY, NOBODY
+    )
     return worker.run(VisitCall(run="r1", node=nodes[0].id, seq=7, attempt=1, agent="g", bundle="d", **fields))
 
 

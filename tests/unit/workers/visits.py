@@ -13,10 +13,11 @@ from typing import Any
 
 from sleipnir.graph.model import Graph, Node, ScriptNode
 from sleipnir.settings import Settings
-from sleipnir_workers import condition, function, llm, reduction
+from sleipnir_workers import condition, function, reduction
 from sleipnir_workers import script as script_
 from sleipnir_workers.host import Host
 from sleipnir_workers.lazy_state import StoredState
+from sleipnir_workers.llm import node as llm
 from sleipnir_workers.node import Visit
 
 # The interpreter of the test run first: a version manager's `python3` costs a tenth of a second per start.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sleipnir.errors import NodeFailed
-from sleipnir_workers import structured
+from sleipnir_workers.llm import structured
 
 OBJECT = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
 

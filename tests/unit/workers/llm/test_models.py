@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sleipnir.errors import NodeFailed
-from sleipnir_workers.models import NO_KEY, Endpoint, resolve
+from sleipnir_workers.llm.models import NO_KEY, Endpoint, resolve
 
 PROVIDERS = frozenset(
     ["openai", "anthropic", "gemini", "cohere", "cohere_chat", "azure", "vertex_ai", "bedrock", "ollama", "groq"]
@@ -62,10 +62,10 @@ def test_a_key_is_not_shown() -> None:
 
 
 def test_litellm_knows_every_name_we_give_it() -> None:
-    from sleipnir_workers.llm import _providers
-    from sleipnir_workers.models import ALIASES, LITELLM_NAMES, PRESET_BASES
+    from sleipnir_workers.llm.models import ALIASES, LITELLM_NAMES, PRESET_BASES
+    from sleipnir_workers.llm.provider import providers
 
     presets = {"deepinfra", "deepseek", "github", "groq", "minimax", "mistral", "moonshot", "openrouter"}
     names = presets | {"cloudflare", "perplexity", "xai", "ai21"} | set(ALIASES.values()) | set(LITELLM_NAMES.values())
-    assert names <= _providers()
-    assert not set(PRESET_BASES) & _providers()
+    assert names <= providers()
+    assert not set(PRESET_BASES) & providers()

@@ -7,21 +7,25 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sleipnir.errors import ConfigError
 from sleipnir.graph.model import LlmNode, MapNode, StateField
 from sleipnir.messages import Usage, VisitResult
 from sleipnir.runs import Item
-from sleipnir_workers import llm, structured
+from sleipnir.testing import ModelServer, Reply
+from sleipnir_workers.llm import node as llm
+from sleipnir_workers.llm import provider, structured
+from sleipnir_workers.llm.permits import Permit, PutOff
 from sleipnir_workers.node import VisitLost
-from tests.model_server import ModelServer, Reply
 from tests.unit.workers.visits import When, host, visit
 
-# pytest puts its own filters over the one that llm.py sets.
+# pytest puts its own filters over the one that provider.py sets.
 pytestmark = pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class:UserWarning")
 
 MODEL = "openai:gpt-test"
@@ -50,7 +54,7 @@ def ask(replies: Iterable[Reply | str], **fields: Any) -> tuple[VisitResult, Mod
 @pytest.fixture(scope="module", autouse=True)
 def litellm_is_warm() -> None:
     """Its import takes two seconds and the first call another half, which no test is about."""
-    llm.warm_up()
+    provider.warm_up()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert ask(["warm"])[0].ok
@@ -179,12 +183,6 @@ def test_a_client_of_ones_own_is_reached_by_its_name() -> None:
     assert (server.requests[0].model, server.requests[0].authorization) == ("llama", "Bearer box-key")
 
 
-def test_tools_are_refused_until_they_are_supported() -> None:
-    result, server = ask(["hi"], tools=["web_search"], state_updates={"said": "{{output}}"})
-    assert (result.ok, result.error_kind, server.requests) == (False, "tools", [])
-    assert "llm node 'ask' lists tools (web_search)" in result.delta["said"]
-
-
 # What comes back
 
 
@@ -288,6 +286,39 @@ def test_a_server_that_is_not_there_is_transient_and_named() -> None:
 def test_other_errors_are_not_tried_again(bad: Reply) -> None:
     result, server = ask([bad, "hi"], max_attempts=5)
     assert (result.ok, len(server.requests)) == (False, 1)
+
+
+class Limited:
+    """Permits that refuse some calls; `True`: the next one may be made."""
+
+    def __init__(self, *granted: bool) -> None:
+        self.granted = list(granted)
+
+    @contextmanager
+    def call(self, *_: Any) -> Iterator[Permit]:
+        if not self.granted.pop(0):
+            raise PutOff(int(time.time() * 1000) + 1, "limit 'openai:*' until then")
+        yield Permit()
+
+
+def test_a_call_that_meets_a_limit_is_put_off_and_has_not_ended_well() -> None:
+    result, server = ask(["hi"], visit_fields={"permits": Limited(False)}, state_updates={"said": "{{output}}"})
+    assert (result.ok, result.error_kind, result.error) == (False, "limit", "limit 'openai:*' until then")
+    assert (result.later_ms is not None, result.delta, server.requests) == (True, {}, [])
+
+
+def test_a_second_attempt_that_meets_a_limit_waits_so_that_attempts_have_an_end() -> None:
+    limited = Limited(True, False, True)
+    replies = [Reply(status=429), Reply(status=429), "late"]
+    result, server = ask(replies, visit_fields={"permits": limited}, max_attempts=2)
+    assert (result.ok, result.error_kind, result.later_ms) == (False, "rate_limit", None)
+    assert (len(server.requests), limited.granted) == (2, [])
+
+
+def test_a_node_with_tools_that_an_old_scheduler_has_started_asks_nobody() -> None:
+    result, server = ask(["hi"], tools=["lookup"])
+    assert (result.ok, result.error_kind, server.requests) == (False, "tools", [])
+    assert "upgrade the schedulers" in str(result.error)
 
 
 def test_a_number_that_only_contains_429_is_not_a_rate_limit() -> None:
@@ -430,5 +461,69 @@ def test_the_timeout_covers_the_extractor() -> None:
 
 
 def test_loading_the_executors_does_not_import_litellm() -> None:
-    code = "import sys; from sleipnir_workers import function, llm, script; sys.exit('litellm' in sys.modules)"
+    code = (
+        "import sys; from sleipnir_workers import function, script; from sleipnir_workers.llm import node, session; "
+        "sys.exit('litellm' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Configuration and secrets
+
+
+def configured(folder: Path, server: ModelServer, *, secret: str = "sk-planted-in-the-file") -> dict[str, str]:
+    """The environment of a worker whose config.yaml and secrets file lead to `server`."""
+    (folder / "config.yaml").write_text(
+        "model: ours:small\n"
+        "clients:\n"
+        f"  - {{type: openai-compatible, name: ours, api_base: '{server.url}', api_key: '{{{{OURS}}}}', "
+        "models: [{name: small, real_name: small-1, input_price: 100, output_price: 200}]}\n"
+        "  - {type: openai-compatible, name: theirs, api_base: 'http://x', api_key: sk-planted-in-the-config}\n"
+    )
+    (folder / "secrets.env").write_text(f"OURS={secret}\n")
+    (folder / "secrets.env").chmod(0o600)
+    return {"LOKI_CONFIG_DIR": str(folder)}
+
+
+def test_a_configured_client_is_asked_with_its_secret_and_its_price(tmp_path: Path) -> None:
+    with ModelServer([Reply("hi", input_tokens=1000, output_tokens=10)]) as server:
+        result = run(server, model=None, env=configured(tmp_path, server))
+    [request] = server.requests
+    assert (request.model, request.authorization) == ("small-1", "Bearer sk-planted-in-the-file")
+    assert result.usage == Usage(1000, 10, 1, "ours:small", pytest.approx(0.102))
+    assert "planted" not in repr(result)
+
+
+def test_no_configured_key_appears_in_an_error(tmp_path: Path) -> None:
+    echo = Reply(status=401, error="sk-planted-in-the-file and sk-planted-in-the-config")
+    with ModelServer([echo]) as server:
+        result = run(server, model="ours:small", env=configured(tmp_path, server))
+    assert "[redacted] and [redacted]" in str(result.error)
+    assert "planted" not in repr(result)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "secrets.env").chmod(0o644), "is open to others (mode 0644)"),
+        (lambda folder: (folder / "secrets.env").write_text("A=sk-planted\n"), "client 'ours' needs the secret OURS"),
+        (lambda folder: (folder / "config.yaml").write_text("clients: 5\n"), "config.yaml:1:1: clients: "),
+    ],
+)
+def test_a_configuration_that_is_wrong_fails_the_node_and_says_why(tmp_path: Path, spoil: Any, message: str) -> None:
+    with ModelServer() as server:
+        env = configured(tmp_path, server)
+        spoil(tmp_path)
+        result = run(server, model="ours:small", env=env, state_updates={"said": "{{output}}"})
+    assert (result.ok, result.error_kind, server.requests) == (False, "config", [])
+    assert message in str(result.error)
+    assert "planted" not in repr(result)
+
+
+@pytest.mark.parametrize(("mode", "is_right"), [(0o600, True), (0o640, False)])
+def test_a_worker_can_check_its_configuration_before_it_is_needed(tmp_path: Path, mode: int, is_right: bool) -> None:
+    with ModelServer() as server:
+        worker = host(configured(tmp_path, server))
+    (tmp_path / "secrets.env").chmod(mode)
+    with nullcontext() if is_right else pytest.raises(ConfigError, match="is open to others"):
+        llm.check_configuration(worker)

@@ -105,11 +105,16 @@ def _parse(text: str) -> Json:
         raise _Unusable(f"it is not valid JSON: {error}", is_json=False) from None
 
 
-def _bare(text: str) -> str:
-    """Without leading think blocks and without one fence around it."""
+def without_thinking(text: str) -> str:
+    """Without leading think blocks."""
     while match := _THINKING.match(text):
         text = text[match.end() :]
-    text = text.strip()
+    return text
+
+
+def _bare(text: str) -> str:
+    """Without leading think blocks and without one fence around it."""
+    text = without_thinking(text).strip()
     for fence in ("```json", "```"):
         if text.startswith(fence):
             text = text.removeprefix(fence).lstrip()

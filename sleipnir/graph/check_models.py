@@ -1,0 +1,59 @@
+"""Rules about the models that a graph names (spec/graph-agents.md 2.12 rule 9, 10.2). What a model's id leads to is
+known to the workers alone, so only its spelling is looked at."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+from sleipnir.graph.check_case import Case, Rule
+from sleipnir.graph.findings import KeyPath
+from sleipnir.graph.model import LlmNode
+
+CLIENTS = (
+    "openai", "openai-compatible", "gemini", "claude", "cohere", "azure-openai", "vertexai", "bedrock",
+    "anthropic", "google", "azure", "vertex", "ollama",
+    "ai21", "cloudflare", "deepinfra", "deepseek", "ernie", "github", "groq", "hunyuan", "jina", "minimax", "mistral",
+    "moonshot", "openrouter", "perplexity", "qianwen", "voyageai", "xai", "zhipuai",
+)  # fmt: skip
+"""Clients that every deployment may have, with their aliases and presets (spec 10.2, 10.3). It may have others."""
+
+ALIKE = 0.8
+"""How like a known client a name must be to be taken for a slip: `opneai` is, a client of one's own seldom."""
+
+
+def every_model_is_named_with_its_client(case: Case) -> None:
+    """A known client alone is its first model. Others need the model, or the model's name would pass for a client."""
+    hint = "Write it as `client:model`, for example openai:gpt-4o-mini."
+    if case.graph.model is not None and not _is_model(case.graph.model):
+        case.findings.graph_error(("model",), f"unknown model '{case.graph.model}'", hint)
+    for node, path in case.nodes(LlmNode):
+        if node.model is not None and not _is_model(node.model):
+            case.findings.error((*path, "model"), f"llm node references unknown model '{node.model}'", hint)
+
+
+def every_client_is_spelt_right(case: Case) -> None:
+    """Ours, and a warning: the workers may have a client that is called nearly like another."""
+    for model, path in _models(case):
+        client = model.partition(":")[0].strip()
+        if not _is_model(model) or client in CLIENTS:
+            continue
+        if close := difflib.get_close_matches(client.casefold(), CLIENTS, n=1, cutoff=ALIKE):
+            message = f"model '{model}' names the client '{client}', which is none of those that everybody knows"
+            case.findings.warning(path, message, f'Did you mean "{close[0]}"?')
+
+
+RULES: Sequence[Rule] = (every_model_is_named_with_its_client, every_client_is_spelt_right)
+
+
+def _models(case: Case) -> Iterator[tuple[str, KeyPath]]:
+    if case.graph.model is not None:
+        yield case.graph.model, ("model",)
+    for node, path in case.nodes(LlmNode):
+        if node.model is not None:
+            yield node.model, (*path, "model")
+
+
+def _is_model(model: str) -> bool:
+    client, _, name = model.partition(":")
+    return bool(client.strip() and (name.strip() or client in CLIENTS))

@@ -1,0 +1,71 @@
+"""The messages a conversation begins with, and how they are sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import LlmNode
+from sleipnir_workers.llm.clients import Traits
+from sleipnir_workers.llm.conversation import as_sent, first_messages, refuse_too_long, tool_message
+from sleipnir_workers.llm.failure import CallFailed
+
+SYSTEM = {"role": "system", "content": "be brief"}
+USER = {"role": "user", "content": "hello"}
+
+
+@pytest.mark.conformance("M01", "M14")
+def test_a_conversation_begins_with_instructions_and_prompt() -> None:
+    node = LlmNode(id="ask", prompt="about {{topic}}", instructions="be {{how}}")
+    assert first_messages(node, {"topic": "wheels", "how": "brief"}) == [SYSTEM, {**USER, "content": "about wheels"}]
+    assert first_messages(LlmNode(id="ask", prompt="hello"), {}) == [USER]
+
+
+@pytest.mark.conformance("M15")
+def test_a_missing_key_is_a_failure_of_the_node() -> None:
+    with pytest.raises(NodeFailed, match=r"llm node prompt: .*'topic' not found in state"):
+        first_messages(LlmNode(id="ask", prompt="{{topic}}"), {})
+
+
+def test_thinking_in_earlier_answers_is_not_sent_back() -> None:
+    thought = {"role": "assistant", "content": "<think>hm</think>\n\nyes <think>no</think>"}
+    sent = as_sent([USER, thought, tool_message("a", "<think>x</think>")], Traits())
+    assert [message["content"] for message in sent] == ["hello", "yes <think>no</think>", "<think>x</think>"]
+    assert thought["content"].startswith("<think>"), "what is recorded stays as it was"
+
+
+def test_calls_without_text_are_sent_as_they_are() -> None:
+    asked = {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}
+    assert as_sent([asked], Traits()) == [asked]
+
+
+@pytest.mark.parametrize(
+    ("traits", "messages", "sent"),
+    [
+        (Traits(), [SYSTEM, USER], [SYSTEM, USER]),
+        (Traits(no_system_message=True), [SYSTEM, USER], [{**USER, "content": "be brief\n\nhello"}]),
+        (Traits(no_system_message=True), [SYSTEM], [{**USER, "content": "be brief"}]),
+        (Traits(no_system_message=True), [USER], [USER]),
+        (Traits(system_prompt_prefix="first"), [SYSTEM, USER], [{**SYSTEM, "content": "first\n\nbe brief"}, USER]),
+        (Traits(system_prompt_prefix="first"), [USER], [{**SYSTEM, "content": "first"}, USER]),
+        (
+            Traits(system_prompt_prefix="first", no_system_message=True),
+            [SYSTEM, USER],
+            [{**USER, "content": "first\n\nbe brief\n\nhello"}],
+        ),
+    ],
+)
+def test_system_messages_are_sent_as_the_model_takes_them(
+    traits: Traits, messages: list[dict[str, Any]], sent: list[dict[str, Any]]
+) -> None:
+    assert as_sent(messages, traits) == sent
+
+
+def test_more_than_the_model_takes_is_refused_before_it_is_sent() -> None:
+    refuse_too_long([USER], None)
+    refuse_too_long([{**USER, "content": "one two three"}], 5)
+    for text in ("one two three four", "größenwahnsinnige"):
+        with pytest.raises(CallFailed, match="Exceed max_input_tokens limit"):
+            refuse_too_long([{**USER, "content": text}], 5)

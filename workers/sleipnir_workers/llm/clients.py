@@ -1,0 +1,282 @@
+"""The clients and prices of Loki's config.yaml, as far as they mean something through litellm (spec 10.3).
+
+Read are `clients:`, `model:` and, our addition, `prices:`; everything else in the file is Loki's business. Rules. The
+file is optional, and read again when it has changed. Its values may hold `{{NAME}}` (keyring.py); such a secret is
+looked up when its client is used, so that one that is missing stops that client only. Errors name file and line.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from sleipnir.errors import ConfigError
+from sleipnir.graph.findings import Positions, position_of
+from sleipnir.graph.source import read
+from sleipnir_workers.host import Host
+from sleipnir_workers.llm.keyring import PLACEHOLDER
+
+FILE = "config.yaml"
+FILE_VARIABLE = "LOKI_CONFIG_FILE"
+CHAT_API = "chat_completions"
+"""The part of a client's `patch:` that chats read."""
+
+_UNQUOTED = re.compile(r"^(\s*(?:- +)?[A-Za-z0-9_]+:\s+)(\{\{\s*[A-Za-z0-9_.-]+\s*\}\})\s*(?:#.*)?$", re.MULTILINE)
+"""A secret that stands alone without quotes, which YAML would read as a mapping in a mapping."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """USD per million tokens."""
+
+    input: float
+    output: float
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        return (input_tokens * self.input + output_tokens * self.output) / 1_000_000
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known of a model beside its address. Of a model that config.yaml does not list, nothing is."""
+
+    name: str = ""
+    real_name: str | None = None
+    type: str = "chat"
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    require_max_tokens: bool = False
+    supports_function_calling: bool = True
+    no_stream: bool = False
+    no_system_message: bool = False
+    system_prompt_prefix: str | None = None
+    prices: Prices | None = None
+    patch_body: Mapping[str, Any] = field(default_factory=dict)
+    patch_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def sent_as(self) -> str:
+        """What the provider calls the model."""
+        return self.real_name or self.name
+
+
+@dataclass(frozen=True)
+class Client:
+    """One entry of `clients:`. `settings` may hold secrets and `{{NAME}}`; `line` is where the entry begins."""
+
+    name: str
+    type: str
+    models: tuple[Traits, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    patches: tuple[tuple[re.Pattern[str], Mapping[str, Any], Mapping[str, str]], ...] = field(default=(), repr=False)
+    file: str = ""
+    line: int = 0
+
+    def values(self, env: Mapping[str, str]) -> dict[str, str]:
+        """The settings with their secrets. Raises ConfigError naming those that are missing."""
+        names = {name for text in self.settings.values() for name in PLACEHOLDER.findall(text)}
+        if missing := sorted(name for name in names if not env.get(name)):
+            raise ConfigError(
+                f"{self.file}:{self.line}: client '{self.name}' needs the secret {', '.join(missing)}: "
+                "set it in the environment of the llm workers or in the secrets file"
+            )
+        return {key: PLACEHOLDER.sub(lambda found: env[found[1]], text) for key, text in self.settings.items()}
+
+    def with_patch(self, traits: Traits) -> Traits:
+        """`traits` with the patches of this client whose pattern the model's name matches; its own come last."""
+        body: dict[str, Any] = {}
+        headers: dict[str, str] = {}
+        for pattern, more_body, more_headers in self.patches:
+            if pattern.search(traits.name):
+                body |= more_body
+                headers |= more_headers
+        return replace(
+            traits, patch_body={**body, **traits.patch_body}, patch_headers={**headers, **traits.patch_headers}
+        )
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What config.yaml says of models. `model` is the one for nodes and graphs that name none."""
+
+    clients: tuple[Client, ...] = ()
+    prices: Mapping[str, Prices] = field(default_factory=dict)
+    model: str | None = None
+
+    def prices_of(self, model_id: str) -> Prices | None:
+        """Of `prices:`, the entry for this id, else the one for all models of its client (`client:*`)."""
+        return self.prices.get(model_id) or self.prices.get(model_id.partition(":")[0] + ":*")
+
+    @property
+    def literal_keys(self) -> frozenset[str]:
+        """Every value of a client that may be a secret, as it is written."""
+        return frozenset(
+            text for client in self.clients for key, text in client.settings.items() if key in _MAY_BE_SECRET
+        )
+
+    def secrets(self, env: Mapping[str, str]) -> frozenset[str]:
+        """What `{{NAME}}` stands for in any client, as far as `env` has it."""
+        texts = [text for client in self.clients for text in client.settings.values()]
+        return frozenset(env[name] for text in texts for name in PLACEHOLDER.findall(text) if env.get(name))
+
+
+NO_CLIENTS = Clients()
+
+_MAY_BE_SECRET = ("api_key", "access_key_id", "secret_access_key", "session_token")
+
+
+def clients_of(host: Host) -> Clients:
+    """What this worker's config.yaml says. Raises ConfigError for one that cannot be used."""
+    told = host.env.get(FILE_VARIABLE)
+    path = Path(told) if told else host.config_dir / FILE
+    try:
+        changed_ns = path.stat().st_mtime_ns
+    except OSError:
+        return NO_CLIENTS
+    return read_clients(path, changed_ns)
+
+
+@functools.lru_cache(maxsize=4)
+def read_clients(path: Path, _changed_ns: int) -> Clients:
+    """What the file says. Raises ConfigError with every problem, one per line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
+        return NO_CLIENTS
+    document = read(_UNQUOTED.sub(r'\1"\2"', text), str(path))
+    if not document.readable:
+        raise ConfigError("\n".join(map(str, document.problems)))
+    try:
+        written = _File.model_validate(document.data or {})
+    except ValidationError as error:
+        raise ConfigError("\n".join(_problems(error, path, document.positions))) from None
+    try:
+        return Clients(
+            tuple(_client(entry, path, document.positions, at) for at, entry in enumerate(written.clients or ())),
+            {name: Prices(price.input, price.output) for name, price in (written.prices or {}).items()},
+            written.model,
+        )
+    except re.error as error:
+        raise ConfigError(f"{path}: a pattern under `patch:` is no regular expression: {error}") from None
+
+
+# The file
+
+
+def _no_url(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("url") is not None:
+        raise ValueError("patch of the url is not supported; set the client's api_base")
+    return value
+
+
+class _Written(BaseModel):
+    """Keys that are missing here are Loki's, and mean nothing through litellm."""
+
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
+
+
+class _Patch(_Written):
+    body: dict[str, Any] | None = None
+    headers: dict[str, str] | None = None
+
+
+_Patched = Annotated[_Patch, BeforeValidator(_no_url)]
+
+
+class _Model(_Written):
+    name: str = Field(min_length=1)
+    type: Literal["chat", "embedding", "reranker"] | None = None
+    real_name: str | None = None
+    max_input_tokens: int | None = Field(None, gt=0)
+    max_output_tokens: int | None = Field(None, gt=0)
+    require_max_tokens: bool | None = None
+    supports_function_calling: bool | None = None
+    no_stream: bool | None = None
+    no_system_message: bool | None = None
+    system_prompt_prefix: str | None = None
+    input_price: float | None = Field(None, ge=0)
+    output_price: float | None = Field(None, ge=0)
+    patch: _Patched | None = None
+
+
+class _Client(_Written):
+    type: str = Field(min_length=1)
+    name: str | None = None
+    api_base: str | None = None
+    api_key: str | None = None
+    organization_id: str | None = None
+    api_version: str | None = None
+    project_id: str | None = None
+    location: str | None = None
+    adc_file: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = None
+    session_token: str | None = None
+    region: str | None = None
+    models: list[_Model] | None = None
+    patch: dict[str, dict[str, _Patched] | None] | None = None
+
+
+class _Price(_Written):
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+
+
+class _File(_Written):
+    clients: list[_Client] | None = None
+    prices: dict[str, _Price] | None = None
+    model: str | None = None
+
+
+_NOT_SETTINGS = frozenset({"type", "name", "models", "patch"})
+
+
+def _client(written: _Client, path: Path, positions: Positions, at: int) -> Client:
+    patches = (written.patch or {}).get(CHAT_API) or {}
+    line, _ = position_of(positions, ("clients", at)) or (0, 0)
+    client = Client(
+        name=written.name or written.type,
+        type=written.type,
+        settings=written.model_dump(exclude=set(_NOT_SETTINGS), exclude_none=True),
+        patches=tuple((re.compile(p), patch.body or {}, patch.headers or {}) for p, patch in patches.items()),
+        file=str(path),
+        line=line,
+    )
+    return replace(client, models=tuple(client.with_patch(_traits(model, client)) for model in written.models or ()))
+
+
+def _traits(written: _Model, client: Client) -> Traits:
+    priced = written.input_price is not None and written.output_price is not None
+    needs_limit = client.type == "claude"  # the protocol asks for it
+    return Traits(
+        name=written.name,
+        real_name=written.real_name,
+        type=written.type or "chat",
+        max_input_tokens=written.max_input_tokens,
+        max_output_tokens=written.max_output_tokens,
+        require_max_tokens=bool(written.require_max_tokens) or needs_limit,
+        supports_function_calling=bool(written.supports_function_calling),
+        no_stream=bool(written.no_stream),
+        no_system_message=bool(written.no_system_message),
+        system_prompt_prefix=written.system_prompt_prefix,
+        prices=Prices(written.input_price or 0.0, written.output_price or 0.0) if priced else None,
+        patch_body=(written.patch.body if written.patch else None) or {},
+        patch_headers=(written.patch.headers if written.patch else None) or {},
+    )
+
+
+def _problems(error: ValidationError, path: Path, positions: Positions) -> Iterator[str]:
+    """`file:line:column: where: what`, without the values, which may be secrets."""
+    for problem in error.errors():
+        keys = tuple(part for part in problem["loc"] if part != "function-before")
+        line, column = position_of(positions, keys) or (1, 1)
+        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
+        yield f"{path}:{line}:{column}: {where or FILE}: {problem['msg']}"

@@ -1,0 +1,96 @@
+"""The messages of a conversation: the first ones of a node, and how a conversation is sent (spec 2.7.1, 10.3).
+
+Rules. A conversation begins with the node's instructions as system message, if any, and its prompt; it has no history.
+Thinking that a model wrote into its text is not sent back to it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import Json, LlmNode
+from sleipnir.graph.template import TemplateError, render
+from sleipnir_workers.llm import structured
+from sleipnir_workers.llm.clients import Traits
+from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.reply import Message
+
+_WORD = re.compile(r"\w+")
+
+
+def first_messages(node: LlmNode, state: Mapping[str, Json]) -> list[Message]:
+    """What the node's conversation begins with. Raises NodeFailed (`template`) when a template cannot be rendered."""
+    instructions = _rendered("instructions", node.instructions or "", state)
+    prompt = _rendered("prompt", node.prompt, state)
+    if node.output_schema is None:
+        return chat(instructions, prompt)
+    if instructions:
+        return chat(structured.with_hint(instructions, node.output_schema), prompt)
+    return chat(instructions, structured.with_hint(prompt, node.output_schema))
+
+
+def chat(system: str, user: str) -> list[Message]:
+    """One question, with a system message unless it is empty."""
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
+    return [*messages, {"role": "user", "content": user}]
+
+
+def tool_message(call_id: str, result: str) -> Message:
+    """The result of one call of a tool. Every call of an answer needs one before the next request."""
+    return {"role": "tool", "tool_call_id": call_id, "content": result}
+
+
+def as_sent(messages: Sequence[Message], traits: Traits) -> list[dict[str, Any]]:
+    """`messages` as this model takes them. They stay as they are: litellm may change what it is given."""
+    sent = [_without_thinking(message) for message in messages]
+    if traits.system_prompt_prefix:
+        sent = _with_prefix(sent, traits.system_prompt_prefix)
+    return _without_system_message(sent) if traits.no_system_message else sent
+
+
+def refuse_too_long(messages: Sequence[Message], max_input_tokens: int | None) -> None:
+    """Raise CallFailed if an estimate says that the model cannot take so much."""
+    if max_input_tokens is not None and _estimated_tokens(messages) >= max_input_tokens:
+        raise CallFailed(f"Exceed max_input_tokens limit ({max_input_tokens})")
+
+
+def _rendered(what: str, template: str, state: Mapping[str, Json]) -> str:
+    try:
+        return render(template, state)
+    except TemplateError as error:
+        raise NodeFailed(f"Failed to interpolate llm node {what}: {error}", "template") from error
+
+
+def _without_thinking(message: Message) -> dict[str, Any]:
+    content = message.get("content")
+    if message.get("role") != "assistant" or not isinstance(content, str):
+        return dict(message)
+    text = structured.without_thinking(content)
+    return {**message, "content": text.lstrip() if text != content else text}
+
+
+def _with_prefix(messages: list[dict[str, Any]], prefix: str) -> list[dict[str, Any]]:
+    if messages and messages[0].get("role") == "system":
+        return [{**messages[0], "content": f"{prefix}\n\n{messages[0]['content']}"}, *messages[1:]]
+    return [{"role": "system", "content": prefix}, *messages]
+
+
+def _without_system_message(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The system message goes before the text of the message that follows it."""
+    match messages:
+        case [{"role": "system", "content": system}, {"role": "user", "content": str() as text} as user, *rest]:
+            return [{**user, "content": f"{system}\n\n{text}"}, *rest]
+        case [{"role": "system", "content": system}, *rest]:
+            return [{"role": "user", "content": system}, *rest]
+    return messages
+
+
+def _estimated_tokens(messages: Sequence[Message]) -> int:
+    """As Loki counts: a word is 1.3 tokens, and half a token per character if it is not ASCII."""
+    texts = [message["content"] for message in messages if isinstance(message.get("content"), str)]
+    words = [word for text in texts for word in _WORD.findall(text)]
+    return math.ceil(sum(1.3 if word.isascii() else max(1.0, len(word) * 0.5) for word in words))

@@ -1,0 +1,101 @@
+"""Why a call of a model failed, and whether another attempt is worth it (spec 2.7.1).
+
+Rules. An error is transient if its text says so (TRANSIENT, Loki's list), or if the provider says when to come back
+(Retry-After). A message never holds a traceback or what litellm says twice.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+TRANSIENT = re.compile(
+    r"timed out|rate limit|(?<!\d)429(?!\d)|connection reset|connection refused|produced no output"
+    # What httpx says where others say "connection reset".
+    r"|peer closed connection|server disconnected",
+    re.IGNORECASE,
+)
+"""An error whose text holds one of these is worth another attempt. 429 counts as a number of its own only: ports and
+request ids hold those digits too."""
+
+_ERROR_CHARACTERS = 2_000
+_SAID_AGAIN = re.compile(r"\s*(?:Original exception: |Traceback \(most recent call last\)).*", re.DOTALL)
+_WRAPPED = re.compile(r"^(?:litellm\.\w+: )+(?=litellm\.)")
+
+
+class CallFailed(Exception):
+    """A call that the provider, or the way to it, failed.
+
+    `kind` is `rate_limit`, `timeout` or `model_call`; `status` the HTTP status, if there was one; `retry_after_s` how
+    long the provider asks to wait, if it does.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        transient: bool = False,
+        kind: str = "model_call",
+        status: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.transient = transient
+        self.kind = kind
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+def from_error(error: BaseException, clean: Callable[[str], str]) -> CallFailed:
+    """What an error of litellm means. `clean` takes secrets out of a text."""
+    chain = _chain(error)
+    message = _WRAPPED.sub("", _SAID_AGAIN.sub("", str(error))) or type(error).__name__
+    if isinstance(chain[-1], OSError):  # litellm's "Connection error." does not say what went wrong
+        message = f"{message} ({chain[-1]})"
+    elif isinstance(chain[-1], json.JSONDecodeError):  # and that of garbage quotes the parser alone
+        message = f"the provider's answer is not JSON: {chain[-1]}"
+    status = getattr(error, "status_code", None)
+    text = " ".join([*map(str, chain), str(status)])
+    wait_s = _retry_after_s(error)
+    return CallFailed(
+        clean(message)[:_ERROR_CHARACTERS],
+        transient=wait_s is not None or TRANSIENT.search(text) is not None,
+        kind="rate_limit" if status == 429 else "model_call",
+        status=status if isinstance(status, int) else None,
+        retry_after_s=wait_s,
+    )
+
+
+def _retry_after_s(error: BaseException) -> float | None:
+    """The Retry-After of the response behind an error: seconds, or a date."""
+    text = next((found for headers in _headers(error) if (found := headers.get("retry-after"))), None)
+    if text is None:
+        return None
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(str(text)).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _headers(error: BaseException) -> list[Mapping[str, Any]]:
+    found = [
+        getattr(error, "litellm_response_headers", None),
+        getattr(getattr(error, "response", None), "headers", None),
+    ]
+    return [headers for headers in found if isinstance(headers, Mapping)]
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and everything that led to it, outermost first."""
+    chain = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and len(chain) < 10:
+        chain.append(before)
+    return chain

@@ -1,0 +1,93 @@
+"""The secrets of an llm worker: where they come from, how config.yaml names them, and how they are kept out of texts.
+
+Rules (spec/graph-agents.md 10.1). A secret is a variable of the environment or a line NAME=VALUE of the secrets file:
+SLEIPNIR_SECRETS, else `secrets.env` in Loki's configuration directory. The environment wins. The file must not be
+readable by others. `{{NAME}}` in a value of config.yaml stands for the secret. Nothing here is logged, stored or sent
+anywhere but to the provider; what is shown goes through `clean`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sleipnir.errors import ConfigError
+from sleipnir_workers.host import Host
+
+FILE = "secrets.env"
+PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|KEY_ID)$")
+_SHORTEST_SECRET = 6  # shorter values are words, and hiding them would hide the message
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True)
+class Keyring:
+    """`env` is the environment with the secrets file below it. Never log or pickle one."""
+
+    env: Mapping[str, str] = field(repr=False)
+    _hidden: frozenset[str] = field(repr=False)
+
+    def clean(self, text: str, more: Iterable[str] = ()) -> str:
+        """`text` without any secret of this worker, and without `more`."""
+        for secret in sorted(self._hidden.union(more), key=len, reverse=True):
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "[redacted]")
+        return text
+
+
+def keyring_of(host: Host) -> Keyring:
+    """The secrets of this worker. Raises ConfigError for a secrets file that cannot be used."""
+    filed = _filed(host)
+    named = {value for name, value in host.env.items() if _SECRET_NAME.search(name.upper())}
+    return Keyring({**filed, **host.env}, frozenset(named.union(filed.values())))
+
+
+def hidden_in(host: Host) -> Keyring:
+    """What must not be shown, when the secrets file cannot be used: what the environment alone says."""
+    return Keyring(host.env, frozenset(v for name, v in host.env.items() if _SECRET_NAME.search(name.upper())))
+
+
+def _filed(host: Host) -> Mapping[str, str]:
+    told = host.settings.secrets
+    path = told or host.config_dir / FILE
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        if told is None:
+            return {}
+        raise ConfigError(f"the secrets file {path} (SLEIPNIR_SECRETS) does not exist") from None
+    except OSError as error:
+        raise ConfigError(f"the secrets file {path} cannot be read: {error.strerror}") from None
+    if found.st_mode & _OTHERS:
+        mode = stat.S_IMODE(found.st_mode)
+        raise ConfigError(f"the secrets file {path} is open to others (mode {mode:04o}); chmod 600 {path}")
+    return _read(path, found.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, _changed_ns: int) -> Mapping[str, str]:
+    """NAME=VALUE lines; blank lines and lines that start with # are skipped, one pair of quotes is stripped."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"the secrets file {path} cannot be read: {reason}") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        name, value = name.strip(), value.strip()
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not equals or not _NAME.fullmatch(name):
+            raise ConfigError(f"{path}:{number}: a line of a secrets file is NAME=VALUE")  # the line may hold a secret
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        found[name] = value
+    return found

@@ -1,0 +1,228 @@
+"""Model ids: `client:model` as graphs write it, and what litellm must be told to reach it (spec 10.2, 10.3).
+
+Rules. The id is split at its first colon. A client is one of config.yaml's, a provider (or an alias of one), a preset
+of Loki, or any name of your own with NAME_API_BASE set: then it speaks the OpenAI protocol. Key and base come from
+config.yaml, else from {CLIENT}_API_KEY and {CLIENT}_API_BASE, CLIENT in upper case with `-` as `_`; the canonical
+provider's names are tried after the client's own. `client` alone is the first chat model that config.yaml lists for it.
+Nothing here imports litellm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.findings import suggestion
+from sleipnir_workers.llm.clients import NO_CLIENTS, Client, Clients, Traits
+
+ALIASES: Mapping[str, str] = {
+    "claude": "anthropic",
+    "google": "gemini",
+    "azure-openai": "azure",
+    "vertex": "vertex_ai",
+    "vertexai": "vertex_ai",
+}
+
+LITELLM_NAMES: Mapping[str, str] = {"cohere": "cohere_chat", "ollama": "ollama_chat", "ai21": "ai21_chat"}
+"""Where litellm's name of a provider's chat protocol is not the provider's."""
+
+PRESET_BASES: Mapping[str, str] = {
+    "ernie": "https://qianfan.baidubce.com/v2",
+    "hunyuan": "https://api.hunyuan.cloud.tencent.com/v1",
+    "jina": "https://api.jina.ai/v1",
+    "qianwen": "https://dashscope.aliyuncs.com/compatible-mode/v1",
+    "voyageai": "https://api.voyageai.com/v1",
+    "zhipuai": "https://open.bigmodel.cn/api/paas/v4",
+}
+"""Presets that speak the OpenAI protocol and that litellm does not know by that name."""
+
+EXTRA_KEYS: Mapping[str, tuple[str, ...]] = {
+    "gemini": ("GOOGLE_API_KEY",),
+    "perplexity": ("PERPLEXITYAI_API_KEY",),
+}
+
+KEYLESS: frozenset[str] = frozenset({"azure", "bedrock", "ollama", "vertex_ai"})
+"""Providers that may be reached without an API key (cloud credentials, a local server); litellm decides."""
+
+OPTIONS: Mapping[str, str] = {
+    "organization_id": "organization",
+    "api_version": "api_version",
+    "project_id": "vertex_project",
+    "location": "vertex_location",
+    "adc_file": "vertex_credentials",
+    "access_key_id": "aws_access_key_id",
+    "secret_access_key": "aws_secret_access_key",
+    "session_token": "aws_session_token",
+    "region": "aws_region_name",
+}
+"""What else a client of config.yaml may say, and litellm's name of it."""
+
+NO_KEY = "none"  # the OpenAI client refuses an empty key, and a local server wants none
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What a litellm call needs: its model name, base and key where they are known, and more `options`.
+
+    `traits` is what config.yaml says of the model.
+    """
+
+    model: str
+    api_base: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    traits: Traits = field(default_factory=Traits)
+
+    @property
+    def speaks_openai(self) -> bool:
+        return self.model.startswith("openai/")
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """What must not be shown of it."""
+        return frozenset(value for value in (self.api_key, *self.options.values()) if value and value != NO_KEY)
+
+
+def model_of(node: str | None, graph: str | None, default: str | None) -> str:
+    """The id of the model to ask: the node's, else the graph's, else the `default`. Raises NodeFailed (`model`)."""
+    model = node or graph or default
+    if model is None:
+        raise NodeFailed(
+            "no model: name one as `model: client:model` on the node or the graph, "
+            "or set SLEIPNIR_MODEL on the llm workers",
+            "model",
+        )
+    return model
+
+
+def resolve(
+    model_id: str, env: Mapping[str, str], providers: Collection[str], clients: Clients = NO_CLIENTS
+) -> Endpoint:
+    """The endpoint of `model_id`; `providers` are the names litellm knows, `clients` what config.yaml lists.
+
+    `env` is the worker's environment with its secrets file. Raises NodeFailed (`model`) for an id, a client or a key
+    that is missing, and ConfigError for a secret that is.
+    """
+    name, _, model = model_id.partition(":")
+    client = _configured(clients, name)
+    if client is not None:
+        traits = _traits_of(client, model, model_id)
+        endpoint = _endpoint(model_id, name, traits.sent_as, env, providers, client)
+    else:
+        name, model = _split(model_id)
+        traits = Traits()
+        endpoint = _endpoint(model_id, name, model, env, providers, None)
+    prices = clients.prices_of(f"{name}:{model or traits.name}") or traits.prices
+    return replace(endpoint, traits=replace(traits, prices=prices))
+
+
+def unreached(model_id: str, clients: Clients = NO_CLIENTS) -> Endpoint:
+    """What is known of a model that nobody will ask, because its answers are recorded. It needs no key.
+
+    Raises NodeFailed (`model`) for an id that is none.
+    """
+    name, _, model = model_id.partition(":")
+    if (client := _configured(clients, name)) is not None:
+        return Endpoint(model_id, traits=_traits_of(client, model, model_id))
+    _split(model_id)
+    return Endpoint(model_id)
+
+
+def _endpoint(
+    model_id: str,
+    name: str,
+    model: str,
+    env: Mapping[str, str],
+    providers: Collection[str],
+    client: Client | None,
+) -> Endpoint:
+    """Where `model` of client `name` is reached."""
+    said = {} if client is None else client.values(env)
+    provider = _provider(name, client)
+    names = (name, provider) if client is None else (client.name, name, provider)
+    base = said.get("api_base") or _first(env, names, "_API_BASE") or PRESET_BASES.get(provider)
+    key = said.get("api_key") or _key(env, names, provider)
+    options = {OPTIONS[key]: value for key, value in said.items() if key in OPTIONS}
+    if _speaks_openai(provider, base, providers):
+        return Endpoint(f"openai/{model}", base, key or NO_KEY, options)
+    if provider not in providers:
+        raise NodeFailed(
+            f"Unknown model '{model_id}' on llm node: no provider is called '{name}'; "
+            f"for an OpenAI-compatible server set {_prefix(name)}_API_BASE on the llm workers",
+            "model",
+        )
+    if key is None and base is None and provider not in KEYLESS:
+        raise NodeFailed(
+            f"No API key for model '{model_id}': set {_prefix(name)}_API_KEY in the environment of the llm workers",
+            "model",
+        )
+    if base is not None and key is None and provider == "openai":
+        key = NO_KEY
+    return Endpoint(f"{LITELLM_NAMES.get(provider, provider)}/{model}", base, key, options)
+
+
+def _configured(clients: Clients, name: str) -> Client | None:
+    """The client of config.yaml that `name` means: the one that is called so, else one of that provider."""
+    exact = next((client for client in clients.clients if client.name == name), None)
+    if exact is not None:
+        return exact
+    wanted = ALIASES.get(name, name)
+    return next((client for client in clients.clients if ALIASES.get(client.name, client.name) == wanted), None)
+
+
+def _provider(name: str, client: Client | None) -> str:
+    """litellm's name of the provider; of a compatible server, the name by which a preset may be known."""
+    if client is None or client.type == "openai-compatible":
+        known_as = name if client is None else client.name
+        return ALIASES.get(known_as, known_as)
+    return ALIASES.get(client.type, client.type)
+
+
+def _traits_of(client: Client, model: str, model_id: str) -> Traits:
+    """What config.yaml says of a model. One that it does not list is taken as it is named."""
+    if not model:
+        first = next((traits for traits in client.models if traits.type == "chat"), None)
+        if first is None:
+            raise _not_split(model_id)
+        return first
+    listed = next((traits for traits in client.models if traits.name == model), None)
+    if listed is None:
+        return client.with_patch(Traits(model))
+    if listed.type != "chat":
+        names = [f"{client.name}:{traits.name}" for traits in client.models if traits.type == "chat"]
+        hint = suggestion(model_id, names, "chat models")
+        raise NodeFailed(f"Model '{model_id}' is not a chat model" + (f"; {hint}" if hint else ""), "model")
+    return listed
+
+
+def _split(model_id: str) -> tuple[str, str]:
+    client, _, name = model_id.partition(":")
+    if client and name:
+        return client, name
+    raise _not_split(model_id)
+
+
+def _not_split(model_id: str) -> NodeFailed:
+    example = model_id.replace("/", ":", 1) if "/" in model_id and ":" not in model_id else "openai:gpt-5-mini"
+    return NodeFailed(f"Unknown model '{model_id}' on llm node; write it as client:model, like '{example}'", "model")
+
+
+def _speaks_openai(provider: str, base: str | None, providers: Collection[str]) -> bool:
+    if provider == "ollama":
+        return base is not None and base.rstrip("/").endswith("/v1")  # Ollama's own protocol has no /v1
+    return base is not None and (provider in PRESET_BASES or provider not in providers)
+
+
+def _key(env: Mapping[str, str], clients: Collection[str], provider: str) -> str | None:
+    if found := _first(env, clients, "_API_KEY"):
+        return found
+    return next((env[name] for name in EXTRA_KEYS.get(provider, ()) if env.get(name)), None)
+
+
+def _first(env: Mapping[str, str], clients: Collection[str], suffix: str) -> str | None:
+    return next((env[_prefix(name) + suffix] for name in clients if env.get(_prefix(name) + suffix)), None)
+
+
+def _prefix(client: str) -> str:
+    return client.upper().replace("-", "_")

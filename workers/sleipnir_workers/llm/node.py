@@ -1,0 +1,50 @@
+"""The llm node: one prompt to a model in a fresh context, with retries, a timeout and structured output.
+
+Rules (spec 2.7.1, 2.9). Every failure is a failure of the node, never of the worker. One visit is one conversation
+without tools. Usage counts every call made.
+"""
+
+from __future__ import annotations
+
+from sleipnir import limits
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import LlmNode
+from sleipnir.messages import VisitResult
+from sleipnir_workers.host import Host, here
+from sleipnir_workers.llm.clients import clients_of
+from sleipnir_workers.llm.conversation import first_messages
+from sleipnir_workers.llm.keyring import keyring_of
+from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.llm.session import Session
+from sleipnir_workers.node import Visit, executor
+
+
+@executor("llm")
+def run_llm(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResult:
+    """Ask the model. `host` None means this process's. Raises VisitLost, nothing else."""
+    session = Session(node, visit, host or here())
+    try:
+        if node.tools:
+            raise NodeFailed(
+                f"llm node '{node.id}' lists tools, and the scheduler that started it is of a release that cannot run "
+                "them; upgrade the schedulers, and run it again",
+                "tools",
+            )
+        messages = first_messages(node, visit.state)
+        session.open()
+        if node.max_iterations < 1:
+            raise NodeFailed("llm node ended without producing output")
+        session.begin(node.timeout)
+        text = session.ask(messages).text
+    except PutOff as later:
+        return session.put_off(later)
+    except NodeFailed as error:
+        return session.failure(error)
+    return session.finish(text)
+
+
+def check_configuration(host: Host) -> None:
+    """Raise ConfigError if this worker's config.yaml, secrets file or limits.yaml cannot be used."""
+    clients_of(host)
+    keyring_of(host)
+    limits.load(host.settings)

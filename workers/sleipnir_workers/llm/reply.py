@@ -1,0 +1,213 @@
+"""What a model answered, put together from one message or from the pieces of a stream.
+
+Rules. A call of a tool belongs to the index that its pieces carry; a piece that names another tool under another id at
+the same index begins another call, as some servers number all of them 0. A call without an id gets one that follows
+from its place. Of two calls with one id the later counts. Arguments are JSON text: an object becomes its text, nothing
+becomes `{}`, anything else is an error. Half a surrogate pair, which could not be stored, becomes U+FFFD.
+Nothing here imports litellm: it reads its objects by the names of their fields, which are those of OpenAI's protocol.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Message: TypeAlias = Mapping[str, Any]
+"""One message of a conversation, as OpenAI's protocol has it. JSON throughout."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call that the model asks for. `arguments` is text that should be a JSON object; the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of a model.
+
+    `message` is the assistant's message as the next request has to repeat it: text, calls and what some providers want
+    back (thinking blocks, signatures). `finish` is why the model stopped (`stop`, `tool_calls`, `length`, ...).
+    `cost_usd` is None where the price is unknown, never 0 for unknown.
+    """
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    finish: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    message: Message = field(default_factory=dict)
+
+
+class Malformed(Exception):
+    """The provider's answer is not what the protocol says; the message completes "the model's reply ..."."""
+
+
+class Reply:
+    """Collects an answer. Give it every message or piece in order, then ask for the answer."""
+
+    def __init__(self) -> None:
+        self.finish: str | None = None
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._thinking: list[dict[str, Any]] = []
+        self._signatures: list[Any] = []
+        self._calls: list[_Call] = []
+        self._at: dict[int, _Call] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing came: no text, no call, no reasoning."""
+        return not (self._text or self._calls or self._reasoning or self._thinking)
+
+    @property
+    def text(self) -> str:
+        """What was said so far."""
+        return "".join(self._text)
+
+    def add(self, piece: Any) -> str:
+        """Take a message, or a delta of one. Returns the text that is new in it."""
+        text = _text(part_of(piece, "content"))
+        if text:
+            self._text.append(text)
+        # Some servers call it `reasoning`, which litellm renames where the piece comes from there.
+        if isinstance(reasoning := part_of(piece, "reasoning_content") or part_of(piece, "reasoning"), str):
+            self._reasoning.append(reasoning)
+        for block in part_of(piece, "thinking_blocks") or ():
+            self._add_thinking(_plain(block))
+        if isinstance(fields := part_of(piece, "provider_specific_fields"), Mapping):
+            self._signatures.extend(fields.get("thought_signatures") or ())
+        for place, call in enumerate(part_of(piece, "tool_calls") or ()):
+            self._add_call(call, place)
+        return text
+
+    def answer(self, place: str, **usage: Any) -> Answer:
+        """The whole. `place` tells this answer from others of the conversation, for ids that we make up; `usage` are
+        fields of Answer. Raises Malformed for a call that cannot be made."""
+        text = storable("".join(self._text))
+        calls: dict[str, tuple[ToolCall, dict[str, Any]]] = {}
+        for number, written in enumerate(self._calls):
+            call = written.whole(f"{place}:{number}")
+            calls.pop(call.id, None)
+            calls[call.id] = call, written.extra
+        message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
+        if calls:
+            message["tool_calls"] = [_as_sent(call, extra) for call, extra in calls.values()]
+        message |= self._kept(with_reasoning=bool(calls))
+        return Answer(text, tuple(call for call, _ in calls.values()), self.finish, message=message, **usage)
+
+    def _kept(self, *, with_reasoning: bool) -> dict[str, Any]:
+        """What providers want back. Reasoning as text only beside calls: elsewhere some refuse it."""
+        kept: dict[str, Any] = {}
+        if with_reasoning and self._reasoning:
+            kept["reasoning_content"] = storable("".join(self._reasoning))
+        if self._thinking:
+            kept["thinking_blocks"] = [{key: storable(value) for key, value in b.items()} for b in self._thinking]
+        if self._signatures:
+            kept["provider_specific_fields"] = {"thought_signatures": list(self._signatures)}
+        return kept
+
+    def _add_thinking(self, block: dict[str, Any]) -> None:
+        """A thinking block comes in pieces, of which the last one carries the signature."""
+        last = self._thinking[-1] if self._thinking else None
+        goes_on = last is not None and last.get("type") == block.get("type") == "thinking" and not last.get("signature")
+        if last is None or not goes_on:
+            self._thinking.append({name: value for name, value in block.items() if value is not None})
+            return
+        last["thinking"] = (last.get("thinking") or "") + (block.get("thinking") or "")
+        if block.get("signature"):
+            last["signature"] = block["signature"]
+
+    def _add_call(self, piece: Any, place: int) -> None:
+        index = part_of(piece, "index")
+        index = index if isinstance(index, int) else place
+        call = self._at.get(index)
+        if call is None or call.is_other(part_of(piece, "id"), part_of(part_of(piece, "function"), "name")):
+            call = self._at[index] = _Call()
+            self._calls.append(call)
+        call.add(piece)
+
+
+@dataclass
+class _Call:
+    """A call of a tool while its pieces come in."""
+
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+    wrong: str | None = None
+
+    def is_other(self, id_: Any, name: Any) -> bool:
+        return bool(name and id_ and self.id and id_ != self.id)
+
+    def add(self, piece: Any) -> None:
+        function = part_of(piece, "function")
+        self.id = self.id or str(part_of(piece, "id") or "")
+        name = str(part_of(function, "name") or "")
+        if name != self.name:  # some servers repeat it in every piece
+            self.name += name
+        self._add_arguments(part_of(function, "arguments"))
+        if isinstance(fields := part_of(piece, "provider_specific_fields"), Mapping) and "thought_signature" in fields:
+            self.extra["provider_specific_fields"] = {"thought_signature": fields["thought_signature"]}
+
+    def _add_arguments(self, arguments: Any) -> None:
+        if isinstance(arguments, str):
+            self.arguments.append(arguments)
+        elif isinstance(arguments, Mapping):
+            self.arguments.append(json.dumps(arguments, ensure_ascii=False))
+        elif arguments is not None:
+            self.wrong = type(arguments).__name__
+
+    def whole(self, place: str) -> ToolCall:
+        name = storable(self.name)
+        if not name:
+            raise Malformed("calls a tool without a name")
+        if self.wrong is not None:
+            raise Malformed(f"calls '{name}' with arguments that are neither text nor an object, but {self.wrong}")
+        arguments = storable("".join(self.arguments))
+        return ToolCall(storable(self.id) or _made_up_id(place, name), name, arguments if arguments.strip() else "{}")
+
+
+def storable(value: Any) -> Any:
+    """`value`; in a text, halves of a surrogate pair that meet become their character, others U+FFFD."""
+    if not isinstance(value, str):
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
+
+
+def _as_sent(call: ToolCall, extra: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function, **extra}
+
+
+def _made_up_id(place: str, name: str) -> str:
+    return "call_" + hashlib.sha256(f"{place}:{name}".encode()).hexdigest()[:24]
+
+
+def _text(content: Any) -> str:
+    """The text of a message's content, which may be a list of parts."""
+    if isinstance(content, str):
+        return content
+    parts: Iterable[Any] = content if isinstance(content, list) else ()
+    return "".join(part for part in (part_of(each, "text") for each in parts) if isinstance(part, str))
+
+
+def part_of(thing: Any, name: str) -> Any:
+    """A field of an object of litellm, or of plain data; None if it has none."""
+    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+
+
+def _plain(thing: Any) -> dict[str, Any]:
+    return dict(thing) if isinstance(thing, Mapping) else dict(thing.model_dump())

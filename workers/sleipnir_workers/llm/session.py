@@ -1,0 +1,262 @@
+"""One visit's share of a conversation: which model it asks, until when, what it spent, and what comes of it.
+
+Rules (spec 2.7.1, 2.9). Every failure is a failure of the node, never of the worker: its text is what state_updates see
+as {{output}}. The timeout covers all attempts and the extraction of structured output. No key appears in an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from sleipnir.errors import ConfigError, NodeFailed
+from sleipnir.graph.model import Json, LlmNode
+from sleipnir.messages import VisitResult
+from sleipnir_workers import typed_state
+from sleipnir_workers.host import Host
+from sleipnir_workers.items import with_own_output
+from sleipnir_workers.llm import clients, keyring, models, provider, structured, taped
+from sleipnir_workers.llm.attempts import Attempts
+from sleipnir_workers.llm.conversation import chat
+from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.models import Endpoint
+from sleipnir_workers.llm.permits import Permit, PutOff
+from sleipnir_workers.llm.reply import Answer, Message
+from sleipnir_workers.llm.spending import Spent
+from sleipnir_workers.node import Visit
+
+if TYPE_CHECKING:
+    from sleipnir.testing.tape import Tape
+
+
+class Session:
+    """Ask with `ask`, then say what came of it: `finish`, `success` or `failure`. `notes` are lines of narration."""
+
+    def __init__(self, node: LlmNode, visit: Visit, host: Host) -> None:
+        self._node = node
+        self._visit = visit
+        self._host = host
+        self._keys = keyring.hidden_in(host)
+        self._literal_keys: frozenset[str] = frozenset()
+        self._endpoint: Endpoint | None = None
+        self._deadline: float | None = None
+        self._tape: Tape | None = None
+        self.spent = Spent()
+        self.notes: list[str] = []
+
+    def open(self, tools: str = "<none>") -> Endpoint:
+        """Find the model; `tools` is how the narration calls what it may use. The timeout begins after this.
+
+        Raises NodeFailed (`model`, `config`). Again is safe.
+        """
+        if self._endpoint is not None:
+            return self._endpoint
+        try:
+            configured = clients.clients_of(self._host)
+            self._literal_keys = configured.literal_keys
+            self._keys = keyring.keyring_of(self._host)
+            default = self._host.settings.model or configured.model
+            model_id = models.model_of(self._node.model, self._visit.graph.model, default)
+            self.notes.append(f"llm call: model={model_id} tools={tools}")
+            self.spent.model = model_id
+            self._tape = taped.tape_of(self._host)
+            if self._tape is None or self._tape.is_recording:
+                self._endpoint = models.resolve(model_id, self._keys.env, provider.providers(), configured)
+            else:
+                self._endpoint = models.unreached(model_id, configured)
+        except ConfigError as error:
+            raise NodeFailed(str(error), "config") from error
+        return self._endpoint
+
+    def begin(self, timeout_s: float | None) -> None:
+        """From now on, all that is asked must be answered within `timeout_s`; None: there is no limit."""
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def ask(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Answer:
+        """The model's answer, after up to max_attempts attempts, each told from its start to who watches.
+
+        Only the first attempt is put off: later ones wait here, or how many there were would be forgotten. Raises
+        NodeFailed, PutOff and VisitLost.
+        """
+        attempts, teller = Attempts(self._node.max_attempts, self._pause), self._visit.teller
+
+        def ask() -> Answer:
+            if teller is not None and self.spent.calls:
+                teller.restart()
+            call = self._ask_at_last if self.spent.calls else self._ask
+            return call(messages, tools, None if teller is None else teller.write)
+
+        return attempts.of(ask)
+
+    def finish(self, text: str) -> VisitResult:
+        """The visit's result, now that the model has said `text`: structured output, then state_updates."""
+        if self._node.output_schema is None:
+            return self.success(text)
+        try:
+            value = structured.extract(text, self._node.output_schema, self._extract, self.notes.append)
+        except NodeFailed as error:
+            return self.failure(error, what="LLM node structured-extraction failed")
+        return self.success(value)
+
+    def success(self, value: Json) -> VisitResult:
+        """What a value leaves in the state: of an object with a schema its keys, then state_updates."""
+        merged = value if self._node.output_schema is not None and isinstance(value, dict) else {}
+        delta = {**merged, **self._updates(merged, value)}
+        return VisitResult(
+            ok=True,
+            delta=with_own_output(self._visit, delta, value),
+            usage=self.spent.usage(),
+            notes=tuple(self.notes),
+        )
+
+    def failure(self, error: NodeFailed, what: str = "LLM node failed") -> VisitResult:
+        """What a failure leaves: its text, for state_updates."""
+        message = f"{what}: {self.clean(str(error))}"
+        return VisitResult(
+            ok=False,
+            delta=self._updates({}, message),
+            error=message,
+            error_kind=error.kind,
+            transient=error.transient,
+            usage=self.spent.usage(),
+            notes=tuple(self.notes),
+        )
+
+    def put_off(self, later: PutOff) -> VisitResult:
+        """The visit comes back later: it met a limit of its model. What it has spent counts."""
+        usage = self.spent.usage()
+        # For a scheduler of an older release, which does not know `later_ms`, it has failed, and not ended well.
+        return VisitResult(ok=False, error=str(later), error_kind="limit", usage=usage, later_ms=later.until_ms)
+
+    def clean(self, text: str) -> str:
+        """`text` without any secret of this worker."""
+        own = self._endpoint.secrets if self._endpoint is not None else frozenset()
+        return self._keys.clean(text, self._literal_keys | own)
+
+    def _updates(self, merged: Mapping[str, Json], output: Json) -> dict[str, Json]:
+        return typed_state.updates(self._visit, merged, value=output)
+
+    def _extract(self, system: str, user: str) -> str:
+        """One call of the extractor role, on the same model. Raises NodeFailed."""
+        try:
+            return self._ask_at_last(chat(system, user)).text
+        except CallFailed as error:
+            message = f"Structured-output extractor LLM call failed: {error}"
+            raise NodeFailed(message, "structured", transient=error.transient) from error
+
+    def _ask_at_last(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        on_text: Callable[[str], None] | None = None,
+    ) -> Answer:
+        """One call, whatever limit it meets: what was said before would be lost if the visit were put off."""
+        while True:
+            try:
+                return self._ask(messages, tools, on_text)
+            except PutOff as later:
+                self._pause(max(0.05, later.until_ms / 1000 - time.time()))
+
+    def _ask(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        on_text: Callable[[str], None] | None = None,
+    ) -> Answer:
+        """One call, or what was recorded of it. Raises CallFailed for what the provider did, NodeFailed at the node's
+        timeout and for what was not recorded, PutOff and VisitLost."""
+        endpoint = self.open()
+        self._check_deadline()
+        try:
+            if self._tape is None:
+                return self._ask_provider(endpoint, messages, tools, on_text)
+            return self._ask_tape(self._tape, endpoint, messages, tools, on_text)
+        except ConfigError as error:
+            raise NodeFailed(str(error), "config") from error
+
+    def _ask_tape(
+        self,
+        tape: Tape,
+        endpoint: Endpoint,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        on_text: Callable[[str], None] | None,
+    ) -> Answer:
+        temperature, top_p = self._sampling()
+        model = self.spent.model or endpoint.model
+        request = taped.request(model, messages, tools, temperature=temperature, top_p=top_p)
+        if (recorded := tape.find(request)) is None:
+            answer = self._ask_provider(endpoint, messages, tools, on_text)
+            tape.keep(request, taped.written(answer, model))
+            return answer
+        answer = taped.replayed(recorded)
+        self.spent.calls += 1
+        self.spent.add(answer)
+        if on_text is not None and answer.text:
+            on_text(answer.text)
+        return answer
+
+    def _ask_provider(
+        self,
+        endpoint: Endpoint,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        on_text: Callable[[str], None] | None,
+    ) -> Answer:
+        temperature, top_p = self._sampling()
+        try:
+            with self._permit(endpoint, messages) as permit:
+                self.spent.calls += 1
+                answer = provider.ask(
+                    endpoint,
+                    messages,
+                    tools=tools,
+                    temperature=temperature,
+                    top_p=top_p,
+                    timeout_s=self._remaining(),
+                    on_text=on_text,
+                    tick=self._visit.check,
+                    clean=self.clean,
+                )
+                permit.used(answer)
+        except CallFailed:
+            self._check_deadline()  # a provider's own timeout that struck together with ours is ours
+            raise
+        self.spent.add(answer)
+        return answer
+
+    def _sampling(self) -> tuple[float | None, float | None]:
+        """Temperature and top_p: the node's, else the graph's."""
+        node, graph = self._node, self._visit.graph
+        return (
+            graph.temperature if node.temperature is None else node.temperature,
+            graph.top_p if node.top_p is None else node.top_p,
+        )
+
+    def _permit(self, endpoint: Endpoint, messages: Sequence[Message]) -> AbstractContextManager[Permit]:
+        visit, permits = self._visit, self._visit.permits
+        if permits is None:
+            return nullcontext(Permit())
+        part = f"/{visit.part.turn}" if visit.part is not None else ""
+        model = self.spent.model or endpoint.model
+        return permits.call(f"{visit.run}/{visit.seq}{part}", visit.attempt, endpoint, model, messages)
+
+    def _pause(self, wanted_s: float) -> None:
+        if self._visit.lost.wait(min(wanted_s, self._remaining())):
+            self._visit.check()
+        self._check_deadline()
+
+    def _remaining(self) -> float:
+        unlimited = provider.CALL_TIMEOUT_S
+        return unlimited if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _check_deadline(self) -> None:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise NodeFailed(f"llm node timed out after {self._node.timeout}s", "timeout")

@@ -1,0 +1,37 @@
+"""What the calls of a visit cost so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sleipnir.messages import Usage
+from sleipnir_workers.llm.reply import Answer
+
+
+@dataclass
+class Spent:
+    """Usage of a visit. A call counts from its beginning, tokens and cost when it is answered.
+
+    `cost_usd` is None once the price of an answer was unknown.
+    """
+
+    model: str | None = None
+    calls: int = 0
+    answers: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = field(default=0.0)
+
+    def add(self, answer: Answer) -> None:
+        self.answers += 1
+        self.input_tokens += answer.input_tokens
+        self.output_tokens += answer.output_tokens
+        known = answer.cost_usd is not None and self.cost_usd is not None
+        self.cost_usd = (self.cost_usd or 0.0) + (answer.cost_usd or 0.0) if known else None
+
+    def usage(self) -> Usage | None:
+        """None if no call was made. Failed calls are counted; what they cost nobody knows."""
+        if not self.calls:
+            return None
+        cost = self.cost_usd if self.answers else None
+        return Usage(self.input_tokens, self.output_tokens, self.calls, self.model, cost)

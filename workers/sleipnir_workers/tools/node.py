@@ -1,0 +1,78 @@
+"""One call of a tool that a model has asked for, as a visit: the result is what the model reads.
+
+Rules. The node's `tools:` are enforced here, where the call runs: a model that invents a name, or was never offered a
+tool, runs nothing. A failure is a result too. The call comes with the model's own message; no key is ever near.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sleipnir.errors import ConfigError, ToolFileError
+from sleipnir.graph.model import LlmNode
+from sleipnir.graph.tools import MCP
+from sleipnir.messages import RESULT, VisitResult
+from sleipnir.tools.folder import tools_of
+from sleipnir_workers import mcp
+from sleipnir_workers.host import Host, here
+from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.tools import results
+from sleipnir_workers.tools.call import answer
+from sleipnir_workers.tools.loops import Call
+from sleipnir_workers.tools.place import Place
+from sleipnir_workers.tools.results import ToolResult, failed
+
+
+@executor("tool")
+def run_tool(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResult:
+    """Execute the call. `host` None means this process's. Raises VisitLost and ProcessLost, nothing else."""
+    host = host or here()
+    assert visit.part is not None
+    [(reply, _)] = visit.talk.turns
+    function = json.loads(reply)["tool_calls"][visit.part.call]["function"]
+    call = Call(function["name"], function["arguments"])
+    result = _of_server(node, visit, call, host) if mcp.split_name(call.name) else _of_file(node, visit, call, host)
+    error = None if result.failure is None else f"tool '{call.name}' failed: {result.failure}"
+    value = results.storable(result.value)
+    return VisitResult(ok=error is None, delta={RESULT: value}, error=error, error_kind=result.failure)
+
+
+def _of_file(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResult:
+    try:
+        tools = tools_of(visit.folder, host.config_dir, visit.graph)
+    except ToolFileError as error:
+        return failed("tool_file", f"the tools of agent '{visit.agent}' cannot be read: {error}")
+    place = Place.of_visit(visit, host)
+    return answer(call, tools, place, allowed=node.tools or (), timeout_s=_timeout_s(node, host))
+
+
+def _of_server(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResult:
+    _, server = mcp.split_name(call.name) or ("", "")
+    if not {call.name, f"{MCP}{server}"} & set(node.tools or ()):
+        return failed("not_allowed", f"The tool '{call.name}' is not among the tools of this node.")
+    arguments = _object(call.arguments)
+    if arguments is None:
+        return failed("arguments", f"The call '{call.name}' has invalid arguments: a JSON object is needed.")
+    try:
+        servers = mcp.configured(host.config_dir, host.env)
+    except ConfigError as error:
+        return failed("tool_file", f"MCP servers cannot be reached: {error}")
+    value = mcp.answer(call.name, arguments, servers, mcp.here(), timeout_s=_timeout_s(node, host), lost=visit.lost)
+    is_error = isinstance(value, dict) and "tool_call_error" in value
+    return ToolResult(results.limited(value, host.settings.max_tool_result_bytes), "server" if is_error else None)
+
+
+def _timeout_s(node: LlmNode, host: Host) -> float:
+    return host.settings.tool_timeout_s if node.tool_timeout is None else node.tool_timeout / 1000
+
+
+def _object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any] | None:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        found = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
