@@ -131,9 +131,12 @@ def of_effects(run: Run, steps: Sequence[StepInfo], effects: Counter[str], run_a
     for step in steps:
         if step.kind == "script" and step.seq is not None:
             count, most = effects[f"{run.id}/{step.seq}"], step.attempt
+            agains = run_agains.get((run.id, step.seq), 0)
             if (step.node or "").startswith("once"):  # repeated only by a policy, or by a person's word
-                most = min(most, 1 + failed[step.seq] + run_agains.get((run.id, step.seq), 0))
-            if not step.attempt - lost[step.seq] <= count <= most:  # an attempt that was lost may not have run
+                most = min(most, 1 + failed[step.seq] + agains)
+            # An attempt that was lost may not have run, nor one that a person was asked about before it began: that of
+            # a run that was retried, and had failed for another node meanwhile.
+            if not step.attempt - max(lost[step.seq], agains) <= count <= most:
                 yield Wrong(
                     "effect", f"{run.id}: visit {step.seq} ({step.node}) ran {count} times in {step.attempt} attempts"
                 )
