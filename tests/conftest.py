@@ -14,7 +14,8 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from tests.processes import RedisServer, Stack
 
-hypothesis.settings.register_profile("slow")  # looked at by what has more examples there
+for profile in ("slow", "ci"):  # looked at by what has more examples there: ten thousand of them, or two
+    hypothesis.settings.register_profile(profile)
 
 LONG_FIRST = ("tests/chaos/", "tests/system/")
 """Folders whose tests take seconds each. What begins last is quick, so that all pytest workers end together."""

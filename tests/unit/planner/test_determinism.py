@@ -20,7 +20,7 @@ from sleipnir.messages import ANSWER, MESSAGES, RESULT, ResultHeader, ToolCall
 from sleipnir.runs import Visit
 from tests.unit.planner.driver import Driver
 
-EXAMPLES = 2_000 if settings.get_current_profile_name() == "slow" else 100
+EXAMPLES = {"slow": 2_000, "ci": 400}.get(settings.get_current_profile_name(), 100)
 
 NODES = ["a", "b", "c", "d", "e", "f"]
 REDUCERS = {

@@ -428,7 +428,7 @@ class TalkativeWorld(HostileWorld):
         return [visit for visit in self._live() if visit.part is not None]
 
 
-EXAMPLES = 10_000 if settings.get_current_profile_name() == "slow" else 500
+EXAMPLES = {"slow": 10_000, "ci": 2_000}.get(settings.get_current_profile_name(), 500)
 TestHostileWorld, TestTalkativeWorld = HostileWorld.TestCase, TalkativeWorld.TestCase
 TestHostileWorld.pytestmark = TestTalkativeWorld.pytestmark = [pytest.mark.timeout(480)]
 TestHostileWorld.settings = TestTalkativeWorld.settings = settings(
