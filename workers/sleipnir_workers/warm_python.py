@@ -205,6 +205,8 @@ class Launcher:
             spare, self._spare = self._spare, None
         script = spare or self._ask()
         try:
+            if self.has_ended():  # and its children with it, a moment later
+                raise LauncherLost("it has died")
             script.await_fork()
             group_guard.guard.add(script.pid)
             script.begin(request)
