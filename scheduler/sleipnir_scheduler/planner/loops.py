@@ -18,7 +18,7 @@ from sleipnir.runs import Loop, Part, Visit, changed
 from sleipnir.transitions import Fill, Forget, Take
 from sleipnir.values import Wanted
 from sleipnir_scheduler.planner import maps, questions, steps
-from sleipnir_scheduler.planner.context import Context, Outcome
+from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
 from sleipnir_scheduler.planner.known import require
 
 
@@ -150,8 +150,11 @@ def _item(of: Visit) -> dict[str, Json]:
 
 
 def _go_on_if_answered(context: Context, of: Visit) -> None:
-    """Open the next turn once all calls have ended."""
+    """Open the next turn once all calls have ended. The run's timer may have come while a worker had a part of the
+    loop, and does not come again: raises RunFailed then."""
     assert of.loop is not None
+    if context.deadline_passed():
+        raise RunFailed(context.timed_out(f"at '{of.node}'"))
     if of.loop.open:
         return
     most = _node(context, of).max_iterations

@@ -212,6 +212,14 @@ def test_an_answer_that_cannot_be_understood_is_asked_again() -> None:
     assert items(driver)["1.0.0"] == {"answers": ["red"]}
 
 
+def test_a_loop_ends_with_the_time_of_its_run_and_asks_nobody_after_that() -> None:
+    driver = Driver(LOOP.replace("start: ask", "start: ask\nsettings: {timeout: 5}")).start()
+    driver.now_ms += 6_000  # the timer came while a worker had the turn, and let it finish
+    turn(driver, ToolCall("c1", "user__input", PERSON), arguments={"question": "?"})
+    assert (driver.run.status, parts(driver, "tool")) == ("failed", [])
+    assert "timed out after 5s at 'ask'" in str(driver.error)
+
+
 def test_a_cancelled_run_leaves_nothing_of_a_loop() -> None:
     driver = turn(Driver(LOOP).start(), A, B)
     driver.send(Cancelled())
