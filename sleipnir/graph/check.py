@@ -9,7 +9,7 @@ thing read besides the graph is the agent's folder, and that only where the call
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from sleipnir.errors import Problem
@@ -203,23 +203,24 @@ def every_tool_is_known(case: Case) -> None:
 
 
 def every_global_tool_can_be_used(case: Case) -> None:
-    """A warning: the workers have a configuration directory of their own."""
-    if case.global_tools is None:
-        return
     hint = "Global tools are read from `functions/tools` in the configuration directory of the workers."
-    for index, name in enumerate(case.graph.global_tools):
-        if (complaint := case.global_tools(name)) is not None:
-            case.findings.graph_warning(("global_tools", index), complaint, hint)
+    _warn_of_each(case, "global_tools", case.graph.global_tools, case.global_tools, hint)
 
 
 def every_mcp_server_is_configured(case: Case) -> None:
-    """A warning, as for global tools."""
-    if case.mcp_servers is None:
-        return
     hint = "MCP servers are read from `functions/mcp.json` in the configuration directory of the workers."
-    for index, name in enumerate(case.graph.mcp_servers):
-        if (complaint := case.mcp_servers(name)) is not None:
-            case.findings.graph_warning(("mcp_servers", index), complaint, hint)
+    _warn_of_each(case, "mcp_servers", case.graph.mcp_servers, case.mcp_servers, hint)
+
+
+def _warn_of_each(
+    case: Case, key: str, names: Sequence[str], complain: Callable[[str], str | None] | None, hint: str
+) -> None:
+    """No more than a warning: the workers have a configuration directory of their own."""
+    if complain is None:
+        return
+    for index, name in enumerate(names):
+        if (complaint := complain(name)) is not None:
+            case.findings.graph_warning((key, index), complaint, hint)
 
 
 def every_step_has_a_next(case: Case) -> None:
