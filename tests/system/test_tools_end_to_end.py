@@ -120,8 +120,9 @@ class Ended:
 
     def results(self, turn: int = 1) -> list[Any]:
         """What it was told of the calls of a turn: in the request for the next one."""
-        found = next(request for request in self.requests if request.turn == turn + 1)
-        return [json.loads(each.text) for each in found.tool_results]
+        found = [request for request in self.requests if request.turn == turn + 1]
+        assert found, f"the model was not asked for turn {turn + 1}: {self.output!r}, {self.steps}"
+        return [json.loads(each.text) for each in found[0].tool_results]
 
     @property
     def error_of_result(self) -> str:

@@ -54,10 +54,10 @@ def from_error(error: BaseException, clean: Callable[[str], str]) -> CallFailed:
     """What an error of litellm means. `clean` takes secrets out of a text."""
     chain = _chain(error)
     message = _WRAPPED.sub("", _SAID_AGAIN.sub("", str(error))) or type(error).__name__
-    if isinstance(chain[-1], OSError):  # litellm's "Connection error." does not say what went wrong
+    if isinstance(chain[-1], OSError) and str(chain[-1]) not in message:  # "Connection error." does not say which
         message = f"{message} ({chain[-1]})"
-    elif isinstance(chain[-1], json.JSONDecodeError):  # and that of garbage quotes the parser alone
-        message = f"the provider's answer is not JSON: {chain[-1]}"
+    elif garbage := [each for each in chain if isinstance(each, json.JSONDecodeError)]:  # quotes the parser alone
+        message = f"the provider's answer is not JSON: {garbage[0]}"
     status = getattr(error, "status_code", None)
     text = " ".join([*map(str, chain), str(status)])
     wait_s = _retry_after_s(error)

@@ -4,7 +4,8 @@ Rules. A call runs in a thread of its own that is left behind when nobody waits 
 dropped, and a stream is closed. Retries are the caller's: hidden ones would be uncounted attempts. litellm keeps one
 HTTP client per address, key and timeout, so the timeouts that it is given are few. It gets a logging object that logs
 nothing: nobody here reads its callbacks, prices and payloads, which cost as much as the call itself and hold the key.
-Streams of OpenAI's protocol are opened by litellm and read by us (openai_stream.py).
+To an endpoint that speaks OpenAI's own protocol we speak it ourselves (openai_chat.py), as litellm translates the
+request; that is five times cheaper.
 """
 
 from __future__ import annotations
@@ -13,20 +14,22 @@ import contextlib
 import datetime
 import functools
 import inspect
+import json
 import os
 import queue
 import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sleipnir.errors import NodeFailed
 from sleipnir_workers.llm import conversation
 from sleipnir_workers.llm.failure import CallFailed, from_error
-from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.openai_stream import Pieces
+from sleipnir_workers.llm.models import NO_KEY, Endpoint
+from sleipnir_workers.llm.openai_chat import OPENAI_BASE, Chat
 from sleipnir_workers.llm.reply import Answer, Malformed, Message, Reply, part_of, storable
 
 TICK_S = 0.25  # how late we may see that nobody waits any more; shorter costs a tenth of the CPU of many calls
@@ -34,6 +37,7 @@ CALL_TIMEOUT_S = 600.0  # of one call when the caller has no limit; ends calls t
 CONNECTIONS = 1_000  # per client; more than a process has threads
 _SHORTEST_HTTP_TIMEOUT_S = 2.0
 
+_PARAMETERS = ("temperature", "top_p", "max_tokens", "tools")  # which models of OpenAI's protocol take differently
 _STREAM_OPTIONS: Mapping[str, Any] = {"include_usage": True}
 _NOT_LOGGED = ("success_handler", "failure_handler", "response_cost_calculator")
 
@@ -52,33 +56,26 @@ def ask(
 ) -> Answer:
     """One call: the model's answer to `messages`, with `tools` as OpenAI's protocol writes them.
 
-    With `on_text` the answer is streamed, and each piece of text is given to it. `tick` is called every TICK_S at most
-    while we wait. Both run in the caller's thread, and what they raise ends the waiting. `clean` takes secrets out of
-    error messages. Raises CallFailed for what the provider did or did not do within `timeout_s`, and NodeFailed
+    With `on_text` the answer is streamed, and each piece of text is given to it, in another thread; it must not raise.
+    `tick` is called every TICK_S at most while we wait, and what it raises ends the waiting. `clean` takes secrets out
+    of error messages. Raises CallFailed for what the provider did or did not do within `timeout_s`, and NodeFailed
     (`model`) if litellm is not installed.
     """
     conversation.refuse_too_long(messages, endpoint.traits.max_input_tokens)
     arguments = _arguments(endpoint, messages, tools, temperature, top_p, timeout_s)
     _litellm()  # its import is not the model's time
     deadline = time.monotonic() + timeout_s
-    streamed = on_text is not None and not endpoint.traits.no_stream
-    call = _Call(endpoint, arguments, place=str(len(messages)), streamed=streamed, clean=clean)
+    call = _Call(endpoint, arguments, place=str(len(messages)), on_text=on_text, clean=clean)
     try:
         while True:
             tick()
-            said = call.said(min(TICK_S, deadline - time.monotonic()))
-            if isinstance(said, Answer):
-                break
-            if isinstance(said, str) and on_text is not None:
-                on_text(said)
-            if said is None and time.monotonic() >= deadline:
+            if answer := call.answer(min(TICK_S, deadline - time.monotonic())):
+                tick()
+                return answer
+            if time.monotonic() >= deadline:
                 raise CallFailed(f"the model call timed out after {timeout_s:g}s", transient=True, kind="timeout")
     finally:
         call.leave()
-    tick()
-    if on_text is not None and not streamed and said.text:
-        on_text(said.text)
-    return said
 
 
 def warm_up() -> None:
@@ -93,7 +90,7 @@ def providers() -> frozenset[str]:
 
 
 class _Call:
-    """One litellm call in a thread that may be left behind. What it has to say comes through a queue."""
+    """One call in a thread that may be left behind. What comes of it is told through a queue."""
 
     def __init__(
         self,
@@ -101,98 +98,113 @@ class _Call:
         arguments: Mapping[str, Any],
         *,
         place: str,
-        streamed: bool,
+        on_text: Callable[[str], None] | None,
         clean: Callable[[str], str],
     ) -> None:
         self._endpoint = endpoint
         self._arguments = arguments
         self._place = place
+        self._on_text = on_text
         self._clean = clean
         self._left = False
-        self._queue: queue.SimpleQueue[str | Answer | BaseException] = queue.SimpleQueue()
-        work = self._stream if streamed else self._whole
+        self._outcome: queue.SimpleQueue[Answer | CallFailed] = queue.SimpleQueue()
         # Daemon: a call that was left behind must not keep the worker from stopping.
-        threading.Thread(target=self._run, args=(work,), name="llm-call", daemon=True).start()
+        threading.Thread(target=self._run, name="llm-call", daemon=True).start()
 
-    def said(self, wait_s: float) -> str | Answer | None:
-        """A piece of text, the answer, or None if nothing came within `wait_s`. Raises what the call failed with."""
+    def answer(self, wait_s: float) -> Answer | None:
+        """The answer; None if it has not come within `wait_s`. Raises CallFailed."""
         try:
-            said = self._queue.get(timeout=max(0.0, wait_s))
+            outcome = self._outcome.get(timeout=max(0.0, wait_s))
         except queue.Empty:
             return None
-        if isinstance(said, BaseException):
-            raise said
-        return said
+        if isinstance(outcome, CallFailed):
+            raise outcome
+        return outcome
 
     def leave(self) -> None:
         """Nobody listens any more."""
         self._left = True
 
-    def _run(self, work: Callable[[], None]) -> None:
+    def _run(self) -> None:
         try:
-            work()
+            streamed = self._on_text is not None and not self._endpoint.traits.no_stream
+            (self._streamed if streamed else self._whole)()
         except CallFailed as error:
-            self._queue.put(error)
+            self._outcome.put(error)
         except Malformed as error:
-            self._queue.put(CallFailed(f"the model's reply {error}"))
+            self._outcome.put(CallFailed(f"the model's reply {error}"))
         except BaseException as error:
             failed = from_error(error, self._clean)
             failed.__cause__ = error
-            self._queue.put(failed)
+            self._outcome.put(failed)
 
     def _whole(self) -> None:
-        response = self._completion()
-        if not response.choices:
+        direct = _direct(self._endpoint, self._arguments)
+        response = self._completion() if direct is None else direct.chat.whole(direct.body)
+        [choice] = _first_choice(response) or [None]
+        if choice is None:
             raise CallFailed("the model's reply holds no choices")
         reply = Reply()
-        reply.add(response.choices[0].message)
-        reply.finish = response.choices[0].finish_reason
-        self._queue.put(self._answer(reply, getattr(response, "usage", None), response.model))
+        text = reply.add(part_of(choice, "message"))
+        reply.finish = part_of(choice, "finish_reason")
+        answer = self._answer(reply, part_of(response, "usage"), part_of(response, "model"))
+        self._tell(text)
+        self._outcome.put(answer)
 
-    def _stream(self) -> None:
-        """Pieces of text go to the queue as they come."""
-        reply, usage, model = Reply(), None, None
-        # The last piece brings the usage, where the provider says it.
-        stream = self._completion(stream=True, stream_options=_STREAM_OPTIONS)
-        plain = Pieces.of(stream.completion_stream) if self._endpoint.speaks_openai else None
-        with contextlib.closing(_Closable(stream)):
-            for piece in stream if plain is None else plain:
-                if self._left:
-                    raise CallFailed("nobody waits for this answer any more")
-                usage, model = part_of(piece, "usage") or usage, part_of(piece, "model") or model
-                for choice in (part_of(piece, "choices") or ())[:1]:
-                    reply.finish = part_of(choice, "finish_reason") or reply.finish
-                    if text := reply.add(part_of(choice, "delta")):
-                        self._queue.put(storable(text))
-            # litellm makes up a finish reason where the provider sent none: for a stream that was cut, or is none.
-            ended = reply.finish if plain else stream.received_finish_reason or stream.intermittent_finish_reason
-            if not ended:
+    def _streamed(self) -> None:
+        direct = _direct(self._endpoint, self._arguments)
+        if direct is None:
+            self._streamed_by_litellm()
+            return
+        reply = Reply()
+        with direct.chat.stream({**direct.body, "stream": True, "stream_options": _STREAM_OPTIONS}) as pieces:
+            usage, model = self._told(pieces, reply)
+            if not reply.finish:
                 raise _cut(reply)
-            if plain is None:
-                self._queue.put(self._answer(reply, usage, model))
-            else:
-                self._queue.put(self._answer(reply, self._usage(usage, reply), model))
-                plain.finish()  # nobody waits for this
+            self._outcome.put(self._answer(reply, usage or self._counted(reply), model))
+            pieces.finish()  # nobody waits for this
 
-    def _usage(self, said: Mapping[str, Any] | None, reply: Reply) -> Any:
-        """The tokens that the provider has counted; counted by litellm where it says nothing."""
-        litellm = _litellm()
-        if said:
-            return litellm.Usage(**said)
-        return litellm.Usage(
-            prompt_tokens=litellm.token_counter(model=self._endpoint.model, messages=self._arguments["messages"]),
-            completion_tokens=litellm.token_counter(
-                model=self._endpoint.model, text=reply.text, count_response_tokens=True
-            ),
-        )
+    def _streamed_by_litellm(self) -> None:
+        stream, reply = self._completion(stream=True, stream_options=_STREAM_OPTIONS), Reply()
+        with contextlib.closing(_Closable(stream)):
+            usage, model = self._told(stream, reply)
+            # litellm makes up a finish reason where the provider sent none: for a stream that was cut, or is none.
+            if not (stream.received_finish_reason or stream.intermittent_finish_reason):
+                raise _cut(reply)
+            self._outcome.put(self._answer(reply, usage, model))
+
+    def _told(self, pieces: Iterable[Any], reply: Reply) -> tuple[Any, str | None]:
+        """Collect the pieces in `reply`, and tell their text as it comes. Returns the usage, which the last piece
+        brings where the provider says it, and the model's name."""
+        usage, model = None, None
+        for piece in pieces:
+            if self._left:
+                raise CallFailed("nobody waits for this answer any more")
+            usage, model = part_of(piece, "usage") or usage, part_of(piece, "model") or model
+            for choice in _first_choice(piece):
+                reply.finish = part_of(choice, "finish_reason") or reply.finish
+                self._tell(reply.add(part_of(choice, "delta")))
+        return usage, model
+
+    def _tell(self, text: str) -> None:
+        if text and self._on_text is not None and not self._left:
+            self._on_text(storable(text))
+
+    def _counted(self, reply: Reply) -> Mapping[str, int]:
+        """The tokens, as litellm counts them where the provider says nothing."""
+        count = functools.partial(_litellm().token_counter, model=self._endpoint.model)
+        return {
+            "prompt_tokens": count(messages=self._arguments["messages"]),
+            "completion_tokens": count(text=reply.text, count_response_tokens=True),
+        }
 
     def _completion(self, **more: Any) -> Any:
         _call_nobody_back()
         return _litellm().completion(**self._arguments, **more, **_unlogged(self._arguments, streamed="stream" in more))
 
     def _answer(self, reply: Reply, usage: Any, model: str | None) -> Answer:
-        tokens_in = getattr(usage, "prompt_tokens", None) or 0
-        tokens_out = getattr(usage, "completion_tokens", None) or 0
+        tokens_in = part_of(usage, "prompt_tokens") or 0
+        tokens_out = part_of(usage, "completion_tokens") or 0
         return reply.answer(
             self._place,
             input_tokens=tokens_in,
@@ -260,6 +272,65 @@ def _arguments(
     return {name: value for name, value in arguments.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class _Direct:
+    """A call that needs no litellm: whom to ask, and what."""
+
+    chat: Chat
+    body: Mapping[str, Any]
+
+
+def _direct(endpoint: Endpoint, arguments: Mapping[str, Any]) -> _Direct | None:
+    """The call of an endpoint that speaks OpenAI's chat protocol; None for any other. Raises litellm's errors."""
+    if not endpoint.speaks_openai:
+        return None
+    litellm, model = _litellm(), endpoint.model.removeprefix("openai/")
+    base = endpoint.api_base or litellm.api_base or os.environ.get("OPENAI_BASE_URL") or OPENAI_BASE
+    wanted = {name: arguments[name] for name in _PARAMETERS if name in arguments}
+    taken = _as_taken(model, base, json.dumps(wanted))
+    if taken is None:
+        return None
+    config, parameters = taken
+    translated = config.transform_request(model, list(arguments["messages"]), dict(parameters), {}, {})
+    organization = endpoint.options.get("organization") or os.environ.get("OPENAI_ORGANIZATION")
+    headers = {"OpenAI-Organization": organization} if organization else {}
+    chat = Chat(
+        litellm.client_session,
+        base,
+        endpoint.api_key or NO_KEY,
+        headers=headers | arguments.get("extra_headers", {}),
+        timeout_s=arguments["timeout"],
+    )
+    return _Direct(chat, translated | arguments.get("extra_body", {}))
+
+
+@functools.lru_cache(maxsize=256)
+def _as_taken(model: str, base: str, wanted: str) -> tuple[Any, Mapping[str, Any]] | None:
+    """litellm's translator for a model of OpenAI's protocol, and the parameters in the form that the model takes: it
+    calls some by other names, and refuses some. None for a model that wants OpenAI's other protocol, Responses, and
+    where this release of litellm knows these functions by other names: then litellm makes the call."""
+    _litellm()
+    try:
+        from litellm import LlmProviders
+        from litellm.main import responses_api_bridge_check
+        from litellm.utils import ProviderConfigManager, get_optional_params
+    except ImportError:
+        return None
+    parameters = json.loads(wanted)
+    info, _ = responses_api_bridge_check(model, "openai", tools=parameters.get("tools"), api_base=base)
+    config = ProviderConfigManager.get_provider_chat_config(model, LlmProviders.OPENAI)
+    if info.get("mode") == "responses" or config is None:
+        return None
+    taken = get_optional_params(model=model, custom_llm_provider="openai", **parameters)
+    return config, {name: value for name, value in taken.items() if name not in ("stream", "extra_body")}
+
+
+def _first_choice(response: Any) -> Sequence[Any]:
+    """The first of the choices of an answer or piece; empty if it has none."""
+    choices = part_of(response, "choices")
+    return choices[:1] if isinstance(choices, list) else ()
+
+
 def _http_timeout(timeout_s: float) -> float:
     """More than `timeout_s`, so that it is our timeout that is reported; a power of two, so that clients are shared."""
     http_s = _SHORTEST_HTTP_TIMEOUT_S
@@ -277,7 +348,7 @@ def _price(endpoint: Endpoint, usage: Any, served: str, tokens_in: int, tokens_o
         return None
     if endpoint.traits.prices is not None:
         return endpoint.traits.prices.of(tokens_in, tokens_out)
-    said = getattr(usage, "cost", None)
+    said = part_of(usage, "cost")
     if isinstance(said, (int, float)) and not isinstance(said, bool):
         return float(said)
     return _list_price(endpoint.model, served, usage) if _is_listed(endpoint.model, served) else None
@@ -286,12 +357,13 @@ def _price(endpoint: Endpoint, usage: Any, served: str, tokens_in: int, tokens_o
 @functools.lru_cache(maxsize=1024)
 def _is_listed(model: str, served: str) -> bool:
     """Whether litellm has a price of the model. Looking for one that it has not takes longer than the call."""
-    return _list_price(model, served, _litellm().Usage(prompt_tokens=1, completion_tokens=1)) is not None
+    return _list_price(model, served, {"prompt_tokens": 1, "completion_tokens": 1}) is not None
 
 
 def _list_price(model: str, served: str, usage: Any) -> float | None:
     litellm = _litellm()
     try:
+        usage = litellm.Usage(**usage) if isinstance(usage, Mapping) else usage
         response = litellm.ModelResponse(model=served, usage=usage)
         return float(litellm.completion_cost(completion_response=response, model=model))
     except Exception:  # litellm raises several types, one of them plain Exception, for a model it has no price of
