@@ -15,8 +15,8 @@ from typing import Any
 
 TRANSIENT = re.compile(
     r"timed out|rate limit|(?<!\d)429(?!\d)|connection reset|connection refused|produced no output"
-    # What httpx says where others say "connection reset".
-    r"|peer closed connection|server disconnected",
+    # What is said of a connection that was closed, and not reset: by us, and by httpx.
+    r"|closed the connection|peer closed connection|server disconnected",
     re.IGNORECASE,
 )
 """An error whose text holds one of these is worth another attempt. 429 counts as a number of its own only: ports and

@@ -17,6 +17,7 @@ import inspect
 import json
 import os
 import queue
+import ssl
 import threading
 import time
 import uuid
@@ -29,12 +30,11 @@ from sleipnir.errors import NodeFailed
 from sleipnir_workers.llm import conversation
 from sleipnir_workers.llm.failure import CallFailed, from_error
 from sleipnir_workers.llm.models import NO_KEY, Endpoint
-from sleipnir_workers.llm.openai_chat import OPENAI_BASE, Chat
+from sleipnir_workers.llm.openai_chat import CONNECTIONS, OPENAI_BASE, Chat
 from sleipnir_workers.llm.reply import Answer, Malformed, Message, Reply, part_of, storable
 
 TICK_S = 0.25  # how late we may see that nobody waits any more; shorter costs a tenth of the CPU of many calls
 CALL_TIMEOUT_S = 600.0  # of one call when the caller has no limit; ends calls that were left behind
-CONNECTIONS = 1_000  # per client; more than a process has threads
 _SHORTEST_HTTP_TIMEOUT_S = 2.0
 
 _PARAMETERS = ("temperature", "top_p", "max_tokens", "tools")  # which models of OpenAI's protocol take differently
@@ -294,13 +294,9 @@ def _direct(endpoint: Endpoint, arguments: Mapping[str, Any]) -> _Direct | None:
     translated = config.transform_request(model, list(arguments["messages"]), dict(parameters), {}, {})
     organization = endpoint.options.get("organization") or os.environ.get("OPENAI_ORGANIZATION")
     headers = {"OpenAI-Organization": organization} if organization else {}
-    chat = Chat(
-        litellm.client_session,
-        base,
-        endpoint.api_key or NO_KEY,
-        headers=headers | arguments.get("extra_headers", {}),
-        timeout_s=arguments["timeout"],
-    )
+    headers |= arguments.get("extra_headers", {})
+    key = endpoint.api_key or NO_KEY
+    chat = Chat(base, key, headers=headers, timeout_s=arguments["timeout"], tls=_trusted())
     return _Direct(chat, translated | arguments.get("extra_body", {}))
 
 
@@ -323,6 +319,15 @@ def _as_taken(model: str, base: str, wanted: str) -> tuple[Any, Mapping[str, Any
         return None
     taken = get_optional_params(model=model, custom_llm_provider="openai", **parameters)
     return config, {name: value for name, value in taken.items() if name not in ("stream", "extra_body")}
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext | None:
+    """Whom to trust, as litellm's variables and settings say; None: everybody."""
+    from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
+
+    configured = get_ssl_configuration()
+    return configured if isinstance(configured, ssl.SSLContext) else None
 
 
 def _first_choice(response: Any) -> Sequence[Any]:
