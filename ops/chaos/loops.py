@@ -3,6 +3,7 @@
 Each loop is one llm node whose model asks for three tools in every turn. Two llm workers, two script workers, a
 scheduler and a redis-server with an append-only file; every few seconds one of the six is killed (SIGKILL) and started
 again. A worker that is not ready yet is left alone: where starting takes longer than a few blows, none would ever work.
+On a machine that is slow or busy, `--patient` waits after each blow until everybody is ready again.
 The model is the scripted server, which is not killed; it gives each of its answers another number, so that it can
 be told which answer went on, and which one its tools worked for. Afterwards every journal and every mark that a tool
 left is read:
@@ -100,6 +101,7 @@ class Fleet(Chaos):
     workers = ("models-1", "models-2", "tools-1", "tools-2")
     model: ModelServer
     starts: Counter[str]
+    patient = False
 
     def start_worker(self, name: str) -> None:
         self.starts[name] += 1
@@ -113,6 +115,8 @@ class Fleet(Chaos):
         everybody = self.workers
         while not self.stop.wait(self.every_s):
             self.workers = [name for name in everybody if self.is_ready(name)]
+            if self.patient and self.workers != list(everybody):
+                continue
             blow = self.chance.choice([self.kill_scheduler, self.kill_redis, *[self.kill_worker] * len(self.workers)])
             self.counts[blow.__name__] += 1
             self._try(blow)
@@ -127,7 +131,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     chaos = Fleet(
         folder, random.Random(options.seed), every_s=options.kill_every, fast=True, max_redeliveries=MOST_REDELIVERIES
     )
-    chaos.starts = Counter()
+    chaos.starts, chaos.patient = Counter(), options.patient
     agent = write_agent(folder / "loop", GRAPH, tools_py=CODE)
     model, started, runs = Model(options.turns), time.monotonic(), dict[str, Run]()
     try:
@@ -287,6 +291,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=40, help="of each loop that ask for tools (default 40)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="default: drawn")
     parser.add_argument("--kill-every", type=float, default=2.0, metavar="S", help="seconds between kills (default 2)")
+    parser.add_argument("--patient", action="store_true", help="strike only when all workers are ready")
     parser.add_argument("--limit", type=float, default=900, metavar="S", help="when it is too late (default 900)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:

@@ -48,6 +48,9 @@ app.config_from_object(celery_config(settings))
 
 ANNOUNCE_S = 5.0
 GOODBYE_S = 2.0
+SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter while others wait for it. With Python's 5 ms the loop that takes messages
+in waited so often that it became the bottleneck of 64 threads."""
 EXECUTORS = (script, function, llm, turn, tool, condition, reduction)
 """Importing one registers it. litellm itself is imported only where it is used."""
 
@@ -169,6 +172,7 @@ def _start(sender: Any = None, **_: Any) -> None:
     global _name
     _name = str(getattr(sender, "hostname", None) or _name)
     configure(settings)
+    sys.setswitchinterval(SWITCH_S)
     if "llm" in app.amqp.queues.consume_from:
         _look_at_models()
     if settings.warm_llm and settings.replay is None and "llm" in app.amqp.queues.consume_from:

@@ -55,15 +55,19 @@ class LiveText:
         if not self._written.is_set():
             self._written.set()
 
-    def flush(self) -> bool:
-        """Send what there is. False: Redis did not take all of it; it is kept, and goes first the next time."""
+    def flush(self, *, only_closed: bool = False) -> bool:
+        """Send what there is, or only the ends of those who wait for it: the others come at their own pace.
+
+        False: Redis did not take all of it; it is kept, and goes first the next time.
+        """
         with self._lock:
-            writers = list(self._writers)
+            writers = [writer for writer in self._writers if writer.is_closed or not only_closed]
         by_run: dict[str, list[Piece]] = defaultdict(list)
         for writer in writers:
             if writer.collect():
                 by_run[writer.run] += writer.unsent
-        self._pause_s = max(EVERY_S, sum(map(len, by_run.values())) / MOST_PER_S)
+        if not only_closed:
+            self._pause_s = max(EVERY_S, sum(map(len, by_run.values())) / MOST_PER_S)
         refused = self._send(by_run) if by_run else set()
         for writer in writers:
             if writer.run not in refused:
@@ -91,11 +95,10 @@ class LiveText:
         pause = threading.Event()
         while True:
             self._written.wait()
-            self._hurry.wait(self._pause_s)  # what comes meanwhile goes along
-            self._hurry.clear()
-            self._written.clear()
             try:
-                if not self.flush():
+                taken = self._flush_ends(time.monotonic() + self._pause_s)  # what comes meanwhile goes along
+                self._written.clear()
+                if not (self.flush() and taken):
                     pause.wait(RETRY_S)
                     self._written.set()
             except Exception:
@@ -103,6 +106,14 @@ class LiveText:
                 self._log.exception("what models say cannot be sent; it is dropped")
                 self._drop()
                 pause.wait(RETRY_S)
+
+    def _flush_ends(self, until_s: float) -> bool:
+        """Wait, and send what is in a hurry meanwhile. False, at once: Redis did not take it."""
+        while (left_s := until_s - time.monotonic()) > 0 and self._hurry.wait(left_s):
+            self._hurry.clear()
+            if not self.flush(only_closed=True):
+                return False
+        return True
 
     def _drop(self) -> None:
         with self._lock:
@@ -163,6 +174,10 @@ class TokenWriter:
                 self._closed_s = time.monotonic()
         self._to.wake(now=True)
         self._told.wait(FLUSH_S)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed_s is not None
 
     def collect(self) -> bool:
         """Make pieces of what was written, unless some are still to be sent. True: there is something to send."""

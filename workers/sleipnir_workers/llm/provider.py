@@ -79,8 +79,11 @@ def ask(
 
 
 def warm_up() -> None:
-    """Import litellm now instead of during the first visit. Starts no thread, so it is safe before a fork."""
+    """Do now what takes seconds in the first call of a process: that one has passed its limits already, and may not be
+    late. Starts no thread and opens no connection, so it is safe before a fork."""
     _litellm()
+    _trusted()
+    _as_taken("", OPENAI_BASE, "{}")
 
 
 @functools.cache
