@@ -3,7 +3,7 @@
 litellm translates between protocols. An endpoint that speaks the one that its callers speak needs no translation, and
 what litellm and OpenAI's client make around such a call - several objects of each answer and piece, printed for a log
 that nobody reads - took most of a call's CPU. Here an answer is what json.loads makes of it. Which parameters a model
-takes is litellm's to say all the same (provider.py).
+takes is litellm's to say all the same (provider.py). Imported with litellm: only workers for models have urllib3.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 from urllib3 import BaseHTTPResponse, PoolManager, ProxyManager, Retry, Timeout
 
-OPENAI_BASE = "https://api.openai.com/v1"
 CONNECTIONS = 1_000  # that are kept per server; more than a process has threads
 
 _REDIRECTS = Retry(None, connect=False, read=False, redirect=3, status=False, other=False)

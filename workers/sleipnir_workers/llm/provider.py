@@ -24,15 +24,18 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sleipnir.errors import NodeFailed
 from sleipnir_workers.llm import conversation
 from sleipnir_workers.llm.failure import CallFailed, from_error
 from sleipnir_workers.llm.models import NO_KEY, Endpoint
-from sleipnir_workers.llm.openai_chat import CONNECTIONS, OPENAI_BASE, Chat
 from sleipnir_workers.llm.reply import Answer, Malformed, Message, Reply, part_of, storable
 
+if TYPE_CHECKING:
+    from sleipnir_workers.llm.openai_chat import Chat
+
+OPENAI_BASE = "https://api.openai.com/v1"
 TICK_S = 0.25  # how late we may see that nobody waits any more; shorter costs a tenth of the CPU of many calls
 CALL_TIMEOUT_S = 600.0  # of one call when the caller has no limit; ends calls that were left behind
 _SHORTEST_HTTP_TIMEOUT_S = 2.0
@@ -287,6 +290,8 @@ def _direct(endpoint: Endpoint, arguments: Mapping[str, Any]) -> _Direct | None:
     """The call of an endpoint that speaks OpenAI's chat protocol; None for any other. Raises litellm's errors."""
     if not endpoint.speaks_openai:
         return None
+    from sleipnir_workers.llm.openai_chat import Chat  # here: workers without models have no urllib3
+
     litellm, model = _litellm(), endpoint.model.removeprefix("openai/")
     base = endpoint.api_base or litellm.api_base or os.environ.get("OPENAI_BASE_URL") or OPENAI_BASE
     wanted = {name: arguments[name] for name in _PARAMETERS if name in arguments}
@@ -429,6 +434,8 @@ def _keep_connections(litellm: Any) -> None:
     """
     import httpx
     from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
+
+    from sleipnir_workers.llm.openai_chat import CONNECTIONS
 
     limits = inspect.signature(httpx.Client).parameters["limits"].default
     if isinstance(limits, httpx.Limits):  # the object that every client without limits of its own is made with

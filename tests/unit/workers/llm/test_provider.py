@@ -9,8 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+import urllib3
 
-from sleipnir_workers.llm import provider
+from sleipnir_workers.llm import openai_chat, provider
 from sleipnir_workers.llm.clients import Prices, Traits
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
@@ -80,6 +81,41 @@ def test_what_the_configuration_says_of_a_model_is_sent() -> None:
     _, body = sent(Raw(whole({"content": "hi"})), traits=traits, temperature=0.5)
     prefixed = [{"role": "system", "content": "first"}, *ASKED]
     assert body == {"model": "gpt-test", "messages": prefixed, "max_tokens": 77, "seed": 5}
+
+
+def test_parameters_are_sent_under_the_names_that_the_model_takes() -> None:
+    traits = Traits(max_output_tokens=77, require_max_tokens=True)
+    with RawServer(Raw(whole({"content": "hi"}))) as server:
+        ask(Endpoint("openai/o3-mini", server.url, KEY, traits=traits), ASKED)
+    assert server.bodies[0] == {"model": "o3-mini", "messages": ASKED, "max_completion_tokens": 77}
+
+
+def test_an_organization_and_the_headers_of_the_configuration_go_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, str] = {}
+    request = urllib3.PoolManager.request
+
+    def noted(*args: Any, **how: Any) -> Any:
+        found.update(how["headers"])
+        return request(*args, **how)
+
+    monkeypatch.setattr(urllib3.PoolManager, "request", noted)
+    asked(Raw(whole({"content": "hi"})), options={"organization": "org"}, traits=Traits(patch_headers={"X-Own": "1"}))
+    assert (found["OpenAI-Organization"], found["X-Own"]) == ("org", "1")
+
+
+def test_a_model_that_wants_another_protocol_of_openai_is_left_to_litellm() -> None:
+    provider.warm_up()
+    assert provider._as_taken("gpt-5-codex", provider.OPENAI_BASE, "{}") is None
+    assert provider._as_taken("gpt-4o", provider.OPENAI_BASE, "{}") is not None
+
+
+def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with RawServer(Raw(whole({"content": "hi"}))) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+        assert ask(Endpoint("openai/gpt-test", "http://models.invalid/v1", KEY), ASKED).text == "hi"
+        monkeypatch.setenv("no_proxy", "elsewhere.invalid")
+        with pytest.raises(CallFailed, match=r"^elsewhere.invalid: \[Errno"):
+            ask(Endpoint("openai/gpt-test", "http://elsewhere.invalid/v1", KEY), ASKED)
 
 
 def test_a_conversation_with_calls_is_sent_whole_and_stays_as_it_is() -> None:
@@ -302,6 +338,29 @@ def test_a_status_says_what_failed_and_when_to_come_back(
     assert (error.status, error.kind, error.transient, error.retry_after_s) == (status, kind, transient, wait_s)
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('{"error": {"message": "no"}}', "the provider answered 502 Bad Gateway: no"),
+        ('{"error": "no"}', "the provider answered 502 Bad Gateway: no"),
+        ("<html>\n  no </html>", "the provider answered 502 Bad Gateway: <html> no </html>"),
+        ("", "the provider answered 502 Bad Gateway"),
+    ],
+)
+@pytest.mark.parametrize("on_text", [None, lambda text: None])
+def test_what_a_server_says_of_its_refusal_is_passed_on(body: str, said: str, on_text: Any) -> None:
+    assert str(failed(Raw(body, status=502), on_text=on_text)) == said
+
+
+def test_a_server_that_is_not_there_is_named_and_the_failure_is_transient() -> None:
+    with RawServer(Raw()) as server:
+        url = server.url
+    with pytest.raises(CallFailed) as caught:
+        ask(Endpoint("openai/gpt-test", url, KEY), ASKED)
+    assert str(caught.value) == f"{url[7:-3]}: [Errno 111] Connection refused"
+    assert caught.value.transient
+
+
 def test_a_key_that_the_provider_repeats_is_taken_out() -> None:
     echo = Raw(f'{{"error": {{"message": "bad key {KEY}"}}}}', status=401)
     assert "bad key [out]" in str(failed(echo, clean=lambda text: text.replace(KEY, "[out]")))
@@ -353,4 +412,4 @@ def test_http_clients_keep_more_connections_than_a_process_has_calls() -> None:
     provider.warm_up()
     with httpx.Client() as client:
         pool = client._transport._pool  # type: ignore[attr-defined]
-        assert (pool._max_connections, pool._max_keepalive_connections) == (provider.CONNECTIONS,) * 2
+        assert (pool._max_connections, pool._max_keepalive_connections) == (openai_chat.CONNECTIONS,) * 2
