@@ -256,5 +256,5 @@ def _pid_of(home: Path) -> int:
 
 
 def _maps_litellm(pid: int) -> bool:
-    """litellm imports openai, which maps the compiled library of jiter; nothing else of ours does."""
-    return "jiter" in Path(f"/proc/{pid}/maps").read_text()
+    """litellm imports tiktoken, which maps its compiled library; nothing else of ours does."""
+    return "_tiktoken" in Path(f"/proc/{pid}/maps").read_text()
