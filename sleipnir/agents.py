@@ -2,7 +2,8 @@
 
 Looked up in order: the agents directory of the settings, `<home>/agents`, `./agents`, Loki's configuration directory,
 and the agents that ship with Sleipnir. The folder's name is the agent's identity; folders that start with a dot are
-not agents.
+not agents. `<NAME>_DATA_DIR` in the environment is the folder of the agent NAME wherever it is, `<NAME>_CONFIG_FILE`
+the file in place of its config.yaml (spec/graph-agents.md 3.3).
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sleipnir.errors import AgentNotFound, GraphError
-from sleipnir.graph.load import load_file, read_agent
+from sleipnir.graph.load import AgentFolder, load_agent, read_agent
+from sleipnir.graph.model import Graph, Json
+from sleipnir.graph.overrides import env_name, overrides_of
 from sleipnir.settings import Settings
 from sleipnir.views import AgentInfo
 
@@ -31,11 +34,27 @@ def loki_config_dir(env: Mapping[str, str] = os.environ) -> Path:
 
 def places(settings: Settings) -> list[Path]:
     """The directories that hold agent folders, first match wins."""
-    package = Path(__file__).resolve().parent
-    shipped = [package / "shipped_agents", package.parent / "agents"]  # in a wheel; in a checkout
     named = [settings.agents_dir] if settings.agents_dir else []
-    found = [*named, settings.home / "agents", Path.cwd() / "agents", loki_config_dir() / "agents", *shipped]
-    return list(dict.fromkeys(place.absolute() for place in found))
+    own = [*named, own_agents(settings), Path.cwd() / "agents", loki_config_dir() / "agents"]
+    return list(dict.fromkeys(place.absolute() for place in (*own, *_shipped_places())))
+
+
+def own_agents(settings: Settings) -> Path:
+    """Where the user's own agents live, and where shipped ones are installed to."""
+    return settings.home / "agents"
+
+
+def _shipped_places() -> tuple[Path, Path]:
+    package = Path(__file__).resolve().parent
+    return package / "shipped_agents", package.parent / "agents"  # in a wheel; in a checkout
+
+
+def shipped_agents() -> dict[str, Path]:
+    """The folders of the agents that ship with Sleipnir, by name."""
+    found: dict[str, Path] = {}
+    for folder in _folders(_shipped_places()):
+        found.setdefault(folder.name, folder)
+    return found
 
 
 def find(agent: str | Path, settings: Settings) -> Path:
@@ -43,47 +62,78 @@ def find(agent: str | Path, settings: Settings) -> Path:
     text = str(agent)
     if not text.strip():
         raise AgentNotFound("the agent's name is empty; `sleipnir agents` lists those there are")
-    if isinstance(agent, Path) or os.sep in text or text in (".", ".."):
+    if _is_path(agent):
         folder = Path(agent).absolute()
         if not folder.is_dir():
             raise AgentNotFound(f"agent folder {text!r} does not exist")
         return folder
-    for place in places(settings):
-        if not text.startswith(".") and (place / text).is_dir():
-            return place / text
-    raise AgentNotFound(_unknown(text, settings))
+    named = None if text.startswith(".") else folder_or_none(text, settings)
+    if named is None:
+        raise AgentNotFound(_unknown(text, settings))
+    return named
+
+
+def look_up(agent: str | Path, settings: Settings) -> AgentFolder:
+    """The agent that a name, or the path of a folder, means. Raises AgentNotFound, and GraphError when its folder has
+    both files."""
+    folder = find(agent, settings)
+    name = Path(os.path.normpath(folder)).name if _is_path(agent) else str(agent)
+    return read_agent(folder, name, _named_file(name))
 
 
 def folder_or_none(name: str, settings: Settings) -> Path | None:
     """The folder that `agent: name` of a graph refers to, if there is one."""
+    if own := os.environ.get(f"{env_name(name)}_DATA_DIR"):
+        return Path(own).absolute() if Path(own).is_dir() else None
     return next((place / name for place in places(settings) if (place / name).is_dir()), None)
+
+
+def overrides(graph: Graph, agent: str) -> dict[str, Json]:
+    """What this process's environment says otherwise than the file of `agent`."""
+    return overrides_of(graph, agent, os.environ)
+
+
+def names(settings: Settings) -> list[str]:
+    """Of every agent that can be named, sorted."""
+    return sorted({folder.name for folder in _folders(places(settings))})
 
 
 def known_agents(settings: Settings) -> list[AgentInfo]:
     """Every agent that can be named, sorted. Of several folders of one name, the first place's is the one."""
     seen: dict[str, Path] = {}
-    for folder in _folders(settings):
+    for folder in _folders(places(settings)):
         seen.setdefault(folder.name, folder)
-    return [describe(seen[name]) for name in sorted(seen)]
+    return [describe(folder_or_none(name, settings) or seen[name], name) for name in sorted(seen)]
 
 
-def describe(folder: Path) -> AgentInfo:
-    """What kind of agent a folder holds, and what is wrong with it, if anything."""
+def describe(folder: Path, name: str | None = None) -> AgentInfo:
+    """What kind of agent a folder holds, and what is wrong with it, if anything. `name` None: the folder's."""
+    name = folder.name if name is None else name
     try:
-        agent = read_agent(folder)
+        agent = read_agent(folder, name, _named_file(name))
     except (GraphError, AgentNotFound) as error:
-        return AgentInfo(folder.name, "broken", folder, problem=str(error))
-    if agent.kind == "config":
-        return AgentInfo(folder.name, "config", folder, description="config.yaml agent; runs in a later version")
-    loaded = load_file(agent.file)
+        return AgentInfo(name, "broken", folder, problem=str(error))
+    loaded = load_agent(agent)
     if loaded.graph is None:
         errors = [problem for problem in loaded.problems if problem.level == "error"]
-        return AgentInfo(folder.name, "broken", folder, problem=errors[0].message if errors else "does not load")
-    return AgentInfo(folder.name, "graph", folder, description=loaded.graph.description.strip())
+        return AgentInfo(name, "broken", folder, problem=errors[0].message if errors else "does not load")
+    graph = loaded.graph
+    return AgentInfo(
+        name, agent.kind, folder, graph.description.strip(), conversation_starters=tuple(graph.conversation_starters)
+    )
 
 
-def _folders(settings: Settings) -> Iterator[Path]:
-    for place in places(settings):
+def _is_path(agent: str | Path) -> bool:
+    return isinstance(agent, Path) or os.sep in agent or agent in (".", "..")
+
+
+def _named_file(name: str) -> Path | None:
+    named = os.environ.get(f"{env_name(name)}_CONFIG_FILE")
+    return Path(named).absolute() if named else None
+
+
+def _folders(searched: Iterable[Path]) -> Iterator[Path]:
+    for place in searched:
         if place.is_dir():
             for folder in sorted(place.iterdir()):
                 is_agent = any((folder / name).is_file() for name in ("graph.yaml", "config.yaml"))
@@ -92,8 +142,8 @@ def _folders(settings: Settings) -> Iterator[Path]:
 
 
 def _unknown(name: str, settings: Settings) -> str:
-    names = sorted({folder.name for folder in _folders(settings)})
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"Did you mean {close[0]!r}?" if close else f"Known agents: {', '.join(names) or 'none'}."
+    known = names(settings)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"Known agents: {', '.join(known) or 'none'}."
     searched = "".join(f"\n  {place}" for place in places(settings))
     return f"no agent {name!r}. {hint} Searched in:{searched}"

@@ -3,29 +3,33 @@
 A bundle is a compressed tar of the folder's files: sorted names, no times, no owners, modes reduced to 644 or 755,
 so that the same content always has the same bytes and the same SHA-256, which names it. Left out: `.env` files and
 other dot-files (they may hold secrets), caches, `sessions/`, `bin/` (Loki regenerates it), and the documents of rag
-nodes, which belong to the knowledge base.
+nodes and config.yaml agents, which belong to the knowledge base.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import functools
 import gzip
 import hashlib
 import io
+import json
 import os
 import shutil
 import tarfile
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from sleipnir.errors import BundleError
-from sleipnir.graph.load import load_graph
-from sleipnir.graph.model import Graph, RagNode
+from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
+from sleipnir.graph.model import Graph, Json, RagNode
+from sleipnir.graph.overrides import overridden
 
-GRAPH_FILE = "graph.yaml"
+VARIANTS = 512  # graphs as overridden for some run, a few kB each
 LEFT_OUT = ("__pycache__", "node_modules", "sessions", "bin", ".*", "*.pyc", "*.env")
 
 
@@ -37,35 +41,38 @@ class Bundle:
     packed: bytes
 
 
-def pack(folder: Path, *, limit_bytes: int, graph: Graph | None = None) -> Bundle:
-    """Pack an agent folder. Raises BundleError when it is too large, or holds a link that leaves it."""
-    files = sorted(_files(folder, _documents(graph)))
+def pack(folder: Path, *, limit_bytes: int, graph: Graph | None = None, config_file: Path | None = None) -> Bundle:
+    """Pack an agent folder. `config_file` takes the place of its config.yaml. Raises BundleError when it is too large,
+    or holds a link that leaves it."""
+    files = {name: folder / name for name in _files(folder, _documents(graph))}
+    if config_file is not None:
+        files[CONFIG_FILE] = config_file
     tar_bytes = io.BytesIO()
     with tarfile.open(fileobj=tar_bytes, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name in files:
-            _add(archive, folder, name)
+        for name, path in sorted(files.items()):
+            _add(archive, name, path)
     packed = gzip.compress(tar_bytes.getvalue(), compresslevel=6, mtime=0)
     if len(packed) > limit_bytes:
         raise BundleError(_too_large(folder, files, len(packed), limit_bytes))
     return Bundle(hashlib.sha256(packed).hexdigest(), packed)
 
 
-def folder_signature(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def folder_signature(folder: Path, config_file: Path | None = None) -> tuple[tuple[str, int, int], ...]:
     """Name, size and change time of every file that could be packed: equal signatures, equal bundles."""
-    stats = ((name, (folder / name).stat()) for name in _files(folder, []))
+    also = [] if config_file is None else [str(config_file)]
+    stats = ((name, (folder / name).stat()) for name in (*_files(folder, []), *also))
     return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
 
 
-def graph_text(packed: bytes) -> str:
-    """The text of graph.yaml in a bundle. Raises BundleError when there is none."""
+def graph_in(packed: bytes, agent: str) -> Graph:
+    """The graph of an agent's bundle. Raises BundleError when it has no definition, GraphError when that does not
+    load."""
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
-        try:
-            member = archive.extractfile(GRAPH_FILE)
-        except KeyError:
-            member = None
-        if member is None:
-            raise BundleError(f"the bundle has no {GRAPH_FILE}")
-        return member.read().decode()
+        for name in (GRAPH_FILE, CONFIG_FILE):
+            with contextlib.suppress(KeyError):
+                if (member := archive.extractfile(name)) is not None:
+                    return load_graph(member.read().decode(), name, agent)
+    raise BundleError(f"the bundle of agent {agent!r} has neither a {GRAPH_FILE} nor a {CONFIG_FILE}")
 
 
 def unpack(packed: bytes, target: Path) -> None:
@@ -113,9 +120,13 @@ class BundleCache:
         self._root, self._fetch = root, fetch
         self._loaded: dict[str, Unpacked] = {}
         self._lock = threading.Lock()
+        self._variant = functools.lru_cache(maxsize=VARIANTS)(self._overridden)
 
-    def get(self, digest: str, agent: str) -> Unpacked:
-        """Raises BundleError when the bundle is nowhere, GraphError when its graph cannot be read."""
+    def get(self, digest: str, agent: str, overrides: Mapping[str, Json] | None = None) -> Unpacked:
+        """`overrides` are those of the run. Raises BundleError when the bundle is nowhere, GraphError when its graph
+        cannot be read."""
+        if overrides:
+            return self._variant(digest, agent, json.dumps(overrides))
         known = self._loaded.get(digest)
         if known is not None:
             return known
@@ -123,6 +134,10 @@ class BundleCache:
             if digest not in self._loaded:
                 self._loaded[digest] = self._materialise(digest, agent)
             return self._loaded[digest]
+
+    def _overridden(self, digest: str, agent: str, overrides: str) -> Unpacked:
+        unpacked = self.get(digest, agent)
+        return replace(unpacked, graph=overridden(unpacked.graph, json.loads(overrides)))
 
     def _materialise(self, digest: str, agent: str) -> Unpacked:
         folder = self._root / digest
@@ -133,8 +148,10 @@ class BundleCache:
             if hashlib.sha256(packed).hexdigest() != digest:
                 raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is damaged: its content has another digest")
             unpack(packed, folder)
-        file = folder / GRAPH_FILE
-        return Unpacked(load_graph(file.read_text(), GRAPH_FILE, agent), folder)
+        file = next((folder / name for name in (GRAPH_FILE, CONFIG_FILE) if (folder / name).is_file()), None)
+        if file is None:
+            raise BundleError(f"bundle {digest[:12]} of agent {agent!r} has neither a {GRAPH_FILE} nor a {CONFIG_FILE}")
+        return Unpacked(load_graph(file.read_text(), file.name, agent), folder)
 
 
 def _files(folder: Path, documents: list[str]) -> Iterator[str]:
@@ -160,15 +177,15 @@ def _left_out(path: Path, documents: list[str]) -> bool:
 
 
 def _documents(graph: Graph | None) -> list[str]:
-    """Relative file and folder sources of rag nodes; URLs and globs match no path and stay harmless."""
+    """Relative file and folder sources of knowledge; URLs and globs match no path and stay harmless."""
     nodes = graph.nodes.values() if graph else ()
     sources = [source for node in nodes if isinstance(node, RagNode) for source in node.documents]
+    sources += graph.loop.documents if graph and graph.loop else ()
     relative = [str(PurePosixPath(source)) for source in sources if "://" not in source and not source.startswith("/")]
     return [source for source in relative if source not in ("", ".")]
 
 
-def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
-    path = folder / name
+def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
     try:
         content = path.read_bytes()
         executable = os.access(path, os.X_OK)
@@ -179,8 +196,8 @@ def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
     archive.addfile(info, io.BytesIO(content))
 
 
-def _too_large(folder: Path, files: list[str], size: int, limit: int) -> str:
-    largest = sorted(((folder / name).stat().st_size, name) for name in files)[::-1][:5]
+def _too_large(folder: Path, files: Mapping[str, Path], size: int, limit: int) -> str:
+    largest = sorted((path.stat().st_size, name) for name, path in files.items())[::-1][:5]
     listed = "".join(f"\n  {bytes_ / 2**20:8.1f} MiB  {name}" for bytes_, name in largest)
     return (
         f"the agent folder {folder} packs to {size / 2**20:.1f} MiB, more than the {limit / 2**20:.0f} MiB of "

@@ -12,31 +12,47 @@ A client needs a running deployment (SLEIPNIR_REDIS_URL, or `settings`); `sleipn
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sleipnir import agents, streaming
-from sleipnir.bundle import Bundle, folder_signature, graph_text, pack
-from sleipnir.errors import BundleError, GateError, GraphError, RunNotFound, UsageError
+from sleipnir import agents, sessions, streaming
+from sleipnir.bundle import Bundle, folder_signature, graph_in, pack
+from sleipnir.errors import AgentNotFound, BundleError, GateError, GraphError, RunNotFound, UsageError
 from sleipnir.graph.check import check, format_headline
-from sleipnir.graph.load import GRAPH_FILE, Loaded, load_file, load_graph, read_agent
-from sleipnir.graph.model import Graph
-from sleipnir.graph.state import StateError, initial
-from sleipnir.messages import MOST_KEYS, RunStatus
-from sleipnir.runs import Pause, RunSpec, read_effect_answer
+from sleipnir.graph.load import AgentFolder, load_agent, refusal
+from sleipnir.graph.loaded import Loaded
+from sleipnir.graph.model import Graph, Json, agents_of
+from sleipnir.graph.overrides import overridden
+from sleipnir.graph.tools import may_spawn
+from sleipnir.messages import RunStatus
+from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_answer
+from sleipnir.sessions import NO_SESSIONS, SessionName
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
+from sleipnir.submission import state_at_start
 from sleipnir.tools.folder import custom_tools
-from sleipnir.views import AgentInfo, GateInfo, Health, LateResult, RunEvent, RunInfo, StepInfo, StreamEvent, StreamMode
+from sleipnir.variables import Asker, of_environment, resolved_variables
+from sleipnir.views import (
+    AgentInfo,
+    GateInfo,
+    Health,
+    LateResult,
+    RunEvent,
+    RunInfo,
+    RunTree,
+    SessionInfo,
+    StepInfo,
+    StreamEvent,
+    StreamMode,
+)
 
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letter that looks like another
-ID_LENGTH = 12
 PREFIX_LENGTH = 6
 _BLOCK_MS = 2_000
 OFFERED_FOR_S = 60.0
@@ -44,9 +60,11 @@ OFFERED_FOR_S = 60.0
 
 @dataclass(frozen=True)
 class Prepared:
-    """An agent folder ready to submit, as of `signature`."""
+    """An agent folder ready to submit, as of `signature` and `overrides`; `written` is the graph without these."""
 
     signature: tuple[tuple[str, int, int], ...]
+    written: Graph
+    overrides: dict[str, Json]
     graph: Graph
     bundle: Bundle
 
@@ -56,7 +74,7 @@ class Client:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings.from_env()
-        self._prepared: dict[Path, Prepared] = {}
+        self._prepared: dict[AgentFolder, Prepared] = {}
         self._offered: dict[str, float] = {}
         self.store = Store.open(self.settings, client_name="sleipnir-client")
 
@@ -69,33 +87,87 @@ class Client:
         state: Mapping[str, Any] | None = None,
         cwd: Path | None = None,
         caller_dir: Path | None = None,
+        session: str | None = None,
+        ask_variable: Asker | None = None,
     ) -> Run:
         """Accept a run of `agent` (a name, or the path of its folder); the run then goes on by itself.
 
-        `prompt` becomes `{{initial_prompt}}`. `variables` preset agent variables. `state` holds values that the run
+        `prompt` becomes `{{initial_prompt}}`. `variables` preset agent variables, the others get their values as
+        sleipnir.variables says; `ask_variable` is asked for those that nothing sets. `state` holds values that the run
         begins with, over the graph's `initial_state`: JSON, or datetime and bytes objects for keys declared so. `cwd`
         is the working directory of scripts (default: the agent's folder); `caller_dir` is where relative paths in the
-        prompt are meant from (default: this process's working directory). Nothing is stored when this raises:
-        AgentNotFound, GraphError (with all problems), BundleError, UsageError (prompt or state too large, variable
-        missing, state missing or of the wrong type), StoreUnavailable.
+        prompt are meant from (default: this process's working directory). `session` names what was said before: the
+        run of a config.yaml agent goes on with it, and adds to it what is said, if it completes. Nothing is stored when
+        this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy, UsageError (prompt or
+        state too large, variable missing, state missing or of the wrong type, a session of a graph),
+        StoreUnavailable.
         """
-        folder = agents.find(agent, self.settings)
-        prepared = self._prepare(folder)
+        found = agents.look_up(agent, self.settings)
+        prepared = self._prepare(found)
         refuse_text("the prompt", prompt, self.settings.max_prompt_bytes)
         graph, bundle = prepared.graph, prepared.bundle
+        children = self._children(graph)
         spec = RunSpec(
-            agent=folder.name,
+            agent=found.name,
             bundle=bundle.digest,
-            variables=resolved_variables(graph, variables or {}),
+            variables=resolved_variables(graph, variables or {}, os.environ, ask_variable),
             cwd=str(cwd) if cwd else None,
             caller_dir=str(caller_dir or Path.cwd()),
+            session=_session(graph, found.name, session),
+            agents={name: child.bundle.digest for name, child in children.items()},
+            overrides={
+                name: each.overrides for name, each in {**children, found.name: prepared}.items() if each.overrides
+            },
+            presets={
+                name: given for name, child in children.items() if (given := of_environment(child.graph, os.environ))
+            },
         )
-        run_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
+        run_id = self._new_id(spec)
         begin = state_at_start(graph, prompt, {} if state is None else state, self.settings.max_output_bytes)
         with self.store.errors():
-            self._offer(bundle)
+            for each in (prepared, *children.values()):
+                self._offer(each.bundle)
             self.store.runs.create(run_id, spec, begin)
         return Run(self.store, run_id, self.settings)
+
+    def _new_id(self, spec: RunSpec) -> str:
+        """A run lives in the partition of its id: that of its session, if it is in one."""
+        keys = self.store.keys
+        wanted = None if spec.session is None else keys.partition_of(str(SessionName(spec.agent, spec.session)))
+        while True:
+            run_id = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
+            if wanted in (None, keys.partition_of(run_id)):
+                return run_id
+
+    def definition(self, agent: str | Path) -> Graph:
+        """What the agent's folder and the environment say now, checked. Raises AgentNotFound, GraphError and
+        BundleError."""
+        return self._prepare(agents.look_up(agent, self.settings)).graph
+
+    def sessions(self, agent: str) -> list[SessionInfo]:
+        """The agent's sessions, the one used last first; temporary ones are not listed."""
+        with self.store.errors():
+            return self.store.sessions.of_agent(agent)
+
+    def session(self, agent: str, name: str) -> SessionInfo | None:
+        """None: there is no such session."""
+        with self.store.errors():
+            return self.store.sessions.info(SessionName(agent, name))
+
+    def said(self, agent: str, session: str) -> list[dict[str, Any]]:
+        """The messages of a session, oldest first, as models take them; none of a session that there is not."""
+        with self.store.errors():
+            return self.store.sessions.messages(SessionName(agent, session))
+
+    def add_to_session(self, agent: str, session: str, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Add messages, as if they had been said. False: there is no such session. Raises SessionBusy."""
+        with self.store.errors():
+            return self.store.sessions.add(SessionName(agent, session), messages)
+
+    def remove_session(self, agent: str, session: str) -> bool:
+        """Forget what was said. False: there is no such session. Raises SessionBusy."""
+        with self.store.errors():
+            return self.store.sessions.remove(SessionName(agent, session))
 
     def _offer(self, bundle: Bundle) -> None:
         """Make sure that Redis has the bundle. Not asked each time: nobody drops one that was used lately."""
@@ -132,11 +204,15 @@ class Client:
         """The stream of a run, or of the run of that id or unique prefix: see Run.stream."""
         return (self.run(run) if isinstance(run, str) else run).stream(modes, cursor)
 
-    def runs(self, limit: int = 50, status: set[str] | None = None) -> list[RunInfo]:
-        """Runs, newest first; `status` filters among the newest 10,000."""
+    def runs(self, limit: int = 50, status: set[str] | None = None, *, children: bool = False) -> list[RunInfo]:
+        """Runs, newest first, with `children` also those that runs have started; filtered among the newest 10,000."""
         with self.store.errors():
-            found = self.store.runs.recent(10_000 if status else limit)
-            return self.store.explained([info for info in found if status is None or info.status in status][:limit])
+            found = [
+                info
+                for info in self.store.runs.recent(limit if children and status is None else 10_000)
+                if (status is None or info.status in status) and (children or info.parent is None)
+            ]
+            return self.store.explained(found[:limit])
 
     def now_ms(self) -> int:
         """Redis' clock, by which all times are given."""
@@ -174,35 +250,51 @@ class Client:
         with self.store.errors():
             return self.store.health()
 
-    def _prepare(self, folder: Path) -> Prepared:
-        """The checked graph and the bundle of a folder; kept while no file of it changes, for batches of runs."""
-        signature = folder_signature(folder)
-        known = self._prepared.get(folder)
-        if known is None or known.signature != signature:
-            graph = self._checked_graph(folder)
-            bundle = pack(folder, limit_bytes=self.settings.max_bundle_bytes, graph=graph)
-            known = self._prepared[folder] = Prepared(signature, graph, bundle)
+    def _children(self, graph: Graph) -> dict[str, Prepared]:
+        """All agents that runs of a graph may start, and those in their turn, by name: where a model chooses, all that
+        there are, but for broken ones.
+
+        Raises as `submit` does for one that a graph names and that is missing or wrong.
+        """
+        found: dict[str, Prepared] = {}
+        named, any_other = agents_of(graph), may_spawn(graph)
+        while named:
+            name = named.pop()
+            if name not in found:
+                found[name] = self._prepare(agents.look_up(name, self.settings))
+                named += agents_of(found[name].graph)
+                any_other = any_other or may_spawn(found[name].graph)
+        if any_other:
+            for name in agents.names(self.settings):
+                with contextlib.suppress(AgentNotFound, GraphError, BundleError, UsageError):
+                    found.setdefault(name, self._prepare(agents.look_up(name, self.settings)))
+        return found
+
+    def _prepare(self, agent: AgentFolder) -> Prepared:
+        """The checked graph and the bundle of a folder; kept for batches of runs, while neither a file of it changes
+        nor what the environment says of it."""
+        signature = folder_signature(agent.path, agent.config_file)
+        known = self._prepared.get(agent)
+        if known is None or known.signature != signature or known.overrides != _overrides(known.written, agent):
+            loaded = load_agent(agent)
+            if loaded.graph is None:
+                raise GraphError(refusal(agent.kind, str(agent.file), agent.name), loaded.problems)
+            overrides = _overrides(loaded.graph, agent)
+            graph = overridden(loaded.graph, overrides)
+            if graph.settings.validate_before_run:
+                self._refuse_errors(graph, loaded, agent)
+            bundle = pack(
+                agent.path, limit_bytes=self.settings.max_bundle_bytes, graph=graph, config_file=agent.config_file
+            )
+            known = self._prepared[agent] = Prepared(signature, loaded.graph, overrides, graph, bundle)
         return known
 
-    def _checked_graph(self, folder: Path) -> Graph:
-        if read_agent(folder).kind == "config":
-            raise UsageError(
-                f"agent {folder.name!r} is a config.yaml agent; this version runs agents with a graph.yaml only"
-            )
-        loaded = load_file(folder)
-        if loaded.graph is None:
-            raise GraphError(f"Failed to load graph.yaml for agent '{folder.name}'", loaded.problems)
-        if loaded.graph.settings.validate_before_run:
-            self._refuse_errors(loaded.graph, loaded, folder)
-        return loaded.graph
-
-    def _refuse_errors(self, graph: Graph, loaded: Loaded, folder: Path) -> None:
-        file = str(folder / GRAPH_FILE)
+    def _refuse_errors(self, graph: Graph, loaded: Loaded, agent: AgentFolder) -> None:
         found = check(
             graph,
             loaded.positions,
-            file,
-            folder,
+            str(agent.file),
+            agent.path,
             lambda name: agents.folder_or_none(name, self.settings),
             read_tools=custom_tools,
         )
@@ -234,6 +326,11 @@ class Run:
         """Status, live visits and why they are where they are, usage. Raises RunNotFound."""
         with self._store.errors():
             return self._store.explained([self._store.runs.info(self.id)])[0]
+
+    def tree(self) -> RunTree:
+        """The run and all runs that it and its children have started. Raises RunNotFound."""
+        with self._store.errors():
+            return self._store.runs.tree(self.id)
 
     @property
     def status(self) -> RunStatus:
@@ -292,11 +389,11 @@ class Run:
         """The definition that the run goes by, whatever its agent's folder holds today. Raises BundleError when it is
         not in Redis any more."""
         with self._store.errors():
-            agent, digest = self._store.runs.pinned(self.id)
-            packed = self._store.bundles.get(digest)
+            spec = self._store.runs.spec(self.id)
+            packed = self._store.bundles.get(spec.bundle)
         if packed is None:
-            raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is not in Redis; was it flushed?")
-        return load_graph(graph_text(packed), GRAPH_FILE, agent)
+            raise BundleError(f"bundle {spec.bundle[:12]} of agent {spec.agent!r} is not in Redis; was it flushed?")
+        return overridden(graph_in(packed, spec.agent), spec.overrides.get(spec.agent, {}))
 
     def late_results(self) -> list[LateResult]:
         """Results that came when their visit was another attempt's, or over, and were refused; oldest first."""
@@ -309,13 +406,14 @@ class Run:
             return self._store.runs.state(self.id)
 
     def gates(self) -> list[GateInfo]:
-        """The open questions, in the order they were asked."""
+        """The open questions, in the order they were asked; those of child runs too."""
         with self._store.errors():
-            return self._store.runs.gates(self.id)
+            return self._store.runs.gates_below(self.id)
 
     def answer(self, text: str, gate: GateInfo | int | str | None = None) -> None:
-        """Answer an open question; `gate` (itself, its visit's number, or its node) may be left out when just one is
-        open. Named by itself, no other question can be answered by mistake, however late this arrives.
+        """Answer an open question, of this run or of one below; `gate` (itself, its visit's number, its node, or the
+        path to it, `review/approve`) may be left out when just one is open. Named by itself, no other question can be
+        answered by mistake, however late this arrives.
 
         Raises GateError when there is no such question, several fit, or it was answered before. Raises UsageError when
         the question about a lost `effect: once` is answered with something else than `run again`, `fail` or a JSON
@@ -329,7 +427,7 @@ class Run:
                 return
             if meant.kind == "effect":
                 _refuse_effect_answer(meant, text)
-            self._store.runs.answer(self.id, meant.seq, text, meant.attempt)
+            self._store.runs.answer(meant.run, meant.seq, text, meant.attempt)
 
     def cancel(self) -> None:
         """Ask for the run's end; running scripts and model calls stop within one heartbeat. Raises UsageError when
@@ -363,10 +461,12 @@ class Run:
 
     def _gate(self, gate: int | str | None) -> GateInfo | int:
         """The open question that is meant; a number that names none is given back: it may have been answered."""
-        still_open = self._store.runs.gates(self.id)
+        still_open = self._store.runs.gates_below(self.id)
         if isinstance(gate, int) or (isinstance(gate, str) and gate.isdigit()):
-            return next((found for found in still_open if found.seq == int(gate)), int(gate))
-        fitting = [found for found in still_open if gate is None or found.node == gate]
+            own = [found for found in still_open if found.run == self.id and found.seq == int(gate)]
+            below = [found for found in still_open if found.seq == int(gate)]
+            return own[0] if own else below[0] if len(below) == 1 else int(gate)
+        fitting = [found for found in still_open if gate in (None, found.node, found.place)]
         if len(fitting) == 1:
             return fitting[0]
         raise GateError(self._no_single_gate(gate, fitting or still_open))
@@ -374,8 +474,8 @@ class Run:
     def _no_single_gate(self, gate: str | None, still_open: list[GateInfo]) -> str:
         which = f" of node {gate!r}" if gate else ""
         if still_open:
-            listed = ", ".join(f"{found.seq} ({found.node})" for found in still_open)
-            several = len(still_open) > 1 and all(gate in (None, found.node) for found in still_open)
+            listed = ", ".join(f"{found.seq} ({found.place})" for found in still_open)
+            several = len(still_open) > 1 and all(gate in (None, found.node, found.place) for found in still_open)
             fitting = f"several open questions{which}" if several else f"no open question{which}"
             name_by = "its number" if several and gate else "its number or its node"
             return f"run {self.id!r} has {fitting}; open: {listed}. Name one by {name_by}"
@@ -419,6 +519,10 @@ def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = Non
         look_at = [run_id for run_id in ended if run_id in left_over] if ended else list(left_over)
 
 
+def _overrides(graph: Graph, agent: AgentFolder) -> dict[str, Json]:
+    return agents.overrides(graph, agent.name)
+
+
 def refuse_text(what: str, text: str, limit_bytes: int) -> None:
     """Raise UsageError for a text that is too large, or that is no text (bytes of another encoding)."""
     try:
@@ -432,49 +536,15 @@ def refuse_text(what: str, text: str, limit_bytes: int) -> None:
         )
 
 
-def resolved_variables(graph: Graph, presets: Mapping[str, str]) -> dict[str, str]:
-    """Agent variables: preset, else default. Raises UsageError with all that are missing (spec 3.5) or unknown."""
-    known = {variable.name for variable in graph.variables}
-    unknown = sorted(presets.keys() - known)
-    if unknown:
-        raise UsageError(
-            f"agent {graph.name!r} has no variable {', '.join(map(repr, unknown))}; "
-            f"it declares: {', '.join(sorted(known)) or 'none'}"
-        )
-    values = {variable.name: presets.get(variable.name, variable.default) for variable in graph.variables}
-    missing = [variable for variable in graph.variables if values[variable.name] is None]
-    if missing:
-        listed = "".join(f"\n  - {variable.name}: {variable.description}" for variable in missing)
-        raise UsageError(f"The following agent variables are required:{listed}\nSet each with --var NAME=TEXT")
-    return {name: value for name, value in values.items() if value is not None}
+def _session(graph: Graph, agent: str, name: str | None) -> str | None:
+    if name is None:
+        return None
+    if graph.loop is None:
+        raise UsageError(NO_SESSIONS.format(agent=agent))
+    return sessions.checked(name)
 
-
-def state_at_start(graph: Graph, prompt: str, given: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
-    """What the run's state begins with. Raises UsageError, with all that is missing or wrong."""
-    if not isinstance(given, Mapping):
-        raise UsageError(f"state must be a mapping of keys to values, not {type(given).__qualname__}")
-    for key in given:
-        if key in _NOT_GIVEN:
-            raise UsageError(f"state key {key!r} cannot be given: {_NOT_GIVEN[key]}")
-    try:
-        begin = initial(graph, {**given, "initial_prompt": prompt})
-    except StateError as error:
-        listed = "".join(f"\n  - {problem}" for problem in error.problems)
-        raise UsageError(f"agent {graph.name!r} cannot begin with this state:{listed}\n{_HOW_TO_GIVE}") from None
-    if len(begin) > MOST_KEYS:
-        raise UsageError(f"the state begins with {len(begin):,} keys, at most {MOST_KEYS:,} are possible; nest them")
-    size = len(json.dumps({key: begin[key] for key in given}))
-    if size > limit_bytes:
-        raise UsageError(
-            f"the given state has {size:,} bytes, more than SLEIPNIR_MAX_OUTPUT_BYTES={limit_bytes:,}. "
-            "Store the data in a file and give its path"
-        )
-    return begin
-
-
-_NOT_GIVEN = {"initial_prompt": "it is the prompt", "_next": "it is how nodes choose the way"}
-_HOW_TO_GIVE = "Give each with --state NAME=JSON, in Python with submit(..., state={...})"
 
 __all__ = [
-    "AgentInfo", "Client", "GateInfo", "Health", "Run", "RunEvent", "RunInfo", "StepInfo", "StreamEvent", "wait_all",
+    "AgentInfo", "Client", "GateInfo", "Health", "Run", "RunEvent", "RunInfo", "SessionInfo", "StepInfo", "StreamEvent",
+    "wait_all",
 ]  # fmt: skip

@@ -4,7 +4,8 @@ SleipnirError
 ├── UsageError            the caller asked for something that does not exist or makes no sense
 │   ├── AgentNotFound     no agent folder of that name
 │   ├── RunNotFound       no run of that id (it may have expired)
-│   └── GateError         no such open question, or it was answered already
+│   ├── GateError         no such open question, or it was answered already
+│   └── SessionBusy       the session has a run that is not over; one at a time
 ├── GraphError            the author must fix graph.yaml; carries every Problem with file, line and column
 ├── ToolFileError         the author must fix a tools file; carries its path and line
 ├── BundleError           the agent folder cannot be packed (too large, a link that leaves it, not readable)
@@ -40,6 +41,17 @@ class RunNotFound(UsageError):
 
 class GateError(UsageError):
     """The run has no such open question, or it was answered already."""
+
+
+class SessionBusy(UsageError):
+    """The session has a run that is not over, and takes one at a time."""
+
+    @classmethod
+    def by(cls, session: str, agent: str, run: str) -> SessionBusy:
+        return cls(
+            f"session {session!r} of agent {agent!r} is busy with run {run}, and takes one at a time. "
+            f"`sleipnir watch {run}` follows that run, `sleipnir cancel {run}` ends it"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ Values that the store reads and the planner decides by; nothing here knows Redis
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from sleipnir.messages import ResultHeader
+from sleipnir.messages import ResultHeader, RunStatus
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,27 @@ class TimerFired:
 
 
 @dataclass(frozen=True)
+class ChildEnded:
+    """The run that a visit's attempt waits for is over. Its output, if it has one, comes as a result does, under the
+    key RESULT. `usage` is what it and its own children have cost."""
+
+    seq: int
+    attempt: int
+    child: str
+    status: RunStatus
+    error: str | None = None
+    usage: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """Another run lets this one know something (transitions.TellRun)."""
+
+    what: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Unreadable:
     """An entry that this release does not understand; a newer one beside it does. Left where it is."""
 
@@ -82,7 +104,18 @@ class Unreadable:
 
 
 Event: TypeAlias = (
-    Submitted | Resulted | Answered | Cancelled | Retried | Paused | Resumed | LeaseLost | TimerFired | Unreadable
+    Submitted
+    | Resulted
+    | Answered
+    | Cancelled
+    | Retried
+    | Paused
+    | Resumed
+    | LeaseLost
+    | TimerFired
+    | ChildEnded
+    | Told
+    | Unreadable
 )
 
 RUN_DEADLINE = "deadline"

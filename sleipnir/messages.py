@@ -18,7 +18,9 @@ Seq = NewType("Seq", int)
 
 TASK_NAME = "sleipnir.visit"
 
-QUEUE_OF: Mapping[str, str] = {"script": "scripts", "llm": "llm", "rag": "rag", "function": "functions", "agent": "llm"}
+QUEUE_OF: Mapping[str, str] = {
+    "script": "scripts", "llm": "llm", "rag": "rag", "function": "functions", "agent": "llm", "tool": "scripts",
+}  # fmt: skip
 """Default queue by node type. Node types that are missing here run in the planner, without a worker."""
 
 QUEUES: tuple[str, ...] = ("scripts", "functions", "llm", "rag")
@@ -30,10 +32,10 @@ RunStatus: TypeAlias = Literal["submitted", "running", "waiting", "paused", "com
 FINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 
-Role: TypeAlias = Literal["node", "branch", "reduce", "turn", "tool"]
+Role: TypeAlias = Literal["node", "branch", "reduce", "turn", "tool", "summary"]
 """What of a node a visit executes: its body; the function that chooses its conditional edge (`branch.call`); the
-agent's own reducers, for what its step has written; of an llm node with tools, one turn of the model or one call of a
-tool."""
+agent's own reducers, for what its step has written; of an llm node with tools, one turn of the model, one call of a
+tool, or the summary of what an agent has said that a call collects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +114,14 @@ def overlay_of(text: str) -> dict[str, str]:
 
 
 PERSON: Final = "person"
+AGENTS: Final = "agents"
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call that a model has asked for in a turn. `id` is the model's own name of it; `where` the queue of the workers
-    that run it, PERSON where a person answers, or empty where the turn's worker has answered it already."""
+    that run it, PERSON where a person answers, AGENTS where the scheduler does, which knows of the run's agents, or
+    empty where the turn's worker has answered it already."""
 
     id: str
     name: str
@@ -127,8 +131,25 @@ class ToolCall:
 MESSAGES: Final = "_messages"
 ANSWER: Final = "_answer"
 RESULT: Final = "_result"
+FOLLOW_UP: Final = "_follow_up"
 """Fields of what a turn or a tool delivers, none of them a state key: what the model was told first, the message it
-replied with, and the result of a call; of calls that the turn's worker answers, `_result.<number>`."""
+replied with, and the result of a call; of calls that the turn's worker answers, `_result.<number>`. The follow-up is
+what the model is told next after a reply without calls, a message of the user's."""
+
+
+SAID: Final = "_said"
+"""The field of a delivered delta that holds what a run adds to its session: lines, INSTEAD first if what was there is
+dropped, then a message as JSON text each. Never a state key of a run in a session."""
+
+INSTEAD: Final = "instead"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a run adds to its session, should it complete; `instead` of all that is there."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    instead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +163,10 @@ class VisitResult:
     and the planner decides between fallback, next and failing the run; `delta` is still applied
     (an llm node's state_updates hold the error text; a script's failure writes `_error`).
     `calls` are what the model asks for in a turn: the node goes on, and `delta` holds fields of the conversation.
+    `goes_on` says the same of a turn without calls: the next turn begins with the FOLLOW_UP, and `notes` say why.
     `later_ms` puts the visit off until then, as if it had not begun (`ok` is False, and says nothing more): `error`
     says which limit it met.
+    `said` is for the run's session.
     `notes` are narration lines of the body, without the leading marker (`merged: a, b`). `error_kind` is one word,
     `error_type` the exception behind it (`package.module:Name`), and `transient` says that another try may succeed:
     what retry policies ask for.
@@ -160,7 +183,9 @@ class VisitResult:
     usage: Usage | None = None
     notes: tuple[str, ...] = ()
     calls: tuple[ToolCall, ...] = ()
+    goes_on: bool = False
     later_ms: int | None = None
+    said: Said | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +207,7 @@ class ResultHeader:
     usage: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
     calls: tuple[ToolCall, ...] = ()
+    goes_on: bool = False
     later_ms: int | None = None
     worker: str = ""
     started_ms: int = 0
@@ -202,6 +228,7 @@ class ResultHeader:
             usage=asdict(result.usage) if result.usage else None,
             notes=result.notes,
             calls=result.calls,
+            goes_on=result.goes_on,
             later_ms=result.later_ms,
             worker=worker,
             started_ms=started_ms,
@@ -210,8 +237,9 @@ class ResultHeader:
 
     def to_json(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in _HEADER_FIELDS if getattr(self, name) not in (None, ())}
-        if not self.transient:
-            del fields["transient"]
+        for flag in ("transient", "goes_on"):
+            if not fields[flag]:
+                del fields[flag]
         if self.sends == ():
             fields["sends"] = ()  # commanded to go nowhere, which is not the same as no command
         if self.calls:
@@ -233,5 +261,5 @@ class ResultHeader:
 
 _HEADER_FIELDS = (
     "ok", "keys", "next", "sends", "error", "error_kind", "error_type", "transient", "usage", "notes", "calls",
-    "later_ms", "worker", "started_ms", "took_ms", "v",
+    "goes_on", "later_ms", "worker", "started_ms", "took_ms", "v",
 )  # fmt: skip

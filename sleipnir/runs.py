@@ -6,6 +6,7 @@ reads and writes them, and the scheduler's planner, which decides with them: not
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,13 +17,30 @@ from sleipnir.messages import FINAL, MOST_KEYS, VERSION, Role, RunStatus
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What a run was submitted with; never changes. Paths are text: they may belong to another machine."""
+    """What a run was submitted with; never changes. Paths are text: they may belong to another machine.
+
+    `agents` are the bundles of all agents that it and its children may start, by name: what was there when the run at
+    the top was submitted. A child run has a `parent`, whose visit `parent_seq` in its attempt `parent_attempt` waits
+    for it; `root` is the run at the top, `depth` how many runs are above, `path` the nodes that lead here from there.
+    `overrides` is what the environment of who submitted it says of agents, by their names (graph/overrides.py), and
+    `presets` are the variables that it gives to agents that may be started.
+    """
 
     agent: str
     bundle: str
     variables: dict[str, str] = field(default_factory=dict)
     cwd: str | None = None
     caller_dir: str | None = None
+    session: str | None = None
+    agents: dict[str, str] = field(default_factory=dict)
+    parent: str | None = None
+    parent_seq: int = 0
+    parent_attempt: int = 1
+    root: str | None = None
+    depth: int = 0
+    path: list[str] = field(default_factory=list)
+    overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
+    presets: dict[str, dict[str, str]] = field(default_factory=dict)
     v: int = VERSION
 
 
@@ -85,17 +103,44 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Spawned:
+    """An agent that the model of a loop has started, until its result was collected or it was cancelled: `id` is what
+    the model calls it. The visit `seq` was the call that started the run `run`. `exit` is how that has ended, as the
+    model reads it (`Completed`, `Failed("...")`); None while it runs."""
+
+    id: str
+    run: str
+    agent: str
+    seq: int
+    exit: str | None = None
+
+
+@dataclass(frozen=True)
 class Loop:
     """How far an llm node with tools is: a visit that waits for its turns and calls, which are visits of their own.
 
     `id` is the number of the visit, and names the conversation among the run's items. `turn` is under way, counted from
-    0; of the `calls` that the model asked for in it, `open` have not ended.
+    0; of the `calls` that the model asked for in it, `open` have not ended. `agents` are those that it has spawned.
+    `has_tasks`: its model has a task queue. `escalations` are questions of child runs that it may answer
+    (planner/escalating.py).
     """
 
     id: int
     turn: int = 0
     calls: int = 0
     open: int = 0
+    agents: tuple[Spawned, ...] = ()
+    has_tasks: bool = False
+    escalations: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def tasks(self) -> str:
+        """Where among the run's items its task queue is."""
+        return f"{self.id}.tasks"
+
+    def said_by(self, agent: Spawned) -> str:
+        """Where among the run's items is what an agent has said that is over."""
+        return f"{self.id}.agents.{agent.id}"
 
 
 @dataclass(frozen=True)
@@ -111,9 +156,17 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Child:
+    """The run that a visit waits for, and its agent."""
+
+    run: str
+    agent: str
+
+
+@dataclass(frozen=True)
 class Visit:
-    """One live visit. `queue` None: no worker needed; the visit waits for a person, or is a map or a loop (later: a
-    child).
+    """One live visit. `queue` None: no worker needed; the visit waits for a person or a child run, or is a map or a
+    loop. `given` names a value among the run's items that its worker gets.
 
     `group` is the super-step it belongs to; in a `dag` every visit is a group of its own. `overlay` names values that
     this visit alone sees, `batch` the visit whose list of commands asked for it.
@@ -148,6 +201,8 @@ class Visit:
     loop: Loop | None = None
     part: Part | None = None
     limited: bool = False
+    child: Child | None = None
+    given: str | None = None
     v: int = VERSION
 
     @property
@@ -163,7 +218,16 @@ class Visit:
     @property
     def is_asking(self) -> bool:
         """Whether it waits for a person."""
-        return self.queue is None and self.fan is None and self.loop is None and self.state == "waiting"
+        is_waiting = self.queue is None and self.state == "waiting"
+        return is_waiting and self.fan is None and self.loop is None and self.child is None
+
+    @property
+    def children(self) -> tuple[str, ...]:
+        """The runs that are not over and end with it: the one that it waits for, and those that its model has
+        spawned."""
+        waits = () if self.child is None else (self.child.run,)
+        spawned = () if self.loop is None else tuple(each.run for each in self.loop.agents if each.exit is None)
+        return (*waits, *spawned)
 
     @property
     def is_branch(self) -> bool:
@@ -181,6 +245,8 @@ class Visit:
         for name, kind in _NESTED.items():
             if name in data:
                 data[name] = from_fields(kind, data[name])
+        if (loop := data.get("loop")) is not None and loop.agents:
+            data["loop"] = changed(loop, agents=tuple(from_fields(Spawned, each) for each in loop.agents))
         return from_fields(cls, data)
 
     @property
@@ -189,7 +255,24 @@ class Visit:
         return f"visit/{self.seq}/{self.attempt}"
 
 
-_NESTED: Final = {"ended": Ended, "fan": Fan, "item": Item, "loop": Loop, "part": Part}
+_NESTED: Final = {"ended": Ended, "fan": Fan, "item": Item, "loop": Loop, "part": Part, "child": Child}
+
+ID_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Of run ids. Crockford's: no letter that looks like another."""
+
+ID_LENGTH: Final = 12
+
+
+def child_id(parent: str, seq: int) -> str:
+    """The id of the run that a visit starts: always the same, so that nobody starts it twice."""
+    number = int.from_bytes(hashlib.sha256(f"{parent}/{seq}".encode()).digest())
+    return "".join(ID_ALPHABET[number >> 5 * place & 31] for place in range(ID_LENGTH))
+
+
+def agent_id(run: str, agent: str) -> str:
+    """What models call an agent that runs as `run`."""
+    return f"agent_{agent}_{hashlib.sha256(run.encode()).hexdigest()[:8]}"
+
 
 K = TypeVar("K")
 

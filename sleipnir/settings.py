@@ -41,8 +41,9 @@ class Settings(BaseModel):
     model: str | None = None
     """Model for llm nodes when neither node nor graph names one, as `provider:model`."""
     secrets: Path | None = None
-    """File of NAME=VALUE lines with keys of model providers, read by llm workers; closed to other users. Unset:
-    `secrets.env` in Loki's configuration directory, if there is one."""
+    """File of NAME=VALUE lines with keys of model providers, read by llm workers, and with secrets that agent variables
+    name, read by script workers; closed to other users. Unset: `secrets.env` in Loki's configuration directory, if
+    there is one."""
     record: Annotated[Path, AfterValidator(Path.absolute)] | None = None
     """llm workers write the models' answers into this folder (sleipnir/testing/tape.py)."""
     replay: Annotated[Path, AfterValidator(Path.absolute)] | None = None
@@ -85,6 +86,9 @@ class Settings(BaseModel):
     """The queue of workers that speak to MCP servers; they need mcp.json, and the secrets it names."""
     max_tool_result_bytes: int = Field(256 * 1024, gt=0)
     """Of a larger result of a tool call the model gets the beginning, and a note of how much was cut."""
+    compression_threshold: int = Field(4000, gt=0)
+    """When a session has grown to so many tokens (an estimate), it is replaced by a summary; an agent's own
+    `compression_threshold` goes before this."""
     log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
     """What services log. debug adds entries and routes, trace the full state, which may hold secrets."""
     log_format: Literal["auto", "json", "console"] = "auto"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from sleipnir.frontier import Frontier
 from sleipnir.messages import VERSION, Role, RunStatus
@@ -26,7 +26,7 @@ class Step:
     differ from the order of the journal. `folds` names the reducer of each key that is not replaced but combined with
     what is there; `strict` says in which sense (graph.reducers). `routes` are the targets of visits that ended in
     earlier steps, by visit, as decided here. `part` says which turn or call of a loop it was, `calls` which tools the
-    model asked for in it.
+    model asked for in it; a turn that `goes_on` without calls was followed by the next all the same.
     """
 
     step: int
@@ -54,6 +54,7 @@ class Step:
     routes: Mapping[str, tuple[str, ...]] | None = None
     part: Part | None = None
     calls: tuple[str, ...] = ()
+    goes_on: bool = False
     v: int = VERSION
 
     @classmethod
@@ -101,10 +102,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Take:
-    """The applied result's `key` becomes the result of an item; None: all it wrote goes to the item's overlay."""
+    """The applied result's `key` becomes the result of an item; None: all it wrote (`keys`) goes to the item's
+    overlay."""
 
     field: str
     key: str | None
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,71 @@ class Forget:
 
 
 ItemOp: TypeAlias = Put | Split | Take | Fill | Drop | Forget
+
+
+@dataclass(frozen=True)
+class StartChild:
+    """Start a run of `agent` with this id and prompt, for the visit `seq` of `node`, in its attempt."""
+
+    child: str
+    agent: str
+    prompt: str
+    node: str
+    seq: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class TellChild:
+    """Pass on to a child run what became of its parent: it is cancelled, paused (by somebody) or resumed."""
+
+    child: str
+    what: Literal["cancelled", "paused", "resumed"]
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class TellParent:
+    """Let the parent know that this run is over."""
+
+
+@dataclass(frozen=True)
+class TellRoot:
+    """Let those who watch the run at the top see what happened in this one."""
+
+    type: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TellRun:
+    """Let another run know something that its planner understands: `what` happened, and `data` about it."""
+
+    run: str
+    what: str
+    data: dict[str, Any]
+
+
+Effect: TypeAlias = StartChild | TellChild | TellParent | TellRoot | TellRun
+"""What a commit owes to another run, which may be in another partition: delivered at least once, after the commit, in
+order. Each may come twice."""
+
+
+_EFFECTS: Final[Mapping[str, type[Effect]]] = {
+    "start_child": StartChild, "tell_child": TellChild, "tell_parent": TellParent, "tell_root": TellRoot,
+    "tell_run": TellRun,
+}  # fmt: skip
+
+
+def effect_fields(effect: Effect) -> dict[str, Any]:
+    """An effect as it is stored."""
+    return {"do": next(name for name, kind in _EFFECTS.items() if isinstance(effect, kind)), **vars(effect)}
+
+
+def effect_of(fields: Mapping[str, Any]) -> Effect | None:
+    """A stored effect; None for one of a newer release."""
+    kind = _EFFECTS.get(fields["do"])
+    return None if kind is None else from_fields(kind, fields)
 
 
 @dataclass(frozen=True)
@@ -186,6 +254,7 @@ class Transition:
     apart: frozenset[str] = frozenset()
     folded: Mapping[str, Any] = field(default_factory=dict)
     windows: Mapping[str, Any] = field(default_factory=dict)
+    effects: tuple[Effect, ...] = ()
 
     @property
     def dispatches(self) -> tuple[Visit, ...]:

@@ -12,7 +12,7 @@ from sleipnir.runs import Part
 
 ReasonCode: TypeAlias = Literal[
     "queued", "paused", "retry", "limit", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items",
-    "turns",
+    "turns", "child",
 ]  # fmt: skip
 
 
@@ -33,7 +33,9 @@ class Reason:
     slot        waits until one of the visits that are `under_way` ends: the run, or a map, may have no more at once
     siblings    has ended; waits for the others of its super-step
     turns       an llm node with tools: turn number `turn` is under way, and of its calls `progress` have ended and are
-                there; none while the model is asked
+                there; none while the model is asked. `spawned` are the runs of agents that it has started and that
+                have not ended
+    child       waits for the run `run` of `agent`, until `until_ms`
     items       a map: `progress` is how many of its items have ended and how many there are, `failed` those that ended
                 badly, `under_way` those that are live now
     """
@@ -50,6 +52,9 @@ class Reason:
     failed: int | None = None
     under_way: int | None = None
     turn: int | None = None
+    run: str | None = None
+    agent: str | None = None
+    spawned: tuple[str, ...] | None = None
 
 
 VisitState: TypeAlias = Literal["ready", "queued", "started", "waiting", "ended"]
@@ -97,7 +102,8 @@ class KeptVisit:
 @dataclass(frozen=True)
 class RunInfo:
     """One run. Times are milliseconds since the epoch by Redis' clock; `visits` are the live ones, `kept` those that
-    `retry` goes on from."""
+    `retry` goes on from. A child run has a `parent`, and the run at the top is its `root`; usage counts children that
+    have ended. `session` is the one that it goes on with and adds to."""
 
     id: str
     agent: str
@@ -110,10 +116,20 @@ class RunInfo:
     visits: tuple[VisitInfo, ...] = ()
     usage: Usage = field(default_factory=Usage)
     kept: tuple[KeptVisit, ...] = ()
+    parent: str | None = None
+    root: str | None = None
+    session: str | None = None
 
     @property
     def is_final(self) -> bool:
         return self.status in FINAL
+
+    @property
+    def awaits(self) -> tuple[str, ...]:
+        """The child runs that it waits for, or will."""
+        reasons = [visit.reason for visit in self.visits]
+        runs = [reason.run for reason in reasons] + [run for reason in reasons for run in reason.spawned or ()]
+        return tuple(dict.fromkeys(run for run in runs if run is not None))
 
     def with_reasons(self, reason_of: Callable[[VisitInfo], Reason]) -> RunInfo:
         """The same run with other reasons for its visits."""
@@ -121,10 +137,30 @@ class RunInfo:
 
 
 @dataclass(frozen=True)
+class ChildInfo:
+    """A run that another one has started, for its visit `seq`."""
+
+    id: str
+    agent: str
+    seq: int
+
+
+@dataclass(frozen=True)
+class RunTree:
+    """A run and the runs that it has started, in the order of their visits. `info` is None of one that has expired."""
+
+    id: str
+    agent: str
+    info: RunInfo | None
+    children: tuple[RunTree, ...] = ()
+
+
+@dataclass(frozen=True)
 class StepInfo:
     """One journal entry: a visit that ended. Step 0 is the submission. `keys` are the state keys it wrote, `next` the
     node or nodes it led to (of a visit among parallel ones known when all of them have ended), `item` the number of the
-    map's visit and that of the item that it worked on.
+    map's visit and that of the item that it worked on. `goes_on`: a turn without calls that was not the last of its
+    loop (auto-continuation).
     """
 
     step: int
@@ -144,6 +180,7 @@ class StepInfo:
     item: tuple[int, int] | None = None
     part: Part | None = None
     calls: tuple[str, ...] = ()
+    goes_on: bool = False
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -166,7 +203,8 @@ class LateResult:
 
 @dataclass(frozen=True)
 class GateInfo:
-    """An open question to a person. It is asked by an attempt of a visit, and answers are for that attempt."""
+    """An open question to a person. It is asked by an attempt of a visit, and answers are for that attempt. `path` are
+    the nodes of the runs above that lead to its run; empty where nobody started it."""
 
     run: str
     seq: int
@@ -177,6 +215,12 @@ class GateInfo:
     default: str | None
     opened_ms: int
     attempt: int = 1
+    path: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """`review/approve`: its node, and the nodes that lead there."""
+        return "/".join((*self.path, self.node))
 
 
 @dataclass(frozen=True)
@@ -215,6 +259,19 @@ class AgentInfo:
     folder: Path
     description: str = ""
     problem: str | None = None
+    conversation_starters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """A session of an agent: how many messages it holds, and the run that is under way in it."""
+
+    agent: str
+    name: str
+    created_ms: int
+    used_ms: int
+    messages: int
+    run: str | None = None
 
 
 @dataclass(frozen=True)

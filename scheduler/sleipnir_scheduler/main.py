@@ -23,6 +23,7 @@ from sleipnir_scheduler.dispatch import dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.services import janitor, reaper, timers
 from sleipnir_scheduler.services.advance import Advance
+from sleipnir_scheduler.services.effects import Deliveries
 from sleipnir_scheduler.services.loop import run_forever
 from sleipnir_scheduler.services.outbox import Outbox
 from sleipnir_scheduler.services.ownership import Ownership
@@ -68,6 +69,7 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     )
     patience_ms = int(settings.redispatch_after_s * 1000)
     outbox = Outbox(store.partitions, store.fleet, dispatch, patience_ms=patience_ms)
+    deliveries = Deliveries(store.effects, Graphs(store.bundle), max_state_bytes=settings.max_output_bytes)
     log.info("scheduler starts", instance=instance, redis=safe_url(store.url), **settings.to_log())
     with store.errors():
         ownership.run_once()
@@ -80,12 +82,19 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     def clean() -> None:
         janitor.run_once(store, ownership.epochs, store.now_ms(), int(settings.retention_s * 1000))
 
+    def deliver() -> None:
+        if not ownership.epochs:
+            stop.wait(0.2)
+        elif deliveries.run_once(ownership.epochs.keys(), BLOCK_MS) < 0:
+            stop.wait(1.0)  # what is there is of a newer release
+
     services: dict[str, tuple[Callable[[], object], float]] = {
         "ownership": (ownership.run_once, settings.owner_ttl_s / 3),
         "announce": (announce, 5.0),
         "reaper": (lambda: reaper.run_once(store.partitions, ownership.epochs, store.now_ms()), 0.5),
         "timers": (lambda: timers.run_once(store.partitions, ownership.epochs), 0.25),
         "outbox": (lambda: outbox.run_once(ownership.epochs.keys() - ownership.held, store.now_ms()), 1.0),
+        "effects": (deliver, 0.0),
         "janitor": (clean, 60.0),
     }
     threads = [

@@ -1,4 +1,4 @@
-"""`agents` and `validate`: what can be run, and whether it is right. Needs no Redis."""
+"""`agents` and `validate`: what can be run, and whether it is right. Needs no Redis. `agents install`: install.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.completion import complete_agent
+from sleipnir.cli.install import install
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json, print_table
 from sleipnir.errors import GraphError
@@ -17,15 +18,41 @@ if TYPE_CHECKING:
     from sleipnir.errors import Problem
     from sleipnir.graph.model import Graph
     from sleipnir.settings import Settings
+    from sleipnir.views import AgentInfo
 
 _TARGET = click.argument("target", metavar="AGENT|FOLDER|FILE", shell_complete=complete_agent)
 
 
-@click.command()
+@click.group(invoke_without_command=True, subcommand_metavar="[show AGENT | install ...]")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+@click.pass_context
 @pass_options
-def agents(options: GlobalOptions, as_data: bool) -> None:
-    """List the agents that can be run by name, and what is wrong with those that cannot."""
+def agents(options: GlobalOptions, ctx: click.Context, as_data: bool) -> None:
+    """List the agents that can be run by name, and what is wrong with those that cannot.
+
+    `agents show AGENT` says more of one. `agents install` copies the shipped ones to your own directory, where you may
+    change them.
+    """
+    if ctx.invoked_subcommand is None:
+        _list_agents(options, as_data)
+
+
+agents.add_command(install)
+
+
+@agents.command()
+@click.argument("agent", metavar="AGENT|FOLDER", shell_complete=complete_agent)
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON object.")
+@pass_options
+def show(options: GlobalOptions, agent: str, as_data: bool) -> None:
+    """Say more of one agent: also what it suggests to begin a conversation with."""
+    from sleipnir.agents import describe, find
+
+    folder = find(agent, options.settings())
+    _show(describe(folder, None if "/" in agent or agent in (".", "..") else agent), as_data=as_data)
+
+
+def _list_agents(options: GlobalOptions, as_data: bool) -> None:
     from sleipnir.agents import known_agents, places
 
     settings = options.settings()
@@ -38,6 +65,18 @@ def agents(options: GlobalOptions, as_data: bool) -> None:
     else:
         searched = "".join(f"\n  {place}" for place in places(settings))
         terminal.note(f"no agents. Searched in:{searched}")
+
+
+def _show(agent: AgentInfo, *, as_data: bool) -> None:
+    if as_data:
+        print_json(agent)
+        return
+    said = {"agent": agent.name, "kind": agent.kind, "folder": str(agent.folder), "description": agent.description}
+    for title, text in (said | {"problem": agent.problem or ""}).items():
+        if text:
+            click.echo(f"{title:13}{terminal.one_line(text)}")
+    for number, starter in enumerate(agent.conversation_starters, 1):
+        click.echo(f"{'starters' if number == 1 else '':13}{number}. {terminal.one_line(starter)}")
 
 
 @click.command()
@@ -75,6 +114,8 @@ def _summary(path: Path, problems: list[Problem], errors: int) -> str:
     if errors:
         return f"{path}: {_count(errors, 'error')}, {warnings}"
     graph = read(path)
+    if graph.loop is not None:
+        return f"ok: {path}: a config.yaml agent, {warnings}"
     return f"ok: {path}: {_count(len(graph.nodes), 'node')}, {_count(_edges(graph), 'edge')}, {warnings}"
 
 

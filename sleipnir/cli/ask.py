@@ -1,4 +1,5 @@
-"""Answers to a run's open questions: given on the command line beforehand, or asked on the terminal.
+"""Answers to a run's open questions: given on the command line beforehand, or asked on the terminal; and what the
+variables of an agent shall be.
 
 Rules. Questions go to stderr, answers come from stdin. A choice is a number or the option's exact text; free
 text only after choosing the last one, so that a slip of the pen is asked again instead of being routed
@@ -15,6 +16,7 @@ from sleipnir.cli.terminal import first_line, note, one_line, printable
 
 if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions
+    from sleipnir.graph.model import Variable
     from sleipnir.views import GateInfo
 
 OTHER = {"approval": "Other (custom)", "effect": "It happened; here is its result (JSON)"}
@@ -58,6 +60,16 @@ def ask(gate: GateInfo, read_line: ReadLine | None = None) -> str:
         return _choose(gate, line_of)
     note(_question(gate))
     return _read("Your answer: ", gate, line_of)
+
+
+def ask_variable(variable: Variable, read_line: ReadLine | None = None) -> str | None:
+    """What the person at the terminal says that an agent's variable shall be; None at the end of the input."""
+    line_of = read_line or sys.stdin.readline
+    while True:
+        typed = _line(f"{one_line(variable.name)} ({one_line(variable.description)}): ", line_of)
+        if typed is None or typed.strip():
+            return typed
+        note("This field is required")
 
 
 def _question(gate: GateInfo) -> str:
@@ -107,12 +119,20 @@ def _result(gate: GateInfo, read_line: ReadLine) -> str:
 
 
 def _read(prompt: str, gate: GateInfo, read_line: ReadLine) -> str:
+    typed = _line(prompt, read_line)
+    if typed is None:
+        raise NobodyAnswers(gate)
+    return typed
+
+
+def _line(prompt: str, read_line: ReadLine) -> str | None:
+    """The line that is typed after the prompt; None at the end of the input."""
     sys.stderr.write(prompt)
     sys.stderr.flush()
     line = read_line()
     if not line:
         note("")
-        raise NobodyAnswers(gate)
+        return None
     return line.removesuffix("\n")
 
 

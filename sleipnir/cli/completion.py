@@ -48,6 +48,13 @@ def complete_agent(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return _matching(_agents, ctx, incomplete)
 
 
+def complete_shipped(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the agents that ship with Sleipnir, but those on the command line already."""
+    named = ctx.params.get(param.name or "") or ()
+    found = _matching(_shipped, ctx, incomplete)
+    return [item for item in found if item.value not in named]
+
+
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of the newest runs, with agent and status as help."""
     return _matching(_runs, ctx, incomplete)
@@ -80,6 +87,12 @@ def _agents(options: GlobalOptions) -> Iterator[CompletionItem]:
         for file in (*place.glob("[!.]*/graph.yaml"), *place.glob("[!.]*/config.yaml"))
     }
     return (CompletionItem(name) for name in sorted(names))
+
+
+def _shipped(options: GlobalOptions) -> Iterator[CompletionItem]:
+    from sleipnir.agents import shipped_agents
+
+    return (CompletionItem(name) for name in sorted(shipped_agents()))
 
 
 def _runs(options: GlobalOptions) -> Iterator[CompletionItem]:

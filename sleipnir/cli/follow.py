@@ -26,10 +26,18 @@ STREAM = click.option(
 )  # fmt: skip
 
 
-def follow(run: Run, on_gate: Callable[[GateInfo], None], *, stream: bool | None = None, as_data: bool = False) -> None:
+def follow(
+    run: Run,
+    on_gate: Callable[[GateInfo], None],
+    *,
+    stream: bool | None = None,
+    as_data: bool = False,
+    brief: bool = False,
+) -> None:
     """Narrate the run from its beginning until it has ended. Calls `on_gate` for each question, as it opens.
 
     `stream` says whether to show what models say while they say it; None: on a terminal that can show it in passing.
+    `brief` leaves out of the narration what an agent with a config.yaml does as any other.
     With `as_data` as well, all that happens is one JSON object per line on stdout, what models say included.
 
     When `on_gate` raises NobodyAnswers, other branches go on. The exception reaches the caller once the run does
@@ -37,7 +45,7 @@ def follow(run: Run, on_gate: Callable[[GateInfo], None], *, stream: bool | None
     """
     lines_of_data = bool(stream) and as_data
     with_texts = terminal.can_redraw() if stream is None else stream
-    narrator, questions = Narrator(every_tenth=not terminal.can_redraw()), _Questions(run, on_gate)
+    narrator, questions = Narrator(every_tenth=not terminal.can_redraw(), brief=brief), _Questions(run, on_gate)
     with Bottom(as_lines=with_texts and not as_data) as bottom:
         for event in run.stream(None if with_texts else ("events", "updates", "tools")):
             if lines_of_data:
@@ -49,7 +57,7 @@ def follow(run: Run, on_gate: Callable[[GateInfo], None], *, stream: bool | None
                 with bottom.hidden():
                     questions.ask(gate_of(run.id, event))
             elif event.type in ("gate_answered", "gate_expired"):
-                questions.forget(event.data["seq"])
+                questions.forget(event)
             questions.leave_if_stuck()
 
 
@@ -58,26 +66,27 @@ class _Questions:
 
     def __init__(self, run: Run, on_gate: Callable[[GateInfo], None]) -> None:
         self._run, self._on_gate = run, on_gate
-        self._unanswered: dict[int, NobodyAnswers] = {}
-        self._answered: set[int] = set()  # the run has still to hear of it
+        self._unanswered: dict[tuple[str, int], NobodyAnswers] = {}
+        self._answered: set[tuple[str, int]] = set()  # the run has still to hear of it
 
     def ask(self, gate: GateInfo) -> None:
         try:
             self._on_gate(gate)
-            self._answered.add(gate.seq)
+            self._answered.add((gate.run, gate.seq))
         except NobodyAnswers as nobody:
-            self._unanswered[gate.seq] = nobody
+            self._unanswered[gate.run, gate.seq] = nobody
 
-    def forget(self, seq: int) -> None:
+    def forget(self, event: RunEvent) -> None:
         """The question is closed."""
-        self._unanswered.pop(seq, None)
-        self._answered.discard(seq)
+        name = event.data.get("run", self._run.id), event.data["seq"]
+        self._unanswered.pop(name, None)
+        self._answered.discard(name)
 
     def leave_if_stuck(self) -> None:
         """Raise NobodyAnswers once nothing goes on without an answer, and no question is left to be asked."""
         if not self._unanswered or self._answered or self._run.status != "waiting":
             return
-        if all(gate.seq in self._unanswered for gate in self._run.gates()):
+        if all((gate.run, gate.seq) in self._unanswered for gate in self._run.gates()):
             raise next(iter(self._unanswered.values()))
 
 
@@ -87,7 +96,7 @@ def gate_of(run_id: str, event: RunEvent) -> GateInfo:
 
     data = event.data
     return GateInfo(
-        run=run_id,
+        run=data.get("run", run_id),
         seq=data["seq"],
         node=data["node"],
         kind=data["kind"],
@@ -96,6 +105,7 @@ def gate_of(run_id: str, event: RunEvent) -> GateInfo:
         default=data.get("default"),
         opened_ms=event.at_ms,
         attempt=data.get("attempt", 1),
+        path=tuple(data.get("path") or ()),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run agents": {
         "run": ("sleipnir.cli.run:run", "Run an agent, show what it does, print its result."),
+        "chat": ("sleipnir.cli.chat:chat", "Talk with an agent, message by message."),
         "submit": ("sleipnir.cli.run:submit", "Start a run and print its id without waiting."),
         "watch": ("sleipnir.cli.watch:watch", "Show a run from its beginning and follow it to its end."),
         "wait": ("sleipnir.cli.watch:wait", "Wait until runs have ended."),
@@ -27,7 +28,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "history": ("sleipnir.cli.history:history", "List the committed steps of a run."),
     },
     "Agents": {
-        "agents": ("sleipnir.cli.agents:agents", "List the agents that can be run."),
+        "agents": ("sleipnir.cli.agents:agents", "List the agents that can be run; install ours."),
+        "sessions": ("sleipnir.cli.sessions:sessions", "List, show or remove what was said to an agent."),
         "validate": ("sleipnir.cli.agents:validate", "Check an agent and report every problem."),
         "tools": ("sleipnir.cli.tools:tools", "List an agent's tools, or call one."),
         "draw": ("sleipnir.cli.draw:draw", "Draw a graph, or how far a run is with it."),

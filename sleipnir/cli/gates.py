@@ -25,7 +25,7 @@ def gates(options: GlobalOptions, as_data: bool) -> None:
     if as_data:
         print_json(found)
     elif found:
-        rows = [(gate.run, gate.node, str(gate.seq), moment(gate.opened_ms), _text(gate)) for gate in found]
+        rows = [(gate.run, gate.place, str(gate.seq), moment(gate.opened_ms), _text(gate)) for gate in found]
         print_table(("run", "node", "seq", "asked", "question"), rows)
     else:
         terminal.note("no open questions")
@@ -38,9 +38,10 @@ def gates(options: GlobalOptions, as_data: bool) -> None:
 def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...]) -> None:
     """Answer an open question of RUN with TEXT.
 
-    GATE is the id of the node that asks, or the number of its visit; it can be left out when only one question
-    is open. An approval takes the exact text of an option, or any other text as an answer of your own. TEXT may
-    be empty ('') for an input's default.
+    GATE is the id of the node that asks, the path to it through child runs (review/approve), or the number of its
+    visit; it can be left out when only one question is open, in RUN and the runs that it waits for. An approval takes
+    the exact text of an option, or any other text as an answer of your own. TEXT may be empty ('') for an input's
+    default.
     """
     if len(words) > 2:
         raise click.UsageError("TEXT is one argument; put it in quotes")
@@ -48,7 +49,7 @@ def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...]) -> None:
     name = named[0] if named else None
     with options.connected(workers=False) as client:
         run = client.run(run_id)
-        meant = [gate for gate in run.gates() if name in (None, gate.node, str(gate.seq))]
+        meant = [gate for gate in run.gates() if name in (None, gate.node, gate.place, str(gate.seq))]
         if len(meant) == 1:
             _mention_free_text(meant[0], text)
         run.answer(text, gate=name)

@@ -39,11 +39,12 @@ Data = Mapping[str, Any]
 class Narrator:
     """Makes lines of the events of one run, in their order. It may begin in the middle of them.
 
-    `every_tenth`: a map's progress is told about ten times, else only at its end.
+    `every_tenth`: a map's progress is told about ten times, else only at its end. `brief`: of an agent that is all but
+    one loop, what its frame does is left out, unless it fails.
     """
 
-    def __init__(self, *, every_tenth: bool = True) -> None:
-        self._every_tenth = every_tenth
+    def __init__(self, *, every_tenth: bool = True, brief: bool = False) -> None:
+        self._every_tenth, self._brief = every_tenth, brief
         self._live: dict[int, str] = {}
         self._parallel = False  # visits are, or since some time was last none live were, live at once
         self._told: dict[int, int] = {}
@@ -55,9 +56,10 @@ class Narrator:
             self._open(data)
         if write is None or (event.type == "map_progress" and not self._is_due(data)):
             return []
-        if event.type in ("tool_called", "tool_ended") and "item" in data:
+        if event.type in ("turn_ended", "tool_called", "tool_ended") and "item" in data:
             return []  # of an item, as of all that items do, the map tells
-        lines = [printable(line) for line in write(self._named(event.type, data))]
+        told = _without_frame(event.type, data) if self._brief else data
+        lines = [] if told is None else [printable(line) for line in write(self._named(event.type, told))]
         if event.type == "visit_closed":
             self._close(data)
         if event.type == "run_ended":
@@ -76,6 +78,8 @@ class Narrator:
 
     def _named(self, type_: str, data: Data) -> Data:
         """With the visit's name as `of`, where a line has to say whose it is."""
+        if "path" in data:  # of a run below
+            return {**data, "of": "/".join((*data["path"], data["node"]))}
         seq, name = data.get("seq"), data.get("node")
         own = self._live.get(seq) if isinstance(seq, int) else None
         if own and type_ in ("visit_opened", "visit_closed"):
@@ -170,6 +174,15 @@ def _gate_expired(data: Data) -> list[str]:
     return _detail(data, "nobody answered in time")
 
 
+def _child_started(data: Data) -> list[str]:
+    return _detail(data, f"agent {data['agent']} runs as {data['child']}")
+
+
+def _child_ended(data: Data) -> list[str]:
+    """How it went is told where its parent goes on, unless it went badly."""
+    return [] if data["status"] == "completed" else _detail(data, f"run {data['child']} {data['status']}")
+
+
 def _late_result(data: Data) -> list[str]:
     return _detail(data, f"late result refused: attempt {data['attempt']} from {data['worker']}")
 
@@ -182,6 +195,11 @@ def _visit_handed_back(data: Data) -> list[str]:
     return _detail(
         data, f"attempt {data['attempt']} was handed back by {data.get('worker') or '(unknown)'}, which stops"
     )
+
+
+def _turn_ended(data: Data) -> list[str]:
+    """Only what its worker has to say of going on without calls; else the calls are told."""
+    return [line for text in data.get("notes") or () for line in _detail(data, text)]
 
 
 def _tool_called(data: Data) -> list[str]:
@@ -219,6 +237,18 @@ def _detail(data: Data, text: str) -> list[str]:
     return lines
 
 
+_FRAME = frozenset({"run_started", "visit_opened", "routed", "run_ended"})
+_USUAL = "llm call: "  # how the note of each visit of a model begins
+
+
+def _without_frame(type_: str, data: Data) -> Data | None:
+    """Of an agent that is all but one loop, what is not the same each time; None: nothing."""
+    if type_ == "visit_closed":
+        notes = [note for note in data.get("notes") or () if not note.startswith(_USUAL)]
+        return {**data, "notes": notes, "next": None}
+    return None if type_ in _FRAME else data
+
+
 _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "run_started": _run_started,
     "run_retried": _run_retried,
@@ -236,8 +266,11 @@ _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "visit_handed_back": _visit_handed_back,
     "gate_answered": _gate_answered,
     "gate_expired": _gate_expired,
+    "child_started": _child_started,
+    "child_ended": _child_ended,
     "late_result": _late_result,
     "worker_lost": _worker_lost,
+    "turn_ended": _turn_ended,
     "tool_called": _tool_called,
     "tool_ended": _tool_ended,
     "gap": _gap,

@@ -96,6 +96,9 @@ def in_words(reason: Reason, now_ms: int) -> str:
             return "has ended, waits for the others of its step"
         case "turns":
             return f"turn {(reason.turn or 0) + 1}{_calls(reason.progress or (0, 0))}"
+        case "child":
+            limit = "" if reason.until_ms is None else f", times out {_at(reason.until_ms, now_ms)}"
+            return f"waits for run {reason.run} of agent {reason.agent!r}{limit}"
         case "items":
             return f"{items_in_words(reason.progress or (0, 0), reason.failed)}, {reason.under_way or 0} at once"
 

@@ -11,23 +11,21 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 import click
 
 from sleipnir.cli import exit_codes, terminal
-from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, how_to_answer
+from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, ask_variable, how_to_answer
 from sleipnir.cli.completion import complete_agent, complete_state_key
 from sleipnir.cli.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
 from sleipnir.cli.narrate import MARK
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json
+from sleipnir.cli.sessions import NO_SESSION, SESSION, refuse_session, session_of
 from sleipnir.cli.tape import connected_to_run, with_tape
 from sleipnir.errors import GateError, UsageError
+from sleipnir.sessions import TEMP
 
 if TYPE_CHECKING:
-    from sleipnir.client import Run
+    from sleipnir.client import Client, Run
+    from sleipnir.variables import Asker
     from sleipnir.views import GateInfo
-
-NO_SESSIONS = (
-    "Graph-based agent '{agent}' does not support sessions. The graph manages its own state; re-run without a session."
-)
-
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -64,40 +62,44 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-_AGENT = click.argument("agent", shell_complete=complete_agent)
+AGENT = click.argument("agent", shell_complete=complete_agent)
 _PROMPT = click.argument("prompt", required=False)
 _FILE = click.option(
     "-f", "--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A text file that is the prompt, or follows PROMPT after a blank line.",
 )  # fmt: skip
-_VAR = click.option(
+VAR = click.option(
     "--var", "variables", multiple=True, metavar="NAME=TEXT", callback=pairs,
     help="An agent variable; repeatable.",
+)  # fmt: skip
+AGENT_VARIABLE = click.option(
+    "--agent-variable", "agent_variables", multiple=True, nargs=2, metavar="NAME TEXT",
+    help="Loki's spelling of --var.",
 )  # fmt: skip
 _STATE = click.option(
     "--state", "state", multiple=True, metavar="NAME=JSON", callback=_values, shell_complete=complete_state_key,
     help="A value that the state begins with; repeatable. A text is in quotes, as in 'topic=\"bells\"'.",
 )  # fmt: skip
-_CWD = click.option(
+CWD = click.option(
     "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True),
     help="Working directory of the agent's scripts. Default: the agent's folder.",
 )  # fmt: skip
 _TAPE = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of text.")
-_SESSION = click.option("--session", hidden=True, is_flag=False, flag_value="")
 
 
 @click.command()
-@_AGENT
+@AGENT
 @_PROMPT
 @_FILE
-@_VAR
+@VAR
+@AGENT_VARIABLE
 @_STATE
 @click.option(
     "--answer", "answers", multiple=True, metavar="NODE=TEXT", callback=pairs,
     help="Answer NODE's question with TEXT at each visit; repeat it for a second, third, ... visit.",
 )  # fmt: skip
-@_CWD
+@CWD
 @click.option("--record", type=_TAPE, metavar="DIR", help="Write the models' answers into DIR, to replay them later.")
 @click.option(
     "--replay", "replay_from", type=_TAPE, metavar="DIR",
@@ -105,7 +107,8 @@ _SESSION = click.option("--session", hidden=True, is_flag=False, flag_value="")
 )  # fmt: skip
 @_JSON
 @STREAM
-@_SESSION
+@SESSION
+@NO_SESSION
 @pass_options
 def run(
     options: GlobalOptions,
@@ -113,6 +116,7 @@ def run(
     prompt: str | None,
     file: Path | None,
     variables: Pairs,
+    agent_variables: Pairs,
     state: dict[str, Any],
     answers: Pairs,
     cwd: Path | None,
@@ -121,36 +125,48 @@ def run(
     as_data: bool,
     stream: bool | None,
     session: str | None,
+    without_session: bool,
 ) -> int:
     """Run AGENT (a name or a folder) with PROMPT, narrate on stderr, print its result on stdout.
 
-    Without PROMPT, text piped into the command is the prompt; `-` reads it from a terminal too. Questions are
+    Without PROMPT, text piped into the command is the prompt; `-` reads it from a terminal too. Variables of the agent
+    that have no value are asked for on the terminal. Questions are
     answered by --answer, else asked on the terminal. Where there is none, the run is left waiting and the
     command to answer it is printed.
 
     Exit codes: 0 completed, 1 failed or cancelled, 2 wrong usage or a broken agent, 3 waiting for an answer,
     130 interrupted (the run goes on).
     """
-    from sleipnir.agents import find
+    from sleipnir.agents import look_up
 
-    refuse_session(session, agent)
+    found = look_up(agent, options.settings())  # before a stack is started for an agent that does not exist
+    refuse_session(session, without_session, found)
     text = prompt_text(prompt, file, sys.stdin)
-    folder = find(agent, options.settings())  # before a stack is started for an agent that does not exist
     with connected_to_run(with_tape(options, record, replay_from)) as client:
-        started = client.submit(folder, text, variables=dict(variables), state=state, cwd=cwd)
+        started = client.submit(
+            agent,
+            text,
+            variables=dict([*agent_variables, *variables]),
+            state=state,
+            cwd=cwd,
+            session=_kept_session(client, agent, session, without_session),
+            ask_variable=variable_asker(),
+        )
         terminal.narrate_lines([f"{MARK}run {started.id}"])
         return _in_foreground(started, ScriptedAnswers(answers), options, as_data=as_data, stream=stream)
 
 
 @click.command()
-@_AGENT
+@AGENT
 @_PROMPT
 @_FILE
-@_VAR
+@VAR
+@AGENT_VARIABLE
 @_STATE
-@_CWD
+@CWD
 @_JSON
-@_SESSION
+@SESSION
+@NO_SESSION
 @pass_options
 def submit(
     options: GlobalOptions,
@@ -158,19 +174,29 @@ def submit(
     prompt: str | None,
     file: Path | None,
     variables: Pairs,
+    agent_variables: Pairs,
     state: dict[str, Any],
     cwd: Path | None,
     as_data: bool,
     session: str | None,
+    without_session: bool,
 ) -> int:
     """Start a run of AGENT with PROMPT and print the run's id. The run goes on without this command."""
-    from sleipnir.agents import find
+    from sleipnir.agents import look_up
 
-    refuse_session(session, agent)
+    found = look_up(agent, options.settings())  # before a stack is started for an agent that does not exist
+    refuse_session(session, without_session, found)
     text = prompt_text(prompt, file, sys.stdin)
-    folder = find(agent, options.settings())  # before a stack is started for an agent that does not exist
     with options.connected(workers=False) as client:
-        started = client.submit(folder, text, variables=dict(variables), state=state, cwd=cwd)
+        started = client.submit(
+            agent,
+            text,
+            variables=dict([*agent_variables, *variables]),
+            state=state,
+            cwd=cwd,
+            session=_kept_session(client, agent, session, without_session),
+            ask_variable=variable_asker(),
+        )
         if as_data:
             print_json(result_data(started, started.info()))
         else:
@@ -180,10 +206,15 @@ def submit(
     return exit_codes.COMPLETED
 
 
-def refuse_session(session: str | None, agent: str) -> None:
-    """Raises UsageError when a session was asked for."""
-    if session is not None:
-        raise UsageError(NO_SESSIONS.format(agent=agent))
+def _kept_session(client: Client, agent: str, asked: str | None, without: bool) -> str | None:
+    """One that is not kept is of no use to a single run."""
+    found = session_of(client, agent, asked, without)
+    return None if found == TEMP else found
+
+
+def variable_asker() -> Asker | None:
+    """Who is asked for the variables that nothing sets: the person at the terminal, if there is one."""
+    return ask_variable if terminal.can_ask() else None
 
 
 def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO) -> str:
@@ -204,9 +235,9 @@ def _in_foreground(
     run: Run, answers: ScriptedAnswers, options: GlobalOptions, *, as_data: bool, stream: bool | None
 ) -> int:
     try:
-        follow(run, lambda gate: _answer(run, gate, answers), stream=stream, as_data=as_data)
+        follow(run, lambda gate: answer_gate(run, gate, answers), stream=stream, as_data=as_data)
     except NobodyAnswers:
-        return _leave_waiting(run, options, as_data=as_data, stream=stream)
+        return leave_waiting(run, options, as_data=as_data, stream=stream)
     except KeyboardInterrupt:
         say_it_goes_on(run.id, options)
         return exit_codes.INTERRUPTED
@@ -215,7 +246,7 @@ def _in_foreground(
     return print_result(run, as_data=as_data, stream=stream)
 
 
-def _answer(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
+def answer_gate(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
     text = answers.next_for(gate)
     if text is None:
         if not terminal.can_ask():
@@ -227,7 +258,7 @@ def _answer(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
         terminal.note(f"note: {late}")  # someone else was quicker; the run goes on with their answer
 
 
-def _leave_waiting(run: Run, options: GlobalOptions, *, as_data: bool, stream: bool | None) -> int:
+def leave_waiting(run: Run, options: GlobalOptions, *, as_data: bool, stream: bool | None) -> int:
     still_open = run.gates()
     for gate in still_open:
         terminal.note(how_to_answer(gate, options, still_open))

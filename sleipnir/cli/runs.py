@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sleipnir.cli import exit_codes, terminal
+from sleipnir.cli import exit_codes, terminal, tree
 from sleipnir.cli.ask import how_to_answer
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.failures import report
@@ -33,14 +33,17 @@ _RUN = click.argument("run_id", metavar="RUN", shell_complete=complete_run)
 @click.command()
 @click.option("-a", "--all", "ended_too", is_flag=True, help="Also runs that have ended.")
 @click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; repeatable.")
+@click.option("--children", is_flag=True, help="Also runs that other runs have started.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The newest so many.")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
-def ps(options: GlobalOptions, ended_too: bool, statuses: tuple[str, ...], limit: int, as_data: bool) -> None:
+def ps(
+    options: GlobalOptions, ended_too: bool, statuses: tuple[str, ...], children: bool, limit: int, as_data: bool
+) -> None:
     """List runs that have not ended, the newest first."""
     wanted = set(statuses or (STATUSES if ended_too else UNFINISHED))
     with options.connected(workers=False) as client:
-        infos, now_ms = client.runs(limit=limit, status=wanted), client.now_ms()
+        infos, now_ms = client.runs(limit=limit, status=wanted, children=children), client.now_ms()
     if as_data:
         print_json(infos)
     elif infos:
@@ -64,7 +67,8 @@ def show(options: GlobalOptions, run_id: str, as_data: bool, only_state: bool) -
         run = client.run(run_id)
         if as_data:
             state = {"state": run.state()} if only_state else {}
-            print_json(result_data(run, run.info()) | {"late_results": run.late_results()} | state)
+            more = {"late_results": run.late_results(), "children": tree.data_of(run.tree())}
+            print_json(result_data(run, run.info()) | more | state)
         elif only_state:
             click.echo(json.dumps(run.state(), indent=2, ensure_ascii=False))
         else:
@@ -76,6 +80,10 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     yield "run", info.id
     yield "agent", info.agent
     yield "status", info.status
+    if info.session:
+        yield "session", info.session
+    if info.parent:
+        yield "parent", info.parent + (f" (of {info.root})" if info.root != info.parent else "")
     yield "created", moment(info.created_ms)
     if info.ended_ms is not None:
         yield "ended", moment(info.ended_ms)
@@ -83,6 +91,8 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     yield "steps", str(info.step)
     for place in places(info, now_ms, MOST_IN_SHOW):
         yield "at", place
+    if children := list(tree.lines_of(run.tree(), now_ms)):
+        yield "children", "\n".join(children)
     for late in run.late_results():
         yield "late", f"{late.text}: {late.node}, attempt {late.attempt}, from {late.worker}"
     still_open = [] if info.is_final else run.gates()

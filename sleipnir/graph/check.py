@@ -1,9 +1,10 @@
 """Rules about a graph as a whole, one function per rule, named by what it promises.
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
-are ours. Those about models are in check_models.py, those about branches in check_parallel.py, those about declared
-state in check_state.py. Every rule looks at the whole graph and reports everything it finds; none raises. The only
-thing read besides the graph is the agent's folder, and that only where the caller names one.
+are ours. Those about models are in check_models.py, those about a config.yaml in check_config.py, those about branches
+in check_parallel.py, those about declared state in check_state.py. Every rule looks at the whole graph and reports
+everything it finds; none raises. The only thing read besides the graph is the agent's folder, and that only where the
+caller names one.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from sleipnir.errors import Problem
-from sleipnir.graph import check_models, check_parallel, check_state
+from sleipnir.graph import check_config, check_models, check_parallel, check_state
 from sleipnir.graph.check_case import Case, Complaint, FindAgent, ReadTools, Rule, edge_path
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
-from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_file
+from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_file, read_agent
 from sleipnir.graph.model import (
     AgentNode,
     ApprovalNode,
@@ -85,7 +86,7 @@ def validate(
     loaded = load_file(path)
     if loaded.graph is None:
         return list(loaded.problems)
-    folder, file = (path, path / GRAPH_FILE) if path.is_dir() else (path.parent, path)
+    folder, file = (path, read_agent(path).file) if path.is_dir() else (path.parent, path)
     found = check(
         loaded.graph, loaded.positions, str(file), folder, agents, tools, read_tools, global_tools, mcp_servers
     )
@@ -336,6 +337,7 @@ RULES: Sequence[Rule] = (
     every_global_tool_can_be_used,
     every_mcp_server_is_configured,
     *check_models.RULES,
+    *check_config.RULES,
     every_step_has_a_next,
     no_knowledge_base_overwrites_a_file,
     every_validation_can_be_read,

@@ -27,6 +27,8 @@ def every_model_is_named_with_its_client(case: Case) -> None:
     hint = "Write it as `client:model`, for example openai:gpt-4o-mini."
     if case.graph.model is not None and not _is_model(case.graph.model):
         case.findings.graph_error(("model",), f"unknown model '{case.graph.model}'", hint)
+    if (model := _summariser(case)) is not None and not _is_model(model):
+        case.findings.graph_error(("summarization_model",), f"unknown model '{model}'", hint)
     for node, path in case.nodes(LlmNode):
         if node.model is not None and not _is_model(node.model):
             case.findings.error((*path, "model"), f"llm node references unknown model '{node.model}'", hint)
@@ -49,9 +51,15 @@ RULES: Sequence[Rule] = (every_model_is_named_with_its_client, every_client_is_s
 def _models(case: Case) -> Iterator[tuple[str, KeyPath]]:
     if case.graph.model is not None:
         yield case.graph.model, ("model",)
+    if (model := _summariser(case)) is not None:
+        yield model, ("summarization_model",)
     for node, path in case.nodes(LlmNode):
         if node.model is not None:
             yield node.model, (*path, "model")
+
+
+def _summariser(case: Case) -> str | None:
+    return None if case.graph.loop is None else case.graph.loop.summarization_model
 
 
 def _is_model(model: str) -> bool:

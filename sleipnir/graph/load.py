@@ -1,4 +1,5 @@
-"""Text to `Graph`: everything that can be said about a graph.yaml without looking at the graph as a whole.
+"""Text to `Graph`: everything that can be said about a graph.yaml without looking at the graph as a whole. A
+config.yaml is read by config_agent.py.
 
 Rules.
 1. All problems are found in one pass and returned; only `load_graph` and `read_agent` raise.
@@ -12,11 +13,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from sleipnir.errors import AgentNotFound, GraphError, Problem, SleipnirError
-from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
+from sleipnir.graph.config_agent import load_config_agent
+from sleipnir.graph.findings import Findings, KeyPath, in_file_order, suggestion
 from sleipnir.graph.load_edges import EdgeReader, dialect_of
+from sleipnir.graph.loaded import Loaded
 from sleipnir.graph.model import (
     NODE_TYPES,
     FunctionNode,
@@ -30,7 +33,6 @@ from sleipnir.graph.model import (
     ScriptNode,
     Settings,
     StateField,
-    Variable,
 )
 from sleipnir.graph.shape import Shaper, shown
 from sleipnir.graph.source import Document, read
@@ -41,27 +43,27 @@ VERSIONS: Final = ("1.0",)
 LATER_TYPES: Final = ("tools", "graph")
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """What a text says. `graph` is None when `problems` holds an error; problems are in file order."""
-
-    graph: Graph | None
-    problems: tuple[Problem, ...]
-    positions: Positions
+Kind: TypeAlias = Literal["graph", "config"]
 
 
 @dataclass(frozen=True)
 class AgentFolder:
-    """A folder that defines an agent. The folder's name is the agent's identity, whatever `name:` says."""
+    """A folder that defines an agent. The folder's name is the agent's identity, whatever `name:` says.
+
+    `config_file` takes the place of the folder's config.yaml.
+    """
 
     name: str
     path: Path
-    kind: Literal["graph", "config"]
+    kind: Kind
+    config_file: Path | None = None
 
     @property
     def file(self) -> Path:
         """The file that defines the agent."""
-        return self.path / (GRAPH_FILE if self.kind == "graph" else CONFIG_FILE)
+        if self.kind == "graph":
+            return self.path / GRAPH_FILE
+        return self.config_file or self.path / CONFIG_FILE
 
 
 def parse(text: str, file: str) -> Loaded:
@@ -76,31 +78,42 @@ def parse(text: str, file: str) -> Loaded:
 
 def load_graph(text: str, file: str, agent: str) -> Graph:
     """The graph of a text that was checked before. Warnings are dropped; errors raise GraphError naming each."""
-    loaded = parse(text, file)
+    loaded = _load(text, file, agent, _kind_of(file))
     if loaded.graph is not None:
         return loaded.graph
     errors = "".join(f"\n  {problem}" for problem in loaded.problems if problem.level == "error")
-    raise GraphError(f"Failed to load graph.yaml for agent '{agent}'{errors}", loaded.problems)
+    raise GraphError(f"{refusal(_kind_of(file), file, agent)}{errors}", loaded.problems)
+
+
+def refusal(kind: Kind, file: str, agent: str) -> str:
+    """How an error begins that says why an agent cannot be loaded (spec 2.2, 3.1)."""
+    if kind == "graph":
+        return f"Failed to load graph.yaml for agent '{agent}'"
+    return f"Failed to load agent config at '{file}'"
 
 
 def load_file(path: Path) -> Loaded:
     """The graph in a file, or in an agent folder. A file that cannot be read is a problem, not an exception."""
+    if not path.is_dir():
+        return _load_file(path, path.absolute().parent.name, _kind_of(path.name))
     try:
-        file = _graph_file(path)
-        text = file.read_text(encoding="utf-8")
+        return load_agent(read_agent(path))
     except SleipnirError as error:
         return _failed(str(error), path)
-    except OSError as error:
-        return _failed(f"Failed to read graph file at '{file}': {error.strerror}", file)
-    except UnicodeDecodeError as error:
-        return _failed(f"Failed to read graph file at '{file}': byte {error.start} is not UTF-8", file)
-    return parse(text, str(file))
 
 
-def read_agent(folder: Path) -> AgentFolder:
-    """What kind of agent a folder holds. Raises GraphError when it has both files, AgentNotFound when it has none."""
-    name = folder.resolve().name
-    has_config, has_graph = (folder / CONFIG_FILE).is_file(), (folder / GRAPH_FILE).is_file()
+def load_agent(agent: AgentFolder) -> Loaded:
+    """The graph of an agent's folder. A file that cannot be read is a problem, not an exception."""
+    return _load_file(agent.file, agent.name, agent.kind)
+
+
+def read_agent(folder: Path, name: str | None = None, config_file: Path | None = None) -> AgentFolder:
+    """What kind of agent a folder holds. `name` None: the folder's. `config_file` takes the place of its config.yaml.
+
+    Raises GraphError when it has both files, AgentNotFound when it has none.
+    """
+    name = folder.resolve().name if name is None else name
+    has_config, has_graph = (config_file or folder / CONFIG_FILE).is_file(), (folder / GRAPH_FILE).is_file()
     if has_config and has_graph:
         message = (
             f"Agent '{name}' has both config.yaml and graph.yaml. A graph agent is defined by graph.yaml alone; "
@@ -109,17 +122,26 @@ def read_agent(folder: Path) -> AgentFolder:
         raise GraphError(message, [Problem("error", message, str(folder))])
     if not has_config and not has_graph:
         raise AgentNotFound(f"Agent '{name}' has neither a config.yaml nor a graph.yaml at '{folder}'")
-    return AgentFolder(name, folder, "graph" if has_graph else "config")
+    return AgentFolder(name, folder, "graph" if has_graph else "config", config_file)
 
 
-def _graph_file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    agent = read_agent(path)
-    if agent.kind == "config":
-        message = f"Agent '{agent.name}' is defined by config.yaml; this version runs agents with a graph.yaml only"
-        raise GraphError(message)
-    return agent.file
+def _kind_of(file: str) -> Kind:
+    return "config" if Path(file).name == CONFIG_FILE else "graph"
+
+
+def _load_file(file: Path, agent: str, kind: Kind) -> Loaded:
+    what = "graph file" if kind == "graph" else "agent config file"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        return _failed(f"Failed to read {what} at '{file}': {error.strerror}", file)
+    except UnicodeDecodeError as error:
+        return _failed(f"Failed to read {what} at '{file}': byte {error.start} is not UTF-8", file)
+    return _load(text, str(file), agent, kind)
+
+
+def _load(text: str, file: str, agent: str, kind: Kind) -> Loaded:
+    return parse(text, file) if kind == "graph" else load_config_agent(text, file, agent)
 
 
 def _failed(message: str, path: Path) -> Loaded:
@@ -151,7 +173,7 @@ class _GraphReader:
     def _read_parts(self, values: dict[str, Json]) -> None:
         parts: Mapping[str, Callable[[Json], Any]] = {
             "settings": self._settings,
-            "variables": self._variables,
+            "variables": self._shaper.variables,
             "limits": self._limits,
             "state": self._state,
             "retry": lambda data: self._retries(data, ("retry",)),
@@ -212,12 +234,6 @@ class _GraphReader:
             for key, item in data.items()
         }
         return {key: declared for key, declared in fields.items() if declared is not None}
-
-    def _variables(self, data: Json) -> Json:
-        if not isinstance(data, list):
-            return data
-        read = [self._section(Variable, item, ("variables", index)) for index, item in enumerate(data)]
-        return [variable for variable in read if variable is not None]
 
     def _retries(self, data: Json, path: KeyPath) -> list[Retry]:
         """One policy, or a list of them."""
@@ -318,7 +334,6 @@ _TIMED: Final = (ScriptNode, FunctionNode, LlmNode)
 _VALID_TYPES = f"Valid node types: {', '.join(NODE_TYPES)}."
 _SECTIONS: Mapping[str | int, str] = {
     "settings": "a mapping",
-    "variables": "mappings with a name and a description",
     "retry": "a retry policy, or a list of them",
     "limits": "a mapping",
     "state": "a type, or a mapping, per key",

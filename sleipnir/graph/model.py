@@ -248,6 +248,17 @@ class MapNode(NodeBase):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToolNode(NodeBase):
+    """Runs a function of the agent's own tools file, without arguments, and keeps the text that it gives under
+    `output_key`. Never written in a file: the dynamic instructions of a config.yaml agent are one."""
+
+    kind = "tool"
+    tool: str
+    output_key: str
+    timeout: Whole = 120
+
+
+@dataclass(frozen=True, kw_only=True)
 class RouterNode(NodeBase):
     """Ours: does nothing but go on, by `next` and `branch`."""
 
@@ -273,6 +284,7 @@ Node: TypeAlias = (
     | FunctionNode
     | RouterNode
     | JoinNode
+    | ToolNode
 )
 
 NODE_TYPES: Mapping[str, type[Node]] = {
@@ -343,8 +355,51 @@ class Variable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoopAgent:
+    """What a config.yaml says that a graph cannot (spec 3.1). Such an agent is a graph whose node `agent` is an llm
+    node with all of the agent's tools, without a limit of turns that its author would meet.
+
+    `instructions` are as written: variables are put in when the model is asked. `escalation_timeout` is in seconds,
+    `summarization_threshold` in bytes, `compression_threshold` in tokens (None: the default of the deployment).
+    """
+
+    instructions: str = ""
+    dynamic_instructions: Flag = False
+    agent_session: str | None = None
+    auto_continue: Flag = False
+    max_auto_continues: Whole = 10
+    inject_todo_instructions: Flag = True
+    continuation_prompt: str | None = None
+    can_spawn_agents: Flag = False
+    max_concurrent_agents: Whole = 4
+    max_agent_depth: Whole = 3
+    inject_spawn_instructions: Flag = True
+    summarization_model: str | None = None
+    summarization_threshold: Whole = 4000
+    escalation_timeout: Whole = 300
+    compression_threshold: Whole | None = None
+    documents: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigAgent(LoopAgent):
+    """The keys of a config.yaml (spec 3.1): those of its loop, and those that a graph has too."""
+
+    name: str
+    model: str | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    description: str = ""
+    version: str = ""
+    mcp_servers: list[str] = field(default_factory=list)
+    global_tools: list[str] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    conversation_starters: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Graph:
-    """One validated graph.yaml. Node order is file order."""
+    """One validated graph.yaml, or config.yaml as a graph. Node order is file order."""
 
     name: str
     start: str
@@ -368,6 +423,8 @@ class Graph:
     limits: Limits = field(default_factory=Limits)
     dialect: Dialect = "loki"
     """Derived by the loader from the keys that the file uses."""
+    loop: LoopAgent | None = None
+    """Of a config.yaml agent; None for a graph.yaml."""
 
     def retries_of(self, node: Node) -> list[Retry]:
         """The policies that hold for a node, in the order they are asked; empty: a failure is final."""
@@ -421,8 +478,15 @@ class Graph:
 
     @property
     def can_spawn_agents(self) -> bool:
-        """Derived, never declared (spec 2.3): the graph has at least one agent node."""
+        """Of a graph derived, never declared (spec 2.3): it has at least one agent node."""
+        if self.loop is not None:
+            return self.loop.can_spawn_agents
         return any(isinstance(node, AgentNode) for node in self.nodes.values())
+
+
+def agents_of(graph: Graph) -> list[str]:
+    """The agents that the nodes of a graph name."""
+    return [node.agent for node in graph.nodes.values() if isinstance(node, AgentNode)]
 
 
 EdgeKind: TypeAlias = Literal[

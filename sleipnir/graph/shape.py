@@ -22,6 +22,7 @@ from sleipnir.graph.model import (
     NODE_TYPES,
     Branch,
     Choice,
+    ConfigAgent,
     Graph,
     Json,
     Limits,
@@ -107,14 +108,17 @@ def _fields(model: type[Any]) -> dict[str, Holds]:
     return own | spelt | {"branch": "text or texts", "node": "text or texts"}
 
 
-DERIVED: Mapping[type[Any], frozenset[str]] = {Graph: frozenset({"dialect"})}
+DERIVED: Mapping[type[Any], frozenset[str]] = {Graph: frozenset({"dialect", "loop"})}
 """Fields that no key sets."""
 
 FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
     model: _fields(model)
-    for model in (Graph, Settings, Limits, StateField, Retry, Variable, Branch, Choice, *NODE_TYPES.values())
+    for model in (
+        *(Graph, Settings, Limits, StateField, Retry, Variable, Branch, Choice, ConfigAgent),
+        *NODE_TYPES.values(),
+    )
 }
-"""The keys of every mapping that a graph.yaml may hold, and what kind of value each has."""
+"""The keys of every mapping that a graph.yaml or a config.yaml may hold, and what kind of value each has."""
 
 
 class Shaper:
@@ -138,6 +142,20 @@ class Shaper:
     def texts(self, data: Json, path: KeyPath) -> Json:
         """A mapping of texts, with scalars turned into text."""
         return self._as_text("text map", data, path)
+
+    def variables(self, data: Json) -> Json:
+        """The `variables:` of a definition. What is no list stays as it is, for `build` to refuse."""
+        if not isinstance(data, list):
+            return data
+        read = [self._variable(item, ("variables", index)) for index, item in enumerate(data)]
+        return [variable for variable in read if variable is not None]
+
+    def _variable(self, data: Json, path: KeyPath) -> Variable | None:
+        if not isinstance(data, dict):
+            message = f"'variables' must hold mappings with a name and a description, got {shown(data)}"
+            self._findings.error(path, message)
+            return None
+        return self.build(Variable, self.fields(Variable, data, path), path)
 
     def build(
         self, model: type[T], values: Mapping[str, Json], path: KeyPath, names: Mapping[str, str] | None = None
@@ -245,8 +263,11 @@ _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # built on first use: a graph
 def _titled(model: type[Any]) -> str:
     """How a message calls an instance: `an llm node`, `a variable`."""
     kind = getattr(model, "kind", None)
-    name = f"{kind} node" if kind else model.__name__.lower()
+    name = f"{kind} node" if kind else _TITLES.get(model, model.__name__.lower())
     return f"{'an' if name[0] in 'aeiou' or name.startswith('llm') else 'a'} {name}"
+
+
+_TITLES: Mapping[type[Any], str] = {ConfigAgent: "config.yaml agent"}
 
 
 def _label(path: KeyPath) -> str:

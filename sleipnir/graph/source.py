@@ -141,7 +141,9 @@ class _Composer:
     def _document(self) -> _Node:
         next(self._events)
         if isinstance(next(self._events), yaml.StreamEndEvent):
-            raise _Unreadable("the file is empty", None, "A graph needs at least name, start and nodes.")
+            raise _Unreadable(
+                "the file is empty", None, "A graph needs at least name, start and nodes; a config.yaml needs a name."
+            )
         root = self._node(next(self._events), 0)
         next(self._events)
         second = next(self._events)

@@ -21,12 +21,15 @@ from sleipnir.graph.model import (
     JoinNode,
     Json,
     LlmNode,
+    LoopAgent,
     MapNode,
     Node,
     RagNode,
     RouterNode,
     ScriptNode,
+    ToolNode,
 )
+from sleipnir.graph.tools import INSTRUCTIONS
 
 PLACEHOLDER = re.compile(r"\{\{([a-zA-Z0-9_.\[\]]+)\}\}")
 _SEGMENT = re.compile(r"([^\[\]]*)((?:\[[0-9]+\])*)")
@@ -164,12 +167,17 @@ def primary_templates(node: Node) -> Iterable[str | None]:
             return (node.output,)
         case MapNode():
             return (node.over,)
-        case ScriptNode() | FunctionNode() | RouterNode() | JoinNode():
+        case ScriptNode() | FunctionNode() | ToolNode() | RouterNode() | JoinNode():
             return ()
 
 
-def state_read_by(node: Node) -> frozenset[str] | None:
-    """The state keys that executing a node needs. None means all of them: scripts and functions get the whole state."""
+def state_read_by(node: Node, loop: LoopAgent | None = None) -> frozenset[str] | None:
+    """The state keys that executing a node needs. None means all of them: scripts and functions get the whole state.
+
+    `loop` is that of the node's graph: the model of such an agent is told its dynamic instructions, which are state.
+    """
     if isinstance(node, ScriptNode | FunctionNode):
         return None
-    return keys_read(*primary_templates(node)) | updates_read(node)
+    read = keys_read(*primary_templates(node)) | updates_read(node)
+    dynamic = loop is not None and loop.dynamic_instructions and isinstance(node, LlmNode)
+    return read | {INSTRUCTIONS} if dynamic else read

@@ -1,7 +1,8 @@
 """Which tools the llm nodes of a graph may name: the universe that their `tools:` lists choose from.
 
 It is what spec/graph-agents.md 2.3 says: global tools, the functions of the folder's tools file, the tools for
-talking to people and to other agents, and the functions of the declared MCP servers. The scan of a tools file
+talking to people and to other agents, and the functions of the declared MCP servers; of a config.yaml agent also
+those for its todo list. The scan of a tools file
 is a light one: names only. What the functions take is read where they are called.
 """
 
@@ -9,15 +10,25 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleipnir.graph.model import Graph
+from sleipnir.graph.model import Graph, LlmNode
+from sleipnir.graph.python_source import statements
 
 MCP = "mcp:"
 MCP_FUNCTIONS = ("mcp_search_", "mcp_describe_", "mcp_invoke_")
+INSTRUCTIONS = "_instructions"
+"""The function of an agent's tools file that writes its instructions (spec 3.4). It is for us to call, never offered to
+a model."""
+
+OWN_TOOLS = "agent:*"
+"""In the tools of a config.yaml agent: every function of its own tools file."""
+
+TODO_TOOLS = ("todo__init", "todo__add", "todo__done", "todo__list", "todo__clear")
+"""Of a config.yaml agent with `auto_continue` alone (spec 5)."""
+
 USER_TOOLS = ("user__ask", "user__confirm", "user__input", "user__checkbox")
 MESSAGE_TOOLS = ("agent__send_message", "agent__check_inbox")
 SPAWN_TOOLS = (
@@ -26,13 +37,14 @@ SPAWN_TOOLS = (
     "agent__collect",
     "agent__list",
     "agent__cancel",
-    "agent__reply_escalation",
     "agent__task_create",
     "agent__task_list",
     "agent__task_complete",
     "agent__task_fail",
+    "agent__reply_escalation",
 )
-"""Only a graph with an agent node may start further agents."""
+"""By which a model starts agents, asks after them, and plans what they shall do. Only a graph with an agent node may
+start further agents, and an agent that `can_spawn_agents`."""
 
 _EXTENSION = re.compile(r"\.(?:sh|py|ts)\Z")
 _BASH_COMMAND = re.compile(r"#+\s*@cmd\b")
@@ -42,10 +54,12 @@ _TS_FUNCTION = re.compile(r"^export\s+(?:default\s+)?(?:async\s+)?function\s+([\
 
 @dataclass(frozen=True)
 class CustomTools:
-    """The functions of a folder's tools file. `complaint` says why they are not known, None when they are."""
+    """The functions of a folder's tools file. `complaint` says why they are not known, None when they are.
+    `has_instructions`: one of them writes the agent's instructions; a model is not offered that one."""
 
     names: tuple[str, ...] = ()
     complaint: str | None = None
+    has_instructions: bool = False
 
 
 def stem(tool: str) -> str:
@@ -58,7 +72,19 @@ def known_tools(graph: Graph, custom: CustomTools) -> list[str]:
     declared = [stem(name) for name in graph.global_tools]
     mcp = [prefix + server for server in graph.mcp_servers for prefix in MCP_FUNCTIONS]
     spawn = SPAWN_TOOLS if graph.can_spawn_agents else ()
-    return [*declared, *custom.names, *mcp, *USER_TOOLS, *MESSAGE_TOOLS, *spawn]
+    loop = () if graph.loop is None else (OWN_TOOLS, *todo_tools(graph))
+    return [*declared, *custom.names, *mcp, *USER_TOOLS, *MESSAGE_TOOLS, *spawn, *loop]
+
+
+def may_spawn(graph: Graph) -> bool:
+    """Whether a model of the graph may start agents, whichever it names."""
+    nodes = (node for node in graph.nodes.values() if isinstance(node, LlmNode))
+    return graph.can_spawn_agents and any(name in SPAWN_TOOLS for node in nodes for name in node.tools or ())
+
+
+def todo_tools(graph: Graph) -> tuple[str, ...]:
+    """The tools that an agent keeps its todo list with; none for one that does not go on by itself (spec 5)."""
+    return TODO_TOOLS if graph.loop is not None and graph.loop.auto_continue else ()
 
 
 def custom_tools(folder: Path) -> CustomTools:
@@ -68,16 +94,18 @@ def custom_tools(folder: Path) -> CustomTools:
         if not file.is_file():
             continue
         try:
-            return CustomTools(tuple(scan(file.read_text(encoding="utf-8"))))
+            found = list(scan(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, SyntaxError, RecursionError) as error:
             return CustomTools(complaint=f"{name} cannot be read, so its functions are not known: {error}")
+        offered = tuple(name for name in found if not name.startswith("_"))
+        return CustomTools(offered, has_instructions=INSTRUCTIONS in found)
     return CustomTools()
 
 
 def defined_names(file: Path) -> set[str] | None:
     """The names a Python file binds at its top level. None where reading cannot tell."""
     try:
-        names = {name for statement in _statements(file.read_text(encoding="utf-8")) for name in _names_of(statement)}
+        names = {name for statement in statements(file.read_text(encoding="utf-8")) for name in _names_of(statement)}
     except (OSError, ValueError, SyntaxError, RecursionError):
         return None
     return None if "*" in names else names
@@ -91,20 +119,14 @@ def _bash_commands(text: str) -> Iterator[str]:
         elif is_command and (function := _BASH_FUNCTION.match(line)):
             is_command = False
             name = (function[1] or function[2]).rstrip("_").replace("-", "_")
-            if not name.startswith("_") and ":" not in name:
+            if ":" not in name:
                 yield name
 
 
 def _python_functions(text: str) -> Iterator[str]:
-    for statement in _statements(text):
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and not statement.name.startswith("_"):
+    for statement in statements(text):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _declared_as(statement.name)
-
-
-def _statements(text: str) -> list[ast.stmt]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an odd escape in the author's file is none of our business here
-        return ast.parse(text).body
 
 
 def _names_of(statement: ast.stmt) -> Iterator[str]:
@@ -129,6 +151,8 @@ def _typescript_functions(text: str) -> Iterator[str]:
 def _declared_as(name: str) -> Iterator[str]:
     """The name as written, and in the form Loki offers it to a model (`getIP` is `getip` there)."""
     yield name
+    if name.startswith("_"):
+        return
     declared = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
     if declared != name:
         yield declared

@@ -12,9 +12,23 @@ from pydantic_core import to_json
 
 from sleipnir.messages import overlay_text
 from sleipnir.runs import Gate, RunView, Visit
-from sleipnir.store.keys import PartitionKeys, RunKeys, member
+from sleipnir.sessions import SessionName
+from sleipnir.store.keys import PartitionKeys, RunKeys, SessionKeys, member
 from sleipnir.store.scripts import Arg
-from sleipnir.transitions import Drop, Fill, Forget, ItemOp, Put, Split, Step, Take, Transition, Write
+from sleipnir.transitions import (
+    Drop,
+    Fill,
+    Forget,
+    ItemOp,
+    Put,
+    Split,
+    StartChild,
+    Step,
+    Take,
+    Transition,
+    Write,
+    effect_fields,
+)
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
@@ -105,7 +119,9 @@ def control(
         "wakes": [member(run.id, visit.seq, visit.attempt) for visit in transition.wakes],
         "output": transition.output is not None,
         "events": bool(transition.notices),
+        "effects": len(transition.effects),
         "revives": transition.revives,
+        "session": _session(run, after, now_ms),
     }
     body |= {name: value for name, value in seldom.items() if value}
     if after.is_final:
@@ -114,7 +130,21 @@ def control(
         texts.append(transition.output)
     if transition.notices:
         texts.append(_text([[notice.type, notice.data] for notice in transition.notices]))
+    for effect in transition.effects:
+        started = effect if isinstance(effect, StartChild) else None
+        texts += (dumps(effect_fields(effect)), started.child if started else "")
+        texts.append(_text({"agent": started.agent, "seq": started.seq}) if started else "")
     return _text(body), texts
+
+
+def _session(run: RunView, after: RunView, now_ms: int) -> dict[str, Any] | None:
+    """Of a run in a session; it adds to the session with the commit by which it completes."""
+    if run.spec.session is None:
+        return None
+    name = SessionName(run.spec.agent, run.spec.session)
+    return {"completed": after.status == "completed", "at_ms": now_ms} | (
+        {"expire_ms": name.expire_ms} if name.expire_ms is not None else {}
+    )
 
 
 def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:
@@ -156,7 +186,7 @@ def _item_op(op: ItemOp, texts: list[Arg]) -> dict[str, Any]:
             return {"op": "put", "of": of, "count": len(overlays)}
         case Split(of):
             return {"op": "split", "of": of}
-        case Take(field, key):
+        case Take(field, key, _):
             return {"op": "take", "field": field, "key": key} if key is not None else {"op": "take", "field": field}
         case Fill(field, text):
             texts.append(text)
@@ -221,12 +251,13 @@ def shared_keys(partition: PartitionKeys) -> Mapping[str, str]:
         "leases": partition.leases,
         "timers": partition.timers,
         "open_gates": partition.gates,
+        "effects": partition.effects,
         "expiring": partition.expiring,
         "ended": partition.ended,
     }
 
 
-def commit_keys(keys: RunKeys, delta: str) -> dict[str, str]:
+def commit_keys(keys: RunKeys, delta: str, session: SessionKeys | None) -> dict[str, str]:
     """The run's part of commit.lua's keys. `delta` may name a key that does not exist."""
     return {
         "run": keys.run,
@@ -241,4 +272,13 @@ def commit_keys(keys: RunKeys, delta: str) -> dict[str, str]:
         "spec": keys.spec,
         "items": keys.items,
         "windows": keys.windows,
+        "children": keys.children,
+        **session_keys(keys, session),
     }
+
+
+def session_keys(keys: RunKeys, session: SessionKeys | None) -> dict[str, str]:
+    """The session's part of a script's keys; of a run without one, the names of nothing."""
+    if session is None:
+        return {"session": keys.no_session, "messages": keys.no_session}
+    return {"session": session.session, "messages": session.messages}

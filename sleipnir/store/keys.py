@@ -12,6 +12,9 @@ from __future__ import annotations
 import binascii
 from dataclasses import dataclass
 
+from sleipnir.runs import RunSpec
+from sleipnir.sessions import SessionName
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -29,6 +32,14 @@ class Keys:
 
     def of_partition(self, partition: int) -> PartitionKeys:
         return PartitionKeys(self._tag(partition))
+
+    def of_session(self, name: SessionName) -> SessionKeys:
+        """A session's runs live in its partition, so that one commit ends a run and adds to the session."""
+        return SessionKeys(f"{self._tag(self.partition_of(str(name)))}:session:{name}")
+
+    def of_session_of(self, spec: RunSpec) -> SessionKeys | None:
+        """Of the session that a run is in."""
+        return None if spec.session is None else self.of_session(SessionName(spec.agent, spec.session))
 
     def of_limit(self, limit: str) -> LimitKeys:
         """All limits share a hash tag: one call may have to pass several at once."""
@@ -81,7 +92,8 @@ class PartitionKeys:
     @property
     def inbox(self) -> str:
         """STREAM everything that happened to runs and is not yet applied: t (submitted, result, answered, cancelled,
-        retried, paused, resumed, lease_lost, timer), run, and by type seq, attempt, h, text, by, reason, worker, name.
+        retried, paused, resumed, lease_lost, timer, child_ended, told), run, and by type seq, attempt, h, text, by,
+        reason, worker, name, child, status, error, usage, what, data.
         An entry's commit deletes it."""
         return f"{self.tag}:inbox"
 
@@ -89,6 +101,12 @@ class PartitionKeys:
     def outbox(self) -> str:
         """ZSET `run/seq/attempt` of visits that nobody has claimed, by the time of their next publication to Celery."""
         return f"{self.tag}:outbox"
+
+    @property
+    def effects(self) -> str:
+        """STREAM run, e (JSON, transitions.Effect): what commits owe to other runs, oldest first. The owner of the
+        partition delivers an entry, and deletes it."""
+        return f"{self.tag}:effects"
 
     @property
     def leases(self) -> str:
@@ -114,6 +132,11 @@ class PartitionKeys:
     def runs(self) -> str:
         """ZSET run id by the time of its submission, for listing. The janitor drops expired runs."""
         return f"{self.tag}:runs"
+
+    @property
+    def sessions(self) -> str:
+        """ZSET `agent/name` of sessions by the time of their last use. Temporary sessions are not in it."""
+        return f"{self.tag}:sessions"
 
     @property
     def ended(self) -> str:
@@ -190,11 +213,23 @@ class RunKeys:
         return f"{self.run}:output"
 
     @property
+    def children(self) -> str:
+        """HASH id -> JSON {agent, seq} of the runs that this one has started. Dies: run."""
+        return f"{self.run}:children"
+
+    @property
     def items(self) -> str:
         """HASH of values that belong to single visits: `<seq>.<i>`, the overlay of the i-th item of the map `seq` until
         that is done, then its result; of the i-th command of visit `seq` until the visit it asked for is over. An
-        overlay is lines of a key as a JSON string, then its JSON text. Dies: run."""
+        overlay is lines of a key as a JSON string, then its JSON text. And what was said in loops: planner/loops.py
+        has the names; of a run in a session also `history`, its messages when the run was accepted, as a JSON list, and
+        `said`, what the run adds to it, once its loop has ended and the run has not. Dies: run."""
         return f"{self.run}:items"
+
+    @property
+    def no_session(self) -> str:
+        """Of a run without a session: a key that never exists, in place of the session's."""
+        return f"{self.run}:no-session"
 
     @property
     def windows(self) -> str:
@@ -206,6 +241,20 @@ class RunKeys:
     def delta(self, seq: int, attempt: int) -> str:
         """HASH state key -> JSON text, delivered by a worker and not yet committed. The commit deletes it."""
         return f"{self.run}:delta:{seq}.{attempt}"
+
+
+@dataclass(frozen=True)
+class SessionKeys:
+    """What is kept of one session of an agent. Lives until it is removed; a temporary one dies a day after its last
+    run (sessions.TEMPORARY_MS), and not while it has one."""
+
+    session: str
+    """HASH run: the run accepted last; busy: 1 while that run is not over; created_ms, used_ms."""
+
+    @property
+    def messages(self) -> str:
+        """LIST of messages as JSON, oldest first."""
+        return f"{self.session}:messages"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import structlog
 from sleipnir.events import (
     Answered,
     Cancelled,
+    ChildEnded,
     Event,
     LeaseLost,
     Paused,
@@ -23,6 +24,7 @@ from sleipnir.events import (
     Retried,
     Submitted,
     TimerFired,
+    Told,
     Unreadable,
 )
 from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall
@@ -241,7 +243,8 @@ class Partitions:
             publish_ms=entry.at_ms + self._redispatch_after_ms,
             retention_ms=self._retention_ms,
         )
-        keys = {**commit_keys(run, _delta_of(run, entry.event)), **shared_keys(partition)}
+        session = self._keys.of_session_of(commit.run.spec)
+        keys = {**commit_keys(run, _delta_of(run, entry.event), session), **shared_keys(partition)}
         return _COMMIT.vector(keys, {"control": body}, values)
 
     # Leases, timers, outbox
@@ -375,6 +378,14 @@ def _event(fields: Mapping[str, str]) -> Event:
             return LeaseLost(int(fields["seq"]), int(fields["attempt"]), fields["worker"], handed_back)
         case "timer":
             return TimerFired(fields["name"])
+        case "child_ended":
+            usage = json.loads(fields["usage"]) if fields["usage"] else None
+            ended: Any = fields["status"]
+            return ChildEnded(
+                int(fields["seq"]), int(fields["attempt"]), fields["child"], ended, fields["error"] or None, usage
+            )
+        case "told":
+            return Told(fields["what"], json.loads(fields["data"]))
         case other:
             return Unreadable(other)
 
@@ -409,7 +420,7 @@ def journaled(element: str) -> dict[str, Any]:
 
 def _delta_of(run: Any, event: Event) -> str:
     """The delta key an event brings; for other events one that never exists."""
-    if isinstance(event, Resulted):
+    if isinstance(event, Resulted | ChildEnded):
         return str(run.delta(event.seq, event.attempt))
     return str(run.delta(0, 0))
 

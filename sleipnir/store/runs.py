@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,17 +10,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sleipnir.errors import GateError, RunNotFound, UsageError
+from sleipnir.errors import GateError, RunNotFound, SessionBusy, UsageError
 from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, Usage
-from sleipnir.runs import Gate, Pause, RunSpec, Visit, changed
-from sleipnir.store.commit import dumps, record
+from sleipnir.runs import Gate, Pause, RunSpec, Visit, changed, from_fields
+from sleipnir.sessions import SessionName
+from sleipnir.store.commit import dumps, record, session_keys
 from sleipnir.store.connect import Client
-from sleipnir.store.keys import Keys, member
+from sleipnir.store.keys import Keys, SessionKeys, member
 from sleipnir.store.scripts import Arg, Script, run_batch
 from sleipnir.store.streams import before, entries, ms_of
 from sleipnir.transitions import Step
 from sleipnir.views import (
+    ChildInfo,
     GateInfo,
     KeptVisit,
     LateResult,
@@ -27,6 +30,7 @@ from sleipnir.views import (
     ReasonCode,
     RunEvent,
     RunInfo,
+    RunTree,
     StepInfo,
     VisitInfo,
 )
@@ -47,7 +51,11 @@ class Runs:
         self._client, self._keys = client, keys
 
     def create(self, run_id: str, spec: RunSpec, state: Mapping[str, Any]) -> bool:
-        """Accept a run; from here on it reaches a visible end. False: it existed already. Safe to repeat."""
+        """Accept a run; from here on it reaches a visible end. False: it existed already. Safe to repeat.
+
+        A run in a session must have an id of the session's partition. Raises SessionBusy when the session has a run
+        that is not over.
+        """
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
         keys = {
             "run": run.run,
@@ -56,10 +64,19 @@ class Runs:
             "inbox": partition.inbox,
             "runs": partition.runs,
             "specs": run.spec,
+            "items": run.items,
+            "sessions": partition.sessions,
+            **session_keys(run, self._keys.of_session_of(spec)),
         }
         step = record(Step(step=0, kind="submitted", at_ms=0))
         values: list[Arg] = [part for key, value in state.items() for part in (key, dumps(value))]
-        return bool(_CREATE_RUN(self._client, keys, {"run_id": run_id, "spec": record(spec), "step": step}, values))
+        name = SessionName(spec.agent, spec.session) if spec.session is not None else None
+        args: dict[str, Arg] = {"run_id": run_id, "spec": record(spec), "step": step}
+        args |= {"in_session": str(name or ""), "listed": int(name is not None and name.expire_ms is None)}
+        code, busy = _CREATE_RUN(self._client, keys, args, values)
+        if code == -1:
+            raise SessionBusy.by(str(spec.session), spec.agent, busy)
+        return bool(code)
 
     def info(self, run_id: str) -> RunInfo:
         """Raises RunNotFound."""
@@ -73,13 +90,39 @@ class Runs:
                 raise RunNotFound(f"no run {run_id!r}: never submitted here, or finished longer ago than the retention")
         return [info for info in found if info is not None]
 
-    def pinned(self, run_id: str) -> tuple[str, str]:
-        """The name of a run's agent, and the digest of the bundle that it runs from. Raises RunNotFound."""
+    def spec(self, run_id: str) -> RunSpec:
+        """What a run was submitted with: its agent, the bundle that it runs from, and more. Raises RunNotFound."""
         text = self._client.get(self._keys.of_run(run_id).spec)
         if text is None:
             raise RunNotFound(f"no run {run_id!r}")
-        spec = json.loads(text)
-        return spec["agent"], spec["bundle"]
+        return from_fields(RunSpec, json.loads(text))
+
+    def children(self, run_ids: Collection[str]) -> dict[str, list[ChildInfo]]:
+        """The runs that each of these has started, in the order of their visits."""
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipe.hgetall(self._keys.of_run(run_id).children)
+        found = {}
+        for run_id, records in zip(run_ids, pipe.execute(), strict=True):
+            children = [ChildInfo(child, **json.loads(text)) for child, text in records.items()]
+            found[run_id] = sorted(children, key=lambda child: child.seq)
+        return found
+
+    def tree(self, run_id: str) -> RunTree:
+        """A run and all runs below. Raises RunNotFound."""
+        top = self.info(run_id)
+        below: dict[str, list[ChildInfo]] = {}
+        infos: dict[str, RunInfo | None] = {run_id: top}
+        level = [run_id]
+        while level:
+            below |= self.children(level)
+            level = [child.id for run in level for child in below[run]]
+            infos |= dict(zip(level, self.found(level), strict=True)) if level else {}
+
+        def of(run: str, agent: str) -> RunTree:
+            return RunTree(run, agent, infos[run], tuple(of(child.id, child.agent) for child in below[run]))
+
+        return of(run_id, top.agent)
 
     def ended_among(self, run_ids: Sequence[str]) -> list[RunInfo]:
         """Those of these runs that are over. Raises RunNotFound for the first that is not there."""
@@ -104,6 +147,10 @@ class Runs:
         for partition in range(self._keys.partitions):
             pipe.zrevrange(self._keys.of_partition(partition).runs, 0, 9_999)
         return sorted(run_id for reply in pipe.execute() for run_id in reply if run_id.startswith(prefix))[:limit]
+
+    def found(self, run_ids: Collection[str]) -> list[RunInfo | None]:
+        """Several runs in one round trip; None for one that is not there."""
+        return self._read(run_ids)
 
     def _read(self, run_ids: Collection[str]) -> list[RunInfo | None]:
         pipe = self._client.pipeline(transaction=False)
@@ -227,16 +274,30 @@ class Runs:
 
     def gates(self, run_id: str) -> list[GateInfo]:
         """The open questions of a run, answered ones left out, in the order they were asked."""
-        fields = self._client.hgetall(self._keys.of_run(run_id).gates)
+        keys = self._keys.of_run(run_id)
+        pipe = self._client.pipeline(transaction=False)
+        pipe.hgetall(keys.gates)
+        pipe.get(keys.spec)
+        fields, spec = pipe.execute()
+        path = tuple(json.loads(spec).get("path", ())) if spec and fields else ()
         found = [
             Gate(**json.loads(text))
             for name, text in fields.items()
             if name.isdigit() and f"{name}:answer" not in fields
         ]
         return [
-            GateInfo(run_id, g.seq, g.node, g.kind, g.question, tuple(g.options), g.default, g.opened_ms, g.attempt)
+            GateInfo(
+                run_id, g.seq, g.node, g.kind, g.question, tuple(g.options), g.default, g.opened_ms, g.attempt, path
+            )
             for g in sorted(found, key=lambda gate: gate.seq)
         ]
+
+    def gates_below(self, run_id: str) -> list[GateInfo]:
+        """The open questions of a run and of all runs below that it waits for, in the order they were asked."""
+        found, level = self.gates(run_id), [run_id]
+        while level := [child for info in self.found(level) if info is not None for child in info.awaits]:
+            found += (gate for child in level for gate in self.gates(child))
+        return sorted(found, key=lambda gate: gate.opened_ms)
 
     def open_gates(self) -> list[GateInfo]:
         """The open questions of all runs, oldest first."""
@@ -273,19 +334,34 @@ class Runs:
         self._tell_unfinished(run_id, "resumed", "resume")
 
     def retry(self, run_id: str) -> None:
-        """Ask for a failed run to go on from where it failed. Raises RunNotFound, UsageError when it did not fail."""
-        status = self._tell(run_id, "retried")
+        """Ask for a failed run to go on from where it failed. Raises RunNotFound, UsageError when it did not fail, or
+        its session has gone on without it."""
+        text = self._client.get(self._keys.of_run(run_id).spec)
+        if text is None:
+            raise RunNotFound(f"no run {run_id!r}")
+        spec = RunSpec(**json.loads(text))
+        status = self._tell(run_id, "retried", session=self._keys.of_session_of(spec))
+        if status == "left":
+            raise UsageError(
+                f"run {run_id!r} cannot be retried: its session {spec.session!r} has gone on without it. "
+                "Say there again what it was asked"
+            )
         if status != "failed":
             raise UsageError(f"run {run_id!r} is {status}; only a failed run can be retried")
+
+    def tell(self, run_id: str, type_: str, *fields: str) -> None:
+        """Pass on what became of the parent. A run that is over or gone is left alone."""
+        with contextlib.suppress(RunNotFound):
+            self._tell(run_id, type_, *fields)
 
     def _tell_unfinished(self, run_id: str, type_: str, verb: str, *fields: str) -> None:
         status = self._tell(run_id, type_, *fields)
         if status in FINAL:
             raise UsageError(f"run {run_id!r} is already {status}; nothing to {verb}")
 
-    def _tell(self, run_id: str, type_: str, *fields: str) -> str:
-        partition = self._keys.of_partition(self._keys.partition_of(run_id))
-        keys = {"run": self._keys.of_run(run_id).run, "inbox": partition.inbox}
+    def _tell(self, run_id: str, type_: str, *fields: str, session: SessionKeys | None = None) -> str:
+        partition, run = self._keys.of_partition(self._keys.partition_of(run_id)), self._keys.of_run(run_id)
+        keys = {"run": run.run, "inbox": partition.inbox, "session": session_keys(run, session)["session"]}
         status = _TELL(self._client, keys, {"run_id": run_id, "type": type_}, fields)
         if status is None:
             raise RunNotFound(f"no run {run_id!r}")
@@ -333,9 +409,10 @@ def _info(
     # What a person has asked for counts, though no scheduler may have heard of it yet.
     status = "running" if record_["retrying"] and record_["status"] == "failed" else record_["status"]
     is_live = record_["status"] not in FINAL
+    submitted = json.loads(spec)
     return RunInfo(
         id=run_id,
-        agent=json.loads(spec)["agent"],
+        agent=submitted["agent"],
         status=status,  # type: ignore[arg-type]
         created_ms=int(record_["created_ms"] or 0),
         started_ms=_number(record_["started_ms"]),
@@ -345,6 +422,9 @@ def _info(
         visits=tuple(_visits(visits, claims, gates, record_["paused"])) if is_live else (),
         usage=_usage_total(record_),
         kept=() if is_live else tuple(map(_kept, visits)),
+        parent=submitted.get("parent"),
+        session=submitted.get("session"),
+        root=submitted.get("root"),
     )
 
 
@@ -397,7 +477,11 @@ def _visit(visit: Visit, claim: Mapping[str, Any], answered: bool, by: str | Non
         return replace(info, reason=reason)
     if visit.loop:
         done = (visit.loop.calls - visit.loop.open, visit.loop.calls)
-        return replace(info, reason=Reason("turns", progress=done, turn=visit.loop.turn, until_ms=visit.wake_ms))
+        turn, spawned = visit.loop.turn, visit.children or None
+        return replace(info, reason=Reason("turns", progress=done, turn=turn, until_ms=visit.wake_ms, spawned=spawned))
+    if visit.child:
+        child = visit.child
+        return replace(info, reason=Reason("child", run=child.run, agent=child.agent, until_ms=visit.wake_ms))
     if visit.queue is None:
         return info if answered else replace(info, reason=Reason("person", until_ms=visit.wake_ms))
     if claim.get("attempt") == visit.attempt:
@@ -456,6 +540,7 @@ def _step(step: Step, written: list[str]) -> StepInfo:
         item=step.item,
         part=step.part,
         calls=step.calls,
+        goes_on=step.goes_on,
     )
 
 

@@ -6,6 +6,7 @@ partitions  schedulers: own, read, commit, keep things moving
 bundles     packed agent folders
 live        workers: say what models say; clients: follow a run
 limiter     workers: ask whether a model may be called now
+sessions    clients: look at sessions of agents, and remove them
 fleet       who is there, and the broker's queues when it is a Redis
 """
 
@@ -19,12 +20,14 @@ from sleipnir.errors import ConfigError
 from sleipnir.settings import Settings
 from sleipnir.store.bundles import Bundles
 from sleipnir.store.connect import check_server, connect, is_redis, store_errors
+from sleipnir.store.effects import Effects
 from sleipnir.store.fleet import Fleet
 from sleipnir.store.keys import Keys
 from sleipnir.store.limits import Limiter
 from sleipnir.store.live import Live
 from sleipnir.store.partitions import Partitions
 from sleipnir.store.runs import Runs
+from sleipnir.store.sessions import Sessions
 from sleipnir.store.visits import Visits
 from sleipnir.views import Health, RunInfo
 
@@ -44,6 +47,7 @@ class Store:
         broker = settings.broker
         self._broker = connect(broker, client_name=client_name) if broker and is_redis(broker) else None
         self.runs = Runs(self._client, self.keys)
+        self.sessions = Sessions(self._client, self.keys)
         self.visits = Visits(
             lambda: connect(self.url, client_name=client_name, single_connection_client=True), self.keys
         )
@@ -57,6 +61,7 @@ class Store:
             ),
         )  # fmt: skip
         self.bundles = Bundles(self._bytes, self.keys)
+        self.effects = Effects(self._client, self.keys, self.runs)
         self.limiter = Limiter(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
         self.fleet = Fleet(self._client, self.keys, self._broker)
         self.partitions = Partitions(

@@ -16,10 +16,9 @@ from typing import Final
 
 from sleipnir.errors import ToolFileError
 from sleipnir.graph.model import Graph
-from sleipnir.graph.tools import CustomTools, stem
+from sleipnir.graph.tools import INSTRUCTIONS, OWN_TOOLS, CustomTools, stem
 from sleipnir.tools import bash, python, typescript
 from sleipnir.tools.declaration import Declaration
-from sleipnir.tools.naming import INSTRUCTIONS
 
 AGENT_FILES: Final = ("tools.sh", "tools.py", "tools.ts", "tools.js")
 
@@ -55,8 +54,10 @@ class Tools:
 
     def only(self, names: Iterable[str]) -> Tools:
         """The tools that a node's `tools:` list names; names of others (`mcp:...`, `user__...`) are passed over."""
+        names = list(names)
         named = [self.find(name) for name in names]
-        return Tools(tuple(each for each in self.declarations if each in named))
+        own = OWN_TOOLS in names
+        return Tools(tuple(each for each in self.declarations if each in named or (own and each.agent)))
 
     def listing(self) -> str:
         """The text of `{{__tools__}}` (spec 3.4): one numbered line per tool."""
@@ -84,10 +85,12 @@ def agent_tools(folder: Path) -> list[Declaration]:
 def custom_tools(folder: Path) -> CustomTools:
     """The functions that a graph in `folder` may name, for the check of the graph, which says why if there are none."""
     try:
-        declared = [each for each in agent_tools(folder) if each.name != INSTRUCTIONS]
+        declared = agent_tools(folder)
     except ToolFileError as error:
         return CustomTools(complaint=f"The tools of the folder are not known: {error}")
-    return CustomTools(tuple(dict.fromkeys(name for each in declared for name in (each.name, *_spellings(each)))))
+    offered = [each for each in declared if each.name != INSTRUCTIONS]
+    names = dict.fromkeys(name for each in offered for name in (each.name, *_spellings(each)))
+    return CustomTools(tuple(names), has_instructions=len(offered) < len(declared))
 
 
 def global_tools(names: Iterable[str], config_dir: Path) -> Iterator[Declaration]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-INSTRUCTIONS = "_instructions"
-"""The function that writes an agent's instructions (spec 3.4). It is for us to call, never offered to a model."""
+from sleipnir.graph.tools import INSTRUCTIONS
 
 
 def declared_name(name: str) -> str:

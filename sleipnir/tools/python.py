@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from sleipnir.errors import ToolFileError
+from sleipnir.graph.python_source import statements
+from sleipnir.graph.tools import INSTRUCTIONS
 from sleipnir.tools import python_types
 from sleipnir.tools.declaration import Declaration
-from sleipnir.tools.naming import INSTRUCTIONS, declared_name, is_offered
+from sleipnir.tools.naming import declared_name, is_offered
 
 GLOBAL_FUNCTION = "run"
 
@@ -46,15 +47,13 @@ def declarations(text: str, file: Path, *, agent: bool) -> list[Declaration]:
 
 def _functions(text: str, file: Path) -> Iterator[_Function]:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in the author's file is none of our business here
-            statements = ast.parse(text).body
+        found = statements(text)
     except SyntaxError as error:
         message = f"failed to parse python: syntax error in {file.name}: {error.msg}"
         raise ToolFileError(file, error.lineno, message) from error
     except (ValueError, RecursionError, MemoryError) as error:  # a NUL; brackets without end
         raise ToolFileError(file, None, f"failed to parse python: syntax error in {file.name}: {error}") from error
-    for statement in statements:
+    for statement in found:
         if isinstance(statement, _Function):
             yield statement
 

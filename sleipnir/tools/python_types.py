@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sleipnir.graph.python_source import expression
+
 _SCALARS: Mapping[str, str] = {
     **dict.fromkeys(("int", "integer"), "integer"),
     **dict.fromkeys(("float", "number", "Decimal"), "number"),
@@ -64,7 +66,7 @@ def of_docstring(text: str) -> Type:
 
 def _of_text(text: str) -> Type:
     try:
-        return of_annotation(ast.parse(text.strip(), mode="eval").body)
+        return of_annotation(expression(text.strip()))
     except (SyntaxError, ValueError, RecursionError):
         return STRING
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sleipnir.errors import ToolFileError
+from sleipnir.graph.tools import INSTRUCTIONS
 from sleipnir.tools.declaration import Declaration
-from sleipnir.tools.naming import INSTRUCTIONS, declared_name, is_offered
+from sleipnir.tools.naming import declared_name, is_offered
 from sleipnir.tools.typescript_tokens import OPENING, Token, tokens
 
 GLOBAL_FUNCTION: Final = "run"

@@ -25,7 +25,7 @@ def advance_of(store: Store, graph: str) -> Advance:
     epochs = {number: owned.epoch for number, owned in store.partitions.own(numbers, "me", 60_000).items()}
     others: dict[str, Any] = {
         "ownership": SimpleNamespace(epochs=epochs, held=set()),
-        "graphs": SimpleNamespace(get=lambda bundle, agent: graph_of(graph)),
+        "graphs": SimpleNamespace(get=lambda bundle, agent, overrides=None: graph_of(graph)),
         "dispatcher": SimpleNamespace(publish=lambda calls: SimpleNamespace(ahead=0)),
     }
     return Advance(store.partitions, **others, max_redeliveries=3)

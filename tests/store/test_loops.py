@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sleipnir.messages import ANSWER, MESSAGES, RESULT, ResultHeader, ToolCall, VisitCall
+from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, RESULT, ResultHeader, ToolCall, VisitCall
 from sleipnir.runs import RunSpec, Visit
 from sleipnir.store.store import Store
 from sleipnir.store.visits import SILENCE, Claim, Talk
@@ -45,12 +45,16 @@ class World:
     def work(self, visit: Visit, calls: tuple[ToolCall, ...] = (), **delta: Any) -> Talk:
         """Claim a visit and deliver; what had been said when it was claimed."""
         talk = self.claim(visit).talk
-        call = VisitCall(RUN, visit.node, visit.seq, visit.attempt, "agent", "digest", visit.role)
-        texts = {key: json.dumps(value) for key, value in delta.items()}
-        header = ResultHeader(ok=True, keys=tuple(delta), calls=calls, worker="w")
-        assert self.store.visits.deliver(call, header, texts, worker="w", token=str(visit.seq))
+        assert self.deliver(visit, calls, **delta)
         self.advance.run_once()
         return talk
+
+    def deliver(self, visit: Visit, calls: tuple[ToolCall, ...] = (), **delta: Any) -> bool:
+        """Deliver for a claimed visit. A turn with a follow-up goes on."""
+        call = VisitCall(RUN, visit.node, visit.seq, visit.attempt, "agent", "digest", visit.role)
+        texts = {key: json.dumps(value) for key, value in delta.items()}
+        header = ResultHeader(ok=True, keys=tuple(delta), calls=calls, goes_on=FOLLOW_UP in delta, worker="w")
+        return self.store.visits.deliver(call, header, texts, worker="w", token=str(visit.seq))
 
 
 def test_each_turn_gets_all_that_was_said_before_it_and_each_call_the_reply_that_asks_for_it(store: Store) -> None:
@@ -78,6 +82,52 @@ def test_each_turn_gets_all_that_was_said_before_it_and_each_call_the_reply_that
         ("turn", 0, ""), ("tool", 0, "b"), ("tool", 0, "a"), ("turn", 1, ""), ("tool", 1, "a"), ("turn", 2, ""),
         ("node", None, None), ("node", None, None),
     ]  # fmt: skip
+
+
+FURTHER = {"role": "user", "content": "Go on."}
+SO_FAR = {"role": "assistant", "content": "so far"}
+
+
+def test_a_turn_that_goes_on_gives_the_later_ones_what_the_model_was_told_after_it(store: Store) -> None:
+    world = World(store)
+    calls = (ToolCall("c1", "a", "scripts"),)
+    world.work(world.visits("turn")[0], **{MESSAGES: TOLD, ANSWER: SO_FAR, FOLLOW_UP: FURTHER})
+    turns = ((json.dumps(SO_FAR), ()),)
+    [turn] = world.visits("turn")
+    assert world.work(turn, calls, _answer=REPLY) == Talk(json.dumps(TOLD), turns, {0: json.dumps(FURTHER)})
+    world.work(world.visits("tool")[0], _result="one")
+    world.work(world.visits("turn")[0], **{ANSWER: SO_FAR, FOLLOW_UP: FURTHER | {"n": 2}})
+    [turn] = world.visits("turn")
+    turns = (*turns, (json.dumps(REPLY), ('"one"',)), turns[0])
+    follow_ups = {0: json.dumps(FURTHER), 2: json.dumps(FURTHER | {"n": 2})}
+    assert world.work(turn, said="the end") == Talk(json.dumps(TOLD), turns, follow_ups)
+    assert store.runs.state(RUN) == {"said": "the end"}
+    assert not store.partitions._client.exists(store.keys.of_run(RUN).items)
+    assert [step.goes_on for step in store.runs.history(RUN) if step.role == "turn"] == [True, False, True, False]
+
+
+def test_a_reply_that_goes_on_counts_once_however_often_it_is_delivered(store: Store) -> None:
+    world = World(store)
+    said = {MESSAGES: TOLD, ANSWER: SO_FAR, FOLLOW_UP: FURTHER}
+    [first] = world.visits("turn")
+    world.claim(first)
+    assert world.deliver(first, **said)
+    assert world.deliver(first, **said | {FOLLOW_UP: "again"}), "a delivery whose answer was lost is told the same"
+    world.advance.run_once()
+    assert not world.deliver(first, **said | {FOLLOW_UP: "late"})
+    world.advance.run_once()
+    [second] = world.visits("turn")
+    assert (second.part and second.part.turn, second.attempt) == (1, 1)
+    assert world.claim(second).talk == Talk(json.dumps(TOLD), ((json.dumps(SO_FAR), ()),), {0: json.dumps(FURTHER)})
+
+
+def test_a_loop_that_went_on_up_to_its_last_turn_leaves_no_conversation(store: Store) -> None:
+    world = World(store, LOOP.replace("prompt: hi,", "prompt: hi, max_iterations: 2,"))
+    for number in range(2):
+        said = {ANSWER: SO_FAR, FOLLOW_UP: FURTHER} | ({} if number else {MESSAGES: TOLD})
+        world.work(world.visits("turn")[0], **said)
+    assert store.runs.output(RUN) == "LLM node failed: llm node hit max_iterations (2) before LLM concluded"
+    assert not store.partitions._client.exists(store.keys.of_run(RUN).items)
 
 
 def test_a_run_that_ends_in_the_middle_of_a_turn_leaves_no_conversation(store: Store) -> None:

@@ -27,7 +27,7 @@ from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
 
-OF_SCHEDULERS = ("own", "commit", "publish", "discard", "take_back", "fire_timers")
+OF_SCHEDULERS = ("own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended")
 OF_WORKERS = ("claim", "heartbeat", "deliver", "hand_back", "ack")
 OF_CLIENTS = {
     "submit": "create_run",
@@ -38,6 +38,7 @@ OF_CLIENTS = {
     "resume": "tell",
     "resume_all": "resume_all",
 }
+ALONE = {"change_session"}  # one atomic change that nobody follows up (tests/store/test_sessions.py)
 OF_WRITERS = ("add_pieces",)
 NO_SCRIPTS = {"publish", "ack"}
 ONLY_READ = {"places"}
@@ -47,7 +48,7 @@ both_sides = pytest.mark.parametrize("side", ["before", "after"])
 
 
 def test_every_lua_script_has_a_case() -> None:
-    assert {file.stem for file in LUA.glob("*.lua")} - ONLY_READ - LIMITS == {
+    assert {file.stem for file in LUA.glob("*.lua")} - ONLY_READ - LIMITS - ALONE == {
         *OF_SCHEDULERS,
         *OF_WORKERS,
         *OF_CLIENTS.values(),
@@ -80,6 +81,13 @@ nodes:
   ask: {type: approval, question: go on?, options: [yes], routes: {yes: done}, on_other: done}
   done: {type: end, output: "{{x}}"}
 """
+PARENT = """
+name: parent
+start: call
+nodes:
+  call: {type: agent, agent: two, prompt: hi, state_updates: {x: "{{output}}"}, next: done}
+  done: {type: end, output: "{{x}}"}
+"""
 QUESTION = """
 name: question
 start: ask
@@ -97,6 +105,7 @@ class Deployment:
         self.stack, self.client, self.effects = stack, client, Counter[str]()
         self.two = write_agent(folder / "two", TWO_STEPS, a_sh="")
         self.question = write_agent(folder / "question", QUESTION)
+        self.parent = write_agent(folder / "parent", PARENT)
         self.redis = client.store._client
         self.part = client.store.keys.of_partition(0)
 
@@ -114,14 +123,18 @@ class Deployment:
         self.effects[f"{call.run}/{call.seq}"] += 1
         return token
 
-    def go_on(self, run: Run) -> bool:
-        """Do what a worker and a person would do now. True once the run is over."""
+    def work(self) -> None:
+        """Do what a worker would do now."""
         call = self.message()
         if call is not None and (token := self.claim(call)):
             header = ResultHeader(ok=True, keys=("x",), worker="played")
             self.client.store.visits.deliver(call, header, {"x": '"done"'}, worker="played", token=token)
+
+    def go_on(self, run: Run) -> bool:
+        """Do what a worker and a person would do now. True once the run is over."""
+        self.work()
         for gate in run.gates():
-            run.answer("yes", gate.seq)
+            run.answer("yes", gate)
         return run.info().is_final
 
     def with_a_scheduler(self, condition: Callable[[], object], description: str) -> None:
@@ -157,6 +170,14 @@ def due_timer(world: Deployment) -> Run:
     return run
 
 
+def ending_child(world: Deployment) -> Run:
+    run = world.client.submit(world.parent)
+    world.with_a_scheduler(lambda: world.work() or run.gates(), "the child asks")
+    [gate] = run.gates()
+    run.answer("yes", gate)
+    return run
+
+
 SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "own": fresh_run,
     "commit": fresh_run,
@@ -164,13 +185,14 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "discard": doubled_entry,
     "take_back": lapsed_lease,
     "fire_timers": due_timer,
+    "child_ended": ending_child,
 }
 
 
 @pytest.fixture
 def deployment(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Deployment]:
     prefix = "fp-" + "-".join(map(str, request.node.callspec.params.values()))
-    fast = {"partitions": 1, "owner_ttl_s": 0.5, "redispatch_after_s": 0.5}
+    fast = {"partitions": 1, "owner_ttl_s": 0.5, "redispatch_after_s": 0.5, "agents_dir": tmp_path}
     with Stack(redis_server, tmp_path / "home", key_prefix=prefix, **fast) as stack, stack.client() as client:
         yield Deployment(stack, client, tmp_path)
 
@@ -189,7 +211,8 @@ def test_a_scheduler_dies_at_a_point_and_another_goes_on(deployment: Deployment,
     else:
         wait_until(lambda: deployment.go_on(run), f"the run ends\n{stack.log('second')}")
         assert (run.status, run.output) == ("completed", "done")
-        assert [step.node for step in run.history()] == [None, "a", "ask", "done"]
+        nodes = ["call", "done"] if point == "child_ended" else ["a", "ask", "done"]
+        assert [step.node for step in run.history()] == [None, *nodes]
     is_well(client, run, deployment.effects)
     failed = {run.id} if run.status == "failed" else set()  # it keeps what `retry` goes on from
     assert list(verdict.leaks(client, deployment.redis, failed)) == []

@@ -54,7 +54,7 @@ class PlayedStore:
 
 def advance_over(store: PlayedStore) -> Advance:
     ownership = SimpleNamespace(epochs={0: 1, 1: 1}, held=set())
-    graphs = SimpleNamespace(get=lambda digest, agent: graph_of(TEXT))
+    graphs = SimpleNamespace(get=lambda digest, agent, overrides=None: graph_of(TEXT))
     dispatcher = SimpleNamespace(publish=lambda calls: SimpleNamespace(ahead=0))
     parts: Any = (store, ownership, graphs, dispatcher)
     return Advance(*parts, max_redeliveries=3)

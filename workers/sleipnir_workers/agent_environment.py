@@ -1,19 +1,92 @@
-"""Variables that an agent's commands get besides a clean environment: those of `.env` files, and agent variables."""
+"""Variables that an agent's commands get besides a clean environment: those of `.env` files, and agent variables.
+
+Rules. The value of an agent variable may name secrets of the worker, `{{NAME}}` (llm/keyring.py, spec 3.5). They are
+put in here, when the environment of a command is made: what is stored and sent around is the name.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 
+from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.graph.model import Graph
+from sleipnir.messages import VisitResult
+from sleipnir.settings import PREFIX
+from sleipnir.variables import env_name
+from sleipnir_workers.host import Host
+from sleipnir_workers.llm.keyring import PLACEHOLDER, keyring_of, redacted
 
+_BELOW_ROOT = re.compile(r"\$(?:LLM_ROOT_DIR|\{LLM_ROOT_DIR(?::?-.*?)?\})/([\w./-]+)")
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
-def agent_variables(graph: Graph, given: Mapping[str, str]) -> dict[str, str]:
-    """LLM_AGENT_VAR_* for the variables of a run, and for the defaults of those that it was not given."""
-    defaults = {item.name: item.default for item in graph.variables if item.default is not None}
-    return {f"LLM_AGENT_VAR_{name.upper().replace('-', '_')}": value for name, value in {**defaults, **given}.items()}
+def agent_variables(graph: Graph, given: Mapping[str, str], host: Host) -> dict[str, str]:
+    """LLM_AGENT_VAR_* for the variables of a run, and for the defaults of those that it was not given.
+
+    Raises NodeFailed (`config`) when one names a secret and this worker's secrets file cannot be used.
+    """
+    return {env_name(name): _with_secrets(value, host) for name, value in _values(graph, given).items()}
+
+
+def without_secrets(result: VisitResult, graph: Graph, given: Mapping[str, str], host: Host) -> VisitResult:
+    """The result without the secrets that the variables of its run name: they are in the environment of what has run,
+    and no further."""
+    named = {name for value in _values(graph, given).values() for name in PLACEHOLDER.findall(value)}
+    if not named:
+        return result
+    try:
+        hidden = [secret for name in named if (secret := _secret(name, host)) is not None]
+    except NodeFailed:
+        return result  # nothing has run with them either
+    return replace(
+        result,
+        delta=redacted(result.delta, hidden),
+        error=redacted(result.error, hidden),
+        sends=None
+        if result.sends is None
+        else tuple(replace(send, update=redacted(send.update, hidden)) for send in result.sends),
+    )
+
+
+def _values(graph: Graph, given: Mapping[str, str]) -> dict[str, str]:
+    return {**{item.name: item.default for item in graph.variables if item.default is not None}, **given}
+
+
+def _with_secrets(value: str, host: Host) -> str:
+    """The value, with the secrets that it names; what is no secret of this worker stays as it is."""
+
+    def secret_or_text(found: re.Match[str]) -> str:
+        secret = _secret(found[1], host)
+        return found[0] if secret is None else secret
+
+    return PLACEHOLDER.sub(secret_or_text, value)
+
+
+def _secret(name: str, host: Host) -> str | None:
+    """Our own settings hold the password of the store, and are nobody's business but ours."""
+    try:
+        return None if name.startswith(PREFIX) else keyring_of(host).env.get(name)
+    except ConfigError as error:
+        raise NodeFailed(str(error), "config") from error
+
+
+def root_of(file: Path, usual: Path, others: Iterable[Path]) -> Path:
+    """LLM_ROOT_DIR for a program: the usual one, unless it names something below it that is not there, but in one of
+    the others."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return usual
+    named = [match[1] for match in _BELOW_ROOT.finditer(text)]
+    return next((root for root in (usual, *others) if any((root / name).exists() for name in named)), usual)
+
+
+def beside_agents(host: Host) -> list[Path]:
+    """The directories of this machine whose `agents` holds agents, and with them `agents/.shared`."""
+    return [directory.parent for directory in host.agents_dirs if directory.name == "agents"]
 
 
 def parse_env_file(text: str) -> dict[str, str]:

@@ -29,8 +29,8 @@ from sleipnir_workers import condition, function, mcp, reduction, script
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
 from sleipnir_workers.host import here
+from sleipnir_workers.llm import extraction, provider, summary, turn
 from sleipnir_workers.llm import node as llm
-from sleipnir_workers.llm import provider, turn
 from sleipnir_workers.pulse import Pulse
 from sleipnir_workers.strategy import Shown, VisitRequest, strategy
 from sleipnir_workers.tools import node as tool
@@ -51,7 +51,7 @@ GOODBYE_S = 2.0
 SWITCH_S = 0.0005
 """How long a thread may keep the interpreter while others wait for it. With Python's 5 ms the loop that takes messages
 in waited so often that it became the bottleneck of 64 threads."""
-EXECUTORS = (script, function, llm, turn, tool, condition, reduction)
+EXECUTORS = (script, function, llm, turn, extraction, summary, tool, condition, reduction)
 """Importing one registers it. litellm itself is imported only where it is used."""
 
 pulse = Pulse()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sleipnir.agents import loki_config_dir
+from sleipnir.graph.overrides import env_name
 from sleipnir.settings import Settings
 
 
@@ -28,15 +29,22 @@ class Host:
         """Loki's configuration directory on this worker."""
         return loki_config_dir(self.env)
 
+    @property
+    def agents_dirs(self) -> list[Path]:
+        """The directories of this machine that agents are installed in, in the order in which they are looked up."""
+        named = [self.settings.agents_dir] if self.settings.agents_dir is not None else []
+        return list(dict.fromkeys([*named, self.settings.home / "agents", self.config_dir / "agents"]))
+
     def agent_env_file(self, agent: str) -> Path | None:
-        """The `.env` of an agent in this worker's own agents directory; None without one.
+        """The `.env` of an agent in this worker's own agents directories; None without one.
 
         It is read here because it never travels: bundles and Redis hold no secrets.
         """
-        if self.settings.agents_dir is None or Path(agent).name != agent:
+        if Path(agent).name != agent:
             return None
-        path = self.settings.agents_dir / agent / ".env"
-        return path if path.is_file() else None
+        own = self.env.get(f"{env_name(agent)}_DATA_DIR")
+        folders = [Path(own)] if own else [place / agent for place in self.agents_dirs]
+        return next((file for folder in folders if (file := folder / ".env").is_file()), None)
 
 
 @functools.cache

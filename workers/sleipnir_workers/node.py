@@ -61,7 +61,8 @@ class Visit:
     reads (everything for scripts and functions). `folder` is the agent's folder, materialised from the run's bundle:
     read-only by convention. `cwd` is the working directory the caller asked for, None for the agent's folder.
     `variables` are the agent variables of the run. `lost` is set when the visit was cancelled or taken over.
-    `part` and `talk` say what of a loop it is, and what was said there. `teller` is told what a model says,
+    `part` and `talk` say what of a loop it is, and what was said there; `session` the name of the run's session, if it
+    is in one. `teller` is told what a model says,
     and `permits` says when a model may be asked; None: nobody is told, and there are no limits.
     """
 
@@ -81,6 +82,7 @@ class Visit:
     item: Item | None = None
     part: Part | None = None
     talk: Talk = SILENCE
+    session: str | None = None
     teller: Teller | None = None
     permits: Permits | None = None
 

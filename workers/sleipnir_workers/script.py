@@ -22,7 +22,7 @@ from sleipnir.graph.model import Json, ScriptNode
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers import output, sandbox
-from sleipnir_workers.agent_environment import agent_variables, parse_env_file
+from sleipnir_workers.agent_environment import agent_variables, beside_agents, parse_env_file, root_of, without_secrets
 from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.node import Visit, executor
@@ -39,10 +39,12 @@ INTERPRETERS: Mapping[str, tuple[str, ...]] = {
 @executor("script")
 def run_script(node: ScriptNode, visit: Visit, host: Host | None = None) -> VisitResult:
     """Run the node's script. `host` None means this process's. Raises VisitLost and ProcessLost."""
+    host = host or here()
     try:
-        return output.success(node, visit, _run(node, visit, host or here()), what="script")
+        result = output.success(node, visit, _run(node, visit, host), what="script")
     except NodeFailed as error:
-        return output.failure(node, error, what="script")
+        result = output.failure(node, error, what="script")
+    return without_secrets(result, visit.graph, visit.variables, host)
 
 
 def command_for(path: Path, name: str) -> list[str]:
@@ -62,7 +64,7 @@ def command_for(path: Path, name: str) -> list[str]:
 
 def _run(node: ScriptNode, visit: Visit, host: Host) -> dict[str, Json]:
     argv = command_for(agent_file(visit.folder, node.script, what="Script"), node.script)
-    env = environment(visit, host)
+    env = environment(node, visit, host)
     _need_interpreter(node, argv[0], env["PATH"])
     limit = host.settings.max_output_bytes
     with _state_variables(visit.state) as state:
@@ -82,8 +84,8 @@ def _run(node: ScriptNode, visit: Visit, host: Host) -> dict[str, Json]:
     return _parse(node, outcome.stdout)
 
 
-def environment(visit: Visit, host: Host) -> dict[str, str]:
-    """What the script of this visit sees, apart from the state (spec 3.7)."""
+def environment(node: ScriptNode, visit: Visit, host: Host) -> dict[str, str]:
+    """What the script of this visit sees, apart from the state (spec 3.7). Raises NodeFailed (`config`)."""
     env = {**_env_file(host, visit.agent), **sandbox.clean_environment(host.env)}
     for name in ("GRAPH_STATE", "GRAPH_STATE_FILE"):
         env.pop(name, None)
@@ -91,7 +93,7 @@ def environment(visit: Visit, host: Host) -> dict[str, str]:
     bin_dir = str(config / "functions" / "bin")
     env |= {
         "PATH": os.pathsep.join([bin_dir, env.get("PATH") or os.defpath]),
-        "LLM_ROOT_DIR": str(config),
+        "LLM_ROOT_DIR": str(root_of(visit.folder / node.script, config, beside_agents(host))),
         "LLM_PROMPT_UTILS_FILE": str(config / "functions" / "utils" / "prompt-utils.sh"),
         "LLM_AGENT_NAME": visit.agent,
         "LLM_AGENT_ROOT_DIR": folder,
@@ -106,7 +108,7 @@ def environment(visit: Visit, host: Host) -> dict[str, str]:
     }
     if visit.caller_dir is not None:
         env["GRAPH_CALLER_DIR"] = str(visit.caller_dir)
-    return env | agent_variables(visit.graph, visit.variables)
+    return env | agent_variables(visit.graph, visit.variables, host)
 
 
 def _env_file(host: Host, agent: str) -> dict[str, str]:

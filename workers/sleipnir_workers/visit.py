@@ -25,9 +25,11 @@ from sleipnir.errors import BundleError, GraphError, NodeFailed, StoreUnavailabl
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode
 from sleipnir.graph.template import state_read_by
 from sleipnir.messages import (
+    INSTEAD,
     MOST_KEYS,
     OVERLAY_END,
     OVERLAYS,
+    SAID,
     ResultHeader,
     Role,
     Send,
@@ -110,7 +112,8 @@ class Worker:
                     ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind="bundle"
                 )
             else:
-                visit = self._visit(call, claim, unpacked, node, lost)
+                unpacked = self.bundles.get(call.bundle, call.agent, claim.spec.overrides.get(call.agent))
+                visit = self._visit(call, claim, unpacked, unpacked.graph.nodes[call.node], lost)
                 self._log_state(visit, claim)
                 with self._told(visit) as visit:
                     result = execute(visit)
@@ -128,12 +131,12 @@ class Worker:
 
         Reducers read their visit's overlay alone, which comes anyway.
         """
-        if unpacked is None or node is None or role in ("reduce", "tool"):
+        if unpacked is None or node is None or role in ("reduce", "tool", "summary"):
             return ()
         if role == "branch":
             return None
         snapshots = self.settings.log_level in ("debug", "trace") and unpacked.graph.settings.log_state_snapshots
-        return None if snapshots else state_read_by(node)
+        return None if snapshots else state_read_by(node, unpacked.graph.loop)
 
     def _log_state(self, visit: Visit, claim: Claim) -> None:
         """Size and keys at debug; the values at trace only, because state can hold secrets (spec 2.13)."""
@@ -164,6 +167,7 @@ class Worker:
             item=claim.item,
             part=claim.part,
             talk=claim.talk,
+            session=spec.session,
             permits=self.permits,
         )
 
@@ -235,7 +239,7 @@ def execute(visit: Visit) -> VisitResult | None:
     try:
         result = executor_of(visit)(visit.node, visit)
         usage = result.usage
-        if visit.role == "tool" or result.calls or result.later_ms is not None:
+        if visit.role in ("tool", "summary") or result.calls or result.goes_on or result.later_ms is not None:
             return result  # fields of the conversation, and nothing for the state
         return typed_state.checked(visit, items.left_by(visit, result))
     except ProcessLost:
@@ -281,6 +285,9 @@ def encoded(result: VisitResult, node: str, limit_bytes: int) -> tuple[VisitResu
             )
         if result.sends and any(send.update for send in result.sends):
             values[OVERLAYS] = OVERLAY_END.join(map(_overlay, result.sends))
+        if result.said is not None:
+            lines = [_json(SAID, message) for message in result.said.messages]
+            values[SAID] = "\n".join([INSTEAD, *lines] if result.said.instead else lines)
         size = sum(len(key) + len(text) for key, text in values.items())
         if size > limit_bytes:
             raise NodeFailed(

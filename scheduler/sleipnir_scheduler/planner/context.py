@@ -107,7 +107,14 @@ class Context:
         if visit.overlay is None:
             return {}
         of, _, index = visit.overlay.rpartition(".")
-        if int(of) == self.draft.split:
+        left = self.draft.left.get(visit.overlay)
+        if isinstance(left, Fill):
+            text = left.text
+        elif isinstance(left, Take):
+            return self._taken(visit.overlay, left)
+        elif (put := self.draft.put_aside.get(int(of))) is not None:
+            return dict(put.overlays[int(index)])
+        elif int(of) == self.draft.split:
             require(self.known, Wanted(updates=True))
             # where no command has an update, none is delivered
             text = self.known.updates[int(index)] if self.known.updates else ""
@@ -115,6 +122,16 @@ class Context:
             require(self.known, Wanted(items=frozenset([visit.overlay])))
             text = self.known.items.get(visit.overlay, "")
         return {key: json.loads(value) for key, value in overlay_of(text).items()}
+
+    def _taken(self, overlay: str, left: Take) -> dict[str, Json]:
+        """An overlay of which a result of this draft is a part from now on. Raises Missing."""
+        keys = frozenset(left.keys)
+        require(self.known, Wanted(items=frozenset([overlay]), delta=keys))
+        before = overlay_of(self.known.items.get(overlay, ""))
+        return {
+            **{key: json.loads(value) for key, value in before.items()},
+            **{key: self.known.delta[key] for key in keys if key in self.known.delta},
+        }
 
     def step_value(self, step: int, key: str) -> Json:
         """What a step of this draft, or of the past, wrote to a key. Raises Missing."""

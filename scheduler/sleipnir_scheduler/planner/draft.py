@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 from sleipnir.events import RUN_DEADLINE
 from sleipnir.frontier import Frontier
 from sleipnir.graph.model import Json
 from sleipnir.messages import ResultHeader, RunStatus
 from sleipnir.runs import Gate, Pause, RunView, Timing, Visit, changed
-from sleipnir.transitions import Collect, Fill, Forget, ItemOp, Notice, Split, Step, Take, Transition, Write
+from sleipnir.transitions import (
+    Collect,
+    Drop,
+    Effect,
+    Fill,
+    Forget,
+    ItemOp,
+    Notice,
+    Put,
+    Split,
+    StartChild,
+    Step,
+    Take,
+    TellChild,
+    TellParent,
+    TellRoot,
+    Transition,
+    Write,
+)
+
+_TOLD_AT_THE_TOP = ("gate_opened", "gate_answered", "gate_expired", "child_started", "child_ended")
 
 
 class Draft:
@@ -27,6 +47,8 @@ class Draft:
         self.windows: dict[str, Any] = {}
         self.left: dict[str, Take | Fill] = {}
         """What has become of items in this draft."""
+        self.put_aside: dict[int, Put] = {}
+        """Overlays of this draft: they are not in the store yet."""
         self.split: int | None = None
         """The visit whose commands are followed in this draft: their updates are not in the store yet."""
         self.output: str | None = None
@@ -44,6 +66,8 @@ class Draft:
         self._untimers: list[str] = []
         self._wakes: list[Visit] = []
         self._items: list[ItemOp] = []
+        self._effects: list[Effect] = []
+        self._children_ended: set[str] = set()
         self._closings: dict[int, dict[str, Any]] = {}
         self._fields: dict[str, Any] = {}
         self._status: RunStatus | None = None
@@ -87,6 +111,7 @@ class Draft:
     def pause(self, by: str, reason: str | None) -> None:
         """Hold the run: what is dispatched from here on waits for `resume`."""
         self.paused = Pause(by, self._now_ms, reason)
+        self._tell_children("paused", by)
         self.notice("run_paused", by=by, reason=reason)
 
     def resume(self) -> None:
@@ -94,6 +119,7 @@ class Draft:
         assert self.paused is not None
         self.idle_ms += self._now_ms - self.paused.at_ms
         self.paused = None
+        self._tell_children("resumed")
         self._wakes += [visit for visit in self._run.frontier.values() if visit.state == "queued"]
         self.notice("run_resumed")
 
@@ -112,7 +138,7 @@ class Draft:
                 self.drop(visit)
             elif visit.state not in ("ended", "failed"):
                 never_begun = visit.ready or visit.wake_ms is not None or self._is_unclaimed
-                self.put(changed(visit, failed=True, wake_ms=None, ready=never_begun))
+                self.put(changed(self.without_agents(visit), failed=True, wake_ms=None, ready=never_begun, child=None))
         self._wakes = []
         self._gates = {}
         self._status, self.over = status, True
@@ -147,9 +173,13 @@ class Draft:
 
     def open(self, node: str, kind: str, **place: Any) -> Visit:
         """A new visit, not yet started."""
-        self._seq += 1
-        visit = Visit(self._seq, node, kind, 1, self._now_ms, ready=True, **place)
+        visit = Visit(self.number(), node, kind, 1, self._now_ms, ready=True, **place)
         return self.put(visit)
+
+    def number(self) -> int:
+        """A number for something that is no visit itself."""
+        self._seq += 1
+        return self._seq
 
     def put(self, visit: Visit) -> Visit:
         """A new visit, or a live one as it is from now on."""
@@ -158,7 +188,9 @@ class Draft:
         return visit
 
     def drop(self, visit: Visit) -> None:
-        """The visit is over."""
+        """The visit is over, and a part of a loop needs no longer what was given to it."""
+        if visit.given is not None and visit.part is not None:
+            self.item(Drop(visit.given))
         self.frontier.drop(visit.seq)
         self._touched[visit.seq] = None
 
@@ -236,6 +268,62 @@ class Draft:
     def wake(self, visit: Visit) -> None:
         """The time of a visit that was put off has come; it runs once there is a slot for it."""
         self.put(changed(visit, wake_ms=None, ready=True, limited=False))
+
+    # Children
+
+    def effect(self, effect: Effect) -> None:
+        """What this commit owes to another run."""
+        self._effects.append(effect)
+
+    def child_ended(self, visit: Visit, usage: dict[str, Any] | None) -> Visit:
+        """The run that a visit waits for is over; what it brought is used up by this commit."""
+        assert visit.child is not None
+        self.run_ended(visit.child.run, visit.seq, usage)
+        return self.put(changed(visit, child=None, wake_ms=None))
+
+    def run_ended(self, child: str, seq: int, usage: dict[str, Any] | None) -> None:
+        """A run that the visit `seq` has started is over."""
+        self._children_ended.add(child)
+        self._fields["delivered"] = seq
+        if usage:
+            self._fields["usage"] = usage
+
+    def has_ended(self, child: str) -> bool:
+        """Whether this draft is about the end of that run."""
+        return child in self._children_ended
+
+    def without_agents(self, of: Visit) -> Visit:
+        """A loop that is over: nobody asks any more for the agents that it has spawned, nor for what they have said or
+        shall do."""
+        if of.loop is None:
+            return of
+        if of.loop.has_tasks:
+            self.item(Drop(of.loop.tasks))
+        for agent in of.loop.agents:
+            if agent.exit is not None:
+                self.item(Drop(of.loop.said_by(agent)))
+        return self.put(changed(of, loop=changed(of.loop, agents=(), has_tasks=False, escalations=())))
+
+    def _tell_children(self, what: Literal["paused", "resumed"], by: str = "") -> None:
+        for child in _children(self.frontier.values()):
+            self.effect(TellChild(child, what, by))
+
+    def _owed(self, changed: list[tuple[Visit | None, Visit | None]]) -> Iterator[Effect]:
+        """The effects, and what follows from this draft: children that nobody waits for any more are cancelled, who
+        watches at the top sees questions and children, and the parent of a run that is over is told."""
+        yield from self._effects
+        started = [effect.child for effect in self._effects if isinstance(effect, StartChild)]
+        had, kept = _children(before for before, _ in changed), _children(after for _, after in changed)
+        for child in dict.fromkeys((*had, *started)):
+            if child not in kept and child not in self._children_ended:
+                yield TellChild(child, "cancelled")
+        spec = self._run.spec
+        if spec.root is not None:
+            for notice in self._notices:
+                if notice.type in _TOLD_AT_THE_TOP:
+                    yield TellRoot(notice.type, {"run": self._run.id, **notice.data, "path": spec.path})
+        if self._status and spec.parent is not None:
+            yield TellParent()
 
     # What is written
 
@@ -318,6 +406,8 @@ class Draft:
             self.left[op.field] = op
         elif isinstance(op, Split):
             self.split = op.of
+        elif isinstance(op, Put):
+            self.put_aside[op.of] = op
 
     def notice(self, type_: str, **data: Any) -> None:
         self._notices.append(Notice(type_, data))
@@ -357,6 +447,7 @@ class Draft:
             apart=frozenset(self.apart),
             folded=self.folded,
             windows=self.windows,
+            effects=tuple(self._owed(changed)),
         )
 
     def _changed(self) -> Iterator[tuple[Visit | None, Visit | None]]:
@@ -385,6 +476,12 @@ class Draft:
         return "waiting" if waits else "running"
 
 
+def _children(visits: Iterable[Visit | None]) -> dict[str, None]:
+    """The runs that end with these visits, each once, in order."""
+    return dict.fromkeys(child for visit in visits if visit is not None for child in visit.children)
+
+
 def _busy(visit: Visit) -> bool:
     """Whether workers or people know of the visit, so that what they hold must be taken from them."""
-    return visit.state == "queued" or visit.wake_ms is not None or (visit.state == "waiting" and visit.fan is None)
+    asks = visit.state == "waiting" and visit.fan is None and visit.child is None
+    return visit.state == "queued" or visit.wake_ms is not None or asks

@@ -128,7 +128,7 @@ def _item_failed(context: Context, visit: Visit, of: Visit, node: MapNode, field
 def _more(context: Context, visit: Visit, field: str, outcome: Outcome) -> Take | Fill:
     """What the next body sees besides: delivered, or decided here."""
     if not outcome.values:
-        return Take(field, None)
+        return Take(field, None, outcome.keys)
     seen = {**context.overlay(visit), **outcome.values}
     return Fill(field, overlay_text({key: _text(value) for key, value in seen.items()}))
 

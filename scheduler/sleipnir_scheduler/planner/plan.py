@@ -15,6 +15,7 @@ from sleipnir.events import (
     RUN_DEADLINE,
     Answered,
     Cancelled,
+    ChildEnded,
     Event,
     LeaseLost,
     Paused,
@@ -23,6 +24,7 @@ from sleipnir.events import (
     Retried,
     Submitted,
     TimerFired,
+    Told,
 )
 from sleipnir.graph.model import (
     ApprovalNode,
@@ -33,9 +35,9 @@ from sleipnir.graph.model import (
 )
 from sleipnir.graph.template import updates_read
 from sleipnir.runs import RunView, Visit, changed
-from sleipnir.transitions import Notice, Transition
+from sleipnir.transitions import Drop, Notice, Transition
 from sleipnir.values import NOTHING, Known, Wanted
-from sleipnir_scheduler.planner import effects, loops, maps, retries, starting, steps
+from sleipnir_scheduler.planner import agents, effects, loops, maps, retries, starting, steps
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.known import Missing
@@ -121,6 +123,10 @@ class _Planner(Context):
                 return self._resume()
             case TimerFired():
                 return self._timer(event)
+            case ChildEnded():
+                return self._child_ended(event)
+            case Told():
+                return None if loops.told(self, event) else Ignore("nobody here waits to be told that")
             case _:
                 return Ignore(f"unknown event {event!r}")
 
@@ -151,6 +157,8 @@ class _Planner(Context):
             loops.turn_ended(self, visit, header, notes)
             return None
         self.draft.deliver(visit, header)
+        if visit.given is not None and visit.part is None:
+            self.draft.item(Drop(visit.given))
         self._ended(visit, Outcome.of(header, notes))
         return None
 
@@ -168,9 +176,21 @@ class _Planner(Context):
             policies, visit, failure.header, run=self.run.id, now_ms=self.now_ms, deadline_ms=self.deadline_ms()
         )
 
+    def _child_ended(self, event: ChildEnded) -> Ignore | None:
+        if loops.agent_ended(self, event):
+            return None
+        visit = self.run.frontier.get(event.seq)
+        awaited = visit is not None and visit.attempt == event.attempt and visit.child is not None
+        if visit is None or not awaited or visit.child.run != event.child:  # type: ignore[union-attr]
+            return Ignore("nobody waits for that child any more")
+        outcome = agents.ended(self, visit, event)
+        if outcome is not None:
+            self._ended(self.draft.frontier[visit.seq], outcome)
+        return None
+
     def _answer(self, event: Answered) -> Ignore | None:
         visit = self.run.frontier.get(event.seq)
-        if visit is None or visit.queue is not None or visit.state != "waiting" or visit.attempt != event.attempt:
+        if visit is None or not visit.is_asking or visit.attempt != event.attempt:
             return Ignore("the question is closed, or another one")
         if visit.part is not None:
             loops.answered(self, visit, event.text)
@@ -237,8 +257,17 @@ class _Planner(Context):
             self.draft.arm_deadline(deadline_ms)
         if self.run.frontier:
             self.arm_step()
-        loops.resume(self)
+        self._move_clocks()
         return None
+
+    def _move_clocks(self) -> None:
+        """The run was paused, and the clocks of its loops and children stood still."""
+        paused = self.run.paused
+        assert paused is not None
+        for visit in self.draft.visits():
+            if (visit.loop is not None or visit.child is not None) and visit.wake_ms is not None:
+                held_ms = self.now_ms - max(paused.at_ms, visit.opened_ms)
+                self.draft.put(changed(visit, wake_ms=visit.wake_ms + held_ms))
 
     def _cancel(self) -> None:
         self.end("cancelled", error=f"Graph '{self.graph.name}' aborted at '{self._somewhere()}'")
@@ -287,20 +316,23 @@ class _Planner(Context):
             return Ignore("the visit is over, or another attempt of it is on its way")
         if visit.queue is not None:
             self.draft.wake(visit)
-        elif visit.loop is not None:
-            return self._loop_deadline(visit, visit.wake_ms)
+        elif visit.loop is not None or visit.child is not None:
+            return self._time_is_up(visit, visit.wake_ms)
         else:
             self._unanswered(visit)
         return None
 
-    def _loop_deadline(self, visit: Visit, due_ms: int) -> Ignore | None:
-        """The time of an llm node with tools is up."""
+    def _time_is_up(self, visit: Visit, due_ms: int) -> Ignore | None:
+        """The time of an llm node with tools is up, or of a child run."""
         if self.run.paused is not None:
             return Ignore("the run is paused, and the clocks of its nodes with it")
         if self.now_ms < due_ms:  # this was the timer of a deadline that has moved since
             self.draft.arm(visit.timer, due_ms)
-        else:
+        elif visit.loop is not None:
             loops.timed_out(self, visit)
+        else:
+            outcome = agents.timed_out(self, visit)
+            self._ended(self.draft.frontier[visit.seq], outcome)
         return None
 
     def _deadline(self) -> Ignore | None:
@@ -328,7 +360,10 @@ class _Planner(Context):
         raise RunFailed(f"super-step {number} timed out after {timeout_s:g}s; not done by then: {names}")
 
     def _unanswered(self, visit: Visit) -> None:
-        """Nobody has answered in time: `on_timeout`, else an input's default, else the visit fails."""
+        """Nobody has answered in time: `on_timeout`, else an input's default, else the visit fails. A model is told."""
+        if visit.part is not None:
+            loops.unanswered(self, visit)
+            return
         node = self.graph.nodes[visit.node]
         assert isinstance(node, ApprovalNode | InputNode)
         self.draft.notice("gate_expired", seq=visit.seq, node=visit.node)

@@ -30,8 +30,8 @@ def asked(message: Mapping[str, Json], call: int) -> dict[str, Json]:
     arguments = json.loads(function["arguments"])
     options = arguments.get("options") if function["name"] in _CHOOSING else None
     found = json.loads(options) if isinstance(options, str) else options or []
-    texts = [_storable(option) for option in found if isinstance(option, str)]
-    return {"question": _storable(arguments["question"]), "options": texts}
+    texts = [storable(option) for option in found if isinstance(option, str)]
+    return {"question": storable(arguments["question"]), "options": texts}
 
 
 def gate_of(visit: Visit, tool: str, arguments: Mapping[str, Json], now_ms: int, remark: str = "") -> Gate:
@@ -54,7 +54,8 @@ def result_of(tool: str, arguments: Mapping[str, Json], text: str) -> dict[str, 
     return {"answer": text}
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """A text that a model wrote into its arguments, without halves of surrogate pairs."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -30,7 +30,7 @@ class Way:
 
 def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
     """Why the run cannot go on from here: the node failed and nothing was declared for that, or (Loki) it leads
-    nowhere. None when there is a way, or the branch may end."""
+    nowhere. None when there is a way, or the branch may end. An agent of a config.yaml declares nothing."""
     node = context.graph.nodes[visit.node]
     if outcome.sends is not None or outcome.next is not None or node.kind == "end":
         return None
@@ -38,7 +38,7 @@ def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
         reacts = isinstance(node, ScriptNode | FunctionNode | LlmNode) and (
             node.fallback or node.targets or node.branch
         )
-        return None if reacts else (outcome.error or "failed")
+        return None if reacts and context.graph.loop is None else (outcome.error or "failed")
     leads = node.targets or node.branch or visit.node in context.graph.joins
     return None if leads or context.graph.dialect == "sleipnir" else no_route(visit)
 

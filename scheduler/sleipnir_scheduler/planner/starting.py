@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
 from sleipnir.graph.model import (
+    AgentNode,
     ApprovalNode,
     EndNode,
     FunctionNode,
@@ -13,11 +14,12 @@ from sleipnir.graph.model import (
     MapNode,
     RouterNode,
     ScriptNode,
+    ToolNode,
 )
-from sleipnir.graph.template import TemplateError, keys_read, render, render_lenient
+from sleipnir.graph.template import TemplateError, keys_read, render, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs import Gate, Visit
-from sleipnir_scheduler.planner import loops, maps, steps
+from sleipnir_scheduler.planner import agents, loops, maps, steps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node
 
 
@@ -34,8 +36,12 @@ def start(context: Context, visit: Visit) -> None:
         match node:
             case LlmNode(tools=[_, *_]):
                 loops.start(context, visit, node)
-            case ScriptNode() | FunctionNode() | LlmNode():
+            case ScriptNode() | FunctionNode() | LlmNode() | ToolNode():
                 context.draft.begin(visit, queue_of(node))
+            case AgentNode() if visit.given is not None:
+                context.draft.begin(visit, visit.queue)
+            case AgentNode():
+                agents.start(context, visit, node)
             case ApprovalNode() | InputNode():
                 _ask(context, visit, node)
             case MapNode():
@@ -43,7 +49,8 @@ def start(context: Context, visit: Visit) -> None:
             case EndNode():
                 steps.end_reached(context, context.draft.begin(visit, None))
             case RouterNode() | JoinNode():
-                steps.ended(context, context.draft.begin(visit, None), Outcome())
+                values = context.updates(node, context.state(updates_read(node), visit))
+                steps.ended(context, context.draft.begin(visit, None), Outcome(values=values))
             case _:
                 raise VisitFailed(
                     f"{node.kind} nodes cannot run in this version of Sleipnir; "
@@ -56,7 +63,7 @@ def start(context: Context, visit: Visit) -> None:
             steps.refuse(context, visit, at_node(node.id, str(failure)))
 
 
-def queue_of(node: ScriptNode | FunctionNode | LlmNode) -> str:
+def queue_of(node: ScriptNode | FunctionNode | LlmNode | ToolNode) -> str:
     return node.queue or QUEUE_OF[node.kind]
 
 

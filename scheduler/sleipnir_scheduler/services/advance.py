@@ -178,7 +178,8 @@ class Advance:
         if run is None:
             return Ignore("the run has expired")
         try:
-            graph = self._graphs.get(run.spec.bundle, run.spec.agent)
+            spec = run.spec
+            graph = self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
             return plan(graph, run, entry.event, entry.at_ms, known, max_redeliveries=self._max_redeliveries)
         except StoreUnavailable:
             raise  # nothing is wrong with the run

@@ -22,7 +22,9 @@
 -- Returns  {1, spec, started_ms, item, overlay, part, talk, key, JSON text, ...}  claimed (a missing key is left out).
 --                `item` is the visit's runs.Item as JSON, or ''; `overlay` lines of values that only this visit sees, or
 --                ''; `part` its runs.Part as JSON, or ''; `talk` what was said in its loop: for a turn what the model was
---                told first ('' in turn 0) and for each turn before {reply, result, ...}; for a call {{reply}}
+--                told first ('' in turn 0) and for each turn before {reply, result, ...}, where that one had no calls
+--                followed by what the model was told next; in turn 0 of a run in a session, the session's messages as
+--                a JSON list; for a call {{reply}}; for a visit to which a value is given, that
 --          {0, 'gone'}    the visit is over, or its run is, or it is no worker's business now
 --          {0, 'stale'}   a newer attempt exists
 --          {0, 'taken'}   this attempt has been claimed already
@@ -58,10 +60,13 @@ redis.call('ZADD', leases, now_ms + lease_ms, member)
 
 local overlay = visit.overlay and redis.call('HGET', items, visit.overlay) or ''
 local talk, part = {}, visit.part
-if part and part.call then
+if visit.given then
+  talk[1] = redis.call('HGET', items, visit.given) or ''
+elseif part and part.call then
   talk = {{redis.call('HGET', items, part.loop .. '.' .. part.turn)}}
 elseif part then
   talk[1] = redis.call('HGET', items, part.loop .. '.first') or ''
+  if part.turn == 0 then talk[2] = redis.call('HGET', items, 'history') or nil end
   for turn = 0, part.turn - 1 do
     local name, said, call = part.loop .. '.' .. turn, {}, 0
     said[1] = redis.call('HGET', items, name)
@@ -71,6 +76,8 @@ elseif part then
       result = redis.call('HGET', items, name .. '.' .. call)
     end
     talk[#talk + 1] = said
+    local follow_up = call == 0 and redis.call('HGET', items, name .. '.user')
+    if follow_up then talk[#talk + 1] = follow_up end
   end
 end
 local reply = {

@@ -20,12 +20,17 @@
 -- KEYS[18] spec        STRING  ...:spec
 -- KEYS[19] items       HASH    ...:items
 -- KEYS[20] windows     HASH    ...:windows
+-- KEYS[21] children    HASH    ...:children
+-- KEYS[22] effects     STREAM  slp:{p07}:effects
+-- KEYS[23] session     HASH    slp:{p07}:session:<agent>/<name>; of a run without one a key that does not exist
+-- KEYS[24] messages    LIST    ...:messages; the same
 -- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
 --                        a delivered value goes from `delta` to state and journal inside Redis.
 -- ARGV[2...] texts  opaque here. For each visit of control.open its record, and its question if it has a gate; for each
 --                   of control.items the text of a fill, those of a put; of control.steps its header and then state
 --                   key, JSON text, ...; state key, JSON text, ... of control.folded; key, JSON text, ... of
---                   control.windows; the output if control.output; the events if control.events
+--                   control.windows; the output if control.output; the events if control.events; for each of
+--                   control.effects the effect, and the id and the record of the child that it starts, or '' and ''
 --
 -- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
 --          0  the run is not at control.version: someone else moved it; plan again
@@ -34,10 +39,11 @@
 --         error  a step writes more than about 3,500 state keys; nothing changed
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
 local delta, owner, inbox, outbox, leases, timers, open_gates, expiring, ended, spec = unpack(KEYS, 9, 18)
-local items, windows = unpack(KEYS, 19, 20)
+local items, windows, children, effects, session, messages = unpack(KEYS, 19, 24)
 local control = cjson.decode(ARGV[1])
 local none, taken = {}, 1
-local OVERLAYS, OVERLAY_END = '_next', '\30'  -- as in messages.py
+local OVERLAYS, OVERLAY_END, SAID = '_next', '\30', '_said'  -- as in messages.py
+local in_session = control.session and redis.call('HGET', session, 'run') == control.run
 local function text()
   taken = taken + 1
   return ARGV[taken]
@@ -129,7 +135,7 @@ for _, op in ipairs(control.items or none) do
     redis.call('HDEL', items, op.id .. '.first')
     for turn = 0, op.turn do
       local name, call = op.id .. '.' .. turn, 0
-      redis.call('HDEL', items, name)
+      redis.call('HDEL', items, name, name .. '.user')
       while redis.call('HDEL', items, name .. '.' .. call) == 1 or (turn == op.turn and call < op.calls) do
         call = call + 1
       end
@@ -140,6 +146,7 @@ for _, op in ipairs(control.items or none) do
 end
 
 -- state and journal
+local no_state = {[OVERLAYS] = true, [SAID] = control.session ~= nil}
 for _, step in ipairs(control.steps) do
   local entry = {text()}
   local function write(key, value)
@@ -149,7 +156,7 @@ for _, step in ipairs(control.steps) do
   end
   if step.delta then
     for i = 1, #delivered, 2 do
-      if delivered[i] ~= OVERLAYS then write(delivered[i], delivered[i + 1]) end
+      if not no_state[delivered[i]] then write(delivered[i], delivered[i + 1]) end
     end
   end
   if step.collect then write(step.collect.key, collected(step.collect)) end
@@ -178,14 +185,28 @@ for _ = 1, control.windows or 0 do
   if window == '' then redis.call('HDEL', windows, key) else redis.call('HSET', windows, key, window) end
 end
 
+-- what the run adds to its session is put aside until the run has ended well
+local said = control.session and control.delivered and redis.call('HGET', delta, SAID)
+if said then redis.call('HSET', items, 'said', said) end
+if in_session and control.session.completed then
+  for line in string.gmatch(redis.call('HGET', items, 'said') or '', '[^\n]+') do
+    if line == 'instead' then redis.call('DEL', messages) else redis.call('RPUSH', messages, line) end
+  end
+end
+
 if control.delivered or control.expire_ms then redis.call('DEL', delta) end  -- a run that ends needs no result
 
 -- the run itself
 if control.revives then
-  for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows}) do
+  for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows, children}) do
     redis.call('PERSIST', key)
   end
   redis.call('HDEL', run, 'ended_ms', 'error', 'failed_at', 'retrying')
+  if in_session then
+    redis.call('HSET', session, 'busy', 1)
+    redis.call('PERSIST', session)
+    redis.call('PERSIST', messages)
+  end
   redis.call('ZREM', expiring, control.run)
 end
 redis.call('HSET', run, 'version', control.version + 1, 'last_event', control.event, unpack(control.set))
@@ -195,16 +216,29 @@ for _, name in ipairs(control.untimers or none) do redis.call('ZREM', timers, na
 for _, timer in ipairs(control.timers or none) do redis.call('ZADD', timers, timer.due_ms, timer.name) end
 if control.output then redis.call('SET', output, text()) end
 if control.events then redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e', text()) end
+for _ = 1, control.effects or 0 do
+  redis.call('XADD', effects, '*', 'run', control.run, 'e', text())
+  local child, child_record = text(), text()
+  if child ~= '' then redis.call('HSET', children, child, child_record) end
+end
 redis.call('XDEL', inbox, control.event)
 
 if control.expire_ms then
   redis.call('DEL', claims, gates)
   -- of a failed run, what `retry` goes on from is kept as long as the rest
   if not control.keeps then redis.call('DEL', frontier, items, windows) end
-  for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows}) do
+  for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows, children}) do
     redis.call('PEXPIRE', key, control.expire_ms)
   end
   redis.call('ZADD', expiring, control.expires_at_ms, control.run)
   redis.call('XADD', ended, 'MAXLEN', '~', 10000, '*', 'run', control.run)
+  if in_session then
+    redis.call('HDEL', session, 'busy')
+    redis.call('HSET', session, 'used_ms', control.session.at_ms)
+    if control.session.expire_ms then
+      redis.call('PEXPIRE', session, control.session.expire_ms)
+      redis.call('PEXPIRE', messages, control.session.expire_ms)
+    end
+  end
 end
 return 1

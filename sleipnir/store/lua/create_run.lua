@@ -6,17 +6,27 @@
 -- KEYS[4] inbox    STREAM  slp:{p07}:inbox
 -- KEYS[5] runs     ZSET    slp:{p07}:runs
 -- KEYS[6] specs    STRING  ...:spec
+-- KEYS[7] items    HASH    ...:items
+-- KEYS[8] session  HASH    slp:{p07}:session:<agent>/<name>
+-- KEYS[9] messages LIST    ...:messages
+-- KEYS[10] sessions ZSET   slp:{p07}:sessions
 -- ARGV[1] run_id   str
 -- ARGV[2] spec     JSON    runs.RunSpec; opaque here
 -- ARGV[3] step     JSON    header of journal step 0; gets the time here
--- ARGV[4...] writes  state key, JSON text, state key, JSON text, ...
+-- ARGV[4] in_session  str   `agent/name`; empty: the run is in no session, and the last three keys are not used
+-- ARGV[5] listed   int     1: the session is kept for good, and stands in `sessions`
+-- ARGV[6...] writes  state key, JSON text, state key, JSON text, ...
 --
--- Returns  1  created
---          0  a run of this id exists; nothing changed. Calling twice is safe.
-local run, state, journal, inbox, runs, specs = unpack(KEYS)
-local run_id, spec, step = ARGV[1], ARGV[2], ARGV[3]
+-- Returns {1, ''}   created; it begins with what was said in its session up to now
+--         {0, ''}   a run of this id exists; nothing changed. Calling twice is safe.
+--         {-1, run} the session has a run that is not over; nothing changed
+local run, state, journal, inbox, runs, specs, items, session, messages, sessions = unpack(KEYS)
+local run_id, spec, step, in_session, listed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 
-if redis.call('EXISTS', run) == 1 then return 0 end
+if redis.call('EXISTS', run) == 1 then return {0, ''} end
+if in_session ~= '' and redis.call('HEXISTS', session, 'busy') == 1 then
+  return {-1, redis.call('HGET', session, 'run')}
+end
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -25,7 +35,7 @@ redis.call('HSET', run, 'status', 'submitted', 'version', 0, 'seq', 0, 'step', 0
 local header = cjson.decode(step)
 header.at_ms = now_ms
 local entry = {cjson.encode(header)}
-for i = 4, #ARGV, 2 do
+for i = 6, #ARGV, 2 do
   redis.call('HSET', state, ARGV[i], ARGV[i + 1])
   entry[#entry + 1] = cjson.encode(ARGV[i])
   entry[#entry + 1] = ARGV[i + 1]
@@ -33,4 +43,12 @@ end
 redis.call('RPUSH', journal, table.concat(entry, '\n'))
 redis.call('ZADD', runs, now_ms, run_id)
 redis.call('XADD', inbox, '*', 't', 'submitted', 'run', run_id)
-return 1
+if in_session ~= '' then
+  redis.call('HSETNX', session, 'created_ms', now_ms)
+  redis.call('HSET', session, 'run', run_id, 'busy', 1, 'used_ms', now_ms)
+  redis.call('PERSIST', session)
+  redis.call('PERSIST', messages)
+  if listed then redis.call('ZADD', sessions, now_ms, in_session) end
+  redis.call('HSET', items, 'history', '[' .. table.concat(redis.call('LRANGE', messages, 0, -1), ',') .. ']')
+end
+return {1, ''}

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from sleipnir.errors import ToolFileError
+from sleipnir.graph.tools import INSTRUCTIONS
 from sleipnir.tools.bash.model import Command, Parameter, Script
 from sleipnir.tools.bash.parse import parse
 from sleipnir.tools.declaration import Declaration
-
-INSTRUCTIONS = "_instructions"
-"""The one hidden function that is declared: it writes an agent's instructions and is not for the model (spec 3.4)."""
 
 _NUMBERS = {"INT": "integer", "NUM": "number"}
 

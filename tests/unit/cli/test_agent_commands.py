@@ -133,11 +133,79 @@ def test_agents_are_listed_with_what_is_wrong_with_them(agents_dir: Path, capsys
     assert "both config.yaml and graph.yaml" in listed["torn"]["problem"]
 
 
+CONFIG = """\
+name: shown
+description: Helps.
+global_tools: [gone]
+conversation_starters:
+  - Hello.
+  - Tell me of {{topic}}.
+"""
+
+
+def write_config_agent(agents_dir: Path, text: str = CONFIG) -> Path:
+    folder = agents_dir / "helper"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(text)
+    return folder
+
+
+@pytest.mark.conformance("C09")
+def test_one_agent_is_shown_with_what_it_suggests_to_begin_with(
+    agents_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_config_agent(agents_dir)
+    for target in ("helper", str(folder)):
+        assert main(["agents", "show", target]) == 0
+        assert capsys.readouterr().out == (
+            f"agent        helper\nkind         config\nfolder       {folder}\ndescription  Helps.\n"
+            "starters     1. Hello.\n             2. Tell me of {{topic}}.\n"
+        )
+        assert main(["agents", "show", target, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["name"], shown["kind"], shown["problem"]) == ("helper", "config", None)
+        assert shown["conversation_starters"] == ["Hello.", "Tell me of {{topic}}."]
+    assert main(["agents", "show", "helpre"]) == 2
+    assert "Did you mean 'helper'?" in capsys.readouterr().err
+
+
+def test_a_config_agent_is_listed_validated_drawn_and_asked_for_its_tools(
+    agents_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_config_agent(agents_dir)
+    assert main(["agents"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["helper", "config", str(folder), "Helps."] in rows
+    assert main(["validate", "helper"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{folder}/config.yaml:3:16: warning: Tool definition file not found: ")
+    assert lines[-1] == f"ok: {folder}: a config.yaml agent, 1 warning"
+    assert main(["draw", "helper"]) == 0
+    assert "agent" in capsys.readouterr().out
+    (folder / "config.yaml").write_text("name: x\n")
+    (folder / "tools.py").write_text('def look():\n    """Look."""\n\n\ndef _instructions():\n    """Say."""\n')
+    assert main(["tools", "helper", "--json"]) == 0
+    assert [tool["name"] for tool in json.loads(capsys.readouterr().out)] == ["look"]
+
+
+def test_what_is_wrong_with_a_config_yaml_is_reported_with_its_place(
+    agents_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_config_agent(agents_dir, "instructions: x\nauto_continue: maybe\ninstruction: y\n")
+    assert main(["validate", "helper"]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert [line.removeprefix(f"{folder}/config.yaml:").partition(":")[0] for line in lines[:-1]] == ["1", "2", "3"]
+    assert lines[-1] == f"{folder}: 2 errors, 1 warning"
+
+
 @pytest.mark.conformance("N02")
 @pytest.mark.parametrize("session", [["--session", "s1"], ["--session"]])
-def test_sessions_are_refused_with_lokis_words(session: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("run", "submit"):
-        assert main([command, "greeter", "hi", *session]) == 2
+def test_sessions_are_refused_with_lokis_words(
+    session: list[str], agents_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_agent(agents_dir, "greeter", GOOD)
+    for command in ("run", "submit", "chat"):
+        assert main([command, "greeter", *(["hi"] if command != "chat" else []), *session]) == 2
         assert capsys.readouterr().err == (
             "error: Graph-based agent 'greeter' does not support sessions. "
             "The graph manages its own state; re-run without a session.\n"

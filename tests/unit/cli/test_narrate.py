@@ -57,6 +57,21 @@ def test_a_whole_run_reads_like_lokis_narration() -> None:
     ]
 
 
+def test_the_frame_of_an_agent_that_is_one_loop_can_be_left_out() -> None:
+    narrator = Narrator(brief=True)
+    events = [
+        event("run_started", graph="Friend", start="agent", agent="friend"),
+        event("visit_opened", seq=1, node="agent", kind="llm"),
+        event("tool_called", seq=1, node="agent", call="c1", name="look"),
+        closed(node="agent", next="done", notes=["llm call: model=m tools=look", "the session is summarised"]),
+        closed(node="agent", ok=False, error="no model"),
+        event("run_ended", status="completed", error=None, took_ms=1234, output_bytes=20),
+    ]
+    assert [line for each in events for line in narrator.lines(each)] == [
+        "▸   calling look", "▸   the session is summarised", "▸   failed: no model",
+    ]  # fmt: skip
+
+
 def test_a_failed_visit_says_why_and_where_it_goes_on() -> None:
     assert narrate(closed(ok=False, error="script exited with code 1", next="repair")) == [
         "▸   failed: script exited with code 1",
@@ -211,6 +226,14 @@ def test_of_a_tool_its_call_is_told_and_its_end_only_if_it_failed() -> None:
     assert narrator.lines(event("tool_called", **call)) == ["▸   calling fs_cat"]
     assert narrator.lines(event("tool_ended", **call, ok=True, took_ms=120)) == []
     assert narrator.lines(event("tool_ended", **call, ok=False, took_ms=120)) == ["▸   fs_cat failed after 0.12s"]
+
+
+def test_of_a_turn_is_told_that_the_agent_goes_on_by_itself_and_of_those_of_items_nothing() -> None:
+    turn = {"seq": 4, "node": "agent", "turn": 2, "took_ms": 120}
+    narrator, note = Narrator(), "📋 Auto-continuing (1/10): 2 incomplete todo(s) remain"
+    assert narrator.lines(event("turn_ended", **turn, calls=["look"])) == []
+    assert narrator.lines(event("turn_ended", **turn, calls=[], goes_on=True, notes=[note])) == [f"▸   {note}"]
+    assert narrator.lines(event("turn_ended", **turn, calls=[], goes_on=True, notes=[note], item=0)) == []
 
 
 def test_events_that_are_not_kept_any_more_are_missed_and_texts_are_not() -> None:

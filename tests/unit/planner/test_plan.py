@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sleipnir.events import Answered, Cancelled, LeaseLost, Retried, Submitted, TimerFired
+from sleipnir.graph.model import EndNode, Graph, Node, ToolNode
 from sleipnir.runs import Visit
 from sleipnir.transitions import Transition
 from sleipnir.values import Wanted
@@ -426,13 +427,11 @@ def test_an_answer_to_a_question_that_is_closed_changes_nothing() -> None:
     assert isinstance(plan(driver.graph, driver.run, Answered(1, "Bob"), 5_000), Ignore)
 
 
-@pytest.mark.parametrize("kind", ["agent", "rag"])
-def test_nodes_of_a_later_version_fail_the_run_and_say_so(kind: str) -> None:
-    body = "agent: x, prompt: p" if kind == "agent" else "documents: [d]"
-    driver = Driver(f"name: g\nstart: a\nnodes:\n  a: {{type: {kind}, {body}, next: e}}\n  e: {{type: end}}\n")
+def test_nodes_of_a_later_version_fail_the_run_and_say_so() -> None:
+    driver = Driver("name: g\nstart: a\nnodes:\n  a: {type: rag, documents: [d], next: e}\n  e: {type: end}\n")
     error = driver.send(Submitted()).error
     assert error is not None
-    assert f"at node 'a': {kind} nodes cannot run in this version of Sleipnir" in error
+    assert "at node 'a': rag nodes cannot run in this version of Sleipnir" in error
 
 
 @pytest.mark.conformance("O09")
@@ -458,7 +457,31 @@ def test_the_planner_asks_only_for_the_state_that_a_control_node_reads() -> None
     assert isinstance(plan(graph, run, ok(1), 2), Transition)
 
 
+@pytest.mark.parametrize("kind", ["router", "join"])
+def test_a_node_that_only_goes_on_writes_its_state_updates(kind: str) -> None:
+    nodes = (
+        f"a: {{type: {kind}, state_updates: {{x: 'y is {{{{y}}}}'}}, next: e}}\n  e: {{type: end, output: '{{{{x}}}}'}}"
+    )
+    assert Driver(f"name: g\nstart: a\nnodes:\n  {nodes}\n", {"y": "1"}).send(Submitted()).output == "y is 1"
+
+
 def test_a_cap_of_zero_fails_the_very_first_entry() -> None:
     transition = Driver(THREE.replace("max_loop_iterations: 3", "max_loop_iterations: 0")).send(Submitted())
     assert transition.error is not None
     assert "Node 'a' visited 1 times (max_loop_iterations=0)" in transition.error
+
+
+@pytest.mark.conformance("C07")
+def test_a_tool_node_goes_to_the_workers_of_tools_and_its_failure_is_the_runs() -> None:
+    nodes: dict[str, Node] = {
+        "instructions": ToolNode(id="instructions", tool="_instructions", output_key="_instructions", next="done"),
+        "done": EndNode(id="done", output="{{_instructions}}"),
+    }
+    graph = Graph(name="dynamic", start="instructions", nodes=nodes)
+    [dispatch] = Driver(graph).send(Submitted()).dispatches
+    assert dispatch.queue == "scripts"
+    assert Driver(graph).start().does("instructions", _instructions="be brief").run.status == "completed"
+    failed = Driver(graph).start()
+    over = failed.send(bad(1, "No return value from '_instructions' function"))
+    assert over.status == "failed"
+    assert str(over.error).endswith("at node 'instructions': No return value from '_instructions' function")

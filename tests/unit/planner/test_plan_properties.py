@@ -32,7 +32,7 @@ from sleipnir.events import (
 from sleipnir.frontier import Frontier
 from sleipnir.graph.model import ScriptNode
 from sleipnir.journal import state_after
-from sleipnir.messages import ANSWER, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
+from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
 from sleipnir.runs import FAIL, RUN_AGAIN, Part, RunView, Visit
 from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, plan
@@ -66,6 +66,7 @@ class HostileWorld(RuleBasedStateMachine):
         self.applied = 0
         self.parts: Counter[tuple[int, int, int | None]] = Counter()
         self.said: dict[int, list[Any]] = {}
+        self.follow_ups: dict[int, dict[int, str]] = {}
         return Submitted()
 
     @precondition(lambda self: self._queued())
@@ -179,11 +180,13 @@ class HostileWorld(RuleBasedStateMachine):
             return Resulted(visit.seq, visit.attempt, self._of_tool(visit, ok))
         if not ok:
             return Resulted(visit.seq, visit.attempt, ResultHeader(ok=False, error="boom"))
-        if visit.role == "turn" and (calls := _calls(visit)):
+        if visit.role == "turn" and ((calls := _calls(visit)) or visit.seq % 2):
             assert visit.part is not None
             told = () if visit.part.turn else (MESSAGES,)
-            answered = (f"{RESULT}.{number}" for number, call in enumerate(calls) if not call.where)
-            return Resulted(visit.seq, visit.attempt, ResultHeader(True, (*told, ANSWER, *answered), calls=calls))
+            more = [f"{RESULT}.{number}" for number, call in enumerate(calls) if not call.where]
+            more += [] if calls else [FOLLOW_UP]
+            header = ResultHeader(True, (*told, ANSWER, *more), calls=calls, goes_on=not calls)
+            return Resulted(visit.seq, visit.attempt, header)
         if visit.item is not None:
             return Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, keys=("output",)))
         if visit.role == "branch":
@@ -245,6 +248,16 @@ class HostileWorld(RuleBasedStateMachine):
             talk[0] = json.dumps(delta[MESSAGES]) if part.turn == 0 else talk[0]
             calls = len(delta[ANSWER]["tool_calls"])
             talk.append([json.dumps(delta.get(key)) for key in (ANSWER, *(f"{RESULT}.{n}" for n in range(calls)))])
+            if FOLLOW_UP in delta:
+                self.follow_ups.setdefault(part.loop, {})[part.turn] = json.dumps(delta[FOLLOW_UP])
+
+    def _with_follow_ups(self, loop: int, turns: list[Any]) -> list[Any]:
+        follow_ups = self.follow_ups.get(loop, {})
+        return [
+            part
+            for turn, said in enumerate(turns)
+            for part in ([said, follow_ups[turn]] if turn in follow_ups else [said])
+        ]
 
     def _queued(self) -> list[Visit]:
         return [visit for visit in self.run.frontier.values() if visit.state == "queued"]
@@ -372,7 +385,8 @@ class HostileWorld(RuleBasedStateMachine):
         for visit in self.run.frontier.values():
             if visit.part is not None:
                 said = self.said.get(visit.part.loop, [""])
-                asked = [said[visit.part.turn + 1][:1]] if visit.part.call is not None else said
+                whole = [*said[:1], *self._with_follow_ups(visit.part.loop, said[1:])]
+                asked = [said[visit.part.turn + 1][:1]] if visit.part.call is not None else whole
                 assert self.memory.talk(visit.part) == asked
         kept = {visit.loop.id for visit in self.run.frontier.values() if visit.loop}
         of_loops = {int(field.partition(".")[0]) for field in self.memory.items} & self.said.keys()

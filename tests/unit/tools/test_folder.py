@@ -83,6 +83,13 @@ def test_a_node_has_the_tools_that_it_names(tmp_path: Path) -> None:
     assert found.only([]).names == []
 
 
+def test_an_agent_of_a_config_yaml_has_all_tools_of_its_own_file_and_the_global_ones_that_it_names(
+    tmp_path: Path,
+) -> None:
+    files = {"tools_dot_py": PY + 'def b():\n    """x"""\n'}
+    assert tools(tmp_path, **files).only(["agent:*", "user__ask"]).names == ["ofpython", "b"]
+
+
 def test_the_listing_has_a_numbered_line_per_tool(tmp_path: Path) -> None:
     assert tools(tmp_path, tools_dot_py=PY + 'def b():\n    """x"""\n').listing() == "1. ofpython: Of Python.\n2. b: x"
 

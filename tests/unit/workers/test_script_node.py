@@ -203,6 +203,16 @@ def test_the_root_dir_is_lokis_configuration_directory(tmp_path: Path, env: dict
     assert environment(tmp_path, env=env)["LLM_ROOT_DIR"] == expected
 
 
+@pytest.mark.conformance("R14")
+def test_a_script_finds_what_agents_share_beside_the_directory_that_they_are_installed_in(tmp_path: Path) -> None:
+    shared = tmp_path / "srv" / "agents" / ".shared" / "utils.sh"
+    shared.parent.mkdir(parents=True)
+    shared.write_text('said() { echo "{\\"said\\": \\"hello\\"}"; }\n')
+    text = 'source "$LLM_ROOT_DIR/agents/.shared/utils.sh"\nsaid\n'
+    assert run(tmp_path, text, settings={"agents_dir": shared.parents[1]}).delta == {"said": "hello"}
+    assert not run(tmp_path, text).ok
+
+
 @pytest.mark.conformance("T19")
 def test_agent_variables_and_their_defaults_reach_the_script(tmp_path: Path) -> None:
     graph = {

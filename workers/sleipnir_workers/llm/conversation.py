@@ -1,6 +1,7 @@
 """The messages of a conversation: the first ones of a node, and how a conversation is sent (spec 2.7.1, 10.3).
 
 Rules. A conversation begins with the node's instructions as system message, if any, and its prompt; it has no history.
+The system message of a config.yaml agent is its system prompt (system_prompt.py).
 Thinking that a model wrote into its text is not sent back to it.
 """
 
@@ -14,18 +15,26 @@ from typing import Any
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json, LlmNode
 from sleipnir.graph.template import TemplateError, render
+from sleipnir_workers.host import Host
 from sleipnir_workers.llm import structured
 from sleipnir_workers.llm.clients import Traits
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.reply import Message
+from sleipnir_workers.llm.system_prompt import system_prompt
+from sleipnir_workers.node import Visit
 
 _WORD = re.compile(r"\w+")
 
 
-def first_messages(node: LlmNode, state: Mapping[str, Json]) -> list[Message]:
-    """What the node's conversation begins with. Raises NodeFailed (`template`) when a template cannot be rendered."""
-    instructions = _rendered("instructions", node.instructions or "", state)
-    prompt = _rendered("prompt", node.prompt, state)
+def first_messages(node: LlmNode, visit: Visit, host: Host) -> list[Message]:
+    """What the node's conversation begins with. Raises NodeFailed: `template` when a template cannot be rendered,
+    `tools` when the tools of the agent cannot be read that its instructions are to list."""
+    loop = visit.graph.loop
+    if loop is None:
+        instructions = _rendered("instructions", node.instructions or "", visit.state)
+    else:
+        instructions = system_prompt(node, loop, visit, host)
+    prompt = _rendered("prompt", node.prompt, visit.state)
     if node.output_schema is None:
         return chat(instructions, prompt)
     if instructions:
@@ -54,8 +63,15 @@ def as_sent(messages: Sequence[Message], traits: Traits) -> list[dict[str, Any]]
 
 def refuse_too_long(messages: Sequence[Message], max_input_tokens: int | None) -> None:
     """Raise CallFailed if an estimate says that the model cannot take so much."""
-    if max_input_tokens is not None and _estimated_tokens(messages) >= max_input_tokens:
+    if max_input_tokens is not None and estimated_tokens(messages) >= max_input_tokens:
         raise CallFailed(f"Exceed max_input_tokens limit ({max_input_tokens})")
+
+
+def estimated_tokens(messages: Sequence[Message]) -> int:
+    """As Loki counts: a word is 1.3 tokens, and half a token per character if it is not ASCII."""
+    texts = [message["content"] for message in messages if isinstance(message.get("content"), str)]
+    words = [word for text in texts for word in _WORD.findall(text)]
+    return math.ceil(sum(1.3 if word.isascii() else max(1.0, len(word) * 0.5) for word in words))
 
 
 def _rendered(what: str, template: str, state: Mapping[str, Json]) -> str:
@@ -87,10 +103,3 @@ def _without_system_message(messages: list[dict[str, Any]]) -> list[dict[str, An
         case [{"role": "system", "content": system}, *rest]:
             return [{"role": "user", "content": system}, *rest]
     return messages
-
-
-def _estimated_tokens(messages: Sequence[Message]) -> int:
-    """As Loki counts: a word is 1.3 tokens, and half a token per character if it is not ASCII."""
-    texts = [message["content"] for message in messages if isinstance(message.get("content"), str)]
-    words = [word for text in texts for word in _WORD.findall(text)]
-    return math.ceil(sum(1.3 if word.isascii() else max(1.0, len(word) * 0.5) for word in words))

@@ -1,9 +1,10 @@
-"""The secrets of an llm worker: where they come from, how config.yaml names them, and how they are kept out of texts.
+"""The secrets of a worker: where they come from, how they are named, and how they are kept out of texts.
 
 Rules (spec/graph-agents.md 10.1). A secret is a variable of the environment or a line NAME=VALUE of the secrets file:
 SLEIPNIR_SECRETS, else `secrets.env` in Loki's configuration directory. The environment wins. The file must not be
-readable by others. `{{NAME}}` in a value of config.yaml stands for the secret. Nothing here is logged, stored or sent
-anywhere but to the provider; what is shown goes through `clean`.
+readable by others. `{{NAME}}` in a value of config.yaml, and in an agent variable, stands for the secret. Nothing here
+is logged, stored or sent anywhere but to the provider, or for a variable to a tool or script; what is shown goes
+through `clean`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import functools
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sleipnir.errors import ConfigError
 from sleipnir_workers.host import Host
@@ -36,10 +38,24 @@ class Keyring:
 
     def clean(self, text: str, more: Iterable[str] = ()) -> str:
         """`text` without any secret of this worker, and without `more`."""
-        for secret in sorted(self._hidden.union(more), key=len, reverse=True):
-            if len(secret) >= _SHORTEST_SECRET:
-                text = text.replace(secret, "[redacted]")
-        return text
+        cleaned: str = redacted(text, self._hidden.union(more))
+        return cleaned
+
+
+def redacted(value: Any, secrets: Iterable[str]) -> Any:
+    """A text, or JSON, without these secrets in any of its texts."""
+    longest_first = sorted((secret for secret in secrets if len(secret) >= _SHORTEST_SECRET), key=len, reverse=True)
+    return _redacted(value, longest_first)
+
+
+def _redacted(value: Any, secrets: Sequence[str]) -> Any:
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, "[redacted]")
+        return value
+    if isinstance(value, Mapping):
+        return {_redacted(key, secrets): _redacted(each, secrets) for key, each in value.items()}
+    return [_redacted(each, secrets) for each in value] if isinstance(value, list) else value
 
 
 def keyring_of(host: Host) -> Keyring:

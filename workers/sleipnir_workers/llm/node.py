@@ -22,7 +22,8 @@ from sleipnir_workers.node import Visit, executor
 @executor("llm")
 def run_llm(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResult:
     """Ask the model. `host` None means this process's. Raises VisitLost, nothing else."""
-    session = Session(node, visit, host or here())
+    host = host or here()
+    session = Session(node, visit, host)
     try:
         if node.tools:
             raise NodeFailed(
@@ -30,7 +31,7 @@ def run_llm(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResul
                 "them; upgrade the schedulers, and run it again",
                 "tools",
             )
-        messages = first_messages(node, visit.state)
+        messages = first_messages(node, visit, host)
         session.open()
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")

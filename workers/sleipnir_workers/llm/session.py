@@ -95,14 +95,22 @@ class Session:
 
         return attempts.of(ask)
 
-    def finish(self, text: str) -> VisitResult:
-        """The visit's result, now that the model has said `text`: structured output, then state_updates."""
+    def aside(self, messages: Sequence[Message]) -> str:
+        """What the model says to something else, of which nobody who watches is told. Raises NodeFailed."""
+        try:
+            return self._ask_at_last(messages).text
+        except CallFailed as error:
+            raise NodeFailed(str(error), error.kind, transient=error.transient) from error
+
+    def finish(self, text: str, what: str = "LLM node structured-extraction failed") -> VisitResult:
+        """The visit's result, now that `text` was said: structured output, then state_updates. `what` begins the error
+        of a text that gives no data."""
         if self._node.output_schema is None:
             return self.success(text)
         try:
             value = structured.extract(text, self._node.output_schema, self._extract, self.notes.append)
         except NodeFailed as error:
-            return self.failure(error, what="LLM node structured-extraction failed")
+            return self.failure(error, what=what)
         return self.success(value)
 
     def success(self, value: Json) -> VisitResult:

@@ -1,30 +1,34 @@
 """One turn of an llm node with tools: the model is asked once, with all that was said before (spec 2.7.1, 4.5).
 
 Rules. The model's message is delivered with the calls that it asks for; who runs each is decided here, and whether it
-may run where it runs. A question that cannot be asked, and a call that is repeated again and again, are answered at
-once. A turn without calls ends the node: its output is the text of all turns.
+may run where it runs. A question that cannot be asked, a call about agents that cannot be made, one that is repeated
+again and again, and one of the agent's todo list are answered at once. A turn without calls ends the node, unless the
+list of an agent that goes on by itself is not done: its output is the text of all turns.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sleipnir.errors import NodeFailed, ToolFileError
 from sleipnir.graph.model import Json, LlmNode
-from sleipnir.graph.tools import MCP, USER_TOOLS, stem
-from sleipnir.messages import ANSWER, MESSAGES, PERSON, QUEUE_OF, RESULT, ToolCall, VisitResult
+from sleipnir.graph.tools import MCP, MESSAGE_TOOLS, OWN_TOOLS, SPAWN_TOOLS, TODO_TOOLS, USER_TOOLS, stem, todo_tools
+from sleipnir.messages import AGENTS, ANSWER, FOLLOW_UP, MESSAGES, PERSON, QUEUE_OF, RESULT, ToolCall, VisitResult
 from sleipnir.store.visits import Talk
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import tools_of
 from sleipnir_workers import mcp
 from sleipnir_workers.host import Host, here
-from sleipnir_workers.llm import user_tools
+from sleipnir_workers.llm import memory, spawn_tools, todo, user_tools
+from sleipnir_workers.llm.continuing import Continuation, continuation
 from sleipnir_workers.llm.conversation import first_messages, tool_message
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.session import Session
+from sleipnir_workers.llm.todo import TodoList
 from sleipnir_workers.node import Visit, executor
 from sleipnir_workers.tools import loops
 from sleipnir_workers.tools.loops import Call
@@ -36,7 +40,7 @@ def run_turn(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResu
     host = host or here()
     session = Session(node, visit, host)
     try:
-        told = first_messages(node, visit.state) if not visit.talk.told else json.loads(visit.talk.told)
+        told = json.loads(visit.talk.told) if visit.talk.told else _first_messages(node, visit, host)
         offered = offer(node, visit, host)
         if not session.open(tools=", ".join(node.tools or ())).traits.supports_function_calling:
             session.notes.append("the model cannot call functions (supports_function_calling), so no tools are offered")
@@ -44,30 +48,49 @@ def run_turn(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResu
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")
         session.begin(node.timeout)
-        answer = session.ask([*told, *_said(visit.talk)], tools=offered)
+        conversation = [*told, *_said(visit.talk)]
+        answer = session.ask(conversation, tools=offered)
     except PutOff as later:
         return session.put_off(later)
     except NodeFailed as error:
         return session.failure(error)
-    if not answer.calls:
-        return session.finish("\n".join(text for text in [*_texts(visit.talk), answer.text] if text))
-    return _asks_for(node, answer, visit, told, session, host)
+    if answer.calls:
+        todos = _Todos(visit, conversation, has_functions=bool(offered))
+        return _asks_for(node, answer, visit, told, session, host, todos)
+    if offered and (further := _further(answer, visit, conversation)) is not None:
+        return _goes_on(answer, visit, told, session, further)
+    result = session.finish("\n".join(text for text in [*_texts(visit.talk), answer.text] if text))
+    if visit.session is None or not result.ok:
+        return result
+    said = memory.said_in(visit, told, [*_said(visit.talk), answer.message], session, host)
+    return replace(result, said=said, usage=session.spent.usage(), notes=tuple(session.notes))
+
+
+def _first_messages(node: LlmNode, visit: Visit, host: Host) -> list[Message]:
+    return memory.with_history(first_messages(node, visit, host), visit.talk.history)
 
 
 def offer(node: LlmNode, visit: Visit, host: Host) -> list[dict[str, Any]]:
     """What the model may call, in the form of OpenAI's `tools`. Raises NodeFailed (`tools`) for a name without a tool
     behind it."""
-    names, graph = node.tools or [], visit.graph
+    names, graph, of_todos = node.tools or [], visit.graph, todo_tools(visit.graph)
     try:
         tools = tools_of(visit.folder, host.config_dir, graph)
     except ToolFileError as error:
         raise NodeFailed(f"the tools of agent '{visit.agent}' cannot be read: {error}", "tools") from error
     of_servers = {each["function"]["name"]: each for each in mcp.declarations(graph.mcp_servers)}
-    provided = [*tools.names, *of_servers, *USER_TOOLS]
+    of_agents = (*MESSAGE_TOOLS, *(SPAWN_TOOLS if graph.can_spawn_agents else ()))
+    provided = [*tools.names, *of_servers, *USER_TOOLS, *of_agents, *of_todos]
     offered: dict[str, dict[str, Any]] = {}
     for name in names:
         if name.startswith(MCP):
             offered |= _functions_of(name.removeprefix(MCP), visit)
+        elif name == OWN_TOOLS:
+            offered |= {each.name: _as_offered(each) for each in tools.declarations if each.agent}
+        elif name in of_todos:
+            offered[name] = todo.declaration(name)
+        elif name in of_agents:
+            offered[name] = spawn_tools.declaration(name)
         elif (found := tools.find(name)) is not None:
             offered[found.name] = _as_offered(found)
         elif name in of_servers:
@@ -98,41 +121,85 @@ def _as_offered(tool: Declaration) -> dict[str, Any]:
 
 
 def _said(talk: Talk) -> Iterator[Message]:
-    """The messages of the turns before this one: each reply, and the results of its calls in their order."""
-    for reply, results in talk.turns:
+    """The messages of the turns before this one: each reply, and the results of its calls in their order, or what the
+    model was told after it."""
+    for number, (reply, results) in enumerate(talk.turns):
         message = json.loads(reply)
         yield message
-        for call, result in zip(message["tool_calls"], results, strict=True):
+        for call, result in zip(message.get("tool_calls") or (), results, strict=True):
             yield tool_message(call["id"], result)
+        if number in talk.follow_ups:
+            yield json.loads(talk.follow_ups[number])
 
 
 def _texts(talk: Talk) -> list[str]:
     return [json.loads(reply).get("content") or "" for reply, _ in talk.turns]
 
 
+class _Todos:
+    """The todo list of an agent, in the course of the calls of a turn."""
+
+    def __init__(self, visit: Visit, conversation: Sequence[Message], *, has_functions: bool) -> None:
+        self._agent, self._has_functions = visit.graph.loop, has_functions
+        self._enabled = bool(todo_tools(visit.graph))
+        self._list = TodoList.of(conversation) if self._enabled else TodoList()
+
+    def answer(self, name: str, arguments: str) -> Json | None:
+        """What the model reads of a call; None: it is no call of a todo tool. Of graphs, none is."""
+        if self._agent is None or name not in TODO_TOOLS:
+            return None
+        if not self._has_functions:
+            return {"tool_call_error": todo.NO_FUNCTIONS}
+        if not self._enabled:
+            return {"tool_call_error": todo.NOT_ENABLED}
+        self._list, result = self._list.after(name, arguments)
+        return result
+
+
 def _asks_for(
-    node: LlmNode, answer: Answer, visit: Visit, told: Sequence[Message], session: Session, host: Host
+    node: LlmNode, answer: Answer, visit: Visit, told: Sequence[Message], session: Session, host: Host, todos: _Todos
 ) -> VisitResult:
     """The result of a turn that asks for calls."""
     earlier = [Call(call["function"]["name"], call["function"]["arguments"]) for call in _earlier_calls(visit.talk)]
-    delta: dict[str, Json] = {ANSWER: dict(answer.message)}
-    if not visit.talk.told:
-        delta[MESSAGES] = [dict(message) for message in told]
+    delta = _replied(answer, visit, told)
     calls = []
     for number, call in enumerate(answer.calls):
-        refused = _refusal(node, call.name, call.arguments, earlier)
-        if refused is not None:
-            delta[f"{RESULT}.{number}"] = refused
-        calls.append(ToolCall(call.id, call.name, "" if refused is not None else _where(call.name, host)))
+        result = _refusal(node, call.name, call.arguments, earlier)
+        if result is None:
+            result = todos.answer(call.name, call.arguments)
+        if result is not None:
+            delta[f"{RESULT}.{number}"] = result
+        calls.append(ToolCall(call.id, call.name, "" if result is not None else _where(call.name, host)))
         earlier.append(Call(call.name, call.arguments))
     return VisitResult(
         ok=True, delta=delta, usage=session.spent.usage(), notes=tuple(session.notes), calls=tuple(calls)
     )
 
 
+def _further(answer: Answer, visit: Visit, conversation: Sequence[Message]) -> Continuation | None:
+    """How an agent goes on by itself after a reply without calls, if it does."""
+    if visit.graph.loop is None or not visit.graph.loop.auto_continue:
+        return None
+    return continuation(visit.graph.loop, visit.talk, answer.text, TodoList.of(conversation))
+
+
+def _goes_on(
+    answer: Answer, visit: Visit, told: Sequence[Message], session: Session, further: Continuation
+) -> VisitResult:
+    """The result of a turn without calls after which the agent goes on."""
+    delta = _replied(answer, visit, told) | {FOLLOW_UP: dict(further.message)}
+    return VisitResult(ok=True, delta=delta, usage=session.spent.usage(), notes=(further.note,), goes_on=True)
+
+
+def _replied(answer: Answer, visit: Visit, told: Sequence[Message]) -> dict[str, Json]:
+    """What is kept of a reply, and in the first turn of what the model was told."""
+    first: dict[str, Json] = {} if visit.talk.told else {MESSAGES: [dict(message) for message in told]}
+    return {ANSWER: dict(answer.message), **first}
+
+
 def _earlier_calls(talk: Talk) -> Iterator[dict[str, Any]]:
     for reply, _ in talk.turns:
-        yield from json.loads(reply)["tool_calls"]
+        yield from json.loads(reply).get("tool_calls") or ()
 
 
 def _refusal(node: LlmNode, name: str, arguments: str, earlier: Sequence[Call]) -> Json | None:
@@ -144,10 +211,16 @@ def _refusal(node: LlmNode, name: str, arguments: str, earlier: Sequence[Call]) 
         return {"tool_call_error": f"The tool '{name}' is not among the tools of this node."}
     if name in USER_TOOLS and (wrong := user_tools.problem(name, arguments)) is not None:
         return {"tool_call_error": f"User interaction failed: {wrong}"}
+    if name in (*MESSAGE_TOOLS, *SPAWN_TOOLS):
+        allowed = name in (node.tools or ())
+        wrong = spawn_tools.problem(name, arguments) if allowed else spawn_tools.NOT_ENABLED
+        return None if wrong is None else {"tool_call_error": f"Supervisor tool failed: {wrong}"}
     return None
 
 
 def _where(name: str, host: Host) -> str:
     if name in USER_TOOLS:
         return PERSON
+    if name in (*MESSAGE_TOOLS, *SPAWN_TOOLS):
+        return AGENTS
     return host.settings.mcp_queue if mcp.split_name(name) is not None else QUEUE_OF["script"]

@@ -16,6 +16,7 @@ from sleipnir import logs
 from sleipnir.errors import GraphError, SleipnirError
 from sleipnir.graph.load import load_file
 from sleipnir.tools.folder import tools_of
+from sleipnir.variables import of_environment
 from sleipnir_workers.agent_environment import agent_variables
 from sleipnir_workers.host import here
 from sleipnir_workers.tools.call import answer
@@ -46,7 +47,8 @@ def _call(folder: Path, name: str, variables: dict[str, str]) -> int:
     if loaded.graph is None:
         raise GraphError(f"{folder} cannot be read", loaded.problems)
     tools = tools_of(folder, host.config_dir, loaded.graph)
-    place = Place(folder.name, folder, Path.cwd(), host, agent_variables(loaded.graph, variables))
+    given = {**of_environment(loaded.graph, host.env), **variables}
+    place = Place(folder.name, folder, Path.cwd(), host, agent_variables(loaded.graph, given, host))
     result = answer(Call(name, sys.stdin.read()), tools, place)
     if result.printed:
         print(result.printed, end="" if result.printed.endswith("\n") else "\n", file=sys.stderr)

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from sleipnir.tools.declaration import Declaration
 from sleipnir_workers import sandbox
-from sleipnir_workers.agent_environment import expand_env_file, parse_env_file
+from sleipnir_workers.agent_environment import beside_agents, expand_env_file, parse_env_file, root_of
 from sleipnir_workers.tools.place import Place
 
 _WITHHELD = re.compile(r"SLEIPNIR_.*|.*_API_KEY")
-_BELOW_ROOT = re.compile(r"\$(?:LLM_ROOT_DIR|\{LLM_ROOT_DIR(?::?-.*?)?\})/([\w./-]+)")
 
 
 def environment(declaration: Declaration, place: Place) -> dict[str, str]:
@@ -66,32 +64,26 @@ def _cache(place: Place) -> Path:
 
 def _root(declaration: Declaration, place: Place) -> Path:
     """The agent's folder for global tools, the configuration directory for an agent's own: unless the file names
-    something below LLM_ROOT_DIR that is not there, but in another place that was its root in some release of Loki."""
+    something below LLM_ROOT_DIR that is not there, but in another place that was its root in some release of Loki, or
+    beside which agents are installed here (`$LLM_ROOT_DIR/agents/.shared/utils.sh`)."""
     config, functions = place.host.config_dir, place.host.config_dir / "functions"
     usual, *others = (config, place.folder, functions) if declaration.agent else (place.folder, functions, config)
-    text = declaration.file.read_text(encoding="utf-8", errors="replace")
-    named = [match[1] for match in _BELOW_ROOT.finditer(text)]
-    if any((usual / name).exists() for name in named):
-        return usual
-    return next((root for root in others if any((root / name).exists() for name in named)), usual)
+    return root_of(declaration.file, usual, [*others, *beside_agents(place.host)])
 
 
 def _env_files(declaration: Declaration, place: Place, clean: dict[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     config = place.host.config_dir
-    files = [*_agents_env_file(place), *([] if declaration.agent else [config / "functions" / ".env"])]
-    for file in files:
-        found = _values(declaration, file, clean) | found
+    for file in (_agents_env_file(place), None if declaration.agent else config / "functions" / ".env"):
+        found = ({} if file is None else _values(declaration, file, clean)) | found
     shared = _values(declaration, config / ".env", clean)
     return {name: value for name, value in shared.items() if not _WITHHELD.fullmatch(name)} | found
 
 
-def _agents_env_file(place: Place) -> Iterator[Path]:
-    """The agent's `.env`: bundles hold none, so it is looked for in the folders that agents are installed in."""
-    candidates = [place.folder / ".env", place.host.agent_env_file(place.agent)]
-    if Path(place.agent).name == place.agent:
-        candidates.append(place.host.config_dir / "agents" / place.agent / ".env")
-    yield from [file for file in candidates if file is not None and file.is_file()][:1]
+def _agents_env_file(place: Place) -> Path | None:
+    """The agent's `.env`: bundles hold none, so it is looked for where agents are installed too."""
+    own = place.folder / ".env"
+    return own if own.is_file() else place.host.agent_env_file(place.agent)
 
 
 def _values(declaration: Declaration, file: Path, clean: dict[str, str]) -> dict[str, str]:

@@ -11,24 +11,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.errors import ConfigError, ToolFileError
-from sleipnir.graph.model import LlmNode
+from sleipnir.graph.model import LlmNode, ToolNode
 from sleipnir.graph.tools import MCP
 from sleipnir.messages import RESULT, VisitResult
 from sleipnir.tools.folder import tools_of
 from sleipnir_workers import mcp
+from sleipnir_workers.agent_environment import without_secrets
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.node import Visit, executor
 from sleipnir_workers.tools import results
 from sleipnir_workers.tools.call import answer
 from sleipnir_workers.tools.loops import Call
+from sleipnir_workers.tools.own_function import run_own
 from sleipnir_workers.tools.place import Place
 from sleipnir_workers.tools.results import ToolResult, failed
 
 
 @executor("tool")
-def run_tool(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResult:
-    """Execute the call. `host` None means this process's. Raises VisitLost and ProcessLost, nothing else."""
+def run_tool(node: LlmNode | ToolNode, visit: Visit, host: Host | None = None) -> VisitResult:
+    """Execute the call, or the function of a tool node. `host` None means this process's. Raises VisitLost,
+    ProcessLost and NodeFailed (`config`)."""
     host = host or here()
+    result = run_own(node, visit, host) if isinstance(node, ToolNode) else _asked_for(node, visit, host)
+    return without_secrets(result, visit.graph, visit.variables, host)
+
+
+def _asked_for(node: LlmNode, visit: Visit, host: Host) -> VisitResult:
+    """The call that this visit is of, from the model's own message."""
     assert visit.part is not None
     [(reply, _)] = visit.talk.turns
     function = json.loads(reply)["tool_calls"][visit.part.call]["function"]

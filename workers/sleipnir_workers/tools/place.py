@@ -26,7 +26,7 @@ class Place:
 
     @classmethod
     def of_visit(cls, visit: Visit, host: Host) -> Place:
-        """The place of a visit's calls; they run where its scripts would."""
+        """The place of a visit's calls; they run where its scripts would. Raises NodeFailed (`config`)."""
         names = {
             "GRAPH_RUN_ID": visit.run,
             "GRAPH_NODE_ID": visit.node.id,
@@ -35,5 +35,5 @@ class Place:
         if visit.caller_dir is not None:
             names["GRAPH_CALLER_DIR"] = str(visit.caller_dir)
         cwd = visit.cwd if visit.cwd is not None and visit.cwd.is_dir() else visit.folder
-        variables = {**agent_variables(visit.graph, visit.variables), **names}
+        variables = {**agent_variables(visit.graph, visit.variables, host), **names}
         return cls(visit.agent, visit.folder, cwd, host, variables, visit.lost)

@@ -30,12 +30,14 @@ Failure: TypeAlias = Literal[
 @dataclass(frozen=True)
 class ToolResult:
     """`value` is for the model, in failure too. `failure` None: the tool ran and succeeded. `printed` is what it wrote
-    that no model sees: its stdout, and the stderr of a success. `cut_bytes` is how much of its result was left out."""
+    that no model sees: its stdout, and the stderr of a success. `cut_bytes` is how much of its result was left out, and
+    `left` the text of the rest, whatever it is."""
 
     value: Json
     failure: Failure | None = None
     printed: str = ""
     cut_bytes: int = 0
+    left: str = ""
 
     @property
     def text(self) -> str:
@@ -62,7 +64,12 @@ def of_outcome(name: str, outcome: sandbox.Outcome, output: Path, *, timeout_s: 
         message = f"Tool call '{name}' exited with code {outcome.code}"
         return failed("exit", message, outcome.stderr, printed)
     kept, size = _read(output, limit_bytes)
-    return ToolResult(_value(kept, size), printed=printed + outcome.stderr, cut_bytes=size - len(kept))
+    return ToolResult(
+        _value(kept, size),
+        printed=printed + outcome.stderr,
+        cut_bytes=size - len(kept),
+        left=kept.decode(errors="replace"),
+    )
 
 
 def limited(value: Json, limit_bytes: int) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,22 +12,27 @@ from sleipnir.graph.model import LlmNode
 from sleipnir_workers.llm.clients import Traits
 from sleipnir_workers.llm.conversation import as_sent, first_messages, refuse_too_long, tool_message
 from sleipnir_workers.llm.failure import CallFailed
+from tests.unit.workers.visits import host, visit
 
 SYSTEM = {"role": "system", "content": "be brief"}
 USER = {"role": "user", "content": "hello"}
 
 
+def begun(node: LlmNode, **state: Any) -> list[dict[str, Any]]:
+    return list(map(dict, first_messages(node, visit(node, Path(), state=state), host())))
+
+
 @pytest.mark.conformance("M01", "M14")
 def test_a_conversation_begins_with_instructions_and_prompt() -> None:
     node = LlmNode(id="ask", prompt="about {{topic}}", instructions="be {{how}}")
-    assert first_messages(node, {"topic": "wheels", "how": "brief"}) == [SYSTEM, {**USER, "content": "about wheels"}]
-    assert first_messages(LlmNode(id="ask", prompt="hello"), {}) == [USER]
+    assert begun(node, topic="wheels", how="brief") == [SYSTEM, {**USER, "content": "about wheels"}]
+    assert begun(LlmNode(id="ask", prompt="hello")) == [USER]
 
 
 @pytest.mark.conformance("M15")
 def test_a_missing_key_is_a_failure_of_the_node() -> None:
     with pytest.raises(NodeFailed, match=r"llm node prompt: .*'topic' not found in state"):
-        first_messages(LlmNode(id="ask", prompt="{{topic}}"), {})
+        begun(LlmNode(id="ask", prompt="{{topic}}"))
 
 
 def test_thinking_in_earlier_answers_is_not_sent_back() -> None:

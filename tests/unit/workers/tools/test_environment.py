@@ -132,6 +132,22 @@ def test_the_env_file_of_an_installed_agent_is_read_for_its_bundle(agent: Agent,
     (tmp_path / "agents" / "triage").mkdir(parents=True)
     (tmp_path / "agents" / "triage" / ".env").write_text("A=agents dir\n")
     assert seen(agent, "t_t")["A"] == "agents dir"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / ".env").write_text("A=data dir\n")
+    agent.env["TRIAGE_DATA_DIR"] = str(tmp_path / "data")
+    assert seen(agent, "t_t")["A"] == "data dir"
+
+
+@pytest.mark.conformance("X11")
+def test_agents_are_installed_in_the_home_too_with_their_env_file_and_what_they_share(
+    agent: Agent, tmp_path: Path
+) -> None:
+    agent.settings["home"] = tmp_path / "home"
+    for file, text in {"triage/.env": "A=home\n", ".shared/utils.sh": "B=shared\n"}.items():
+        (tmp_path / "home" / "agents" / file).parent.mkdir(parents=True)
+        (tmp_path / "home" / "agents" / file).write_text(text)
+    text = 'source "$LLM_ROOT_DIR/agents/.shared/utils.sh"\n# @cmd x\nt() {\n    echo "$A $B" >> "$LLM_OUTPUT"\n}\n'
+    assert agent.has("tools.sh", text).call("t").value == {"output": "home shared"}
 
 
 def test_keys_of_models_in_the_shared_env_file_reach_no_tool_but_those_meant_for_tools_do(agent: Agent) -> None:

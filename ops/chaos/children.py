@@ -1,0 +1,255 @@
+"""Run a parent with many child runs while everything is killed: `python ops/chaos/children.py --children 50`.
+
+The parent is a map of an agent node; each child works in two steps and leaves a mark in each. Two schedulers, four
+workers and a redis-server with an append-only file; every few seconds one of the seven is killed (SIGKILL) and started
+again. Halfway a second parent of the same kind is cancelled. Afterwards:
+
+* the parent's result is the one that it has without faults, in order;
+* each item has one child run, which completed, and no run is there that nobody waits for;
+* a step of a child was repeated at most as often as a worker died that held it;
+* of the cancelled parent all children are over, and nobody holds a lease or a message of them.
+
+Prints one line of figures with the seed; exits with 1 when a promise was broken, or when it was not over in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from ops.chaos.run import Chaos, keep_evidence, settled  # noqa: E402
+from ops.chaos.verdict import Wrong, leaks  # noqa: E402
+from sleipnir.client import Client, Run  # noqa: E402
+from sleipnir.store.connect import connect  # noqa: E402
+from tests.processes import wait_until, write_agent  # noqa: E402
+
+MOST_REDELIVERIES = 50
+CANCELLED_WITHIN_S = 10.0  # beside kills of everything
+
+PARENT = """
+name: parent
+start: each
+initial_state: {{items: {items}}}
+nodes:
+  each: {{type: map, over: "{{{{items}}}}", as: item, branch: one, collect_into: all, max_concurrency: {count},
+         next: e}}
+  one: {{type: agent, agent: worker, prompt: "{{{{item}}}}", timeout: 3000}}
+  e: {{type: end, output: "{{{{all}}}}"}}
+"""
+CHILD = """
+name: worker
+start: first
+nodes:
+  first: {type: function, call: "work.py:step", next: second}
+  second: {type: function, call: "work.py:step", next: e}
+  e: {type: end, output: "{{initial_prompt}}: {{steps}}"}
+"""
+CODE = """
+import time
+from pathlib import Path
+
+
+
+def step(state):
+    steps = int(state.get("steps", 0)) + 1
+    name, folder = state["initial_prompt"].split("@")
+    with (Path(folder) / f"{name}.{steps}").open("a") as file:
+        file.write("x")
+    time.sleep(WORK_S)
+    return {"steps": steps}
+"""
+
+
+class Fleet(Chaos):
+    """The processes of this campaign."""
+
+    workers = ("worker-1", "worker-2", "worker-3", "worker-4")
+
+    def start_worker(self, name: str) -> None:
+        self.stack.start_worker(name, "functions", pool="threads", concurrency=4, ready=False)
+
+    def strike(self) -> None:
+        """Kill one of the processes, each as likely as the others, until told to stop."""
+        blows = [
+            self.kill_redis,
+            *[self.kill_scheduler] * len(self.schedulers),
+            *[self.kill_worker] * len(self.workers),
+        ]
+        while not self.stop.wait(self.every_s):
+            blow = self.chance.choice(blows)
+            self.counts[blow.__name__] += 1
+            self._try(blow)
+
+
+def campaign(options: argparse.Namespace, folder: Path) -> int:
+    """The whole of it. Returns how many promises were broken."""
+    chance = random.Random(options.seed)
+    agents = folder / "agents"
+    chaos = Fleet(
+        folder,
+        chance,
+        every_s=options.kill_every,
+        fast=True,
+        max_redeliveries=MOST_REDELIVERIES,
+        agents_dir=agents,
+    )
+    marks, others = folder / "marks", folder / "others"
+    write_agent(agents / "worker", CHILD, work_py=CODE.replace("WORK_S", str(options.work)))
+    runs: dict[str, Run] = {}
+    took_s: dict[str, float] = {}
+    try:
+        with chaos.stack.client() as client:
+            chaos.start()
+            for name, where in (("parent", marks), ("cancelled", others)):
+                where.mkdir()
+                items = json.dumps([f"i{number}@{where}" for number in range(options.children)])
+                graph = PARENT.format(items=items, count=options.children)
+                runs[name] = client.submit(write_agent(agents / name, graph))
+            begun = time.monotonic()
+
+            def wait() -> None:
+                try:
+                    wait_until(lambda: has_children(client, runs["cancelled"], options.children), "children", 120)
+                    at_s = time.monotonic()
+                    retried(runs["cancelled"].cancel)
+                    wait_until(lambda: all_over(client, runs["cancelled"]), "all of the cancelled are over", 120)
+                    took_s["cancel"] = time.monotonic() - at_s
+                    wait_until(lambda: is_over(runs["parent"]), "the parent is over", options.limit)
+                    took_s["parent"] = time.monotonic() - begun
+                except AssertionError as error:
+                    print(error, file=sys.stderr)
+                finally:
+                    chaos.stop.set()
+
+            waiting = threading.Thread(target=wait)
+            waiting.start()
+            chaos.strike()
+            waiting.join()
+            found = settled(lambda: list(wrongs(client, runs, options, chaos, marks)))
+            if not took_s.get("cancel", 0) <= CANCELLED_WITHIN_S:
+                found.append(Wrong("stuck", f"the cancelled runs were over after {took_s['cancel']:.1f} s"))
+            print(in_words(options, chaos, took_s, marks, found))
+        for wrong in found[:50]:
+            print(f"  {wrong.kind}: {wrong.text}", file=sys.stderr)
+        if found:
+            print(f"  evidence: {keep_evidence(chaos, found)}", file=sys.stderr)
+        return len(found)
+    finally:
+        chaos.stack.stop()
+        chaos.redis.stop()
+
+
+def retried(call: Any) -> Any:
+    """Redis may be away for a while."""
+    for _ in range(50):
+        try:
+            return call()
+        except Exception:
+            threading.Event().wait(0.2)
+    return call()
+
+
+def has_children(client: Client, run: Run, count: int) -> bool:
+    try:
+        return len(client.store.runs.children([run.id])[run.id]) == count
+    except Exception:
+        return False
+
+
+def children_of(client: Client, run: Run) -> list[str]:
+    return [child.id for child in client.store.runs.children([run.id])[run.id]]
+
+
+def all_over(client: Client, run: Run) -> bool:
+    try:
+        found = client.store.runs.found([run.id, *children_of(client, run)])
+        return all(info is None or info.is_final for info in found)
+    except Exception:
+        return False  # Redis is away
+
+
+def is_over(run: Run) -> bool:
+    try:
+        return run.info().is_final
+    except Exception:
+        return False
+
+
+def wrongs(
+    client: Client, runs: Mapping[str, Run], options: argparse.Namespace, chaos: Fleet, marks: Path
+) -> Iterator[Wrong]:
+    parent = runs["parent"]
+    expected = json.dumps([f"i{n}@{marks}: 2" for n in range(options.children)], separators=(",", ":"))
+    if parent.output != expected:
+        yield Wrong("differs", f"{parent.id}: {parent.status} {parent.error}: {parent.output!r}")
+    if not all_over(client, runs["cancelled"]):
+        yield Wrong("stuck", f"{runs['cancelled'].id}: children of the cancelled run go on")
+    of_all: list[str] = []
+    for run in runs.values():
+        children = children_of(client, run)
+        of_all += children
+        if len(children) != options.children:
+            yield Wrong("double", f"{run.id}: has {len(children)} children")
+    held = Counter((run, seq) for _, run, seq, _ in chaos.blows.visits)
+    for child in children_of(client, parent):
+        run = client.run(child)
+        if run.status != "completed":
+            yield Wrong("differs", f"{child}: {run.status} {run.error}")
+        name = str(run.state()["initial_prompt"]).split("@")[0]
+        steps = [step for step in run.history() if step.kind == "function"]
+        for number, step in enumerate(steps, start=1):
+            times, most = (
+                len((marks / f"{name}.{number}").read_text()),
+                1 + max(held[child, step.seq], step.attempt - 1),
+            )
+            if not 1 <= times <= most:
+                yield Wrong("effect", f"{child}: step {number} ran {times} times, at most {most}")
+    strangers = {info.id for info in client.runs(10_000, children=True)} - {*of_all, *(run.id for run in runs.values())}
+    for stranger in strangers:
+        yield Wrong("double", f"{stranger}: a run that nobody has started")
+    redis = connect(chaos.redis.url)
+    yield from leaks(client, redis)
+    redis.close()
+
+
+def in_words(
+    options: argparse.Namespace, chaos: Fleet, took_s: Mapping[str, float], marks: Path, found: list[Wrong]
+) -> str:
+    broken = Counter(wrong.kind for wrong in found)
+    left = [len(file.read_text()) for file in marks.iterdir()]
+    return (
+        f"seed {options.seed}: two parents with {options.children} children each, {sum(chaos.counts.values())} kills, "
+        f"one every {options.kill_every:g} s {dict(chaos.counts)}: {broken['differs']} other results, "
+        f"{broken['double']} children too many or too few, {broken['effect']} repeated without a death, "
+        f"{broken['stuck']} stuck, {broken['leak']} keys left over; {sum(left)} steps, {sum(left) - len(left)} of them "
+        f"repeated; the cancelled parent and its children were over after {took_s.get('cancel', -1):.1f} s, "
+        f"the other one took {took_s.get('parent', -1):.0f} s"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--children", type=int, default=50, help="of each parent (default 50)")
+    parser.add_argument("--work", type=float, default=2.0, metavar="S", help="how long a step takes (default 2)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="default: drawn")
+    parser.add_argument("--kill-every", type=float, default=2.0, metavar="S", help="seconds between kills (default 2)")
+    parser.add_argument("--limit", type=float, default=900, metavar="S", help="when it is too late (default 900)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:
+        sys.exit(min(1, campaign(options, Path(folder))))
+
+
+if __name__ == "__main__":
+    main()

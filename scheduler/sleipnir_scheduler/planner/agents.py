@@ -1,0 +1,99 @@
+"""Agent nodes: a run of their own, and a visit that waits for it without a worker (spec/graph-agents.md 2.7.5).
+
+    start the child ─► it ends ─► its output is the node's ─► (with a schema) a worker makes data of it
+
+The child's id follows from the visit, so a commit that is delivered twice starts it once. Who is not waited for any
+more is cancelled (draft.py).
+"""
+
+from __future__ import annotations
+
+from sleipnir.events import ChildEnded
+from sleipnir.graph.model import AgentNode, Json, MapNode
+from sleipnir.graph.template import TemplateError, keys_read, render, updates_read
+from sleipnir.messages import QUEUE_OF, RESULT
+from sleipnir.runs import Child, Visit, changed, child_id
+from sleipnir.transitions import StartChild, Take, TellChild
+from sleipnir.values import Wanted
+from sleipnir_scheduler.planner import maps
+from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
+from sleipnir_scheduler.planner.known import require
+
+MOST_DEPTH = 3
+"""How deep agents may be nested below a run, if the agent says nothing else."""
+
+
+def start(context: Context, visit: Visit, node: AgentNode) -> None:
+    """Start the child. Raises VisitFailed for a prompt that cannot be rendered, and at the limit of depth."""
+    try:
+        prompt = render(node.prompt, context.state(keys_read(node.prompt), visit))
+    except TemplateError as error:
+        raise VisitFailed(f"Failed to interpolate prompt for agent '{node.agent}': {error}") from None
+    depth, most = context.run.spec.depth + 1, _most_depth(context)
+    if depth > most:
+        raise VisitFailed(f"Max agent depth exceeded ({depth}/{most})")
+    draft, child = context.draft, Child(child_id(context.run.id, visit.seq), node.agent)
+    waiting = draft.begin(visit, None, context.now_ms + node.timeout * 1000)
+    draft.put(changed(waiting, child=child))
+    draft.effect(StartChild(child.run, node.agent, prompt, node.id, visit.seq, visit.attempt))
+    draft.notice("child_started", seq=visit.seq, node=visit.node, child=child.run, agent=child.agent)
+    if draft.paused is not None:
+        draft.effect(TellChild(child.run, "paused", draft.paused.by))
+
+
+def ended(context: Context, visit: Visit, event: ChildEnded) -> Outcome | None:
+    """The child is over. None: a worker has to make data of what it has said. Raises Missing."""
+    node, draft = _node(context, visit), context.draft
+    completed = event.status == "completed"
+    if completed and node.output_schema is None:
+        require(context.known, Wanted(delta=frozenset([RESULT])))
+        text = context.known.delta.get(RESULT, "")
+        try:
+            values = _values(context, visit, node, text)
+        except VisitFailed as failure:
+            outcome = Outcome(ok=False, error=str(failure))
+        else:
+            outcome = Outcome(values=values)
+    visit = draft.child_ended(visit, dict(event.usage) if event.usage else None)
+    draft.notice("child_ended", seq=visit.seq, node=visit.node, child=event.child, status=event.status)
+    if not completed:
+        why = "it was cancelled" if event.status == "cancelled" else event.error or "it gives no reason"
+        return Outcome(ok=False, error=f"Agent '{node.agent}' failed: {why}")
+    if node.output_schema is None:
+        return outcome
+    given = f"{visit.seq}.output"
+    draft.item(Take(given, RESULT))
+    # Another attempt, so that nothing that is still under way for this one can be taken for the worker's result.
+    queue = node.queue or QUEUE_OF["agent"]
+    draft.put(changed(visit, attempt=visit.attempt + 1, queue=queue, given=given, ready=True))
+    return None
+
+
+def timed_out(context: Context, visit: Visit) -> Outcome:
+    """The child has taken too long; it is cancelled, as nobody waits for it any more."""
+    node = _node(context, visit)
+    context.draft.put(changed(visit, child=None, wake_ms=None))
+    return Outcome(ok=False, error=f"Agent '{node.agent}' timed out after {node.timeout}s")
+
+
+def _values(context: Context, visit: Visit, node: AgentNode, text: str) -> dict[str, Json]:
+    """What the node writes: its state_updates; as the last body of a map also its own output, unless they do."""
+    values = context.updates(node, context.state(updates_read(node), visit), text)
+    if visit.item is None:
+        return values
+    of = context.graph.nodes[maps.map_of(context, visit).node]
+    assert isinstance(of, MapNode)
+    if visit.item.position + 1 < len(of.body):
+        return values
+    return {of.output_key: values.get(of.output_key, text)}
+
+
+def _most_depth(context: Context) -> int:
+    loop = context.graph.loop
+    return MOST_DEPTH if loop is None else loop.max_agent_depth
+
+
+def _node(context: Context, visit: Visit) -> AgentNode:
+    node = context.graph.nodes[visit.node]
+    assert isinstance(node, AgentNode)
+    return node

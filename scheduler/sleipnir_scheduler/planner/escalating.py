@@ -1,0 +1,108 @@
+"""Questions of child runs, which the model at the top may answer too (spec/graph-agents.md 6.6).
+
+    a child asks ─► a gate of its own, and a word to the run at the top ─► who answers first, a person or that model
+
+The runs between are passed over. A question that is answered or expired is taken back at the top.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from sleipnir.graph.model import Json, LlmNode
+from sleipnir.runs import Loop, Visit, agent_id, changed
+from sleipnir.transitions import TellRun
+from sleipnir_scheduler.planner.context import Context
+
+ASKED, SETTLED, REPLIED = "asked", "settled", "replied"
+"""What runs tell each other: a question to the top, that it needs no answer any more, an answer from there."""
+
+REPLY = "agent__reply_escalation"
+
+_SHOWN = ("escalation_id", "from_agent_id", "from_agent_name", "question", "options")
+
+
+def ask(context: Context, visit: Visit, arguments: Mapping[str, Json]) -> None:
+    """Let the run at the top know of a question of this one, if it is another one."""
+    spec = context.run.spec
+    if spec.root is None or visit.part is None:
+        return
+    question = {
+        "escalation_id": _id_of(context, visit),
+        "from_agent_id": agent_id(context.run.id, spec.agent),
+        "from_agent_name": spec.agent,
+        "question": f"[{visit.part.tool.removeprefix('user__')}] {arguments['question']}",
+        **({"options": arguments["options"]} if arguments["options"] else {}),
+        "run": context.run.id,
+        "seq": visit.seq,
+        "attempt": visit.attempt,
+    }
+    context.draft.effect(TellRun(spec.root, ASKED, question))
+
+
+def settle(context: Context, visit: Visit) -> None:
+    """Let the run at the top know that a question needs no answer any more."""
+    if context.run.spec.root is not None:
+        told = {"escalation_id": _id_of(context, visit)}
+        context.draft.effect(TellRun(context.run.spec.root, SETTLED, told))
+
+
+def listener(context: Context) -> Visit | None:
+    """The loop whose model may answer questions of child runs."""
+    return next((visit for visit in context.draft.visits() if visit.loop and _may_reply(context, visit)), None)
+
+
+def noted(context: Context, of: Visit, question: Mapping[str, Any]) -> bool:
+    """Keep a question for the model of a loop. False: it has it already."""
+    loop = _loop(of)
+    if any(each["escalation_id"] == question["escalation_id"] for each in loop.escalations):
+        return False
+    context.draft.put(changed(of, loop=changed(loop, escalations=(*loop.escalations, dict(question)))))
+    return True
+
+
+def taken_back(context: Context, of: Visit, id_: str) -> bool:
+    """A question needs no answer any more. False: the model does not have it."""
+    loop = _loop(of)
+    left = tuple(each for each in loop.escalations if each["escalation_id"] != id_)
+    if len(left) == len(loop.escalations):
+        return False
+    context.draft.put(changed(of, loop=changed(loop, escalations=left)))
+    return True
+
+
+def reply(context: Context, of: Visit, id_: str, text: str) -> Json:
+    """What the model reads of an answer to a question."""
+    question = next((each for each in _loop(of).escalations if each["escalation_id"] == id_), None)
+    if question is None:
+        told = f"No pending escalation found with id '{id_}'. It may have already been replied to or timed out."
+        return {"status": "error", "message": told}
+    taken_back(context, of, id_)
+    answer = {"seq": question["seq"], "attempt": question["attempt"], "text": text}
+    context.draft.effect(TellRun(question["run"], REPLIED, answer))
+    return {
+        "status": "ok",
+        "message": f"Reply sent to agent '{question['from_agent_name']}' for escalation '{id_}'",
+        "original_question": question["question"],
+    }
+
+
+def pending(of: Visit) -> list[Json]:
+    """The questions that wait for an answer, as the model reads them."""
+    return [{name: each[name] for name in _SHOWN if name in each} for each in _loop(of).escalations]
+
+
+def _id_of(context: Context, visit: Visit) -> str:
+    return f"esc_{hashlib.sha256(f'{context.run.id}/{visit.seq}'.encode()).hexdigest()[:8]}"
+
+
+def _may_reply(context: Context, visit: Visit) -> bool:
+    node = context.graph.nodes[visit.node]
+    return isinstance(node, LlmNode) and REPLY in (node.tools or ())
+
+
+def _loop(of: Visit) -> Loop:
+    assert of.loop is not None
+    return of.loop

@@ -1,0 +1,63 @@
+"""The placeholders in the texts of a config.yaml agent, its instructions and starters (spec/graph-agents.md 3.4, 3.5).
+
+Rules. The agent's variables are put in first, `{{name}}` as they are written and without spaces, then the special
+variables, also where the value of a variable names one. A name that is neither stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+TOOLS: Final = "__tools__"
+"""Only in static instructions, where it is put in before all others: the list of the agent's tools."""
+
+_NAME = re.compile(r"\{\{(\w+)\}\}")
+_SYSTEMS: Final = {"darwin": "macos"}
+_MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def interpolated(text: str, variables: Mapping[str, str], special: Mapping[str, str]) -> str:
+    """`text` with the agent's variables and the special ones. What a value holds is not looked at as a variable."""
+    if variables:
+        names = "|".join(re.escape(name) for name in sorted(variables, key=len, reverse=True))
+        text = re.sub(r"\{\{(" + names + r")\}\}", lambda found: variables[found[1]], text)
+    return _NAME.sub(lambda found: special.get(found[1], found[0]), text)
+
+
+def special_variables(env: Mapping[str, str], cwd: str | Path, now: datetime) -> dict[str, str]:
+    """What the special variables stand for on this machine, `__tools__` apart; `now` has a time zone."""
+    system = platform.system().lower()
+    return {
+        "__os__": _SYSTEMS.get(system, system),
+        "__os_distro__": _distribution(_SYSTEMS.get(system, system)),
+        "__os_family__": "windows" if system == "windows" else "unix",
+        "__arch__": _MACHINES.get(platform.machine().lower(), platform.machine().lower()),
+        "__shell__": Path(env.get("LOKI_SHELL") or env.get("SHELL") or "bash").stem,
+        "__locale__": _locale(env),
+        "__now__": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "__cwd__": os.fspath(cwd),
+    }
+
+
+def _distribution(system: str) -> str:
+    """As in "Ubuntu 22.04 (linux)"; the name of the system where it does not say."""
+    if system == "macos":
+        return f"macOS {platform.mac_ver()[0]} (macos)"
+    try:
+        told = platform.freedesktop_os_release()
+    except OSError:
+        return system
+    return f"{' '.join(filter(None, (told['NAME'], told.get('VERSION_ID'))))} ({system})"
+
+
+def _locale(env: Mapping[str, str]) -> str:
+    """The language of messages, as in `en-US`; that too where none is set."""
+    told = next((env[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if env.get(name)), "")
+    name = re.split(r"[.@]", told)[0]
+    return "en-US" if name in ("", "C", "POSIX") else name.replace("_", "-")

@@ -1,0 +1,116 @@
+"""A config.yaml as a graph of one loop (spec/graph-agents.md 3.1).
+
+Such an agent is asked in a loop, with all of its tools, until it answers without calling one. So it is a graph whose
+node `agent` is an llm node with tools, before which, where its instructions are dynamic, a node runs the function of
+its tools file that writes them. Keys that only later Loki releases know are passed over without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Final
+
+from sleipnir.graph.findings import Findings, in_file_order
+from sleipnir.graph.loaded import Loaded
+from sleipnir.graph.model import ConfigAgent, EndNode, Graph, Json, LlmNode, LoopAgent, Node, ToolNode
+from sleipnir.graph.shape import Shaper, shown
+from sleipnir.graph.source import Document, read
+from sleipnir.graph.tools import INSTRUCTIONS, MCP, MESSAGE_TOOLS, OWN_TOOLS, SPAWN_TOOLS, TODO_TOOLS, USER_TOOLS
+
+AGENT: Final = "agent"
+"""The node that asks the model."""
+
+DYNAMIC: Final = "instructions"
+"""The node that runs `_instructions`."""
+
+DONE: Final = "done"
+
+MOST_TURNS: Final = 1000  # far more than a conversation that gets anywhere has; one that goes round must end some day
+
+NEWER: Final = frozenset(
+    {
+        "spawnable_agents", "reasoning_effort", "enabled_tools", "mcp_tools", "max_tool_result_chars",
+        "max_concurrent_jobs", "inject_job_instructions",
+        "skills_enabled", "enabled_skills", "inject_skill_instructions", "skill_instructions", "enabled_macros",
+        "memory", "compression_model", "compression_keep_last", "brief_model", "envoy_model", "hooks", "global_hooks",
+    }
+)  # fmt: skip
+"""Keys of later Loki releases."""
+
+
+def load_config_agent(text: str, file: str, agent: str) -> Loaded:
+    """Everything that the config.yaml of `agent` says. `file` is what problems call it. Never raises."""
+    document = read(text, file)
+    findings = Findings(file, document.positions, document.problems)
+    found = _read(document, findings, agent) if document.readable else None
+    graph = None if found is None or findings.has_errors else graph_of(found)
+    return Loaded(graph, tuple(in_file_order(findings.problems)), document.positions)
+
+
+def graph_of(agent: ConfigAgent) -> Graph:
+    """The graph that an agent is."""
+    nodes: list[Node] = []
+    if agent.dynamic_instructions:
+        nodes.append(ToolNode(id=DYNAMIC, tool=INSTRUCTIONS, output_key=INSTRUCTIONS, next=AGENT))
+    nodes.append(
+        LlmNode(
+            id=AGENT,
+            prompt="{{initial_prompt}}",
+            tools=[],
+            max_iterations=MOST_TURNS,
+            state_updates={"output": "{{output}}"},
+            next=DONE,
+        )
+    )
+    nodes.append(EndNode(id=DONE, output="{{output}}"))
+    graph = Graph(
+        name=agent.name,
+        start=nodes[0].id,
+        nodes={node.id: node for node in nodes},
+        description=agent.description,
+        model=agent.model,
+        temperature=agent.temperature,
+        top_p=agent.top_p,
+        global_tools=agent.global_tools,
+        mcp_servers=agent.mcp_servers,
+        conversation_starters=agent.conversation_starters,
+        variables=agent.variables,
+        loop=LoopAgent(**{field.name: getattr(agent, field.name) for field in fields(LoopAgent)}),
+    )
+    return with_every_tool(graph)
+
+
+def with_every_tool(graph: Graph) -> Graph:
+    """The graph of an agent, whose model is offered all of the agent's tools. Others stay as they are."""
+    node = graph.nodes.get(AGENT)
+    if graph.loop is None or not isinstance(node, LlmNode):
+        return graph
+    tools = [
+        *graph.global_tools,
+        OWN_TOOLS,
+        *(TODO_TOOLS if graph.loop.auto_continue else ()),
+        *(SPAWN_TOOLS if graph.loop.can_spawn_agents else ()),
+        *MESSAGE_TOOLS,
+        *USER_TOOLS,
+        *(MCP + server for server in graph.mcp_servers),
+    ]
+    return replace(graph, nodes={**graph.nodes, AGENT: replace(node, tools=list(dict.fromkeys(tools)))})
+
+
+def _read(document: Document, findings: Findings, agent: str) -> ConfigAgent | None:
+    if not isinstance(document.data, dict):
+        message = f"a config.yaml must be a mapping of keys, got {shown(document.data)}"
+        findings.error((), message, f"Start with `name: {agent}` and `instructions:`.")
+        return None
+    shaper = Shaper(document, findings)
+    values = shaper.fields(ConfigAgent, _known(document.data), ())
+    if isinstance(values.get("name"), str) and not values["name"].strip():
+        findings.error(("name",), "Agent must have a non-empty 'name' field", f"Write `name: {agent}`.")
+    if "variables" in values:
+        values["variables"] = shaper.variables(values["variables"])
+    return shaper.build(ConfigAgent, values, ())
+
+
+def _known(data: Mapping[str, Json]) -> dict[str, Json]:
+    return {key: value for key, value in data.items() if key not in NEWER}

@@ -1,0 +1,104 @@
+"""What the environment says of an agent, for the runs that are submitted from it (spec/graph-agents.md 3.3).
+
+Rules. The variables are `<NAME>_MODEL` and so on: NAME is the `name` of a config.yaml, of a graph agent that of its
+folder, in upper case with `-` as `_`. They are read once, when a run is submitted, and go with it: the run has them on
+every machine, and no other run does. What cannot be read is passed over, as in Loki. `null` unsets a value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+from sleipnir.graph.config_agent import with_every_tool
+from sleipnir.graph.model import Graph, Json, Variable
+
+SESSION: Final = "agent_session"
+
+
+def env_name(agent: str) -> str:
+    """How the names of an agent's environment variables begin."""
+    return agent.upper().replace("-", "_")
+
+
+def overrides_of(graph: Graph, agent: str, env: Mapping[str, str]) -> dict[str, Json]:
+    """What `env` says otherwise than the file of `agent` (the name of its folder), by field, fit for JSON."""
+    prefix = env_name(agent if graph.loop is None else graph.name)
+    found: dict[str, Json] = {}
+    for key, read in _READERS.items():
+        text = env.get(f"{prefix}_{key.upper()}")
+        if text and (key != SESSION or graph.loop is not None):
+            try:
+                found[key] = read(text, graph)
+            except (ValueError, RecursionError):
+                continue
+    return found
+
+
+def overridden(graph: Graph, overrides: Mapping[str, Json]) -> Graph:
+    """The graph as `overrides_of` said."""
+    values: dict[str, Any] = {key: overrides[key] for key in _READERS if key in overrides and key != SESSION}
+    if "variables" in values:
+        values["variables"] = [_declared(each) for each in values["variables"]]
+    if graph.loop is not None and SESSION in overrides:
+        values["loop"] = replace(graph.loop, agent_session=overrides[SESSION])
+    return with_every_tool(replace(graph, **values)) if values else graph
+
+
+def _text(text: str, graph: Graph) -> str | None:
+    return None if text == "null" else text
+
+
+def _number(text: str, graph: Graph) -> float | None:
+    if text == "null":
+        return None
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a finite number")
+    return number
+
+
+def _names(text: str, graph: Graph) -> list[str]:
+    names = json.loads(text)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{text[:40]!r} is not a JSON list of names")
+    return names
+
+
+def _variables(text: str, graph: Graph) -> list[dict[str, Json]]:
+    """Declarations, which take the place of the file's; or, written as name and value, values for those of the file."""
+    given = json.loads(text)
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise ValueError(f"{text[:40]!r} is not a JSON list of objects")
+    if given and all("value" in each for each in given):
+        values = {_text_of(each, "name"): _text_of(each, "value") for each in given}
+        found = [replace(known, default=values.get(known.name, known.default)) for known in graph.variables]
+    else:
+        found = [_declared(each) for each in given]
+    return [asdict(variable) for variable in found]
+
+
+def _declared(entry: Mapping[str, Json]) -> Variable:
+    default = None if entry.get("default") is None else _text_of(entry, "default")
+    return Variable(name=_text_of(entry, "name"), description=_text_of(entry, "description"), default=default)
+
+
+def _text_of(entry: Mapping[str, Json], key: str) -> str:
+    value = entry.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{key!r} of a variable must be a text")
+    return value
+
+
+_READERS: Final[Mapping[str, Callable[[str, Graph], Json]]] = {
+    "model": _text,
+    "temperature": _number,
+    "top_p": _number,
+    "global_tools": _names,
+    "mcp_servers": _names,
+    SESSION: _text,
+    "variables": _variables,
+}

@@ -1,0 +1,57 @@
+"""Names of sessions: what was said before in an agent's conversations (spec 2.14, 3.6).
+
+A session is a list of messages, kept by agent and name. One run at a time may go on with it; a run that completes adds
+what was said in it, one that fails or is cancelled adds nothing. Agents with a config.yaml have sessions, graphs have
+none: they manage their own state.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from sleipnir.errors import UsageError
+
+TEMP: Final = "temp"
+"""Asks for a session that nobody else has, for as long as it is used."""
+
+TEMPORARY_MS: Final = 24 * 3600 * 1000
+"""A temporary session is kept so long after its last run: who was disconnected can go on with it."""
+
+_TEMPORARY = f"{TEMP}-"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+NO_SESSIONS = (
+    "Graph-based agent '{agent}' does not support sessions. The graph manages its own state; re-run without a session."
+)
+NO_SESSION_HERE = "Graph-based agent '{agent}' does not support sessions. The graph manages its own state."
+
+
+@dataclass(frozen=True)
+class SessionName:
+    """Which session: names are the agent's own."""
+
+    agent: str
+    name: str
+
+    @property
+    def expire_ms(self) -> int | None:
+        """How long it is kept after its last run; None: until it is removed."""
+        return TEMPORARY_MS if self.name.startswith(_TEMPORARY) else None
+
+    def __str__(self) -> str:
+        return f"{self.agent}/{self.name}"
+
+
+def checked(name: str) -> str:
+    """The name of a session as a person wrote it; TEMP becomes a name that is free. Raises UsageError."""
+    if name == TEMP:
+        return _TEMPORARY + secrets.token_hex(6)
+    if _NAME.fullmatch(name) is None:
+        raise UsageError(
+            f"{name!r} cannot name a session: a name has up to 64 letters, digits, '.', '_' and '-', and begins with a "
+            f"letter or a digit; {TEMP!r} stands for a new one that is not kept"
+        )
+    return name

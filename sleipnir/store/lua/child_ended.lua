@@ -1,0 +1,25 @@
+-- child_ended: tell a run that one of its children is over.
+--
+-- KEYS[1] run      HASH    slp:{p07}:run:<run>, the parent's
+-- KEYS[2] inbox    STREAM  slp:{p07}:inbox
+-- KEYS[3] delta    HASH    ...:delta:<seq>.<attempt> of the visit that waits
+-- ARGV[1] run_id   str
+-- ARGV[2] seq      int
+-- ARGV[3] attempt  int
+-- ARGV[4] child    str
+-- ARGV[5] status   str     completed, failed or cancelled
+-- ARGV[6] error    str     '' for none
+-- ARGV[7] usage    JSON    what it has cost, or ''
+-- ARGV[8] output   JSON    the text of its result, or ''; opaque here
+--
+-- Returns  1  told
+--          0  the parent does not exist any more
+-- Calling twice is safe: the planner ignores the second one, and what it brought is deleted then.
+local run, inbox, delta = unpack(KEYS)
+local run_id, seq, attempt, child, status, error_, usage, output = unpack(ARGV)
+
+if redis.call('EXISTS', run) == 0 then return 0 end
+if output ~= '' then redis.call('HSET', delta, '_result', output) end
+redis.call('XADD', inbox, '*', 't', 'child_ended', 'run', run_id, 'seq', seq, 'attempt', attempt, 'child', child,
+  'status', status, 'error', error_, 'usage', usage)
+return 1

@@ -1,0 +1,72 @@
+"""What a client may do with sessions: look at them, add to one without a run, remove one. Runs add by their commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sleipnir.errors import SessionBusy
+from sleipnir.sessions import SessionName
+from sleipnir.store.commit import dumps
+from sleipnir.store.connect import Client
+from sleipnir.store.keys import Keys
+from sleipnir.store.scripts import Arg, Script
+from sleipnir.views import SessionInfo
+
+_CHANGE = Script("change_session")
+_FIELDS = ("created_ms", "used_ms", "run", "busy")
+
+
+class Sessions:
+    """The clients' side of sessions."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client, self._keys = client, keys
+
+    def of_agent(self, agent: str) -> list[SessionInfo]:
+        """The sessions of an agent that are kept for good, the one used last first."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.zrange(self._keys.of_partition(partition).sessions, 0, -1)
+        names = [tuple(listed.split("/", 1)) for reply in pipe.execute() for listed in reply]
+        found = self._read([SessionName(agent, name) for of, name in names if of == agent])
+        return sorted(found, key=lambda info: (-info.used_ms, info.name))
+
+    def info(self, name: SessionName) -> SessionInfo | None:
+        """None: there is no such session."""
+        return next(iter(self._read([name])), None)
+
+    def _read(self, names: Sequence[SessionName]) -> list[SessionInfo]:
+        pipe = self._client.pipeline(transaction=False)
+        for name in names:
+            keys = self._keys.of_session(name)
+            pipe.hmget(keys.session, _FIELDS)
+            pipe.llen(keys.messages)
+        replies = pipe.execute()
+        return [
+            SessionInfo(name.agent, name.name, int(created), int(used), messages, run if busy else None)
+            for name, (created, used, run, busy), messages in zip(names, replies[::2], replies[1::2], strict=True)
+            if created is not None
+        ]
+
+    def messages(self, name: SessionName) -> list[dict[str, Any]]:
+        """What was said in a session, oldest first; empty when there is none."""
+        return [json.loads(text) for text in self._client.lrange(self._keys.of_session(name).messages, 0, -1)]
+
+    def add(self, name: SessionName, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Add messages. False: there is no such session. Raises SessionBusy."""
+        return self._change(name, 0, [dumps(message) for message in messages])
+
+    def remove(self, name: SessionName) -> bool:
+        """Forget a session. False: there is no such session. Raises SessionBusy."""
+        return self._change(name, 1)
+
+    def _change(self, name: SessionName, remove: int, added: Sequence[Arg] = ()) -> bool:
+        keys = self._keys.of_session(name)
+        partition = self._keys.of_partition(self._keys.partition_of(str(name)))
+        slots = {"session": keys.session, "messages": keys.messages, "sessions": partition.sessions}
+        code, run = _CHANGE(self._client, slots, {"name": str(name), "remove": remove}, added)
+        if code == -1:
+            raise SessionBusy.by(name.name, name.agent, run)
+        return bool(code)

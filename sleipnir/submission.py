@@ -1,0 +1,39 @@
+"""What a run's state begins with. For runs that people submit, and for child runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sleipnir.errors import UsageError
+from sleipnir.graph.model import Graph
+from sleipnir.graph.state import StateError, initial
+from sleipnir.messages import MOST_KEYS
+
+
+def state_at_start(graph: Graph, prompt: str, given: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
+    """What the run's state begins with. Raises UsageError, with all that is missing or wrong."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"state must be a mapping of keys to values, not {type(given).__qualname__}")
+    for key in given:
+        if key in _NOT_GIVEN:
+            raise UsageError(f"state key {key!r} cannot be given: {_NOT_GIVEN[key]}")
+    try:
+        begin = initial(graph, {**given, "initial_prompt": prompt})
+    except StateError as error:
+        listed = "".join(f"\n  - {problem}" for problem in error.problems)
+        raise UsageError(f"agent {graph.name!r} cannot begin with this state:{listed}\n{_HOW_TO_GIVE}") from None
+    if len(begin) > MOST_KEYS:
+        raise UsageError(f"the state begins with {len(begin):,} keys, at most {MOST_KEYS:,} are possible; nest them")
+    size = len(json.dumps({key: begin[key] for key in given}))
+    if size > limit_bytes:
+        raise UsageError(
+            f"the given state has {size:,} bytes, more than SLEIPNIR_MAX_OUTPUT_BYTES={limit_bytes:,}. "
+            "Store the data in a file and give its path"
+        )
+    return begin
+
+
+_NOT_GIVEN = {"initial_prompt": "it is the prompt", "_next": "it is how nodes choose the way"}
+_HOW_TO_GIVE = "Give each with --state NAME=JSON, in Python with submit(..., state={...})"

@@ -1,0 +1,195 @@
+"""Sessions on a real Redis: one run at a time, what it adds with the commit that completes it, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from sleipnir.errors import SessionBusy, UsageError
+from sleipnir.messages import ANSWER, INSTEAD, MESSAGES, SAID, ResultHeader, ToolCall, VisitCall
+from sleipnir.runs import RunSpec, Visit
+from sleipnir.sessions import TEMPORARY_MS, SessionName
+from sleipnir.store.store import Store
+from sleipnir.store.visits import Claim, Talk
+from sleipnir_scheduler.services.advance import Advance
+from tests.store.test_advance import advance_of
+from tests.store.test_loops import LOOP, REPLY, TOLD
+
+LOOP_THEN_SCRIPT = LOOP.replace("next: e,", "next: check,") + (
+    "  check: {type: script, script: check.sh, next: e}\nsettings: {max_loop_iterations: 1}\n"
+)
+DESK = SessionName("agent", "desk")
+SPEC = RunSpec("agent", "digest", session="desk")
+QUESTION = {"role": "user", "content": "Wo?"}
+REPLIED = {"role": "assistant", "content": "Dort, in 3 {} []"}
+
+
+class Chat:
+    """Runs of one session."""
+
+    def __init__(self, store: Store, spec: RunSpec = SPEC, graph: str = LOOP) -> None:
+        self.store, self.spec = store, spec
+        self.name = SessionName(spec.agent, str(spec.session))
+        self.advance: Advance = advance_of(store, graph)
+        partition = store.keys.partition_of(str(self.name))
+        ids = (f"run{number:09}" for number in itertools.count())
+        self._ids = (run for run in ids if store.keys.partition_of(run) == partition)
+
+    def start(self) -> str:
+        run = next(self._ids)
+        assert self.store.runs.create(run, self.spec, {})
+        self.advance.run_once()
+        return run
+
+    def visit(self, run: str) -> Visit:
+        """The one that a worker has to do."""
+        [visit] = [visit for visit in self.store.partitions.load([run])[run].frontier.values() if visit.queue]
+        return visit
+
+    def talk(self, run: str) -> Talk:
+        return self.claim(self.visit(run), run).talk
+
+    def claim(self, visit: Visit, run: str) -> Claim:
+        call = VisitCall(run, visit.node, visit.seq, visit.attempt, "agent", "digest", visit.role)
+        claim = self.store.visits.claim(call, worker="w", token="t", lease_ms=60_000, wanted=())
+        assert isinstance(claim, Claim)
+        return claim
+
+    def deliver(self, run: str, *, calls: tuple[ToolCall, ...] = (), next: str | None = None, **delta: Any) -> None:
+        visit = self.visit(run)
+        self.claim(visit, run)
+        call = VisitCall(run, visit.node, visit.seq, visit.attempt, "agent", "digest", visit.role)
+        texts = {key: value if key == SAID else json.dumps(value) for key, value in delta.items()}
+        header = ResultHeader(ok=True, keys=tuple(set(delta) - {SAID}), calls=calls, next=next, worker="w")
+        assert self.store.visits.deliver(call, header, texts, worker="w", token="t")
+        self.advance.run_once()
+
+    def say(self, run: str, *messages: dict[str, Any], instead: bool = False) -> None:
+        """The run's last turn, which says what the session gets."""
+        lines = [INSTEAD] if instead else []
+        self.deliver(run, said="fine", **{SAID: "\n".join([*lines, *map(json.dumps, messages)])})
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        return self.store.sessions.messages(self.name)
+
+
+def test_a_run_that_completes_adds_what_was_said_and_the_next_one_begins_with_it(store: Store) -> None:
+    chat = Chat(store)
+    first = chat.start()
+    assert chat.talk(first) == Talk(history="[]")
+    chat.say(first, QUESTION, REPLIED)
+    assert store.runs.info(first).status == "completed"
+    assert (chat.messages, store.runs.state(first)) == ([QUESTION, REPLIED], {"said": "fine"})
+    assert [step.keys for step in store.runs.history(first) if step.role == "node"][1] == ("said",)
+    second = chat.start()
+    assert json.loads(chat.talk(second).history) == [QUESTION, REPLIED]
+    chat.say(second, {"role": "user", "content": "in sum"}, instead=True)
+    assert chat.messages == [{"role": "user", "content": "in sum"}]
+
+
+def test_the_history_is_told_to_the_first_turn_alone(store: Store) -> None:
+    chat = Chat(store)
+    run = chat.start()
+    chat.deliver(run, calls=(ToolCall("c1", "a"), ToolCall("c2", "b")), **{MESSAGES: TOLD, ANSWER: REPLY})
+    talk = chat.talk(run)
+    assert (talk.history, json.loads(talk.told)) == ("", TOLD)
+
+
+def test_a_session_takes_one_run_at_a_time_and_says_which_it_has(store: Store) -> None:
+    chat = Chat(store)
+    run = chat.start()
+    with pytest.raises(SessionBusy, match=f"'desk' of agent 'agent' is busy with run {run}.*sleipnir cancel {run}"):
+        chat.start()
+    assert store.runs.create(run, SPEC, {}) is False  # the same submit again is no second run
+    [info] = store.sessions.of_agent("agent")
+    assert (info.name, info.run, info.messages) == ("desk", run, 0)
+    chat.say(run, QUESTION)
+    chat.start()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+def test_a_run_that_does_not_complete_adds_nothing_and_frees_the_session(store: Store, how: str) -> None:
+    chat = Chat(store, graph=LOOP_THEN_SCRIPT)
+    run = chat.start()
+    chat.say(run, QUESTION)  # and then comes a script
+    assert chat.messages == []
+    if how == "cancelled":
+        store.runs.cancel(run)
+        chat.advance.run_once()
+    else:
+        chat.deliver(run, next="check")
+    assert store.runs.info(run).status == how
+    assert chat.messages == []
+    assert chat.talk(chat.start()).history == "[]"
+
+
+def test_a_failed_run_that_is_retried_has_the_session_again_and_adds_what_it_had_to_say(store: Store) -> None:
+    chat = Chat(store, graph=LOOP_THEN_SCRIPT)
+    run = chat.start()
+    chat.say(run, QUESTION, REPLIED)
+    chat.deliver(run, next="check")
+    assert (store.runs.info(run).status, chat.messages) == ("failed", [])
+    store.runs.retry(run)
+    with pytest.raises(SessionBusy):
+        chat.start()
+    chat.advance.run_once()
+    with pytest.raises(SessionBusy):
+        chat.start()
+    chat.deliver(run)
+    assert (store.runs.info(run).status, chat.messages) == ("completed", [QUESTION, REPLIED])
+    chat.start()
+
+
+def test_a_failed_run_cannot_be_retried_once_its_session_has_gone_on(store: Store) -> None:
+    chat = Chat(store, graph=LOOP_THEN_SCRIPT)
+    run = chat.start()
+    chat.say(run, QUESTION)
+    chat.deliver(run, next="check")
+    other = chat.start()
+    for _ in range(2):
+        with pytest.raises(UsageError, match="its session 'desk' has gone on without it"):
+            store.runs.retry(run)
+    chat.say(other, REPLIED)
+    chat.deliver(other)
+    assert (store.runs.info(run).status, chat.messages) == ("failed", [REPLIED])
+
+
+def test_a_temporary_session_dies_a_day_after_its_last_run_and_not_while_it_has_one(store: Store) -> None:
+    chat = Chat(store, RunSpec("agent", "digest", session="temp-1"))
+    keys = store.keys.of_session(chat.name)
+    chat.say(chat.start(), QUESTION)
+    for key in (keys.session, keys.messages):
+        assert 0 < store.runs._client.pttl(key) <= TEMPORARY_MS
+    assert store.sessions.of_agent("agent") == []
+    assert store.sessions.add(chat.name, [REPLIED])
+    run = chat.start()
+    assert [store.runs._client.pttl(key) for key in (keys.session, keys.messages)] == [-1, -1]
+    chat.say(run, QUESTION)
+    assert 0 < store.runs._client.pttl(keys.messages) <= TEMPORARY_MS
+
+
+def test_a_session_is_added_to_and_removed_only_while_it_has_no_run(store: Store) -> None:
+    chat = Chat(store)
+    assert (store.sessions.add(DESK, [QUESTION]), store.sessions.remove(DESK)) == (False, False)
+    run = chat.start()
+    with pytest.raises(SessionBusy):
+        store.sessions.add(DESK, [QUESTION])
+    with pytest.raises(SessionBusy):
+        store.sessions.remove(DESK)
+    chat.say(run, QUESTION)
+    assert store.sessions.add(DESK, [REPLIED])
+    assert chat.messages == [QUESTION, REPLIED]
+    assert store.sessions.remove(DESK)
+    assert (chat.messages, store.sessions.info(DESK), store.sessions.of_agent("agent")) == ([], None, [])
+
+
+def test_runs_without_a_session_keep_a_state_key_of_any_name(store: Store) -> None:
+    chat = Chat(store)
+    assert store.runs.create("other0000001", RunSpec("agent", "digest"), {})
+    chat.advance.run_once()
+    chat.deliver("other0000001", said="fine", **{SAID: '"kept"'})
+    assert store.runs.state("other0000001") == {"said": "fine", SAID: "kept"}

@@ -1,0 +1,32 @@
+"""Structured output of an agent node: from what its child run has said to data (spec 2.7.5, 2.9)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import AgentNode, LlmNode
+from sleipnir.messages import VisitResult
+from sleipnir_workers.host import Host, here
+from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.llm.session import Session
+from sleipnir_workers.node import Visit, executor
+
+
+@executor("agent")
+def run_extraction(node: AgentNode, visit: Visit, host: Host | None = None) -> VisitResult:
+    """The child's text as data, by the graph's model where the text is no JSON. A failure fails the graph, and writes
+    nothing. `host` None means this process's. Raises VisitLost, nothing else."""
+    asking = LlmNode(id=node.id, prompt="", output_schema=node.output_schema, state_updates=node.state_updates)
+    session = Session(asking, visit, host or here())
+    try:
+        session.open()
+        result = session.finish(
+            json.loads(visit.talk.told), f"Agent '{node.agent}' output failed structured-output extraction"
+        )
+    except PutOff as later:
+        return session.put_off(later)
+    except NodeFailed as error:
+        result = session.failure(error, f"Agent '{node.agent}' output failed structured-output extraction")
+    return result if result.ok else replace(result, delta={})

@@ -1,0 +1,99 @@
+"""What the run of a session begins with, and what it leaves there (spec 3.6).
+
+Rules. The session's messages stand between the system message and what the user says now; what is added is all that was
+said from there on, calls of tools and their results included. A session that has grown to the threshold is replaced by
+a summary, which the model of the agent makes when it has answered. Without one the session stays whole: it is tried
+again after the next answer. The todo list survives, as the calls that make it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import Json
+from sleipnir.messages import Said
+from sleipnir_workers.host import Host
+from sleipnir_workers.llm.conversation import chat, estimated_tokens, tool_message
+from sleipnir_workers.llm.reply import Message
+from sleipnir_workers.llm.session import Session
+from sleipnir_workers.llm.todo import TodoList
+from sleipnir_workers.node import Visit
+
+SUMMARIZATION_PROMPT = """\
+You get the record of a conversation between a user and an assistant that has become too long to be kept. Write what
+has to be known to go on with it as if nothing had been left out: what the user wants and has said about how, what was
+found out and decided, what was done and with which result, what is still open. Keep names, numbers, paths and short
+pieces of code as they are. Leave out greetings, repetitions and ways that led nowhere, unless one must not be tried
+again. Write plain sentences, at most 400 words, in the language of the conversation, and nothing but the summary."""
+
+SUMMARY_CONTEXT_PROMPT = "This is a summary of our conversation so far:\n\n"
+
+_MOST_CHARACTERS = 4_000
+"""Of one message that is shown to be summarised: results of tools may be longer than all the rest."""
+
+
+def with_history(told: Sequence[Message], history: str) -> list[Message]:
+    """What a conversation begins with, and before the user's message what the session holds (as a JSON list)."""
+    *system, user = told
+    return [*system, *(json.loads(history) if history else []), user]
+
+
+def said_in(visit: Visit, told: Sequence[Message], since: Sequence[Message], session: Session, host: Host) -> Said:
+    """What the run adds to its session. `told` is what the conversation began with, `since` what followed, the last
+    answer included. Raises VisitLost."""
+    before = [message for message in told[:-1] if message["role"] != "system"]
+    added = (told[-1], *since)
+    whole = [*before, *added]
+    if estimated_tokens(whole) < _threshold(visit, host):
+        return Said(added)
+    try:
+        summary = session.aside(chat(SUMMARIZATION_PROMPT, _record(whole))).strip()
+    except NodeFailed as error:
+        session.notes.append(f"the session is not summarised: {session.clean(str(error))}")
+        return Said(added)
+    if not summary:
+        session.notes.append("the session is not summarised: the model said nothing")
+        return Said(added)
+    session.notes.append(f"the session is summarised: {len(whole)} messages")
+    context = {"role": "user", "content": SUMMARY_CONTEXT_PROMPT + summary}
+    return Said((context, *_calls_that_make(TodoList.of(whole))), instead=True)
+
+
+def _calls_that_make(todos: TodoList) -> list[Message]:
+    """An assistant's message whose calls give this list from an empty one, and what came of them."""
+    if not todos.todos:
+        return []
+    made: list[tuple[str, Json]] = [
+        ("todo__init", {"goal": todos.goal}),
+        *(("todo__add", {"task": todo.desc}) for todo in todos.todos),
+    ]
+    made += [("todo__done", {"id": todo.id}) for todo in todos.todos if todo.done]
+    calls, results, so_far = list[Message](), list[Message](), TodoList()
+    for number, (name, given) in enumerate(made):
+        arguments, id_ = json.dumps(given, ensure_ascii=False), f"kept_{number}"
+        so_far, result = so_far.after(name, arguments)
+        calls.append({"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}})
+        results.append(tool_message(id_, json.dumps(result)))
+    return [{"role": "assistant", "content": None, "tool_calls": calls}, *results]
+
+
+def _threshold(visit: Visit, host: Host) -> int:
+    own = visit.graph.loop.compression_threshold if visit.graph.loop is not None else None
+    return host.settings.compression_threshold if own is None else own
+
+
+def _record(messages: Sequence[Message]) -> str:
+    """The conversation as a text: a model that is not offered the tools may refuse messages that call them."""
+    return "\n\n".join(line for message in messages for line in _lines(message))
+
+
+def _lines(message: Message) -> list[str]:
+    lines = [f"{message['role']}: {_cut(str(message['content']))}"] if message.get("content") else []
+    called = [call["function"] for call in message.get("tool_calls") or ()]
+    return [*lines, *(f"assistant calls {each['name']} with {_cut(each['arguments'])}" for each in called)]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + " [...]"

@@ -1,0 +1,49 @@
+"""The summary of what an agent has said that another one collects (spec/graph-agents.md 6.5).
+
+One question to the model. Where it cannot be asked, the scheduler gives the collector the beginning of the text.
+"""
+
+from __future__ import annotations
+
+import json
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import LlmNode, LoopAgent
+from sleipnir.messages import RESULT, VisitResult
+from sleipnir_workers.host import Host, here
+from sleipnir_workers.llm.conversation import chat
+from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.llm.session import Session
+from sleipnir_workers.node import Visit, executor
+
+SUMMARIZER = """\
+You summarise with precision what an agent reported to the agent that it works for.
+Keep unchanged: code snippets, file paths, error messages and concrete recommendations.
+Drop filler and repetition. Lead with the conclusion, and list several findings as bullet points.
+Your summary has less than 30 % of the length of the report."""
+
+
+@executor("summary")
+def run_summary(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResult:
+    """The result that is collected, with a summary as its output. `host` None means this process's. Raises VisitLost,
+    nothing else."""
+    agent, result = visit.graph.loop or LoopAgent(), json.loads(visit.talk.told)
+    asking = LlmNode(
+        id=node.id,
+        prompt="",
+        model=agent.summarization_model or node.model,
+        temperature=node.temperature,
+        top_p=node.top_p,
+    )
+    session = Session(asking, visit, host or here())
+    question = f"Summarize the following sub-agent output from '{result['agent']}':\n\n{result['output']}"
+    try:
+        session.open()
+        answer = session.ask(chat(SUMMARIZER, question))
+    except PutOff as later:
+        return session.put_off(later)
+    except NodeFailed as error:
+        return VisitResult(
+            ok=False, error=session.clean(str(error)), error_kind=error.kind, usage=session.spent.usage()
+        )
+    return VisitResult(ok=True, delta={RESULT: {**result, "output": answer.text}}, usage=session.spent.usage())

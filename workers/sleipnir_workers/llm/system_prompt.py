@@ -1,0 +1,68 @@
+"""The system prompt of a config.yaml agent (spec/graph-agents.md 3.2, 3.4): its instructions and what we add to them.
+
+Rules. The blocks come in the order of the specification, a blank line between them. Texts of ours (`injected/`) are
+about tools, and one whose tools the agent does not have is left out: it would have the model call what is not there.
+Special variables tell of the machine that makes the prompt, but for `__cwd__`, where the run was started from.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from sleipnir.agent_text import TOOLS, interpolated, special_variables
+from sleipnir.errors import NodeFailed, ToolFileError
+from sleipnir.graph.model import LlmNode, LoopAgent
+from sleipnir.graph.template import as_text
+from sleipnir.graph.tools import INSTRUCTIONS
+from sleipnir.tools.folder import tools_of
+from sleipnir_workers import mcp
+from sleipnir_workers.host import Host
+from sleipnir_workers.node import Visit
+
+_INJECTED = Path(__file__).with_name("injected")
+
+
+def system_prompt(node: LlmNode, loop: LoopAgent, visit: Visit, host: Host) -> str:
+    """What the model is told first. `loop` is that of the visit's graph. Raises NodeFailed (`tools`)."""
+    text = "\n\n".join(block for block in [_instructions(loop, visit, host), *_injected(node, loop)] if block)
+    cwd = visit.caller_dir or visit.cwd or visit.folder
+    return interpolated(text, visit.variables, special_variables(host.env, cwd, datetime.now().astimezone()))
+
+
+def _instructions(loop: LoopAgent, visit: Visit, host: Host) -> str:
+    if loop.dynamic_instructions:
+        return as_text(visit.state[INSTRUCTIONS]).strip()
+    written, placeholder = loop.instructions.strip(), f"{{{{{TOOLS}}}}}"
+    return written.replace(placeholder, _listing(visit, host)) if placeholder in written else written
+
+
+def _listing(visit: Visit, host: Host) -> str:
+    """What `{{__tools__}}` stands for: a numbered line for each tool of a file and each function of an MCP server."""
+    try:
+        tools = tools_of(visit.folder, host.config_dir, visit.graph)
+    except ToolFileError as error:
+        raise NodeFailed(f"the tools of agent '{visit.agent}' cannot be read: {error}", "tools") from error
+    functions = [each["function"] for each in mcp.declarations(visit.graph.mcp_servers)]
+    told = [(each.name, each.description) for each in tools.declarations]
+    told += [(each["name"], each["description"]) for each in functions]
+    return "\n".join(f"{number}. {name}: {about.partition(chr(10))[0]}" for number, (name, about) in enumerate(told, 1))
+
+
+def _injected(node: LlmNode, loop: LoopAgent) -> Iterator[str]:
+    names = tuple(node.tools or ())
+    for file, prefixes, wanted in (
+        ("todo.md", "todo__", loop.auto_continue and loop.inject_todo_instructions),
+        ("spawn.md", "agent__spawn", loop.can_spawn_agents and loop.inject_spawn_instructions),
+        ("teammates.md", "agent__send_message", True),
+        ("user.md", "user__", True),
+    ):
+        if wanted and any(name.startswith(prefixes) for name in names):
+            yield _text(file)
+
+
+@functools.cache
+def _text(file: str) -> str:
+    return (_INJECTED / file).read_text(encoding="utf-8").strip()

@@ -1,0 +1,57 @@
+"""A tool node: a function of the agent's own tools file, which we call and no model (spec/graph-agents.md 3.4).
+
+Rules. It is called without arguments, in the environment of the agent's other tools. The text that it leaves is the
+node's result, as it is: that it may be JSON means nothing here. Without a text, and cut short, it is a failure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sleipnir.errors import NodeFailed, ToolFileError
+from sleipnir.graph.model import ToolNode
+from sleipnir.messages import VisitResult
+from sleipnir.tools.declaration import Declaration
+from sleipnir.tools.folder import agent_tools
+from sleipnir_workers.host import Host
+from sleipnir_workers.node import Visit
+from sleipnir_workers.tools.call import run_call
+from sleipnir_workers.tools.place import Place
+
+
+def run_own(node: ToolNode, visit: Visit, host: Host) -> VisitResult:
+    """Call the node's function. Raises NodeFailed (`config`), VisitLost and ProcessLost."""
+    place = Place.of_visit(visit, host)
+    try:
+        text = _text(node, visit, place)
+    except NodeFailed as error:
+        return VisitResult(ok=False, error=str(error), error_kind=error.kind)
+    return VisitResult(ok=True, delta={node.output_key: text}, notes=(f"running tool '{node.tool}'",))
+
+
+def _text(node: ToolNode, visit: Visit, place: Place) -> str:
+    result = run_call(_declared(node.tool, visit), {}, place, timeout_s=node.timeout)
+    if result.failure is not None:
+        raise NodeFailed(_said(result.value), result.failure)
+    if result.cut_bytes:
+        most = place.host.settings.max_tool_result_bytes
+        raise NodeFailed(f"'{node.tool}' returned more than SLEIPNIR_MAX_TOOL_RESULT_BYTES={most:,} bytes", "too_large")
+    if not result.left.strip():
+        raise NodeFailed(f"No return value from '{node.tool}' function", "output")
+    return result.left.strip()
+
+
+def _declared(name: str, visit: Visit) -> Declaration:
+    try:
+        for declaration in agent_tools(visit.folder):
+            if declaration.name == name:
+                return declaration
+    except ToolFileError as error:
+        raise NodeFailed(f"the tools of agent '{visit.agent}' cannot be read: {error}", "tool_file") from error
+    raise NodeFailed(f"the tools file of agent '{visit.agent}' has no function '{name}'", "not_found")
+
+
+def _said(value: Any) -> str:
+    """What a model would be told of the failure, as one text."""
+    told = value if isinstance(value, dict) else {}
+    return "\n".join(str(told[key]) for key in ("tool_call_error", "output", "stderr") if key in told)
