@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted(ROOT.glob("docs/*.md")),
-    *(ROOT / folder / "README.md" for folder in ("agents", "agents/log-triage", "ops", "scheduler", "workers")),
+    *(ROOT / folder / "README.md" for folder in ("agents", "ops", "scheduler", "workers")),
+    *sorted(ROOT.glob("agents/*/README.md")),
 ]
 
 

@@ -37,5 +37,8 @@ def test_a_shipped_agent_is_a_graph_named_like_its_folder_and_described(folder: 
     assert graph.description
 
 
-def test_both_agents_ship() -> None:
-    assert [folder.name for folder in SHIPPED] == ["hello", "log-triage"]
+def test_these_agents_ship() -> None:
+    assert [folder.name for folder in SHIPPED] == [
+        "code-review", "coder", "deep-research", "demo", "explore", "hello", "log-triage", "oracle", "orchestrator",
+        "sql", "support-triage",
+    ]  # fmt: skip
