@@ -18,6 +18,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -207,12 +208,12 @@ class Client:
     def runs(self, limit: int = 50, status: set[str] | None = None, *, children: bool = False) -> list[RunInfo]:
         """Runs, newest first, with `children` also those that runs have started; filtered among the newest 10,000."""
         with self.store.errors():
-            found = [
+            found = (
                 info
-                for info in self.store.runs.recent(limit if children and status is None else 10_000)
+                for info in self.store.runs.recent(10_000)
                 if (status is None or info.status in status) and (children or info.parent is None)
-            ]
-            return self.store.explained(found[:limit])
+            )
+            return self.store.explained(list(islice(found, limit)))
 
     def now_ms(self) -> int:
         """Redis' clock, by which all times are given."""

@@ -29,6 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from ops.chaos.loops import is_over  # noqa: E402
 from ops.chaos.run import Chaos, keep_evidence, settled  # noqa: E402
 from ops.chaos.verdict import Wrong, leaks  # noqa: E402
 from sleipnir.client import Client, Run  # noqa: E402
@@ -178,13 +179,6 @@ def all_over(client: Client, run: Run) -> bool:
         return all(info is None or info.is_final for info in found)
     except Exception:
         return False  # Redis is away
-
-
-def is_over(run: Run) -> bool:
-    try:
-        return run.info().is_final
-    except Exception:
-        return False
 
 
 def wrongs(

@@ -54,6 +54,10 @@ class Effects:
                 found.append(Owed(id_, streams[name], fields["run"], effect_of(json.loads(fields["e"]))))
         return found
 
+    def is_owed(self, owed: Owed) -> bool:
+        """Whether nobody has delivered it yet."""
+        return bool(self._client.xrange(self._keys.of_partition(owed.partition).effects, owed.id, owed.id))
+
     def delivered(self, owed: Owed) -> None:
         """It is done, and need not come again."""
         self._client.xdel(self._keys.of_partition(owed.partition).effects, owed.id)

@@ -44,6 +44,9 @@ _SUMMARY = ("status", "created_ms", "started_ms", "ended_ms", "error", "step", "
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
 
+PAGE = 200  # runs that are read in one round trip
+
+
 class Runs:
     """The clients' side of the store."""
 
@@ -133,13 +136,15 @@ class Runs:
         over = [run_id for run_id, status in statuses if status is None or status in FINAL]
         return [info for info in self.infos(over) if info.is_final] if over else []
 
-    def recent(self, limit: int) -> list[RunInfo]:
-        """The runs submitted last, newest first."""
+    def recent(self, limit: int) -> Iterator[RunInfo]:
+        """The runs submitted last, newest first; read as they are asked for, a page at a time."""
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.zrevrange(self._keys.of_partition(partition).runs, 0, limit - 1, withscores=True)
         listed = sorted(((score, run_id) for reply in pipe.execute() for run_id, score in reply), reverse=True)
-        return [info for info in self._read([run_id for _, run_id in listed[:limit]]) if info is not None]
+        for at in range(0, min(limit, len(listed)), PAGE):
+            page = [run_id for _, run_id in listed[at : min(at + PAGE, limit)]]
+            yield from (info for info in self._read(page) if info is not None)
 
     def ids_starting_with(self, prefix: str, limit: int = 20) -> list[str]:
         """Run ids by prefix, of the runs listed; for completing and resolving what people type."""

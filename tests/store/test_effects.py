@@ -104,6 +104,32 @@ def test_a_child_that_cannot_be_started_fails_its_parent_with_the_reason(store: 
         assert str(store.runs.info(RUN).error).endswith(f"Agent 'child' failed: {why}")
 
 
+def test_what_another_has_delivered_meanwhile_is_not_delivered_again(store: Store) -> None:
+    """A scheduler that was frozen after it had read: its `paused` must not come after the other one's `resumed`."""
+    world = World(store)
+    world.go_on()
+    store.runs.pause(RUN, "me")
+    world.plan()
+    stale = store.effects.read(range(store.keys.partitions), limit=10, block_ms=1)
+    world.deliver()
+    store.runs.resume(RUN)
+    world.go_on()
+    world.deliveries._store = SimpleNamespace(  # type: ignore[assignment]
+        read=lambda *_, **__: stale, is_owed=store.effects.is_owed, tell=store.effects.tell
+    )
+    world.deliver()
+    world.plan()
+    assert [store.runs.info(run).status for run in (RUN, CHILD)] == ["waiting", "waiting"]
+
+
+def test_a_bug_in_starting_a_child_fails_its_parent_and_holds_up_nobody(store: Store) -> None:
+    world = World(store)
+    world.plan()
+    world.deliveries._graphs = SimpleNamespace(get=lambda *_: None)  # type: ignore[assignment]
+    world.go_on()
+    assert "Agent 'child' failed: internal error: AttributeError" in str(store.runs.info(RUN).error)
+
+
 def test_a_cancelled_parent_takes_its_child_along(store: Store) -> None:
     world = World(store)
     world.go_on()

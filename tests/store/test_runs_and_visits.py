@@ -413,7 +413,7 @@ def test_a_finished_run_leaves_only_keys_that_expire(bench: Bench) -> None:
     )
     assert client.xlen(part.inbox) == 0
     assert bench.store.partitions.forget_expired(bench.partition, 10**15, 10) == 1
-    assert bench.store.runs.recent(10) == []
+    assert list(bench.store.runs.recent(10)) == []
 
 
 def test_a_visit_that_is_handed_back_can_be_started_at_once_and_its_late_result_is_refused(bench: Bench) -> None:

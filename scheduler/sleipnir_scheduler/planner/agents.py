@@ -9,7 +9,7 @@ more is cancelled (draft.py).
 from __future__ import annotations
 
 from sleipnir.events import ChildEnded
-from sleipnir.graph.model import AgentNode, Json, MapNode
+from sleipnir.graph.model import AgentNode, Json, LoopAgent, MapNode
 from sleipnir.graph.template import TemplateError, keys_read, render, updates_read
 from sleipnir.messages import QUEUE_OF, RESULT
 from sleipnir.runs import Child, Visit, changed, child_id
@@ -19,9 +19,6 @@ from sleipnir_scheduler.planner import maps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
 from sleipnir_scheduler.planner.known import require
 
-MOST_DEPTH = 3
-"""How deep agents may be nested below a run, if the agent says nothing else."""
-
 
 def start(context: Context, visit: Visit, node: AgentNode) -> None:
     """Start the child. Raises VisitFailed for a prompt that cannot be rendered, and at the limit of depth."""
@@ -29,7 +26,7 @@ def start(context: Context, visit: Visit, node: AgentNode) -> None:
         prompt = render(node.prompt, context.state(keys_read(node.prompt), visit))
     except TemplateError as error:
         raise VisitFailed(f"Failed to interpolate prompt for agent '{node.agent}': {error}") from None
-    depth, most = context.run.spec.depth + 1, _most_depth(context)
+    depth, most = context.run.spec.depth + 1, (context.graph.loop or LoopAgent()).max_agent_depth
     if depth > most:
         raise VisitFailed(f"Max agent depth exceeded ({depth}/{most})")
     draft, child = context.draft, Child(child_id(context.run.id, visit.seq), node.agent)
@@ -86,11 +83,6 @@ def _values(context: Context, visit: Visit, node: AgentNode, text: str) -> dict[
     if visit.item.position + 1 < len(of.body):
         return values
     return {of.output_key: values.get(of.output_key, text)}
-
-
-def _most_depth(context: Context) -> int:
-    loop = context.graph.loop
-    return MOST_DEPTH if loop is None else loop.max_agent_depth
 
 
 def _node(context: Context, visit: Visit) -> AgentNode:

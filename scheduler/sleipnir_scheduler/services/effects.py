@@ -37,8 +37,11 @@ class Deliveries:
             if each.effect is None:
                 self._log.warning("an effect of a newer release is left alone", entry=each.id, run=each.run)
                 continue
-            self._deliver(each)
-            self._store.delivered(each)
+            # One that was frozen since it read them must not repeat what another has delivered meanwhile: a stale
+            # `paused` after its `resumed` would hold a child for good.
+            if self._store.is_owed(each):
+                self._deliver(each)
+                self._store.delivered(each)
             count += 1
         return count if count or not owed else -1
 
@@ -63,11 +66,17 @@ class Deliveries:
         if above is None:
             return
         try:
-            self._store.start(effect.child, *self._begin(parent, above, effect))
+            spec, state = self._begin(parent, above, effect)
         except StoreUnavailable:
             raise  # nothing is wrong with the child
-        except SleipnirError as error:
-            self._store.refuse(parent, effect.seq, effect.attempt, effect.child, str(error))
+        except Exception as error:
+            # A bug of ours must end in a visible failure of the parent, not in a stream that stands still for all.
+            if not isinstance(error, SleipnirError):
+                self._log.exception("a child cannot be started", run=parent, agent=effect.agent)
+            why = str(error) if isinstance(error, SleipnirError) else f"internal error: {type(error).__name__}: {error}"
+            self._store.refuse(parent, effect.seq, effect.attempt, effect.child, why)
+        else:
+            self._store.start(effect.child, spec, state)
 
     def _begin(self, parent: str, above: RunSpec, effect: StartChild) -> tuple[RunSpec, dict[str, object]]:
         """What the child is submitted with. Raises SleipnirError for an agent that cannot run so."""
