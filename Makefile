@@ -68,7 +68,8 @@ test: $(READY)
 
 test-slow: $(READY)
 	@$(BIN)/python -m pytest -n 2 -q --hypothesis-profile slow \
-	  tests/unit/planner/test_plan_properties.py tests/unit/planner/test_determinism.py $(ARGS)
+	  tests/unit/planner/test_plan_properties.py tests/unit/planner/test_spawning_properties.py \
+	  tests/unit/planner/test_determinism.py $(ARGS)
 
 check: $(READY)
 	@ops/check

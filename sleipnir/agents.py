@@ -3,7 +3,8 @@
 Looked up in order: the agents directory of the settings, `<home>/agents`, `./agents`, Loki's configuration directory,
 and the agents that ship with Sleipnir. The folder's name is the agent's identity; folders that start with a dot are
 not agents. `<NAME>_DATA_DIR` in the environment is the folder of the agent NAME wherever it is, `<NAME>_CONFIG_FILE`
-the file in place of its config.yaml (spec/graph-agents.md 3.3).
+the file in place of its config.yaml (spec/graph-agents.md 3.3). Of an agent that only the environment knows, the name
+is that of its folder if this is spelled NAME, else NAME in small letters with hyphens.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.overrides import env_name, overrides_of
 from sleipnir.settings import Settings
 from sleipnir.views import AgentInfo
+
+_DATA_DIR = "_DATA_DIR"
 
 
 def loki_config_dir(env: Mapping[str, str] = os.environ) -> Path:
@@ -78,12 +81,12 @@ def look_up(agent: str | Path, settings: Settings) -> AgentFolder:
     both files."""
     folder = find(agent, settings)
     name = Path(os.path.normpath(folder)).name if _is_path(agent) else str(agent)
-    return read_agent(folder, name, _named_file(name))
+    return read_agent(folder, name, named_file(name))
 
 
 def folder_or_none(name: str, settings: Settings) -> Path | None:
     """The folder that `agent: name` of a graph refers to, if there is one."""
-    if own := os.environ.get(f"{env_name(name)}_DATA_DIR"):
+    if own := os.environ.get(env_name(name) + _DATA_DIR):
         return Path(own).absolute() if Path(own).is_dir() else None
     return next((place / name for place in places(settings) if (place / name).is_dir()), None)
 
@@ -95,14 +98,12 @@ def overrides(graph: Graph, agent: str) -> dict[str, Json]:
 
 def names(settings: Settings) -> list[str]:
     """Of every agent that can be named, sorted."""
-    return sorted({folder.name for folder in _folders(places(settings))})
+    return sorted(_by_name(settings))
 
 
 def known_agents(settings: Settings) -> list[AgentInfo]:
     """Every agent that can be named, sorted. Of several folders of one name, the first place's is the one."""
-    seen: dict[str, Path] = {}
-    for folder in _folders(places(settings)):
-        seen.setdefault(folder.name, folder)
+    seen = _by_name(settings)
     return [describe(folder_or_none(name, settings) or seen[name], name) for name in sorted(seen)]
 
 
@@ -110,7 +111,7 @@ def describe(folder: Path, name: str | None = None) -> AgentInfo:
     """What kind of agent a folder holds, and what is wrong with it, if anything. `name` None: the folder's."""
     name = folder.name if name is None else name
     try:
-        agent = read_agent(folder, name, _named_file(name))
+        agent = read_agent(folder, name, named_file(name))
     except (GraphError, AgentNotFound) as error:
         return AgentInfo(name, "broken", folder, problem=str(error))
     loaded = load_agent(agent)
@@ -127,17 +128,42 @@ def _is_path(agent: str | Path) -> bool:
     return isinstance(agent, Path) or os.sep in agent or agent in (".", "..")
 
 
-def _named_file(name: str) -> Path | None:
+def named_file(name: str) -> Path | None:
+    """The file that the environment names in place of the config.yaml of an agent, if it does."""
     named = os.environ.get(f"{env_name(name)}_CONFIG_FILE")
     return Path(named).absolute() if named else None
+
+
+def _by_name(settings: Settings) -> dict[str, Path]:
+    """Where every agent is that can be named."""
+    found: dict[str, Path] = {}
+    for folder in _folders(places(settings)):
+        found.setdefault(folder.name, folder)
+    spelled = {env_name(name) for name in found}
+    for name, folder in _of_environment():
+        if name not in spelled:
+            found[folder.name if env_name(folder.name) == name else name.lower().replace("_", "-")] = folder
+    return found
+
+
+def _of_environment() -> Iterator[tuple[str, Path]]:
+    """The folders of agents that the environment names, by NAME."""
+    for variable, value in os.environ.items():
+        name, folder = variable.removesuffix(_DATA_DIR), Path(value).absolute()
+        # LLM_AGENT_DATA_DIR is what scripts of agents are told: no agent has that name.
+        if variable.endswith(_DATA_DIR) and name not in ("", "LLM_AGENT") and value and _is_agent(folder):
+            yield name, folder
+
+
+def _is_agent(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("graph.yaml", "config.yaml"))
 
 
 def _folders(searched: Iterable[Path]) -> Iterator[Path]:
     for place in searched:
         if place.is_dir():
             for folder in sorted(place.iterdir()):
-                is_agent = any((folder / name).is_file() for name in ("graph.yaml", "config.yaml"))
-                if is_agent and not folder.name.startswith("."):
+                if _is_agent(folder) and not folder.name.startswith("."):
                     yield folder
 
 

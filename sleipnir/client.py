@@ -122,6 +122,9 @@ class Client:
             presets={
                 name: given for name, child in children.items() if (given := of_environment(child.graph, os.environ))
             },
+            sessions={
+                name: kept for name, child in children.items() if (kept := _kept_session(child.graph)) is not None
+            },
         )
         run_id = self._new_id(spec)
         begin = state_at_start(graph, prompt, {} if state is None else state, self.settings.max_output_bytes)
@@ -436,13 +439,14 @@ class Run:
         with self._store.errors():
             self._store.runs.cancel(self.id)
 
-    def retry(self) -> None:
-        """Continue a failed run from the visit that failed, with the state as it is; its deadline starts anew.
+    def retry(self, *, fresh_children: bool = False) -> None:
+        """Continue a failed run from the visit that failed, with the state as it is; its deadline starts anew. Where
+        that waited for a child run, the child goes on in its turn; with `fresh_children` another one is started.
 
         Raises UsageError when the run did not fail.
         """
         with self._store.errors():
-            self._store.runs.retry(self.id)
+            self._store.runs.retry(self.id, fresh_children=fresh_children)
 
     def pause(self, by: str, reason: str | None = None) -> None:
         """Hold the run: what runs ends and is committed, answers are taken, and nothing new starts. Its timeout stands
@@ -535,6 +539,12 @@ def refuse_text(what: str, text: str, limit_bytes: int) -> None:
             f"{what} has {size:,} bytes, more than SLEIPNIR_MAX_PROMPT_BYTES={limit_bytes:,}. "
             "Write it to a file and pass the file's path instead"
         )
+
+
+def _kept_session(graph: Graph) -> str | None:
+    """The session in which runs go on that other runs start; a temporary one is of no use to a single run."""
+    name = graph.loop.agent_session if graph.loop is not None else None
+    return None if name == sessions.TEMP else name
 
 
 def _session(graph: Graph, agent: str, name: str | None) -> str | None:

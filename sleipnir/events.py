@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from sleipnir.messages import ResultHeader, RunStatus
 
@@ -37,12 +37,17 @@ class Answered:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """Somebody wants the run to end."""
+    """Somebody wants the run to end. It `keeps` what it has done: its parent failed, and may be retried."""
+
+    keeps: bool = False
 
 
 @dataclass(frozen=True)
 class Retried:
-    """Somebody wants a failed run to go on from where it failed."""
+    """Somebody wants a failed run to go on from where it failed; with `fresh_children`, but child runs from their
+    start. Or a parent wants a child run to go on, whatever that is doing."""
+
+    fresh_children: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,24 @@ class TimerFired:
 @dataclass(frozen=True)
 class ChildEnded:
     """The run that a visit's attempt waits for is over. Its output, if it has one, comes as a result does, under the
-    key RESULT. `usage` is what it and its own children have cost."""
+    key RESULT. `usage` is what it and its own children have cost in all; it says so again when that becomes more.
+    `refused`: it could not be started."""
 
     seq: int
     attempt: int
     child: str
-    status: RunStatus
+    status: RunStatus | Literal["refused"]
     error: str | None = None
     usage: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ChildGone:
+    """The run that a visit's attempt wants to go on cannot: it has expired, or has kept nothing."""
+
+    seq: int
+    attempt: int
+    child: str
 
 
 @dataclass(frozen=True)
@@ -114,6 +129,7 @@ Event: TypeAlias = (
     | LeaseLost
     | TimerFired
     | ChildEnded
+    | ChildGone
     | Told
     | Unreadable
 )

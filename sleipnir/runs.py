@@ -6,7 +6,9 @@ reads and writes them, and the scheduler's planner, which decides with them: not
 
 from __future__ import annotations
 
+import binascii
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +25,8 @@ class RunSpec:
     the top was submitted. A child run has a `parent`, whose visit `parent_seq` in its attempt `parent_attempt` waits
     for it; `root` is the run at the top, `depth` how many runs are above, `path` the nodes that lead here from there.
     `overrides` is what the environment of who submitted it says of agents, by their names (graph/overrides.py), and
-    `presets` are the variables that it gives to agents that may be started.
+    `presets` are the variables that it gives to agents that may be started, `sessions` the names of the sessions in
+    which these go on.
     """
 
     agent: str
@@ -41,6 +44,7 @@ class RunSpec:
     path: list[str] = field(default_factory=list)
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     presets: dict[str, dict[str, str]] = field(default_factory=dict)
+    sessions: dict[str, str] = field(default_factory=dict)
     v: int = VERSION
 
 
@@ -174,6 +178,8 @@ class Visit:
     forgave (`failures`), with a lost worker (`losses`), or were handed back by a worker that stopped.
     `wake_ms` is when the visit's timer is due: the next try of a failed one, the expiry of a question, the end of a
     loop's time. `error` is why the last execution ended; `limited`: it met a limit of its model, and waits for that.
+    `child` is the run that it waits for; `former` the one that a failed visit has waited for in vain, and that goes on
+    when it is run again. `addressee` is the agent that its message is for, while nobody has said whether there is one.
     """
 
     seq: int
@@ -202,7 +208,9 @@ class Visit:
     part: Part | None = None
     limited: bool = False
     child: Child | None = None
+    former: Child | None = None
     given: str | None = None
+    addressee: str | None = None
     v: int = VERSION
 
     @property
@@ -219,7 +227,8 @@ class Visit:
     def is_asking(self) -> bool:
         """Whether it waits for a person."""
         is_waiting = self.queue is None and self.state == "waiting"
-        return is_waiting and self.fan is None and self.loop is None and self.child is None
+        waits_for_others = self.fan or self.loop or self.child or self.addressee is not None
+        return is_waiting and not waits_for_others
 
     @property
     def children(self) -> tuple[str, ...]:
@@ -255,7 +264,7 @@ class Visit:
         return f"visit/{self.seq}/{self.attempt}"
 
 
-_NESTED: Final = {"ended": Ended, "fan": Fan, "item": Item, "loop": Loop, "part": Part, "child": Child}
+_NESTED: Final = {"ended": Ended, "fan": Fan, "item": Item, "loop": Loop, "part": Part, "child": Child, "former": Child}
 
 ID_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Of run ids. Crockford's: no letter that looks like another."""
@@ -263,15 +272,48 @@ ID_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_LENGTH: Final = 12
 
 
-def child_id(parent: str, seq: int) -> str:
-    """The id of the run that a visit starts: always the same, so that nobody starts it twice."""
-    number = int.from_bytes(hashlib.sha256(f"{parent}/{seq}".encode()).digest())
-    return "".join(ID_ALPHABET[number >> 5 * place & 31] for place in range(ID_LENGTH))
+def child_id(parent: str, seq: int, session: str | None = None) -> str:
+    """The id of the run that a visit starts: always the same, so that nobody starts it twice. With the name of a
+    session (as SessionName is written) it has the same CRC16, so that the run is in the session's partition, however
+    many there are."""
+    first = _letters(f"{parent}/{seq}", ID_LENGTH)
+    if session is None:
+        return first
+    for attempt in itertools.count():  # the first one will do, but for one in millions
+        head = _letters(f"{parent}/{seq}/{attempt}", ID_LENGTH - 4)
+        if (tail := _tail(head, binascii.crc_hqx(session.encode(), 0))) is not None:
+            return head + tail
+    raise AssertionError("there is no end to attempts")
+
+
+_PAIRS: Final = tuple(map(bytes, itertools.product(ID_ALPHABET.encode(), repeat=2)))
+_LAST: Final = {binascii.crc_hqx(pair, 0): pair for pair in _PAIRS}
+
+
+def _tail(head: str, crc: int) -> str | None:
+    """Four letters with which `head` has this CRC16. What they add is the exclusive or of what each pair adds alone, so
+    the last one is looked up."""
+    so_far = binascii.crc_hqx(head.encode(), 0)
+    for pair in _PAIRS:
+        last = _LAST.get(crc ^ binascii.crc_hqx(pair + b"\0\0", so_far))
+        if last is not None:
+            return (pair + last).decode()
+    return None
+
+
+def _letters(text: str, count: int) -> str:
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest())
+    return "".join(ID_ALPHABET[number >> 5 * place & 31] for place in range(count))
 
 
 def agent_id(run: str, agent: str) -> str:
     """What models call an agent that runs as `run`."""
     return f"agent_{agent}_{hashlib.sha256(run.encode()).hexdigest()[:8]}"
+
+
+def question_id(run: str, seq: int) -> str:
+    """What models call a question of a child run, which its visit `seq` asks."""
+    return f"esc_{hashlib.sha256(f'{run}/{seq}'.encode()).hexdigest()[:8]}"
 
 
 K = TypeVar("K")
@@ -361,6 +403,12 @@ class RunView:
     @property
     def is_final(self) -> bool:
         return self.status in FINAL
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a run that is over may be retried: one that failed, and a child run that was cancelled because its
+        parent failed."""
+        return self.status == "failed" or (self.status == "cancelled" and self.spec.parent is not None)
 
 
 RUN_AGAIN: Final = "run again"

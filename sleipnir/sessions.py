@@ -7,8 +7,11 @@ none: they manage their own state.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,6 +46,11 @@ class SessionName:
 
     def __str__(self) -> str:
         return f"{self.agent}/{self.name}"
+
+
+def instructions_of(bundle: str, variables: Mapping[str, str]) -> str:
+    """What dynamic instructions were made of: a session keeps them as long as this stays (spec 3.4)."""
+    return hashlib.sha256(json.dumps([bundle, dict(variables)], sort_keys=True).encode()).hexdigest()
 
 
 def checked(name: str) -> str:

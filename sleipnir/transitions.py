@@ -151,12 +151,24 @@ class StartChild:
 
 
 @dataclass(frozen=True)
+class RetryChild:
+    """Let a run of `agent` that failed, or was cancelled, go on: the visit `seq` waits for it now, in its attempt."""
+
+    child: str
+    agent: str
+    seq: int
+    attempt: int
+
+
+@dataclass(frozen=True)
 class TellChild:
-    """Pass on to a child run what became of its parent: it is cancelled, paused (by somebody) or resumed."""
+    """Pass on to a child run what became of its parent: it is cancelled, paused (by somebody) or resumed. One that
+    `keeps` what it has done may go on when its parent is retried."""
 
     child: str
     what: Literal["cancelled", "paused", "resumed"]
     by: str = ""
+    keeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,14 +193,14 @@ class TellRun:
     data: dict[str, Any]
 
 
-Effect: TypeAlias = StartChild | TellChild | TellParent | TellRoot | TellRun
+Effect: TypeAlias = StartChild | RetryChild | TellChild | TellParent | TellRoot | TellRun
 """What a commit owes to another run, which may be in another partition: delivered at least once, after the commit, in
 order. Each may come twice."""
 
 
 _EFFECTS: Final[Mapping[str, type[Effect]]] = {
-    "start_child": StartChild, "tell_child": TellChild, "tell_parent": TellParent, "tell_root": TellRoot,
-    "tell_run": TellRun,
+    "start_child": StartChild, "retry_child": RetryChild, "tell_child": TellChild, "tell_parent": TellParent,
+    "tell_root": TellRoot, "tell_run": TellRun,
 }  # fmt: skip
 
 
@@ -199,8 +211,11 @@ def effect_fields(effect: Effect) -> dict[str, Any]:
 
 def effect_of(fields: Mapping[str, Any]) -> Effect | None:
     """A stored effect; None for one of a newer release."""
-    kind = _EFFECTS.get(fields["do"])
-    return None if kind is None else from_fields(kind, fields)
+    kind = _EFFECTS.get(fields.get("do", ""))
+    try:
+        return None if kind is None else from_fields(kind, fields)
+    except TypeError:  # it lacks what this release needs
+        return None
 
 
 @dataclass(frozen=True)
@@ -215,13 +230,15 @@ class Notice:
 class Transition:
     """What one event changes. Applied by the store in one atomic commit, or not at all.
 
-    `delivered` is the visit whose result this applies: its delivery has ended its lease already. `wakes` are live
-    visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the closed visits.
-    `revives` brings a failed run back to life: its keys must no longer expire. `seq`, `paused`, `idle_ms`, `steps`,
-    `arrived` and `tops` are the run's after this. Where the step of one of `writes` says which held steps count from
-    now on (`applies`), the store copies what they wrote into the state, keys in `apart` left out. `folded` goes to the
-    state alone: values that reducers have made. `windows` are kept for keys of a `dag` that may have to be folded anew
-    (see planner/folding.py), None drops one.
+    `delivered` is the visit whose result this applies: its delivery has ended its lease already. `usage` is what that
+    has cost; with `usage_of` what that child run has cost in all, and what was counted of it before counts no more.
+    `wakes` are live visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the
+    closed visits. `revives` brings a run that is over back to life: its keys must no longer expire; `keeps`: one that
+    is cancelled keeps what it needs for that, as one that fails does. `seq`, `paused`, `idle_ms`, `steps`, `arrived`
+    and `tops` are the run's after this. Where the step of one of `writes` says which held steps count from now on
+    (`applies`), the store copies what they wrote into the state, keys in `apart` left out. `folded` goes to the state
+    alone: values that reducers have made. `windows` are kept for keys of a `dag` that may have to be folded anew (see
+    planner/folding.py), None drops one.
     """
 
     close: tuple[Visit, ...] = ()
@@ -241,8 +258,10 @@ class Transition:
     paused: Pause | None = None
     idle_ms: int = 0
     revives: bool = False
+    keeps: bool = False
     output: str | None = None
     usage: dict[str, Any] | None = None
+    usage_of: str | None = None
     timers: Mapping[str, int] = field(default_factory=dict)
     untimers: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()

@@ -12,7 +12,7 @@ from sleipnir.runs import Part
 
 ReasonCode: TypeAlias = Literal[
     "queued", "paused", "retry", "limit", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items",
-    "turns", "child",
+    "turns", "child", "message",
 ]  # fmt: skip
 
 
@@ -35,6 +35,8 @@ class Reason:
     turns       an llm node with tools: turn number `turn` is under way, and of its calls `progress` have ended and are
                 there; none while the model is asked. `spawned` are the runs of agents that it has started and that
                 have not ended
+    message     a message that a model has sent: its parent has still to say whether there is an agent for it, until
+                `until_ms`
     child       waits for the run `run` of `agent`, until `until_ms`
     items       a map: `progress` is how many of its items have ended and how many there are, `failed` those that ended
                 badly, `under_way` those that are live now
@@ -88,7 +90,8 @@ class VisitInfo:
 @dataclass(frozen=True)
 class KeptVisit:
     """A visit of a failed run that is kept. `again`: `retry` runs it again; else it has ended, and counts when its
-    super-step ends. Of a map, `left` are the items to do and how many there are."""
+    super-step ends. Of a map, `left` are the items to do and how many there are; `child` is the child run that goes on
+    with it."""
 
     seq: int
     node: str
@@ -97,13 +100,15 @@ class KeptVisit:
     role: Role = "node"
     item: tuple[int, int] | None = None
     left: tuple[int, int] | None = None
+    child: str | None = None
 
 
 @dataclass(frozen=True)
 class RunInfo:
     """One run. Times are milliseconds since the epoch by Redis' clock; `visits` are the live ones, `kept` those that
     `retry` goes on from. A child run has a `parent`, and the run at the top is its `root`; usage counts children that
-    have ended. `session` is the one that it goes on with and adds to."""
+    have ended. `session` is the one that it goes on with and adds to. It was over and went on so many times
+    (`retries`)."""
 
     id: str
     agent: str
@@ -119,6 +124,7 @@ class RunInfo:
     parent: str | None = None
     root: str | None = None
     session: str | None = None
+    retries: int = 0
 
     @property
     def is_final(self) -> bool:

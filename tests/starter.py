@@ -11,6 +11,7 @@ command line starts: test_command_line.py, test_deployment.py and tests/unit/cli
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -102,11 +103,19 @@ class Starter:
             os.close(tell)
         return Process(arguments, told)
 
+    def stop(self) -> None:
+        """What it has started dies with it."""
+        self._server.kill()
+        self._server.wait()
+        self._control.close()
+
 
 @cache
 def starter() -> Starter:
     """That of this process, started when it is first wanted."""
-    return Starter()
+    made = Starter()
+    atexit.register(made.stop)
+    return made
 
 
 def suits(command: Sequence[str], env: Mapping[str, str]) -> bool:

@@ -16,27 +16,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
-import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.chaos.loops import is_over  # noqa: E402
-from ops.chaos.run import Chaos, keep_evidence, settled  # noqa: E402
+from ops.chaos import kills  # noqa: E402
+from ops.chaos.run import retried, settled  # noqa: E402
 from ops.chaos.verdict import Wrong, leaks  # noqa: E402
 from sleipnir.client import Client, Run  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
 from tests.processes import wait_until, write_agent  # noqa: E402
 
-MOST_REDELIVERIES = 50
 CANCELLED_WITHIN_S = 10.0  # beside kills of everything
 
 PARENT = """
@@ -73,39 +68,19 @@ def step(state):
 """
 
 
-class Fleet(Chaos):
+class Fleet(kills.Fleet):
     """The processes of this campaign."""
 
     workers = ("worker-1", "worker-2", "worker-3", "worker-4")
 
-    def start_worker(self, name: str) -> None:
-        self.stack.start_worker(name, "functions", pool="threads", concurrency=4, ready=False)
-
-    def strike(self) -> None:
-        """Kill one of the processes, each as likely as the others, until told to stop."""
-        blows = [
-            self.kill_redis,
-            *[self.kill_scheduler] * len(self.schedulers),
-            *[self.kill_worker] * len(self.workers),
-        ]
-        while not self.stop.wait(self.every_s):
-            blow = self.chance.choice(blows)
-            self.counts[blow.__name__] += 1
-            self._try(blow)
+    def launch_worker(self, name: str) -> None:
+        self.stack.start_worker(name, "functions", concurrency=4, ready=False)
 
 
 def campaign(options: argparse.Namespace, folder: Path) -> int:
     """The whole of it. Returns how many promises were broken."""
-    chance = random.Random(options.seed)
     agents = folder / "agents"
-    chaos = Fleet(
-        folder,
-        chance,
-        every_s=options.kill_every,
-        fast=True,
-        max_redeliveries=MOST_REDELIVERIES,
-        agents_dir=agents,
-    )
+    chaos = Fleet(folder, options, agents_dir=agents)
     marks, others = folder / "marks", folder / "others"
     write_agent(agents / "worker", CHILD, work_py=CODE.replace("WORK_S", str(options.work)))
     runs: dict[str, Run] = {}
@@ -121,45 +96,22 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
             begun = time.monotonic()
 
             def wait() -> None:
-                try:
-                    wait_until(lambda: has_children(client, runs["cancelled"], options.children), "children", 120)
-                    at_s = time.monotonic()
-                    retried(runs["cancelled"].cancel)
-                    wait_until(lambda: all_over(client, runs["cancelled"]), "all of the cancelled are over", 120)
-                    took_s["cancel"] = time.monotonic() - at_s
-                    wait_until(lambda: is_over(runs["parent"]), "the parent is over", options.limit)
-                    took_s["parent"] = time.monotonic() - begun
-                except AssertionError as error:
-                    print(error, file=sys.stderr)
-                finally:
-                    chaos.stop.set()
+                wait_until(lambda: has_children(client, runs["cancelled"], options.children), "children", 120)
+                at_s = time.monotonic()
+                retried(runs["cancelled"].cancel)
+                wait_until(lambda: all_over(client, runs["cancelled"]), "all of the cancelled are over", 120)
+                took_s["cancel"] = time.monotonic() - at_s
+                wait_until(lambda: kills.is_over(runs["parent"]), "the parent is over", options.limit)
+                took_s["parent"] = time.monotonic() - begun
 
-            waiting = threading.Thread(target=wait)
-            waiting.start()
-            chaos.strike()
-            waiting.join()
+            chaos.under_fire(wait)
             found = settled(lambda: list(wrongs(client, runs, options, chaos, marks)))
             if not took_s.get("cancel", 0) <= CANCELLED_WITHIN_S:
                 found.append(Wrong("stuck", f"the cancelled runs were over after {took_s['cancel']:.1f} s"))
             print(in_words(options, chaos, took_s, marks, found))
-        for wrong in found[:50]:
-            print(f"  {wrong.kind}: {wrong.text}", file=sys.stderr)
-        if found:
-            print(f"  evidence: {keep_evidence(chaos, found)}", file=sys.stderr)
-        return len(found)
+        return kills.report(chaos, found)
     finally:
-        chaos.stack.stop()
-        chaos.redis.stop()
-
-
-def retried(call: Any) -> Any:
-    """Redis may be away for a while."""
-    for _ in range(50):
-        try:
-            return call()
-        except Exception:
-            threading.Event().wait(0.2)
-    return call()
+        chaos.end()
 
 
 def has_children(client: Client, run: Run, count: int) -> bool:
@@ -196,7 +148,6 @@ def wrongs(
         of_all += children
         if len(children) != options.children:
             yield Wrong("double", f"{run.id}: has {len(children)} children")
-    held = Counter((run, seq) for _, run, seq, _ in chaos.blows.visits)
     for child in children_of(client, parent):
         run = client.run(child)
         if run.status != "completed":
@@ -204,10 +155,7 @@ def wrongs(
         name = str(run.state()["initial_prompt"]).split("@")[0]
         steps = [step for step in run.history() if step.kind == "function"]
         for number, step in enumerate(steps, start=1):
-            times, most = (
-                len((marks / f"{name}.{number}").read_text()),
-                1 + max(held[child, step.seq], step.attempt - 1),
-            )
+            times, most = len((marks / f"{name}.{number}").read_text()), 1 + chaos.deaths(run, step)
             if not 1 <= times <= most:
                 yield Wrong("effect", f"{child}: step {number} ran {times} times, at most {most}")
     strangers = {info.id for info in client.runs(10_000, children=True)} - {*of_all, *(run.id for run in runs.values())}
@@ -224,8 +172,8 @@ def in_words(
     broken = Counter(wrong.kind for wrong in found)
     left = [len(file.read_text()) for file in marks.iterdir()]
     return (
-        f"seed {options.seed}: two parents with {options.children} children each, {sum(chaos.counts.values())} kills, "
-        f"one every {options.kill_every:g} s {dict(chaos.counts)}: {broken['differs']} other results, "
+        f"seed {options.seed}: two parents with {options.children} children each, {chaos.kills()}: "
+        f"{broken['differs']} other results, "
         f"{broken['double']} children too many or too few, {broken['effect']} repeated without a death, "
         f"{broken['stuck']} stuck, {broken['leak']} keys left over; {sum(left)} steps, {sum(left) - len(left)} of them "
         f"repeated; the cancelled parent and its children were over after {took_s.get('cancel', -1):.1f} s, "
@@ -234,15 +182,10 @@ def in_words(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = kills.parser(__doc__)
     parser.add_argument("--children", type=int, default=50, help="of each parent (default 50)")
     parser.add_argument("--work", type=float, default=2.0, metavar="S", help="how long a step takes (default 2)")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="default: drawn")
-    parser.add_argument("--kill-every", type=float, default=2.0, metavar="S", help="seconds between kills (default 2)")
-    parser.add_argument("--limit", type=float, default=900, metavar="S", help="when it is too late (default 900)")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:
-        sys.exit(min(1, campaign(options, Path(folder))))
+    kills.main(campaign, parser.parse_args())
 
 
 if __name__ == "__main__":

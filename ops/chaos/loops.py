@@ -2,11 +2,9 @@
 
 Each loop is one llm node whose model asks for three tools in every turn. Two llm workers, two script workers, a
 scheduler and a redis-server with an append-only file; every few seconds one of the six is killed (SIGKILL) and started
-again. A worker that is not ready yet is left alone: where starting takes longer than a few blows, none would ever work.
-On a machine that is slow or busy, `--patient` waits after each blow until everybody is ready again.
-The model is the scripted server, which is not killed; it gives each of its answers another number, so that it can
-be told which answer went on, and which one its tools worked for. Afterwards every journal and every mark that a tool
-left is read:
+again (kills.py). The model is the scripted server, which is not killed; it gives each of its answers another number, so
+that it can be told which answer went on, and which one its tools worked for. Afterwards every journal and every mark
+that a tool left is read:
 
 * the text is the one that the same loop says without faults, and no call of a tool has failed;
 * each turn and each call is in the journal once;
@@ -20,10 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
-import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -34,7 +29,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.chaos.run import Chaos, keep_evidence, settled  # noqa: E402
+from ops.chaos import kills  # noqa: E402
+from ops.chaos.run import settled  # noqa: E402
 from ops.chaos.verdict import Wrong, leaks  # noqa: E402
 from sleipnir.client import Client, Run, StepInfo  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
@@ -43,7 +39,6 @@ from tests.processes import wait_until, write_agent  # noqa: E402
 
 TOOLS = 3
 ANSWER_S, TOOL_S = 0.3, 0.2  # long enough that a blow now and then strikes in the middle
-MOST_REDELIVERIES = 50  # which visits of a run lose their workers is chance; none may give up
 
 GRAPH = """
 name: loop
@@ -94,85 +89,43 @@ class Model:
         return "\n".join([*(f"{turn} " for turn in range(1, self._turns + 1)), f"{self._turns + 1}."])
 
 
-class Fleet(Chaos):
-    """The processes of this campaign, and the blows to them."""
+class Fleet(kills.Fleet):
+    """The processes of this campaign."""
 
     schedulers = ("scheduler",)
     workers = ("models-1", "models-2", "tools-1", "tools-2")
     model: ModelServer
-    starts: Counter[str]
-    patient = False
 
-    def start_worker(self, name: str) -> None:
-        self.starts[name] += 1
+    def launch_worker(self, name: str) -> None:
         if name.startswith("models"):
             self.stack.start_worker(name, "llm", concurrency=4, env=self.model.env(), ready=False)
         else:
             self.stack.start_worker(name, "scripts", concurrency=6, ready=False)
 
-    def strike(self) -> None:
-        """Kill one of the processes, each as likely as the others, until told to stop."""
-        everybody = self.workers
-        while not self.stop.wait(self.every_s):
-            self.workers = [name for name in everybody if self.is_ready(name)]
-            if self.patient and self.workers != list(everybody):
-                continue
-            blow = self.chance.choice([self.kill_scheduler, self.kill_redis, *[self.kill_worker] * len(self.workers)])
-            self.counts[blow.__name__] += 1
-            self._try(blow)
-
-    def is_ready(self, name: str) -> bool:
-        """Whether a worker has come up since its last start; Celery writes a line then."""
-        return self.stack.log(name).count(" ready.") >= self.starts[name]
-
 
 def campaign(options: argparse.Namespace, folder: Path) -> int:
     """The whole of it. Returns how many promises were broken."""
-    chaos = Fleet(
-        folder, random.Random(options.seed), every_s=options.kill_every, fast=True, max_redeliveries=MOST_REDELIVERIES
-    )
-    chaos.starts, chaos.patient = Counter(), options.patient
+    chaos = Fleet(folder, options)
     agent = write_agent(folder / "loop", GRAPH, tools_py=CODE)
     model, started, runs = Model(options.turns), time.monotonic(), dict[str, Run]()
     try:
         with ModelServer(model) as chaos.model, chaos.stack.client() as client:
             chaos.start()
-            wait_until(lambda: all(map(chaos.is_ready, chaos.workers)), "the workers are ready", 120)
             for number in range(options.loops):
                 marks = folder / f"c{number}"
                 marks.mkdir()
                 runs[marks.name] = client.submit(agent, marks.name, caller_dir=marks)
 
             def wait() -> None:
-                try:
-                    wait_until(lambda: all(is_over(run) for run in runs.values()), "all loops are over", options.limit)
-                except AssertionError as error:
-                    print(error, file=sys.stderr)
-                finally:
-                    chaos.stop.set()
+                wait_until(lambda: all(map(kills.is_over, runs.values())), "all loops are over", options.limit)
 
-            waiting = threading.Thread(target=wait)
-            waiting.start()
-            chaos.strike()
-            waiting.join()
+            chaos.under_fire(wait)
             took_s = time.monotonic() - started
             found = settled(lambda: list(wrongs(client, runs, model, chaos, folder)))
             print(in_words(facts(options, runs, chaos, folder) | {"took_s": round(took_s)}, found))
-        for wrong in found[:50]:
-            print(f"  {wrong.kind}: {wrong.text}", file=sys.stderr)
-        if found:
-            print(f"  evidence: {keep_evidence(chaos, found)}", file=sys.stderr)
-        return len(found)
+        return kills.report(chaos, found)
     finally:
-        chaos.stack.stop()
-        chaos.redis.stop()
-
-
-def is_over(run: Run) -> bool:
-    try:
-        return run.info().is_final
-    except Exception:
-        return False  # Redis is away
+        chaos.end()
 
 
 def wrongs(client: Client, runs: Mapping[str, Run], model: Model, chaos: Fleet, folder: Path) -> Iterator[Wrong]:
@@ -214,7 +167,7 @@ def of_model(run: Run, conversation: str, steps: Steps, model: Model, chaos: Fle
     for (turn, call), step in steps.items():
         if call is not None:
             continue
-        most = 1 + deaths(chaos, run, step)
+        most = 1 + chaos.deaths(run, step)
         if not 1 <= answered.get(turn, 0) <= most:
             yield Wrong("effect", f"{run.id}: turn {turn} was answered {answered.get(turn, 0)} times, at most {most}")
         if len(used := model.used.get((conversation, turn), {0})) != 1:
@@ -228,18 +181,11 @@ def of_marks(
     for (turn, call), step in steps.items():
         if call is None:
             continue
-        left, most = marks.get(f"{turn}.{call}", []), 1 + deaths(chaos, run, step)
+        left, most = marks.get(f"{turn}.{call}", []), 1 + chaos.deaths(run, step)
         if not 1 <= len(left) <= most:
             yield Wrong("effect", f"{run.id}: call {call} of turn {turn} ran {len(left)} times, at most {most}")
         if not set(map(int, left)) <= model.used.get((conversation, turn), set()):
             yield Wrong("double", f"{run.id}: call {call} of turn {turn} ran for the answers {left}")
-
-
-def deaths(chaos: Fleet, run: Run, step: StepInfo) -> int:
-    """How often a worker died that held this visit; each loss counts that the visit knows of, as a worker that gets no
-    time loses its lease too, and one may die before it could be seen what it held."""
-    held = sum((run.id, step.seq) == (of, seq) for _, of, seq, _ in chaos.blows.visits)
-    return max(held, step.attempt - 1)
 
 
 def marks_in(folder: Path) -> dict[str, list[str]]:
@@ -257,9 +203,7 @@ def facts(options: argparse.Namespace, runs: Mapping[str, Run], chaos: Fleet, fo
         "seed": options.seed,
         "loops": len(runs),
         "turns": options.turns,
-        "kill_every_s": options.kill_every,
-        "blows": dict(chaos.counts),
-        "kills": sum(chaos.counts.values()),
+        "kills": chaos.kills(),
         "entries": len(steps),
         "answers": sum(answered),
         "repeated_answers": sum(times - 1 for times in answered),
@@ -275,7 +219,7 @@ def in_words(facts: Mapping[str, Any], found: list[Wrong]) -> str:
     broken = Counter(wrong.kind for wrong in found)
     return (
         f"seed {facts['seed']}: {facts['loops']} loops of {facts['turns']} turns with {TOOLS} tools each, "
-        f"{facts['kills']} kills, one every {facts['kill_every_s']:g} s {facts['blows']}: "
+        f"{facts['kills']}: "
         f"{broken['differs']} other texts or failed calls, {broken['double']} journaled or used twice, "
         f"{broken['effect']} repeated without a death, {broken['stuck']} stuck, {broken['leak']} keys left over; "
         f"{facts['entries']} entries; {facts['answers']} model calls, {facts['repeated_answers']} of them repeated "
@@ -286,16 +230,10 @@ def in_words(facts: Mapping[str, Any], found: list[Wrong]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = kills.parser(__doc__)
     parser.add_argument("--loops", type=int, default=4)
     parser.add_argument("--turns", type=int, default=40, help="of each loop that ask for tools (default 40)")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="default: drawn")
-    parser.add_argument("--kill-every", type=float, default=2.0, metavar="S", help="seconds between kills (default 2)")
-    parser.add_argument("--patient", action="store_true", help="strike only when all workers are ready")
-    parser.add_argument("--limit", type=float, default=900, metavar="S", help="when it is too late (default 900)")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:
-        sys.exit(min(1, campaign(options, Path(folder))))
+    kills.main(campaign, parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -27,7 +27,7 @@ RunAgains: TypeAlias = Mapping[tuple[str, int], int]
 """How often the robot said `run again`, by run and visit."""
 
 OF_FAILED_RUNS = ("frontier", "items", "windows")
-"""What `retry` goes on from; kept as long as the run."""
+"""What `retry` goes on from; kept as long as the run, also of child runs that were cancelled because it failed."""
 
 
 class Wrong(NamedTuple):
@@ -90,7 +90,6 @@ def wrongs(
     """Empty when all promises were kept."""
     done = Counter(effects.read_text().split()) if effects.exists() else Counter()
     found: list[Wrong] = []
-    failed = set()
     for run_id in run_ids:
         try:
             run = client.run(run_id)
@@ -105,13 +104,11 @@ def wrongs(
             reasons = [visit.reason for visit in info.visits]
             found.append(Wrong("stuck", f"{run_id}: {info.agent} {info.status}: {reasons}"))
             continue
-        if info.status == "failed":
-            failed.add(run_id)
         found += of_journal(client, run, steps)
         found += of_effects(run, steps, done, run_agains or {})
         if (ending := (quiet or {}).get(info.agent)) is not None and is_comparable(info, steps):
             found += of_ending(run, info, steps, ending)
-    return [*found, *leaks(client, redis, failed)]
+    return [*found, *leaks(client, redis)]
 
 
 def of_journal(client: Client, run: Run, steps: Sequence[StepInfo]) -> Iterator[Wrong]:
@@ -154,21 +151,30 @@ def of_ending(run: Run, info: RunInfo, steps: Sequence[StepInfo], quiet: Ending)
         yield Wrong("differs", f"{run.id}: {info.agent}: {found}")
 
 
-def leaks(client: Client, redis: RedisClient, failed: Collection[str] = ()) -> Iterator[Wrong]:
+def leaks(client: Client, redis: RedisClient) -> Iterator[Wrong]:
     """What should be empty once every run is over."""
     keys = client.store.keys
     for partition in range(keys.partitions):
         part = keys.of_partition(partition)
-        if count := redis.xlen(part.inbox):
-            yield Wrong("leak", f"{part.inbox}: {count} entries left")
+        for stream in (part.inbox, part.effects):
+            if count := redis.xlen(stream):
+                yield Wrong("leak", f"{stream}: {count} entries left")
         for key in (part.outbox, part.leases, part.timers, part.gates):
             if count := redis.zcard(key):
                 yield Wrong("leak", f"{key}: {count} members left: {redis.zrange(key, 0, 3)}")
     for kind in ("frontier", "claims", "gates", "items", "windows", "delta:*"):
         for key in redis.scan_iter(f"{keys.prefix}:*:run:*:{kind}", count=1000):
             run_id = key.rpartition(":run:")[2].partition(":")[0]
-            if not (kind in OF_FAILED_RUNS and run_id in failed):
+            if not (kind in OF_FAILED_RUNS and _may_go_on(client, run_id)):
                 yield Wrong("leak", f"{key}: left over")
+
+
+def _may_go_on(client: Client, run_id: str | None) -> bool:
+    """Whether a run has failed, or is a child run that was cancelled when its parent failed, or was cancelled so."""
+    [info] = client.store.runs.found([run_id]) if run_id is not None else [None]
+    if info is None:
+        return False
+    return info.status == "failed" or (info.status == "cancelled" and _may_go_on(client, info.parent))
 
 
 def _short(value: Any) -> str:

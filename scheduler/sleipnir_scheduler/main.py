@@ -85,8 +85,8 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     def deliver() -> None:
         if not ownership.epochs:
             stop.wait(0.2)
-        elif deliveries.run_once(ownership.epochs.keys(), BLOCK_MS) < 0:
-            stop.wait(1.0)  # what is there is of a newer release
+        else:
+            deliveries.run_once(ownership.epochs.keys(), BLOCK_MS)
 
     services: dict[str, tuple[Callable[[], object], float]] = {
         "ownership": (ownership.run_once, settings.owner_ttl_s / 3),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,13 +93,14 @@ def validate(options: GlobalOptions, target: str, as_data: bool) -> int:
     from sleipnir.tools.folder import custom_tools, global_complaint
 
     settings = options.settings()
-    path = locate(target, settings)
+    source = locate(target, settings)
     problems = problems_of(
-        path,
+        source.path,
         agents=lambda name: folder_or_none(name, settings),
         read_tools=custom_tools,
         global_tools=lambda name: global_complaint(name, loki_config_dir()),
         mcp_servers=lambda name: mcp_config.complaint(name, loki_config_dir() / "functions" / "mcp.json"),
+        config_file=source.config_file,
     )
     errors = sum(problem.level == "error" for problem in problems)
     if as_data:
@@ -105,18 +108,18 @@ def validate(options: GlobalOptions, target: str, as_data: bool) -> int:
     else:
         for problem in problems:
             click.echo(terminal.printable(str(problem)))
-        click.echo(_summary(path, problems, errors))
+        click.echo(_summary(source, problems, errors))
     return exit_codes.FAILED if errors else exit_codes.COMPLETED
 
 
-def _summary(path: Path, problems: list[Problem], errors: int) -> str:
+def _summary(source: Source, problems: list[Problem], errors: int) -> str:
     warnings = _count(len(problems) - errors, "warning")
     if errors:
-        return f"{path}: {_count(errors, 'error')}, {warnings}"
-    graph = read(path)
+        return f"{source.path}: {_count(errors, 'error')}, {warnings}"
+    graph = read(source)
     if graph.loop is not None:
-        return f"ok: {path}: a config.yaml agent, {warnings}"
-    return f"ok: {path}: {_count(len(graph.nodes), 'node')}, {_count(_edges(graph), 'edge')}, {warnings}"
+        return f"ok: {source.path}: a config.yaml agent, {warnings}"
+    return f"ok: {source.path}: {_count(len(graph.nodes), 'node')}, {_count(_edges(graph), 'edge')}, {warnings}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -129,25 +132,35 @@ def _edges(graph: Graph) -> int:
     return sum(len(edges_of(node)) for node in graph.nodes.values())
 
 
-def locate(target: str, settings: Settings) -> Path:
+@dataclass(frozen=True)
+class Source:
+    """A graph file, or an agent folder, and the file that the environment names in place of its config.yaml."""
+
+    path: Path
+    config_file: Path | None = None
+
+
+def locate(target: str, settings: Settings) -> Source:
     """The graph file, or the agent folder, that is meant. Raises AgentNotFound.
 
     A path is tried before a name when it has a slash in it or is an existing file, so that `validate graph.yaml`
     works beside the file.
     """
-    from sleipnir.agents import find
+    from sleipnir.agents import find, named_file
 
     path = Path(target)
     if path.is_file():
-        return path
-    return path if path.is_dir() and ("/" in target or target in (".", "..")) else find(target, settings)
+        return Source(path)
+    if path.is_dir() and ("/" in target or target in (".", "..")):
+        return Source(path, named_file(Path(os.path.normpath(path.absolute())).name))
+    return Source(find(target, settings), named_file(target))
 
 
-def read(path: Path) -> Graph:
+def read(source: Source) -> Graph:
     """The graph of a file or folder. Raises GraphError with every problem."""
     from sleipnir.graph.load import load_file
 
-    loaded = load_file(path)
+    loaded = load_file(source.path, source.config_file)
     if loaded.graph is None:
-        raise GraphError(f"{path} cannot be read", loaded.problems)
+        raise GraphError(f"{source.path} cannot be read", loaded.problems)
     return loaded.graph

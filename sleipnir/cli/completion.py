@@ -102,21 +102,19 @@ def _runs(options: GlobalOptions) -> Iterator[CompletionItem]:
 
 
 def _state_keys(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
-    from sleipnir.agents import find
-    from sleipnir.graph.load import load_file
+    from sleipnir.cli.agents import locate, read
 
-    graph = load_file(find(agent, options.settings())).graph
-    declared = graph.state if graph else {}
+    declared = read(locate(agent, options.settings())).state
     return (CompletionItem(f"{key}=", help=field.description or field.type) for key, field in declared.items())
 
 
 def _tools(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
-    from sleipnir.agents import find, loki_config_dir
-    from sleipnir.cli.agents import read
+    from sleipnir.agents import loki_config_dir
+    from sleipnir.cli.agents import locate, read
     from sleipnir.tools.folder import tools_of
 
-    folder = find(agent, options.settings())
-    declarations = tools_of(folder, loki_config_dir(), read(folder)).declarations
+    source = locate(agent, options.settings())
+    declarations = tools_of(source.path, loki_config_dir(), read(source)).declarations
     return (CompletionItem(each.name, help=each.description.partition("\n")[0]) for each in declarations)
 
 

@@ -178,6 +178,10 @@ def _child_started(data: Data) -> list[str]:
     return _detail(data, f"agent {data['agent']} runs as {data['child']}")
 
 
+def _child_retried(data: Data) -> list[str]:
+    return _detail(data, f"run {data['child']} of agent {data['agent']} goes on")
+
+
 def _child_ended(data: Data) -> list[str]:
     """How it went is told where its parent goes on, unless it went badly."""
     return [] if data["status"] == "completed" else _detail(data, f"run {data['child']} {data['status']}")
@@ -267,6 +271,7 @@ _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "gate_answered": _gate_answered,
     "gate_expired": _gate_expired,
     "child_started": _child_started,
+    "child_retried": _child_retried,
     "child_ended": _child_ended,
     "late_result": _late_result,
     "worker_lost": _worker_lost,

@@ -41,8 +41,8 @@ def _role(visit: VisitInfo) -> str:
     return f"turn {visit.part.turn + 1}: " if visit.part.call is None else f"{visit.part.tool}: "
 
 
-def retry_in_words(info: RunInfo) -> str:
-    """What `retry` does with a failed run: `runs again b, 2 of 6 items of fan; a has ended`."""
+def retry_in_words(info: RunInfo, *, fresh_children: bool = False) -> str:
+    """What `retry` does with a failed run: `runs again b, 2 of 6 items of fan; a has ended; run 4kq0... goes on`."""
     again = [visit for visit in info.kept if visit.again and visit.item is None]
     ended = [visit.node for visit in info.kept if not visit.again]
     if not info.kept:
@@ -50,7 +50,13 @@ def retry_in_words(info: RunInfo) -> str:
     if not again:
         return f"goes on after {_listed(ended)}"
     runs = "runs again " + _listed([_again(visit, info.kept) for visit in again])
-    return runs + (f"; {_listed(ended)} {'has' if len(ended) == 1 else 'have'} ended" if ended else "")
+    runs += f"; {_listed(ended)} {'has' if len(ended) == 1 else 'have'} ended" if ended else ""
+    children = [] if fresh_children else [visit.child for visit in info.kept if visit.again and visit.child]
+    return runs + (f"; child {_run_or_runs(children)} on" if children else "")
+
+
+def _run_or_runs(ids: list[str]) -> str:
+    return f"run {ids[0]} goes" if len(ids) == 1 else f"runs {_listed(ids)} go"
 
 
 def _again(visit: KeptVisit, kept: tuple[KeptVisit, ...]) -> str:
@@ -99,6 +105,8 @@ def in_words(reason: Reason, now_ms: int) -> str:
         case "child":
             limit = "" if reason.until_ms is None else f", times out {_at(reason.until_ms, now_ms)}"
             return f"waits for run {reason.run} of agent {reason.agent!r}{limit}"
+        case "message":
+            return "waits to hear whether its message has reached an agent"
         case "items":
             return f"{items_in_words(reason.progress or (0, 0), reason.failed)}, {reason.under_way or 0} at once"
 

@@ -89,6 +89,8 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
         yield "ended", moment(info.ended_ms)
     yield "took", _took(info, now_ms)
     yield "steps", str(info.step)
+    if info.retries:
+        yield "retried", "once" if info.retries == 1 else f"{info.retries:,} times"
     for place in places(info, now_ms, MOST_IN_SHOW):
         yield "at", place
     if children := list(tree.lines_of(run.tree(), now_ms)):
@@ -118,20 +120,22 @@ def cancel(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
 
 @click.command()
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
+@click.option("--fresh-children", is_flag=True, help="Start the runs of agent nodes that failed from their beginning.")
 @pass_options
-def retry(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
+def retry(options: GlobalOptions, run_ids: tuple[str, ...], fresh_children: bool) -> int:
     """Continue failed runs: what failed runs again, with the state as it is.
 
     What has ended beside it is kept, and so are the items of a map that are done; `sleipnir show RUN` says beforehand
-    what runs again. The run keeps the agent's definition that it started with. Its timeout starts anew.
+    what runs again. A child run that failed, or was cancelled for that, goes on from where it was. The run keeps the
+    agent's definition that it started with. Its timeout starts anew.
     """
-    return each_run(options, run_ids, _retry, "goes on")
 
+    def again(run: Run) -> str:
+        info = run.info()
+        run.retry(fresh_children=fresh_children)
+        return retry_in_words(info, fresh_children=fresh_children)
 
-def _retry(run: Run) -> str:
-    again = retry_in_words(run.info())
-    run.retry()
-    return again
+    return each_run(options, run_ids, again, "goes on")
 
 
 def each_run(options: GlobalOptions, run_ids: tuple[str, ...], act: Callable[[Run], str | None], said: str) -> int:

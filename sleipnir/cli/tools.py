@@ -9,13 +9,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from sleipnir.cli.agents import locate, read
+from sleipnir.cli.agents import Source, locate, read
 from sleipnir.cli.completion import complete_agent, complete_tool
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json, print_table
@@ -61,7 +61,7 @@ def tools() -> None:
 @pass_options
 def list_tools(options: GlobalOptions, agent: str, as_data: bool) -> None:
     """List the global tools of an agent and those of its own tools file."""
-    found = _tools(_folder(agent, options.settings()))
+    found = _tools(_source(agent, options.settings()))
     if as_data:
         print_json([_data(declaration) for declaration in found.declarations])
     elif found.declarations:
@@ -86,30 +86,32 @@ def call(options: GlobalOptions, agent: str, name: str, arguments: str, variable
     Exit code 1 when the tool fails. What the tool prints itself goes to stderr.
     """
     settings = options.settings()
-    folder = _folder(agent, settings)
-    found = _tools(folder)
+    source = _source(agent, settings)
+    found = _tools(source)
     if found.find(name) is None:
         raise UsageError(_no_such_tool(agent, name, found))
     text = sys.stdin.read() if arguments == "-" else arguments
     _check(text, name)
-    command = [sys.executable, "-m", "sleipnir_workers.tools", "call", str(folder), name]
+    command = [sys.executable, "-m", "sleipnir_workers.tools", "call", str(source.path), name]
+    command += [f"--config-file={source.config_file}"] if source.config_file else []
     command += [f"--var={name}={value}" for name, value in variables]
     sys.stdout.flush()
     env = {**os.environ, **settings.to_env()}
     return subprocess.run(command, input=text, text=True, encoding="utf-8", env=env, check=False).returncode
 
 
-def _folder(agent: str, settings: Settings) -> Path:
-    path = locate(agent, settings)
-    return (path if path.is_dir() else path.parent).absolute()
+def _source(agent: str, settings: Settings) -> Source:
+    """The agent's folder."""
+    found = locate(agent, settings)
+    return replace(found, path=(found.path if found.path.is_dir() else found.path.parent).absolute())
 
 
-def _tools(folder: Path) -> Tools:
+def _tools(source: Source) -> Tools:
     """Raises GraphError and ToolFileError."""
     from sleipnir.agents import loki_config_dir
     from sleipnir.tools.folder import tools_of
 
-    return tools_of(folder, loki_config_dir(), read(folder))
+    return tools_of(source.path, loki_config_dir(), read(source))
 
 
 def _kind(declaration: Declaration) -> str:

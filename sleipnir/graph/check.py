@@ -81,12 +81,16 @@ def validate(
     read_tools: ReadTools = custom_tools,
     global_tools: Complaint | None = None,
     mcp_servers: Complaint | None = None,
+    config_file: Path | None = None,
 ) -> list[Problem]:
-    """Every problem of a graph file or agent folder, in file order. The whole is only checked if each part is right."""
-    loaded = load_file(path)
+    """Every problem of a graph file or agent folder, in file order. The whole is only checked if each part is right.
+    `config_file` is read in place of the folder's config.yaml."""
+    loaded = load_file(path, config_file)
     if loaded.graph is None:
         return list(loaded.problems)
-    folder, file = (path, read_agent(path).file) if path.is_dir() else (path.parent, path)
+    folder, file = path.parent, path
+    if path.is_dir():
+        folder, file = path, read_agent(path, config_file=config_file).file
     found = check(
         loaded.graph, loaded.positions, str(file), folder, agents, tools, read_tools, global_tools, mcp_servers
     )

@@ -92,12 +92,13 @@ def refusal(kind: Kind, file: str, agent: str) -> str:
     return f"Failed to load agent config at '{file}'"
 
 
-def load_file(path: Path) -> Loaded:
-    """The graph in a file, or in an agent folder. A file that cannot be read is a problem, not an exception."""
+def load_file(path: Path, config_file: Path | None = None) -> Loaded:
+    """The graph in a file, or in an agent folder, in which `config_file` takes the place of the config.yaml. A
+    file that cannot be read is a problem, not an exception."""
     if not path.is_dir():
         return _load_file(path, path.absolute().parent.name, _kind_of(path.name))
     try:
-        return load_agent(read_agent(path))
+        return load_agent(read_agent(path, config_file=config_file))
     except SleipnirError as error:
         return _failed(str(error), path)
 

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from sleipnir.messages import overlay_text
 from sleipnir.runs import Gate, RunView, Visit
-from sleipnir.sessions import SessionName
+from sleipnir.sessions import SessionName, instructions_of
 from sleipnir.store.keys import PartitionKeys, RunKeys, SessionKeys, member
 from sleipnir.store.scripts import Arg
 from sleipnir.transitions import (
@@ -21,6 +21,7 @@ from sleipnir.transitions import (
     Forget,
     ItemOp,
     Put,
+    RetryChild,
     Split,
     StartChild,
     Step,
@@ -68,6 +69,9 @@ def _defaults_of(kind: type[Any]) -> dict[str, Any]:
 
 
 _DEFAULTS: dict[type[Any], dict[str, Any]] = {}
+_KEPT = ("arrived", "tops")
+"""Fields of a run that are stored as JSON, unless they are empty."""
+
 _NESTED: Mapping[type[Any], tuple[str, ...]] = {Visit: ("ended", "fan", "item", "loop", "part"), Step: ("part",)}
 
 
@@ -108,12 +112,13 @@ def control(
     seldom = {
         "unless_claimed": transition.unless_claimed,
         "delivered": transition.delivered is not None,
-        "unset": [name for name in ("paused", "arrived", "tops") if getattr(run, name) and not getattr(after, name)],
+        "unset": [name for name in ("paused", *_KEPT) if getattr(run, name) and not getattr(after, name)],
         "applies": counted,
         "apart": sorted(transition.apart) if counted else [],
         "folded": _pairs(transition.folded, texts),
         "windows": _windows(transition.windows, texts),
-        "add": _usage(transition.usage),
+        "add": [] if transition.usage_of else [{"field": name, "by": by} for name, by in _usage(transition).items()],
+        "cost_of": _cost_of(transition, texts),
         "timers": [{"name": f"{run.id}/{name}", "due_ms": due_ms} for name, due_ms in transition.timers.items()],
         "untimers": [f"{run.id}/{name}" for name in transition.untimers],
         "wakes": [member(run.id, visit.seq, visit.attempt) for visit in transition.wakes],
@@ -124,27 +129,35 @@ def control(
         "session": _session(run, after, now_ms),
     }
     body |= {name: value for name, value in seldom.items() if value}
-    if after.is_final:
-        body |= {"expire_ms": retention_ms, "expires_at_ms": now_ms + retention_ms, "keeps": after.status == "failed"}
+    if after.is_final and (transition.revives or not run.is_final):
+        body |= {
+            "expire_ms": retention_ms,
+            "expires_at_ms": now_ms + retention_ms,
+            "keeps": transition.keeps or after.status == "failed",
+        }
     if transition.output is not None:
         texts.append(transition.output)
     if transition.notices:
         texts.append(_text([[notice.type, notice.data] for notice in transition.notices]))
     for effect in transition.effects:
-        started = effect if isinstance(effect, StartChild) else None
+        started = effect if isinstance(effect, StartChild | RetryChild) else None
         texts += (dumps(effect_fields(effect)), started.child if started else "")
         texts.append(_text({"agent": started.agent, "seq": started.seq}) if started else "")
     return _text(body), texts
 
 
 def _session(run: RunView, after: RunView, now_ms: int) -> dict[str, Any] | None:
-    """Of a run in a session; it adds to the session with the commit by which it completes."""
+    """Of a run in a session; it adds to the session with the commit by which it completes, and leaves its dynamic
+    instructions there."""
     if run.spec.session is None:
         return None
     name = SessionName(run.spec.agent, run.spec.session)
-    return {"completed": after.status == "completed", "at_ms": now_ms} | (
-        {"expire_ms": name.expire_ms} if name.expire_ms is not None else {}
-    )
+    session: dict[str, Any] = {"completed": after.status == "completed", "at_ms": now_ms}
+    if name.expire_ms is not None:
+        session["expire_ms"] = name.expire_ms
+    if after.status == "completed":
+        session["instructions_of"] = instructions_of(run.spec.bundle, run.spec.variables)
+    return session
 
 
 def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:
@@ -213,7 +226,7 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
     fields: dict[str, Any] = {"status": after.status, "seq": after.seq, "step": after.step}
     if after.steps != run.steps:
         fields["steps"] = after.steps
-    for name in ("arrived", "tops"):
+    for name in _KEPT:
         if (value := getattr(after, name)) and value != getattr(run, name):
             fields[name] = dumps(value)
     if after.idle_ms != run.idle_ms:
@@ -229,16 +242,23 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
     return [str(part) for pair in fields.items() for part in pair]
 
 
-def _usage(usage: dict[str, Any] | None) -> list[dict[str, Any]]:
-    if not usage:
-        return []
+def _cost_of(transition: Transition, texts: list[Arg]) -> str | None:
+    if transition.usage_of is not None:
+        texts.append(dumps(_usage(transition)))
+    return transition.usage_of
+
+
+def _usage(transition: Transition) -> dict[str, Any]:
+    """Fields of the run's hash and how much each becomes more."""
+    if not (usage := transition.usage):
+        return {}
     adds = {"tokens_in": usage.get("input_tokens", 0), "tokens_out": usage.get("output_tokens", 0)}
     adds["model_calls"] = usage.get("calls", 0)
     if usage.get("cost_usd") is None:
         adds["unpriced_calls"] = usage.get("calls", 0)
     else:
         adds["cost_usd"] = usage["cost_usd"]
-    return [{"field": name, "by": by} for name, by in adds.items() if by]
+    return {name: by for name, by in adds.items() if by}
 
 
 @lru_cache(maxsize=1024)

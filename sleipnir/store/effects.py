@@ -1,28 +1,33 @@
 """What commits owe to other runs: start a child, tell a child or a parent. Delivered by the owner of the partition.
 
-Entries of a partition are delivered in order, each at least once; every delivery may be repeated.
+Entries of a partition are delivered in order, each at least once; every delivery may be repeated. Many are delivered in
+few round trips: what they need to know, whether they are still owed, the deliveries, and that they are done.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sleipnir.runs import RunSpec
+from sleipnir.runs import RunSpec, from_fields
 from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.runs import Runs
-from sleipnir.store.scripts import Script
+from sleipnir.store.scripts import Arg, Command, Script, run_in_order
 from sleipnir.store.streams import entries
-from sleipnir.transitions import Effect, effect_of
+from sleipnir.transitions import Effect, RetryChild, StartChild, effect_of
 from sleipnir.views import RunInfo
 
 _CHILD_ENDED = Script("child_ended")
+_RETRY_CHILD = Script("retry_child")
 
 BLOCK_MS_MAX = 2_000  # shorter than the connection's own patience
+
+_BUSY = -1  # what create_run.lua says of a session that another run has
+_GONE, _COMPLETED = 0, 2  # what retry_child.lua says of a child that cannot go on, or need not
 
 
 @dataclass(frozen=True)
@@ -35,18 +40,37 @@ class Owed:
     effect: Effect | None
 
 
+@dataclass(frozen=True)
+class Ended:
+    """How a run has ended, and which visit of its parent waits for that, where it is not the one of its spec."""
+
+    info: RunInfo
+    output: str | None
+    seq: int | None = None
+    attempt: int | None = None
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What an effect comes to; `command` None: nothing at all."""
+
+    owed: Owed
+    command: Command | None
+
+
 class Effects:
     """`runs` is how runs are created and told."""
 
     def __init__(self, client: Client, keys: Keys, runs: Runs) -> None:
         self._client, self._keys, self._runs = client, keys, runs
 
-    def read(self, partitions: Collection[int], *, limit: int, block_ms: int) -> list[Owed]:
-        """The oldest undelivered effects, up to `limit` per partition; waits up to `block_ms` for the first."""
-        streams = {self._keys.of_partition(partition).effects: partition for partition in partitions}
+    def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[Owed]:
+        """The oldest undelivered effects of partitions, up to `limit` each, that come after an entry ("0-0": all);
+        waits up to `block_ms` for the first."""
+        streams = {self._of(partition): partition for partition in after}
         if not streams:
             return []
-        start: dict[Any, Any] = dict.fromkeys(streams, "0-0")
+        start: dict[Any, Any] = {name: after[partition] for name, partition in streams.items()}
         reply: Any = self._client.xread(start, count=limit, block=min(block_ms, BLOCK_MS_MAX))
         found = []
         for name, batches in dict(reply or {}).items():
@@ -54,68 +78,147 @@ class Effects:
                 found.append(Owed(id_, streams[name], fields["run"], effect_of(json.loads(fields["e"]))))
         return found
 
-    def is_owed(self, owed: Owed) -> bool:
-        """Whether nobody has delivered it yet."""
-        return bool(self._client.xrange(self._keys.of_partition(owed.partition).effects, owed.id, owed.id))
+    def specs(self, run_ids: Collection[str]) -> dict[str, RunSpec]:
+        """What runs were submitted with; those that have expired are left out."""
+        if not run_ids:
+            return {}
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipe.get(self._keys.of_run(run_id).spec)
+        texts = zip(run_ids, pipe.execute(), strict=True)
+        return {run_id: from_fields(RunSpec, json.loads(text)) for run_id, text in texts if text}
 
-    def delivered(self, owed: Owed) -> None:
-        """It is done, and need not come again."""
-        self._client.xdel(self._keys.of_partition(owed.partition).effects, owed.id)
+    def ends(self, run_ids: Sequence[str]) -> dict[str, Ended]:
+        """How runs have ended; those that go on, or have expired, are left out."""
+        if not run_ids:
+            return {}
+        # Who waits is read first: one that is retried in between has another visit waiting, and tells it at its end.
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipe.hmget(self._keys.of_run(run_id).run, ["parent_seq", "parent_attempt"])
+        waiting = pipe.execute()
+        found = zip(run_ids, self._runs.found(run_ids), self._runs.outputs(run_ids), waiting, strict=True)
+        return {
+            run_id: Ended(info, output, *(None if number is None else int(number) for number in visit))
+            for run_id, info, output, visit in found
+            if info is not None and info.is_final
+        }
 
-    def spec(self, run_id: str) -> RunSpec | None:
-        """What a run was submitted with; None when it has expired."""
-        text = self._client.get(self._keys.of_run(run_id).spec)
-        return RunSpec(**json.loads(text)) if text else None
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Deliver, in order, what nobody has delivered yet. An effect that Redis refuses comes again, and so do all
+        after it. Raises what redis-py does."""
+        owed = self._still_owed(deliveries)
+        sent = [each for each in owed if each.command is not None]
+        replies = run_in_order(self._client, [each.command for each in sent if each.command is not None])
+        refused = [number for number, reply in enumerate(replies) if isinstance(reply, Exception)]
+        done = owed if not refused else owed[: owed.index(sent[refused[0]])]
+        answers = list(zip(sent, replies, strict=True))[: refused[0] if refused else None]
+        self._follow_up([(each.owed, reply) for each, reply in answers])
+        self._done([each.owed for each in done])
+        if refused:
+            raise replies[refused[0]]
 
-    def start(self, child: str, spec: RunSpec, state: dict[str, Any]) -> None:
+    def _still_owed(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Who was frozen since it read them must not repeat what another has delivered meanwhile: a stale `paused`
+        after its `resumed` would hold a child for good."""
+        pipe = self._client.pipeline(transaction=False)
+        for each in deliveries:
+            pipe.xrange(self._of(each.owed.partition), each.owed.id, each.owed.id)
+        return [each for each, found in zip(deliveries, pipe.execute(), strict=True) if found]
+
+    def _done(self, owed: Sequence[Owed]) -> None:
+        """They need not come again."""
+        by_partition: dict[int, list[str]] = {}
+        for each in owed:
+            by_partition.setdefault(each.partition, []).append(each.id)
+        pipe = self._client.pipeline(transaction=False)
+        for partition, ids in by_partition.items():
+            pipe.xdel(self._of(partition), *ids)
+        pipe.execute()
+
+    def _follow_up(self, answers: Sequence[tuple[Owed, Any]]) -> None:
+        """Tell parents of children that cannot be started or go on, or that have no need to."""
+        commands, completed = [], []
+        for owed, reply in answers:
+            match owed.effect:
+                case StartChild(child, seq=seq, attempt=attempt) if isinstance(reply, list) and reply[0] == _BUSY:
+                    why = f"its session is busy with run {reply[1]}, and takes one at a time"
+                    commands.append(self.refuse(owed.run, seq, attempt, child, why))
+                case RetryChild(child, _, seq, attempt) if reply == _GONE:
+                    fields = ("seq", str(seq), "attempt", str(attempt), "child", child)
+                    commands.append(self._runs.telling(owed.run, "child_gone", *fields))
+                case RetryChild(child) if reply == _COMPLETED:
+                    completed.append(child)
+        specs, ends = self.specs(completed), self.ends(completed)
+        commands += [self.tell_parent(specs[child], end) for child, end in ends.items() if child in specs]
+        for answer in run_in_order(self._client, commands):
+            if isinstance(answer, Exception):
+                raise answer
+
+    # What an effect comes to
+
+    def start(self, child: str, spec: RunSpec, state: Mapping[str, Any]) -> Command:
         """Accept a child run; one that exists is left alone."""
-        self._runs.create(child, spec, state)
+        return self._runs.creation(child, spec, state)
 
-    def tell(self, child: str, what: str, by: str) -> None:
+    def retry(self, child: str, seq: int, attempt: int) -> Command:
+        """Let a child run go on, for this attempt of a visit of its parent, which is told from now on. retry_child.lua
+        says how it replies."""
+        run, partition = self._keys.of_run(child), self._keys.of_partition(self._keys.partition_of(child))
+        keys = {"run": run.run, "frontier": run.frontier, "inbox": partition.inbox}
+        return Command(_RETRY_CHILD, _RETRY_CHILD.vector(keys, {"run_id": child, "seq": seq, "attempt": attempt}))
+
+    def tell(self, child: str, what: str, by: str, *, keeps: bool = False) -> Command:
         """Pass on to a child what became of its parent; one that is over, or gone, is left alone."""
-        self._runs.tell(child, what, *(("by", by, "reason", "") if what == "paused" else ()))
+        fields = ("by", by, "reason", "") if what == "paused" else ("keeps", "1") if keeps else ()
+        return self._runs.telling(child, what, *fields)
 
-    def tell_run(self, run_id: str, what: str, data: dict[str, Any]) -> None:
+    def tell_run(self, run_id: str, what: str, data: Mapping[str, Any]) -> Command:
         """Let a run know something; one that is over, or gone, is left alone."""
-        self._runs.tell(run_id, "told", "what", what, "data", dumps(data))
+        return self._runs.telling(run_id, "told", "what", what, "data", dumps(data))
 
-    def result(self, run_id: str) -> tuple[RunInfo, str | None] | None:
-        """How a run has ended, and its output; None when it has expired."""
-        [info] = self._runs.found([run_id])
-        return None if info is None else (info, self._runs.output(run_id))
-
-    def tell_parent(self, spec: RunSpec, info: RunInfo, output: str | None) -> None:
+    def tell_parent(self, spec: RunSpec, ended: Ended) -> Command:
         """Let the visit that waits for a child know how that has ended."""
         assert spec.parent is not None
-        self._child_ended(
-            spec.parent, spec.parent_seq, spec.parent_attempt, info.id, info.status, info.error or "",
-            dumps(asdict(info.usage)) if info.usage.calls else "", dumps(output) if output is not None else "",
-        )  # fmt: skip
+        info = ended.info
+        usage = dumps(asdict(info.usage)) if info.usage.calls else ""
+        output = "" if ended.output is None else dumps(ended.output)
+        visit = (spec.parent, ended.seq or spec.parent_seq, ended.attempt or spec.parent_attempt)
+        return self._child_ended(*visit, info.id, info.status, info.error or "", usage, output)
 
-    def tell_watchers(self, run_id: str, type_: str, data: dict[str, Any]) -> None:
+    def tell_watchers(self, run_id: str, type_: str, data: Mapping[str, Any]) -> Command:
         """An event for those who watch a run, if there is one. It may come twice."""
-        event = dumps([[type_, data]])
-        self._client.xadd(self._keys.of_run(run_id).events, {"e": event}, maxlen=1000, nomkstream=True)
+        events, event = self._keys.of_run(run_id).events, dumps([[type_, data]])
+        return Command(None, ("XADD", events, "NOMKSTREAM", "MAXLEN", "~", 1000, "*", "e", event))
 
-    def refuse(self, run_id: str, seq: int, attempt: int, child: str, error: str) -> None:
+    def refuse(self, run_id: str, seq: int, attempt: int, child: str, error: str) -> Command:
         """Let a visit know that its child cannot be started."""
-        self._child_ended(run_id, seq, attempt, child, "failed", error, "", "")
+        return self._child_ended(run_id, seq, attempt, child, "refused", error)
 
     def _child_ended(
-        self, run_id: str, seq: int, attempt: int, child: str, status: str, error: str, usage: str, output: str
-    ) -> None:
+        self,
+        run_id: str,
+        seq: int,
+        attempt: int,
+        child: str,
+        status: str,
+        error: str,
+        usage: str = "",
+        output: str = "",
+    ) -> Command:
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
-        _CHILD_ENDED(
-            self._client,
-            {"run": run.run, "inbox": partition.inbox, "delta": run.delta(seq, attempt)},
-            {
-                "run_id": run_id,
-                "seq": seq,
-                "attempt": attempt,
-                "child": child,
-                "status": status,
-                "error": error,
-                "usage": usage,
-                "output": output,
-            },
-        )
+        keys = {"run": run.run, "inbox": partition.inbox, "delta": run.delta(seq, attempt)}
+        args: dict[str, Arg] = {
+            "run_id": run_id,
+            "seq": seq,
+            "attempt": attempt,
+            "child": child,
+            "status": status,
+            "error": error,
+            "usage": usage,
+            "output": output,
+        }
+        return Command(_CHILD_ENDED, _CHILD_ENDED.vector(keys, args))
+
+    def _of(self, partition: int) -> str:
+        return self._keys.of_partition(partition).effects

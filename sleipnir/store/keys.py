@@ -92,8 +92,8 @@ class PartitionKeys:
     @property
     def inbox(self) -> str:
         """STREAM everything that happened to runs and is not yet applied: t (submitted, result, answered, cancelled,
-        retried, paused, resumed, lease_lost, timer, child_ended, told), run, and by type seq, attempt, h, text, by,
-        reason, worker, name, child, status, error, usage, what, data.
+        retried, paused, resumed, lease_lost, timer, child_ended, child_gone, told), run, and by type seq, attempt, h,
+        text, by, reason, worker, name, child, status, error, usage, what, data, keeps, fresh_children.
         An entry's commit deletes it."""
         return f"{self.tag}:inbox"
 
@@ -157,8 +157,9 @@ class RunKeys:
     """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
     ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while held), retrying (once `retry` is asked for),
     idle_ms, steps, arrived and tops (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls,
-    pieces (how many `live` ever had), and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and longest
-    ms). Dies: run."""
+    pieces (how many `live` ever had), retries (how often it went on after its end), parent_seq and parent_attempt
+    (the visit that waits for it, where that is not the one of its spec), and per node `n:<node>` (entries) and
+    `t:<node>` (visits ended, total and longest ms). Dies: run."""
 
     @property
     def spec(self) -> str:
@@ -172,8 +173,9 @@ class RunKeys:
 
     @property
     def frontier(self) -> str:
-        """HASH seq -> JSON (runs.Visit): live visits, and those that ended and wait for others. Gone once a run is
-        over; of a failed one, what `retry` goes on from is kept. Dies: run."""
+        """HASH seq -> JSON (runs.Visit): live visits, and those that ended and wait for others. Gone once a run
+        is over; of a failed one, and of a child run that was cancelled because its parent failed, what `retry`
+        goes on from is kept. Dies: run."""
         return f"{self.run}:frontier"
 
     @property
@@ -214,7 +216,8 @@ class RunKeys:
 
     @property
     def children(self) -> str:
-        """HASH id -> JSON {agent, seq} of the runs that this one has started. Dies: run."""
+        """HASH id -> JSON {agent, seq} of the runs that this one has started, `<id>:cost` -> JSON of what each has cost
+        that is counted here, by fields of `run`. Dies: run."""
         return f"{self.run}:children"
 
     @property
@@ -249,7 +252,9 @@ class SessionKeys:
     run (sessions.TEMPORARY_MS), and not while it has one."""
 
     session: str
-    """HASH run: the run accepted last; busy: 1 while that run is not over; created_ms, used_ms."""
+    """HASH run: the run accepted last; busy: 1 while that run is not over; created_ms, used_ms; instructions: the
+    dynamic ones of the run that completed last, as JSON text, instructions_of: what they were made of
+    (sessions.instructions_of)."""
 
     @property
     def messages(self) -> str:

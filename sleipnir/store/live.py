@@ -195,4 +195,5 @@ class Live:
         status, retrying, pieces = self._client.hmget(self._keys.of_run(run_id).run, ["status", "retrying", "pieces"])
         if status is None:
             raise RunNotFound(f"no run {run_id!r}: never submitted here, or finished longer ago than the retention")
-        return Standing(status in FINAL and not retrying, int(pieces or 0))
+        goes_on = retrying and status != "completed"
+        return Standing(status in FINAL and not goes_on, int(pieces or 0))

@@ -16,6 +16,7 @@ from sleipnir.events import (
     Answered,
     Cancelled,
     ChildEnded,
+    ChildGone,
     Event,
     LeaseLost,
     Paused,
@@ -366,9 +367,9 @@ def _event(fields: Mapping[str, str]) -> Event:
         case "answered":
             return Answered(int(fields["seq"]), str(json.loads(fields["text"])), int(fields.get("attempt", 1)))
         case "cancelled":
-            return Cancelled()
+            return Cancelled(keeps=fields.get("keeps") == "1")
         case "retried":
-            return Retried()
+            return Retried(fresh_children=fields.get("fresh_children") == "1")
         case "paused":
             return Paused(fields["by"], fields["reason"] or None)
         case "resumed":
@@ -381,9 +382,10 @@ def _event(fields: Mapping[str, str]) -> Event:
         case "child_ended":
             usage = json.loads(fields["usage"]) if fields["usage"] else None
             ended: Any = fields["status"]
-            return ChildEnded(
-                int(fields["seq"]), int(fields["attempt"]), fields["child"], ended, fields["error"] or None, usage
-            )
+            which = (int(fields["seq"]), int(fields["attempt"]), fields["child"])
+            return ChildEnded(*which, ended, fields["error"] or None, usage)
+        case "child_gone":
+            return ChildGone(int(fields["seq"]), int(fields["attempt"]), fields["child"])
         case "told":
             return Told(fields["what"], json.loads(fields["data"]))
         case other:

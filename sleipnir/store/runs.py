@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,11 +13,11 @@ from sleipnir.errors import GateError, RunNotFound, SessionBusy, UsageError
 from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, Usage
 from sleipnir.runs import Gate, Pause, RunSpec, Visit, changed, from_fields
-from sleipnir.sessions import SessionName
+from sleipnir.sessions import SessionName, instructions_of
 from sleipnir.store.commit import dumps, record, session_keys
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, SessionKeys, member
-from sleipnir.store.scripts import Arg, Script, run_batch
+from sleipnir.store.scripts import Arg, Command, Script, run_batch
 from sleipnir.store.streams import before, entries, ms_of
 from sleipnir.transitions import Step
 from sleipnir.views import (
@@ -40,7 +39,7 @@ _CREATE_RUN = Script("create_run")
 _RESUME_ALL = Script("resume_all")
 _TELL = Script("tell")
 
-_SUMMARY = ("status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "retrying")
+_SUMMARY = ("status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "retrying", "retries")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
 
@@ -59,6 +58,19 @@ class Runs:
         A run in a session must have an id of the session's partition. Raises SessionBusy when the session has a run
         that is not over.
         """
+        code, busy = _CREATE_RUN(self._client, *self._creation(run_id, spec, state))
+        if code == -1:
+            raise SessionBusy.by(str(spec.session), spec.agent, busy)
+        return bool(code)
+
+    def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any]) -> Command:
+        """What `create` does, as a command; create_run.lua says how it replies."""
+        return Command(_CREATE_RUN, _CREATE_RUN.vector(*self._creation(run_id, spec, state)))
+
+    def _creation(
+        self, run_id: str, spec: RunSpec, state: Mapping[str, Any]
+    ) -> tuple[dict[str, str], dict[str, Arg], list[Arg]]:
+        """Keys, arguments and values of create_run.lua."""
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
         keys = {
             "run": run.run,
@@ -76,10 +88,8 @@ class Runs:
         name = SessionName(spec.agent, spec.session) if spec.session is not None else None
         args: dict[str, Arg] = {"run_id": run_id, "spec": record(spec), "step": step}
         args |= {"in_session": str(name or ""), "listed": int(name is not None and name.expire_ms is None)}
-        code, busy = _CREATE_RUN(self._client, keys, args, values)
-        if code == -1:
-            raise SessionBusy.by(str(spec.session), spec.agent, busy)
-        return bool(code)
+        args["instructions_of"] = instructions_of(spec.bundle, spec.variables) if name is not None else ""
+        return keys, args, values
 
     def info(self, run_id: str) -> RunInfo:
         """Raises RunNotFound."""
@@ -107,7 +117,7 @@ class Runs:
             pipe.hgetall(self._keys.of_run(run_id).children)
         found = {}
         for run_id, records in zip(run_ids, pipe.execute(), strict=True):
-            children = [ChildInfo(child, **json.loads(text)) for child, text in records.items()]
+            children = [ChildInfo(id_, **json.loads(text)) for id_, text in records.items() if ":" not in id_]
             found[run_id] = sorted(children, key=lambda child: child.seq)
         return found
 
@@ -200,12 +210,18 @@ class Runs:
 
     def output(self, run_id: str) -> str | None:
         """The result text of a completed run. One that goes on, or failed, may have passed an end node already."""
-        run = self._keys.of_run(run_id)
+        return self.outputs([run_id])[0]
+
+    def outputs(self, run_ids: Sequence[str]) -> list[str | None]:
+        """The result texts of several runs, in one round trip."""
         pipe = self._client.pipeline(transaction=False)
-        pipe.hget(run.run, "status")
-        pipe.get(run.output)
-        status, text = pipe.execute()
-        return text if status == "completed" else None
+        for run in map(self._keys.of_run, run_ids):
+            pipe.hget(run.run, "status")
+            pipe.get(run.output)
+        replies = pipe.execute()
+        return [
+            text if status == "completed" else None for status, text in zip(replies[::2], replies[1::2], strict=True)
+        ]
 
     def state(self, run_id: str) -> dict[str, Any]:
         """The committed state."""
@@ -319,8 +335,12 @@ class Runs:
         keys = {"gates": run.gates, "inbox": partition.inbox}
         reply = _ANSWER(self._client, keys, {"run_id": run_id, "seq": seq, "text": dumps(text), "attempt": attempt})
         if reply[0] == -1:
+            status = self._client.hget(run.run, "status")
+            if status in FINAL:
+                raise GateError(f"run {run_id!r} is {status}; its question {seq} needs no answer any more")
             raise GateError(
-                f"run {run_id!r} has no open question {seq}; `sleipnir show {run_id}` lists what it waits for"
+                f"run {run_id!r} has no open question {seq}: it was answered, has expired, or was of a run below that "
+                f"is over; `sleipnir show {run_id}` lists what it waits for"
             )
         if reply[0] == 0 and json.loads(reply[1]) != text:
             raise GateError(f"question {seq} of run {run_id!r} was already answered with {json.loads(reply[1])!r}")
@@ -338,14 +358,16 @@ class Runs:
         over."""
         self._tell_unfinished(run_id, "resumed", "resume")
 
-    def retry(self, run_id: str) -> None:
-        """Ask for a failed run to go on from where it failed. Raises RunNotFound, UsageError when it did not fail, or
+    def retry(self, run_id: str, *, fresh_children: bool = False) -> None:
+        """Ask for a failed run to go on from where it failed, with `fresh_children` its child runs from their start.
+        Raises RunNotFound, UsageError when it did not fail, or
         its session has gone on without it."""
         text = self._client.get(self._keys.of_run(run_id).spec)
         if text is None:
             raise RunNotFound(f"no run {run_id!r}")
         spec = RunSpec(**json.loads(text))
-        status = self._tell(run_id, "retried", session=self._keys.of_session_of(spec))
+        fields = ("fresh_children", "1") if fresh_children else ()
+        status = self._tell(run_id, "retried", *fields, session=self._keys.of_session_of(spec))
         if status == "left":
             raise UsageError(
                 f"run {run_id!r} cannot be retried: its session {spec.session!r} has gone on without it. "
@@ -354,23 +376,26 @@ class Runs:
         if status != "failed":
             raise UsageError(f"run {run_id!r} is {status}; only a failed run can be retried")
 
-    def tell(self, run_id: str, type_: str, *fields: str) -> None:
-        """Pass on what became of the parent. A run that is over or gone is left alone."""
-        with contextlib.suppress(RunNotFound):
-            self._tell(run_id, type_, *fields)
-
     def _tell_unfinished(self, run_id: str, type_: str, verb: str, *fields: str) -> None:
         status = self._tell(run_id, type_, *fields)
         if status in FINAL:
             raise UsageError(f"run {run_id!r} is already {status}; nothing to {verb}")
 
     def _tell(self, run_id: str, type_: str, *fields: str, session: SessionKeys | None = None) -> str:
-        partition, run = self._keys.of_partition(self._keys.partition_of(run_id)), self._keys.of_run(run_id)
-        keys = {"run": run.run, "inbox": partition.inbox, "session": session_keys(run, session)["session"]}
-        status = _TELL(self._client, keys, {"run_id": run_id, "type": type_}, fields)
+        status = _TELL(self._client, *self._telling(run_id, type_, session), fields)
         if status is None:
             raise RunNotFound(f"no run {run_id!r}")
         return str(status)
+
+    def telling(self, run_id: str, type_: str, *fields: str) -> Command:
+        """Pass something on to a run, as a command. One that is over, or gone, is left alone."""
+        return Command(_TELL, _TELL.vector(*self._telling(run_id, type_, None), fields))
+
+    def _telling(self, run_id: str, type_: str, session: SessionKeys | None) -> tuple[dict[str, str], dict[str, Arg]]:
+        """Keys and arguments of tell.lua."""
+        partition, run = self._keys.of_partition(self._keys.partition_of(run_id)), self._keys.of_run(run_id)
+        keys = {"run": run.run, "inbox": partition.inbox, "session": session_keys(run, session)["session"]}
+        return keys, {"run_id": run_id, "type": type_}
 
     def pause_all(self, pause: Pause) -> None:
         """Hold the deployment: no visit is claimed until `resume_all`. A pause that is in place is kept as it is."""
@@ -412,7 +437,8 @@ def _info(
         return None
     visits = sorted(map(Visit.from_json, frontier.values()), key=lambda visit: visit.seq)
     # What a person has asked for counts, though no scheduler may have heard of it yet.
-    status = "running" if record_["retrying"] and record_["status"] == "failed" else record_["status"]
+    is_retried = record_["retrying"] and record_["status"] in ("failed", "cancelled")
+    status = "running" if is_retried else record_["status"]
     is_live = record_["status"] not in FINAL
     submitted = json.loads(spec)
     return RunInfo(
@@ -430,6 +456,7 @@ def _info(
         parent=submitted.get("parent"),
         session=submitted.get("session"),
         root=submitted.get("root"),
+        retries=int(record_["retries"] or 0),
     )
 
 
@@ -487,6 +514,8 @@ def _visit(visit: Visit, claim: Mapping[str, Any], answered: bool, by: str | Non
     if visit.child:
         child = visit.child
         return replace(info, reason=Reason("child", run=child.run, agent=child.agent, until_ms=visit.wake_ms))
+    if visit.addressee is not None:
+        return replace(info, reason=Reason("message", until_ms=visit.wake_ms))
     if visit.queue is None:
         return info if answered else replace(info, reason=Reason("person", until_ms=visit.wake_ms))
     if claim.get("attempt") == visit.attempt:
@@ -508,6 +537,7 @@ def _kept(visit: Visit) -> KeptVisit:
         error=visit.error,
         role=visit.role,
         item=(visit.item.map, visit.item.index) if visit.item else None,
+        child=visit.former.run if visit.former else None,
         left=(fan.total - fan.done + fan.failed, fan.total) if fan and visit.failed else None,
     )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any, TypeAlias
 
@@ -87,6 +88,48 @@ def run_batch(client: Client, script: Script, vectors: Sequence[Sequence[Arg]]) 
         for i, result in zip(missing, _send(client, script, [vectors[i] for i in missing]), strict=True):
             results[i] = result
     return results
+
+
+@dataclass(frozen=True)
+class Command:
+    """A call of a script, or (`script` None) a command of Redis; `vector` are its arguments."""
+
+    script: Script | None
+    vector: Sequence[Arg]
+
+    @property
+    def words(self) -> tuple[Arg, ...]:
+        if self.script is None:
+            return tuple(self.vector)
+        return ("EVALSHA", self.script.sha, len(self.script.keys), *self.vector)
+
+
+def run_in_order(client: Client, commands: Sequence[Command]) -> list[Any]:
+    """Calls of several scripts, one after the other, in one round trip; results in order.
+
+    Not a transaction: each call is atomic by itself. A result may be an exception of redis-py. Each must be safe to
+    repeat: a server that has lost its scripts gets all of them again, as later ones may build on earlier ones.
+    """
+    if not commands:
+        return []
+    scripts = {each.script.name: each.script for each in commands if each.script is not None}
+    for name in scripts:
+        failpoints.hit(f"{name}.before")
+    results = _send_all(client, commands)
+    if any(isinstance(result, redis.exceptions.NoScriptError) for result in results):
+        for script in scripts.values():
+            script.load(client)
+        results = _send_all(client, commands)
+    for name in scripts:
+        failpoints.hit(f"{name}.after")
+    return results
+
+
+def _send_all(client: Client, commands: Sequence[Command]) -> list[Any]:
+    pipe = client.pipeline(transaction=False)
+    for command in commands:
+        pipe.execute_command(*command.words)
+    return list(pipe.execute(raise_on_error=False))
 
 
 @failpoints.around(lambda _, script, __: script.name)

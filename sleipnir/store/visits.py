@@ -28,12 +28,14 @@ _HEARTBEAT = Script("heartbeat")
 class Talk:
     """What was said in a loop, as JSON text. For a turn: the messages that the model was `told` first, empty in turn 0,
     and per turn before it the model's reply and the results of its calls; `follow_ups` has by turn what the model was
-    told after a reply without calls. For a call: the reply that asks for it. For what a child run has said: that, as
-    `told`. `history` is for turn 0 of a run in a session: what was said there before, as a JSON list of messages."""
+    told after a reply without calls, `announced` what it was told besides the results of its calls. For a call: the
+    reply that asks for it. For what a child run has said: that, as `told`. `history` is for turn 0 of a run in a
+    session: what was said there before, as a JSON list of messages."""
 
     told: str = ""
     turns: tuple[tuple[str, tuple[str, ...]], ...] = ()
     follow_ups: Mapping[int, str] = field(default_factory=dict)
+    announced: Mapping[int, str] = field(default_factory=dict)
     history: str = ""
 
 
@@ -67,19 +69,21 @@ def _spec(text: str) -> RunSpec:
 
 
 def _talk(said: list[Any]) -> Talk:
-    """From the reply of claim.lua: texts between turns are follow-ups, one before all turns is the session."""
+    """From the reply of claim.lua: texts between turns are follow-ups, or announced, one before all turns is the
+    session."""
     told, history = said[0] if said and isinstance(said[0], str) else "", ""
     turns: list[tuple[str, tuple[str, ...]]] = []
-    follow_ups = {}
+    follow_ups: dict[int, str] = {}
+    announced: dict[int, str] = {}
     for each in said[1:] if said and isinstance(said[0], str) else said:
         if not isinstance(each, str):
             reply, *results = each
             turns.append((reply, tuple(results)))
         elif turns:
-            follow_ups[len(turns) - 1] = each
+            (announced if turns[-1][1] else follow_ups)[len(turns) - 1] = each
         else:
             history = each
-    return Talk(told, tuple(turns), follow_ups, history)
+    return Talk(told, tuple(turns), follow_ups, announced, history)
 
 
 class Visits:

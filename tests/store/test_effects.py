@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from redis.exceptions import ResponseError
+from structlog.testing import capture_logs
+
 from sleipnir.errors import BundleError
 from sleipnir.runs import RunSpec, child_id
+from sleipnir.sessions import SessionName
+from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
-from sleipnir_scheduler.services.effects import Deliveries
+from sleipnir_scheduler.services.effects import AT_ONCE, Deliveries
 from tests.store.test_advance import advance_of
 from tests.unit.planner.driver import graph_of
 
@@ -28,24 +35,25 @@ nodes:
   q: {type: input, question: "Well, {{initial_prompt}}?", state_updates: {a: "{{input}}"}, next: e}
   e: {type: end, output: "so {{a}}"}
 """
+MIDDLE = PARENT.replace("agent: child", "agent: leaf")
 
 
 class World:
     """Schedulers of a parent and of its child."""
 
-    def __init__(self, store: Store, agents: dict[str, str] | None = None) -> None:
+    def __init__(self, store: Store, agents: dict[str, str] | None = None, **spec: Any) -> None:
         self.store = store
         self.advance = advance_of(store, "")
         graphs: Any = SimpleNamespace(get=self._graph)
         self.advance._graphs = graphs
         self.deliveries = Deliveries(store.effects, graphs, max_state_bytes=1_000_000)
         known = {"child": "c1"} if agents is None else agents
-        store.runs.create(RUN, RunSpec("parent", "p1", agents=known), {"initial_prompt": ""})
+        store.runs.create(RUN, RunSpec("parent", "p1", agents=known, **spec), {"initial_prompt": ""})
 
     def _graph(self, digest: str, agent: str, overrides: Any = None) -> Any:
         if digest == "gone":
             raise BundleError("it is gone")
-        return graph_of({"p1": PARENT, "c1": ASKS}[digest])
+        return graph_of({"p1": PARENT, "m1": MIDDLE, "c1": ASKS}[digest])
 
     def plan(self) -> None:
         while self.advance.run_once() > 0:
@@ -110,14 +118,12 @@ def test_what_another_has_delivered_meanwhile_is_not_delivered_again(store: Stor
     world.go_on()
     store.runs.pause(RUN, "me")
     world.plan()
-    stale = store.effects.read(range(store.keys.partitions), limit=10, block_ms=1)
+    everywhere = dict.fromkeys(range(store.keys.partitions), "0-0")
+    stale = store.effects.read(everywhere, limit=10, block_ms=1)
     world.deliver()
     store.runs.resume(RUN)
     world.go_on()
-    world.deliveries._store = SimpleNamespace(  # type: ignore[assignment]
-        read=lambda *_, **__: stale, is_owed=store.effects.is_owed, tell=store.effects.tell
-    )
-    world.deliver()
+    world.deliveries._deliver(stale)
     world.plan()
     assert [store.runs.info(run).status for run in (RUN, CHILD)] == ["waiting", "waiting"]
 
@@ -139,13 +145,127 @@ def test_a_cancelled_parent_takes_its_child_along(store: Store) -> None:
     assert store.runs.open_gates() == []
 
 
+def test_what_cancelled_runs_have_cost_is_added_up_to_the_top_once(store: Store) -> None:
+    """Every effect is delivered twice, the second time after all that followed from the first."""
+    world = World(store, {"child": "m1", "leaf": "c1"})
+    world.go_on()
+    leaf = child_id(CHILD, 1)
+    for run, calls in ((RUN, 1), (CHILD, 10), (leaf, 100)):
+        store._client.hincrby(store.keys.of_run(run).run, "model_calls", calls)
+    store.runs.cancel(RUN)
+    world.plan()
+    again = []
+    while found := [
+        (name, fields) for name in {world.owed(run) for run in (RUN, CHILD, leaf)}
+        for _, fields in store._client.xrange(name)
+    ]:  # fmt: skip
+        again += found
+        world.deliver()
+        world.plan()
+    for name, fields in again:
+        store._client.xadd(name, fields)
+    world.go_on()
+    assert [store.runs.info(run).status for run in (RUN, CHILD, leaf)] == ["cancelled"] * 3
+    assert [store.runs.info(run).usage.calls for run in (RUN, CHILD, leaf)] == [111, 110, 100]
+    for run in (RUN, CHILD, leaf):
+        assert store._client.ttl(store.keys.of_run(run).run) > 0
+        assert store._client.exists(store.keys.of_run(run).delta(1, 1)) == 0
+
+
+DESK = SessionName("child", "desk")
+IN_SESSION = child_id(RUN, 1, str(DESK))
+
+
+def busy(store: Store) -> str:
+    """A run that has the session."""
+    other = child_id("other", 1, str(DESK))
+    assert store.runs.create(other, RunSpec("child", "c1", session="desk"), {"initial_prompt": ""})
+    return other
+
+
+def test_a_child_goes_on_in_the_session_of_its_agent(store: Store) -> None:
+    world = World(store, sessions={"child": "desk"})
+    world.go_on()
+    session = store.sessions.info(DESK)
+    assert session is not None
+    assert session.run == IN_SESSION
+    [gate] = store.runs.gates(IN_SESSION)
+    store.runs.answer(IN_SESSION, gate.seq, "well")
+    world.go_on()
+    session = store.sessions.info(DESK)
+    assert session is not None
+    assert (session.run, store.runs.output(RUN)) == (None, "so well")
+
+
+def test_a_child_whose_session_another_run_has_is_refused(store: Store) -> None:
+    other = busy(store)
+    World(store, sessions={"child": "desk"}).go_on()
+    why = f"Agent 'child' failed: its session is busy with run {other}, and takes one at a time"
+    assert str(store.runs.info(RUN).error).endswith(why)
+    assert store.runs.found([IN_SESSION]) == [None]
+
+
+def test_a_child_that_starts_after_it_was_refused_is_cancelled(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has refused it may die before that is noted; then its start is delivered again."""
+    other = busy(store)
+    world = World(store, sessions={"child": "desk"})
+    world.plan()
+    with monkeypatch.context() as patched, pytest.raises(ConnectionError):
+        patched.setattr(store.effects, "_done", lambda _: (_ for _ in ()).throw(ConnectionError()))
+        world.deliver()
+    store.runs.cancel(other)
+    world.plan()
+    assert store.runs.info(RUN).status == "failed"
+    world.go_on()
+    assert store.runs.info(IN_SESSION).status == "cancelled"
+    assert store.runs.info(RUN).status == "failed"
+
+
 def test_what_watchers_are_told_of_a_run_that_has_expired_makes_no_key(store: Store) -> None:
-    store.effects.tell_watchers("gone00000000", "gate_opened", {})
+    run_in_order(store._client, [store.effects.tell_watchers("gone00000000", "gate_opened", {})])
     assert store._client.exists(store.keys.of_run("gone00000000").events) == 0
 
 
-def test_an_effect_of_a_newer_release_is_left_alone(store: Store) -> None:
+def test_effects_of_a_newer_release_are_passed_over_once_and_hide_no_others(store: Store) -> None:
     world = World(store)
-    store._client.xadd(world.owed(RUN), {"run": RUN, "e": '{"do": "dance"}'})
-    assert world.deliver() == -1
-    assert store._client.xlen(world.owed(RUN)) == 1
+    newer = ['{"do": "dance"}', '{"do": "tell_child", "children": ["a"]}', "{}"]
+    for number in range(2 * AT_ONCE + 1):
+        store._client.xadd(world.owed(RUN), {"run": RUN, "e": newer[number % 3]})
+    with capture_logs() as logs:
+        world.plan()
+        assert [world.deliver() for _ in range(3)] == [0, 0, 1]
+        world.plan()
+        while world.deliver():
+            pass
+    assert store._client.xlen(world.owed(RUN)) == 2 * AT_ONCE + 1
+    assert [gate.run for gate in store.runs.open_gates()] == [CHILD]
+    told = [each for each in logs if each["event"] == "an effect of a newer release is left alone"]
+    assert len(told) == len({each["entry"] for each in told}) == 2 * AT_ONCE + 1
+
+
+def test_what_redis_refuses_comes_again_and_so_does_all_after_it(store: Store) -> None:
+    world = World(store)
+    world.plan()
+    first, last = (
+        {"do": "tell_run", "run": RUN, "what": "a", "data": {}},
+        {"do": "tell_child", "child": "b", "what": "c"},
+    )
+    bad = {"do": "tell_run", "run": "bad000000000", "what": "a", "data": {}}
+    for effect in (first, bad, last):
+        store._client.xadd(world.owed(RUN), {"run": RUN, "e": json.dumps(effect)})
+    wrong = store.keys.of_run("bad000000000").run
+    store._client.set(wrong, "no hash")
+    with pytest.raises(ResponseError):
+        world.deliver()
+    assert store._client.xlen(world.owed(RUN)) == 2
+    store._client.delete(wrong)
+    assert world.deliver() == 2
+    assert store._client.xlen(world.owed(RUN)) == 0
+
+
+def test_a_server_that_has_lost_its_scripts_gets_them_again(store: Store) -> None:
+    world = World(store)
+    world.plan()
+    store._client.script_flush()
+    assert world.deliver() == 1
+    assert store.runs.info(CHILD).parent == RUN

@@ -106,6 +106,17 @@ def test_a_turn_that_goes_on_gives_the_later_ones_what_the_model_was_told_after_
     assert [step.goes_on for step in store.runs.history(RUN) if step.role == "turn"] == [True, False, True, False]
 
 
+def test_what_is_announced_besides_results_is_told_to_later_turns(store: Store) -> None:
+    world = World(store)
+    world.work(world.visits("turn")[0], (ToolCall("c1", "a", "scripts"),), **{MESSAGES: TOLD, ANSWER: REPLY})
+    world.work(world.visits("tool")[0], _result="one")
+    store._client.hset(store.keys.of_run(RUN).items, "1.0.user", "look")
+    [turn] = world.visits("turn")
+    turns = ((json.dumps(REPLY), ('"one"',)),)
+    assert world.work(turn, said="the end") == Talk(json.dumps(TOLD), turns, announced={0: "look"})
+    assert not store.partitions._client.exists(store.keys.of_run(RUN).items)
+
+
 def test_a_reply_that_goes_on_counts_once_however_often_it_is_delivered(store: Store) -> None:
     world = World(store)
     said = {MESSAGES: TOLD, ANSWER: SO_FAR, FOLLOW_UP: FURTHER}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sleipnir.errors import SessionBusy, UsageError
+from sleipnir.graph.load import load_graph
 from sleipnir.messages import ANSWER, INSTEAD, MESSAGES, SAID, ResultHeader, ToolCall, VisitCall
 from sleipnir.runs import RunSpec, Visit
 from sleipnir.sessions import TEMPORARY_MS, SessionName
@@ -185,6 +188,60 @@ def test_a_session_is_added_to_and_removed_only_while_it_has_no_run(store: Store
     assert chat.messages == [QUESTION, REPLIED]
     assert store.sessions.remove(DESK)
     assert (chat.messages, store.sessions.info(DESK), store.sessions.of_agent("agent")) == ([], None, [])
+
+
+DYNAMIC = load_graph("name: agent\ndynamic_instructions: true", "config.yaml", "agent")
+
+
+class Instructed(Chat):
+    """Runs of an agent whose instructions are dynamic. `makes` are the runs that have made theirs."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        graphs: Any = SimpleNamespace(get=lambda *_: DYNAMIC)
+        self.advance._graphs, self.makes = graphs, list[str]()
+
+    def says(self, spec: RunSpec, instructions: str, *, ends: bool = True) -> str:
+        """What a run is told, which makes these if it has to make some."""
+        self.spec = spec
+        run = self.start()
+        if self.visit(run).node == "instructions":
+            self.makes.append(run)
+            self.deliver(run, _instructions=instructions)
+        told: str = self.store.runs.state(run)["_instructions"]
+        if ends:
+            self.say(run, QUESTION)
+        else:
+            self.store.runs.cancel(run)
+            self.advance.run_once()
+        return told
+
+
+def test_dynamic_instructions_are_made_once_for_a_session(store: Store) -> None:
+    chat = Instructed(store)
+    assert chat.says(SPEC, "Be brief.", ends=False) == "Be brief."
+    assert chat.says(SPEC, "Be kind.") == "Be kind."  # the run before has left nothing
+    assert chat.says(SPEC, "Be quick.") == "Be kind."
+    assert chat.says(replace(SPEC, session="temp-1"), "Be loud.") == "Be loud."
+    last = replace(SPEC, variables={"name": "Ada"})
+    assert chat.says(last, "Be bold.") == "Be bold."
+    assert chat.says(last, "Be sad.") == "Be bold."
+    assert chat.says(replace(last, bundle="edited"), "Be sly.") == "Be sly."
+    assert len(chat.makes) == 5
+    run = chat.start()
+    assert [step.keys for step in store.runs.history(run)] == [("_instructions",)]
+    chat.say(run, QUESTION)
+    assert store.sessions.remove(DESK)
+    assert chat.says(chat.spec, "Be new.") == "Be new."
+
+
+def test_a_run_without_a_session_makes_its_own_instructions(store: Store) -> None:
+    chat = Instructed(store)
+    for number in range(2):
+        run = f"alone000000{number}"
+        assert store.runs.create(run, RunSpec("agent", "digest"), {})
+        chat.advance.run_once()
+        assert chat.visit(run).node == "instructions"
 
 
 def test_runs_without_a_session_keep_a_state_key_of_any_name(store: Store) -> None:

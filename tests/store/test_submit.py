@@ -20,6 +20,27 @@ nodes:
 """
 
 
+def test_a_run_whose_model_may_start_agents_knows_all_that_can_be_named_and_their_sessions(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = {"boss": "can_spawn_agents: true", "keeper": "agent_session: desk", "other": "agent_session: temp"}
+    for name, more in folders.items():
+        write_config(tmp_path / "agents" / name, f"name: {name}\nmodel: openai:m\n{more}\n")
+    far = write_config(tmp_path / "srv" / "v2", "name: far\nmodel: openai:m\n")
+    monkeypatch.setenv("FAR_AWAY_DATA_DIR", str(far))
+    settings = Settings(redis_url=redis_server.url, home=tmp_path, agents_dir=tmp_path / "agents", key_prefix="spawns")
+    with Client(settings) as client:
+        spec = client.store.runs.spec(client.submit("boss", "go").id)
+    assert {"boss", "keeper", "other", "far-away"} <= spec.agents.keys()
+    assert spec.sessions == {"keeper": "desk"}
+
+
+def write_config(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(text)
+    return folder
+
+
 @pytest.mark.conformance("BD-14", "BD-17")
 def test_a_graph_that_is_wrong_is_refused_with_everything_that_is_wrong_and_nothing_is_stored(
     redis_server: RedisServer, tmp_path: Path

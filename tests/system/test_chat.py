@@ -80,12 +80,19 @@ class Typing:
         out, errors = self.process.communicate(timeout=60)
         return self.process.returncode, out, errors
 
+    def __enter__(self) -> Typing:
+        return self
+
+    def __exit__(self, *how: object) -> None:
+        with self.process:  # which closes its streams, and waits
+            self.process.kill()
+
 
 def chat(stack: Stack, *words: str, lines: str) -> tuple[int, str, str]:
     """A chat whose messages are piped in."""
-    typing = Typing(stack, *words)
-    out, errors = typing.process.communicate(lines, timeout=120)
-    return typing.process.returncode, out, errors
+    with Typing(stack, *words) as typing:
+        out, errors = typing.process.communicate(lines, timeout=120)
+        return typing.process.returncode, out, errors
 
 
 @pytest.mark.conformance("N01", "N02")
@@ -118,20 +125,20 @@ def test_three_messages_over_two_processes_with_a_killed_worker_are_remembered_o
     own.start_worker("tools", "scripts", ready=False)
     with ModelServer(reply) as model:
         own.start_worker("models", "llm", env=model.env())
-        first = Typing(own, "friend", "--session", "desk")
-        first.say("one")
-        assert first.hear() == "heard one"
-        first.say("two")
-        model.wait_for_requests(3, 60)  # the answer after the call hangs
-        busy = own.sleipnir("run", "friend", "me too", "--session", "desk")
-        assert (busy.returncode, busy.stdout) == (2, "")
-        assert "session 'desk' of agent 'friend' is busy with run" in busy.stderr
-        own.kill("models")
-        model.release()
-        own.start_worker("models", "llm", env=model.env())
-        assert first.hear() == "looking"
-        assert first.hear() == "heard one two"
-        code, _, errors = first.leave()
+        with Typing(own, "friend", "--session", "desk") as first:
+            first.say("one")
+            assert first.hear() == "heard one"
+            first.say("two")
+            model.wait_for_requests(3, 60)  # the answer after the call hangs
+            busy = own.sleipnir("run", "friend", "me too", "--session", "desk")
+            assert (busy.returncode, busy.stdout) == (2, "")
+            assert "session 'desk' of agent 'friend' is busy with run" in busy.stderr
+            own.kill("models")
+            model.release()
+            own.start_worker("models", "llm", env=model.env())
+            assert first.hear() == "looking"
+            assert first.hear() == "heard one two"
+            code, _, errors = first.leave()
         assert code == 0, errors
         code, out, errors = chat(own, "friend", "--session", "desk", lines="three\n")
         assert (code, out) == (0, "heard one two three\n"), errors

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import pytest
 
 from sleipnir.client import Client, Run
+from sleipnir.errors import GateError
 from sleipnir.runs import child_id
 from sleipnir.testing import ModelServer, Reply, Request
 from tests.processes import RedisServer, Stack, wait_until, write_agent
@@ -39,6 +40,22 @@ CHILDREN = {
         nodes:
           ask: {type: input, question: "What now, {{initial_prompt}}?", state_updates: {now: "{{input}}"}, next: done}
           done: {type: end, output: "now {{now}}"}
+        """,
+    "picky": """
+        name: picky
+        start: work
+        nodes:
+          work: {type: function, call: "work.py:work", next: ask}
+          ask: {type: input, question: "How many?", validation: "len(input) > 1", state_updates: {n: "{{input}}"},
+                next: done}
+          done: {type: end, output: "{{words}} {{n}}"}
+        """,
+    "between": """
+        name: between
+        start: below
+        nodes:
+          below: {type: agent, agent: picky, prompt: "again", state_updates: {got: "{{output}}"}, next: done}
+          done: {type: end, output: "between got {{got}}"}
         """,
     "fails": """
         name: fails
@@ -166,6 +183,28 @@ def a_child_that_takes_too_long_is_cancelled_and_fails_the_graph(lab: Lab, run: 
     assert "at node 'call': Agent 'asks' timed out after 1s" in error_of(run)
     child = lab.client.run(child_id(run.id, 1))
     wait_until(lambda: child.status == "cancelled", "the child is cancelled")
+    assert (run.gates(), child.gates()) == ([], [])
+    assert child.id not in {gate.run for gate in lab.client.gates()}
+    with pytest.raises(GateError, match="is cancelled; its question 1 needs no answer any more"):
+        child.answer("dinner", 1)
+
+
+TWICE = """
+name: parent
+start: first
+nodes:
+  first: {type: agent, agent: keeper, prompt: "count 1", state_updates: {one: "{{output}}"}, next: second}
+  second: {type: agent, agent: keeper, prompt: "count 2", state_updates: {two: "{{output}}"}, next: done}
+  done: {type: end, output: "{{one}}, {{two}}"}
+"""
+
+
+@case("keeper", graph=TWICE)
+def an_agent_with_a_session_remembers_what_it_was_told_as_a_child(lab: Lab, run: Run) -> None:
+    assert (run.output, run.error) == ("1 said, 2 said", None)
+    assert [message["content"] for message in lab.client.said("keeper", "desk")] == [
+        "count 1", "1 said", "count 2", "2 said"
+    ]  # fmt: skip
 
 
 @case("nests")
@@ -251,6 +290,31 @@ def a_grandchild_has_a_root_and_its_answer_comes_up(lab: Lab, run: Run) -> None:
     assert ("child_started", ["call"]) in seen
 
 
+def answers_badly_and_retries(lab: Lab, run: Run) -> None:
+    middle = waiting_child(lab, run)
+    bottom = waiting_child(lab, middle)
+    wait_until(lambda: bool(bottom.gates()), "the grandchild asks")
+    run.answer("1", gate="call/below/ask")
+    wait_until(lambda: run.status == "failed", "the run fails")
+    [kept] = run.info().kept
+    assert (kept.again, kept.child) == (True, middle.id)
+    run.retry()
+    wait_until(lambda: run.status == "waiting" and bool(bottom.gates()), "the grandchild asks again")
+    run.answer("12", gate="call/below/ask")
+
+
+@case("between", person=answers_badly_and_retries)
+def a_retry_goes_down_to_where_it_failed_and_repeats_nothing_else(lab: Lab, run: Run) -> None:
+    assert run.output == "parent: <between got AGAIN 12>"
+    tree = run.tree()
+    [middle] = tree.children
+    [bottom] = middle.children
+    assert [each.info.retries for each in (tree, middle, bottom) if each.info] == [1, 1, 1]
+    steps = [step.node for step in lab.client.run(bottom.id).history()]
+    assert steps == [None, "work", "ask", None, "ask", "done"]
+    assert ("child_retried", "call") in [(e.type, e.data.get("node")) for e in run.events(follow=False)]
+
+
 MAP = """
 name: parent
 start: each
@@ -292,6 +356,8 @@ def is_there(lab: Lab, run_id: str) -> bool:
 
 
 def replies(request: Request) -> Reply | str:
+    if request.prompt.startswith("count"):
+        return f"{sum(message['role'] == 'user' for message in request.messages)} said"
     return '{"n": 3}' if "three of them" in request.prompt else "I cannot say."
 
 
@@ -300,6 +366,8 @@ def lab(redis_server: RedisServer, tmp_path: Path) -> Iterator[Lab]:
     folder = tmp_path / "agents"
     for name, graph in CHILDREN.items():
         write_agent(folder / name, "\n".join(line[8:] for line in graph.splitlines()), work_py=WORK)
+    (folder / "keeper").mkdir()
+    (folder / "keeper" / "config.yaml").write_text("name: keeper\nagent_session: desk\n")
     settings = {"key_prefix": "children", "agents_dir": folder, "model": "openai:gpt-test"}
     with ModelServer(replies) as model, Stack(redis_server, tmp_path / "home", **settings) as stack:
         stack.start_scheduler()

@@ -50,6 +50,7 @@ class Model:
         self.listed = ""
         self.outputs: dict[str, str] = {}
         self.replies = 0
+        self.announced = False
 
     def __call__(self, request: Request) -> Reply | str:
         if request.prompt in TASKS:
@@ -69,7 +70,9 @@ class Model:
             return Reply(calls=[Call("user__ask", {"question": "Which?", "options": ["a", "b"]})])
         if request.prompt.startswith("Summarize the following sub-agent output from 'asks'"):
             return "dinner"
-        results = [str(message["content"]) for message in request.messages if message["role"] == "tool"]
+        told_of = [message for message in request.messages if message["role"] == "tool"]
+        results = [str(message["content"]) for message in told_of if "escalation" not in message["tool_call_id"]]
+        self.announced = self.announced or len(results) < len(told_of)
         match request.turn:
             case 1:
                 helpers = [Call("agent__spawn", {"agent": "helper", "prompt": task}) for task in TASKS]
@@ -133,4 +136,5 @@ def test_an_agent_collects_what_its_agents_say_though_all_workers_are_killed(own
     assert [child.agent for child in children] == ["helper", "helper", "helper", "asks", "asker"]
     assert model.asked == dict.fromkeys(TASKS, 2), "the first time, a worker was killed"
     assert json.loads(model.listed)["active_count"] == 5
+    assert model.announced, "with the results of calls the question was announced"
     assert info.usage.calls == model.replies, "what children and summaries cost is what it costs"

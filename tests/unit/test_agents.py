@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,24 @@ def test_the_environment_says_where_an_agent_is(
     monkeypatch.setenv("MY_HELPER_DATA_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(AgentNotFound):
         agents.look_up("my-helper", settings)
+
+
+def test_an_agent_that_only_the_environment_knows_is_one_that_can_be_named(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.endswith("_DATA_DIR")]:
+        monkeypatch.delenv(name)
+    here = write(tmp_path / "agents" / "here")
+    others = [write(tmp_path / "srv" / name) for name in ("my_agent", "v2", "here")]
+    for name, folder in zip(("MY_AGENT", "PRICE_CHECK", "HERE"), others, strict=True):
+        monkeypatch.setenv(f"{name}_DATA_DIR", str(folder))
+    for name in ("LLM_AGENT", "POSTGRES", ""):  # of a script that runs in an agent's folder; of something else
+        monkeypatch.setenv(f"{name}_DATA_DIR", str(here if name == "LLM_AGENT" else tmp_path))
+    assert {"my_agent", "price-check", "here"} <= set(agents.names(settings))
+    assert not {"llm-agent", "v2", "postgres"} & set(agents.names(settings))
+    found = {each.name: each.folder for each in agents.known_agents(settings)}
+    assert [found[name] for name in ("my_agent", "price-check", "here")] == others
+    assert [agents.look_up(name, settings).path for name in ("my_agent", "price-check")] == others[:2]
 
 
 def test_the_environment_names_the_file_in_place_of_config_yaml(

@@ -10,6 +10,7 @@ what kills the worker's group spares it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import subprocess
@@ -101,6 +102,11 @@ def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:
 
 
 guard = GroupGuard()
+
+
+@atexit.register
+def _at_exit() -> None:
+    guard.close()
 
 
 def _after_fork() -> None:

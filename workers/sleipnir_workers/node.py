@@ -62,7 +62,7 @@ class Visit:
     read-only by convention. `cwd` is the working directory the caller asked for, None for the agent's folder.
     `variables` are the agent variables of the run. `lost` is set when the visit was cancelled or taken over.
     `part` and `talk` say what of a loop it is, and what was said there; `session` the name of the run's session, if it
-    is in one. `teller` is told what a model says,
+    is in one, `depth` how many runs are above. `teller` is told what a model says,
     and `permits` says when a model may be asked; None: nobody is told, and there are no limits.
     """
 
@@ -83,6 +83,7 @@ class Visit:
     part: Part | None = None
     talk: Talk = SILENCE
     session: str | None = None
+    depth: int = 0
     teller: Teller | None = None
     permits: Permits | None = None
 

@@ -168,6 +168,7 @@ class Worker:
             part=claim.part,
             talk=claim.talk,
             session=spec.session,
+            depth=spec.depth,
             permits=self.permits,
         )
 

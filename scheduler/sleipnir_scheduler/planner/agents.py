@@ -3,7 +3,8 @@
     start the child ─► it ends ─► its output is the node's ─► (with a schema) a worker makes data of it
 
 The child's id follows from the visit, so a commit that is delivered twice starts it once. Who is not waited for any
-more is cancelled (draft.py).
+more is cancelled (draft.py). A failed visit that is run again waits for the same child again, which goes on from where
+it failed; where that is gone, another one is started.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from sleipnir.events import ChildEnded
 from sleipnir.graph.model import AgentNode, Json, LoopAgent, MapNode
 from sleipnir.graph.template import TemplateError, keys_read, render, updates_read
 from sleipnir.messages import QUEUE_OF, RESULT
-from sleipnir.runs import Child, Visit, changed, child_id
-from sleipnir.transitions import StartChild, Take, TellChild
+from sleipnir.runs import Child, Visit, changed
+from sleipnir.transitions import RetryChild, StartChild, Take, TellChild
 from sleipnir.values import Wanted
 from sleipnir_scheduler.planner import maps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
@@ -21,7 +22,27 @@ from sleipnir_scheduler.planner.known import require
 
 
 def start(context: Context, visit: Visit, node: AgentNode) -> None:
-    """Start the child. Raises VisitFailed for a prompt that cannot be rendered, and at the limit of depth."""
+    """Start the child, or let the one go on that the visit has waited for before it failed. Raises VisitFailed for a
+    prompt that cannot be rendered, and at the limit of depth."""
+    if visit.former is None:
+        _start_new(context, visit, node)
+        return
+    child = visit.former
+    _wait_for(context, visit, node, child)
+    context.draft.effect(RetryChild(child.run, child.agent, visit.seq, visit.attempt))
+    context.draft.notice("child_retried", seq=visit.seq, node=visit.node, child=child.run, agent=child.agent)
+    _hold_if_paused(context, child)
+
+
+def gone(context: Context, visit: Visit) -> None:
+    """The child that was to go on cannot: start another one. Raises VisitFailed as `start` does, and Missing."""
+    node, draft = _node(context, visit), context.draft
+    assert visit.child is not None
+    draft.child_gone(visit.child.run)
+    _start_new(context, draft.put(changed(visit, attempt=visit.attempt + 1, child=None, wake_ms=None)), node)
+
+
+def _start_new(context: Context, visit: Visit, node: AgentNode) -> None:
     try:
         prompt = render(node.prompt, context.state(keys_read(node.prompt), visit))
     except TemplateError as error:
@@ -29,18 +50,27 @@ def start(context: Context, visit: Visit, node: AgentNode) -> None:
     depth, most = context.run.spec.depth + 1, (context.graph.loop or LoopAgent()).max_agent_depth
     if depth > most:
         raise VisitFailed(f"Max agent depth exceeded ({depth}/{most})")
-    draft, child = context.draft, Child(child_id(context.run.id, visit.seq), node.agent)
-    waiting = draft.begin(visit, None, context.now_ms + node.timeout * 1000)
-    draft.put(changed(waiting, child=child))
+    draft, child = context.draft, Child(context.child_id(visit.seq, node.agent), node.agent)
+    _wait_for(context, visit, node, child)
     draft.effect(StartChild(child.run, node.agent, prompt, node.id, visit.seq, visit.attempt))
     draft.notice("child_started", seq=visit.seq, node=visit.node, child=child.run, agent=child.agent)
-    if draft.paused is not None:
-        draft.effect(TellChild(child.run, "paused", draft.paused.by))
+    _hold_if_paused(context, child)
+
+
+def _wait_for(context: Context, visit: Visit, node: AgentNode, child: Child) -> None:
+    waiting = context.draft.begin(visit, None, context.now_ms + node.timeout * 1000)
+    context.draft.put(changed(waiting, child=child, former=None))
+
+
+def _hold_if_paused(context: Context, child: Child) -> None:
+    if context.draft.paused is not None:
+        context.draft.effect(TellChild(child.run, "paused", context.draft.paused.by))
 
 
 def ended(context: Context, visit: Visit, event: ChildEnded) -> Outcome | None:
     """The child is over. None: a worker has to make data of what it has said. Raises Missing."""
-    node, draft = _node(context, visit), context.draft
+    node, draft, child = _node(context, visit), context.draft, visit.child
+    assert child is not None
     completed = event.status == "completed"
     if completed and node.output_schema is None:
         require(context.known, Wanted(delta=frozenset([RESULT])))
@@ -51,9 +81,10 @@ def ended(context: Context, visit: Visit, event: ChildEnded) -> Outcome | None:
             outcome = Outcome(ok=False, error=str(failure))
         else:
             outcome = Outcome(values=values)
-    visit = draft.child_ended(visit, dict(event.usage) if event.usage else None)
+    visit = draft.child_ended(visit, event)
     draft.notice("child_ended", seq=visit.seq, node=visit.node, child=event.child, status=event.status)
     if not completed:
+        draft.put(changed(visit, former=child))
         why = "it was cancelled" if event.status == "cancelled" else event.error or "it gives no reason"
         return Outcome(ok=False, error=f"Agent '{node.agent}' failed: {why}")
     if node.output_schema is None:
@@ -69,7 +100,7 @@ def ended(context: Context, visit: Visit, event: ChildEnded) -> Outcome | None:
 def timed_out(context: Context, visit: Visit) -> Outcome:
     """The child has taken too long; it is cancelled, as nobody waits for it any more."""
     node = _node(context, visit)
-    context.draft.put(changed(visit, child=None, wake_ms=None))
+    context.draft.put(changed(visit, child=None, former=visit.child, wake_ms=None))
     return Outcome(ok=False, error=f"Agent '{node.agent}' timed out after {node.timeout}s")
 
 

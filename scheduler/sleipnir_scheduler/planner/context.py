@@ -12,7 +12,8 @@ from sleipnir.graph.reducers import ABSENT
 from sleipnir.graph.state import of_text, update_problem
 from sleipnir.graph.template import apply_updates, updates_read
 from sleipnir.messages import ResultHeader, RunStatus, overlay_of
-from sleipnir.runs import RunView, Visit
+from sleipnir.runs import RunView, Visit, child_id
+from sleipnir.sessions import SessionName
 from sleipnir.transitions import Collect, Fill, Take
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.planner.draft import Draft
@@ -235,6 +236,13 @@ class Context:
                 values = dict(apply_updates(node.state_updates, state, scoped=node.scoped, value=text))
         return Outcome(ok=False, error=error, values=values)
 
+    # Children
+
+    def child_id(self, seq: int, agent: str) -> str:
+        """The id of the run of `agent` that the visit `seq` starts."""
+        session = self.run.spec.sessions.get(agent)
+        return child_id(self.run.id, seq, None if session is None else str(SessionName(agent, session)))
+
     # Time and ends
 
     @property
@@ -270,11 +278,13 @@ class Context:
     def fail_with(self, message: str) -> None:
         self.end("failed", error=f"Graph execution failed for agent '{self.run.spec.agent}': {message}")
 
-    def end(self, status: RunStatus, *, error: str | None = None, output: str | None = None) -> None:
+    def end(
+        self, status: RunStatus, *, error: str | None = None, output: str | None = None, keeps: bool = False
+    ) -> None:
         """The run is over."""
         if self.times_steps:
             self.draft.disarm(f"{STEP_TIMER}{self.draft.steps}")
-        self.draft.end(status, error=error, output=output)
+        self.draft.end(status, error=error, output=output, keeps=keeps)
 
 
 def at_node(node: str | None, message: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from sleipnir.events import RUN_DEADLINE
+from sleipnir.events import RUN_DEADLINE, ChildEnded
 from sleipnir.frontier import Frontier
 from sleipnir.graph.model import Json
 from sleipnir.messages import ResultHeader, RunStatus
-from sleipnir.runs import Gate, Pause, RunView, Timing, Visit, changed
+from sleipnir.runs import Gate, Pause, RunView, Timing, Visit, changed, question_id
 from sleipnir.transitions import (
     Collect,
     Drop,
@@ -19,6 +19,7 @@ from sleipnir.transitions import (
     ItemOp,
     Notice,
     Put,
+    RetryChild,
     Split,
     StartChild,
     Step,
@@ -26,11 +27,15 @@ from sleipnir.transitions import (
     TellChild,
     TellParent,
     TellRoot,
+    TellRun,
     Transition,
     Write,
 )
 
-_TOLD_AT_THE_TOP = ("gate_opened", "gate_answered", "gate_expired", "child_started", "child_ended")
+SETTLED = "settled"
+"""What a run tells the one at the top: a question needs no answer any more."""
+
+_TOLD_AT_THE_TOP = ("gate_opened", "gate_answered", "gate_expired", "child_started", "child_retried", "child_ended")
 
 
 class Draft:
@@ -68,6 +73,7 @@ class Draft:
         self._items: list[ItemOp] = []
         self._effects: list[Effect] = []
         self._children_ended: set[str] = set()
+        self._recalled: list[str] = []
         self._closings: dict[int, dict[str, Any]] = {}
         self._fields: dict[str, Any] = {}
         self._status: RunStatus | None = None
@@ -98,7 +104,7 @@ class Draft:
         return before + 1
 
     def revive(self, nodes: list[str]) -> None:
-        """Bring a failed run back: its clock and the caps of the nodes it failed at start anew."""
+        """Bring a run back that is over: its clock and the caps of the nodes it failed at start anew."""
         self._fields["revives"] = True
         self.started_ms = self._fields["started_ms"] = self._now_ms
         self.idle_ms = 0
@@ -107,6 +113,10 @@ class Draft:
         target = nodes[0] if len(nodes) == 1 else tuple(nodes) or None
         self._writes.append(Write(Step(step=self._step, kind="retried", at_ms=self._now_ms, next=target)))
         self.notice("run_retried", node=", ".join(nodes))
+
+    def heard(self) -> None:
+        """What was wanted of the run, should it have failed, is not needed: it has not ended."""
+        self._fields["revives"] = True
 
     def pause(self, by: str, reason: str | None) -> None:
         """Hold the run: what is dispatched from here on waits for `resume`."""
@@ -131,19 +141,24 @@ class Draft:
     def _is_unclaimed(self) -> bool:
         return bool(self._fields.get("unless_claimed"))
 
-    def end(self, status: RunStatus, *, error: str | None = None, output: str | None = None) -> None:
-        """The run is over. Nothing stays open; of a failed run, the visits stay that ended or are to be run again."""
+    def end(
+        self, status: RunStatus, *, error: str | None = None, output: str | None = None, keeps: bool = False
+    ) -> None:
+        """The run is over. Nothing stays open; of a failed run, and of one that `keeps` them, the visits stay that
+        ended or are to be run again."""
+        keeps = keeps or status == "failed"
         for visit in self.visits():
-            if status != "failed" or visit.part is not None:
+            if not keeps or visit.part is not None:
                 self.drop(visit)
             elif visit.state not in ("ended", "failed"):
                 never_begun = visit.ready or visit.wake_ms is not None or self._is_unclaimed
-                self.put(changed(self.without_agents(visit), failed=True, wake_ms=None, ready=never_begun, child=None))
+                stays = changed(self.without_agents(visit), failed=True, wake_ms=None, ready=never_begun, child=None)
+                self.put(changed(stays, former=visit.child or visit.former))
         self._wakes = []
         self._gates = {}
         self._status, self.over = status, True
         self.output = self.output if output is None else output
-        self._fields |= {"ended_ms": self._now_ms, "error": error}
+        self._fields |= {"ended_ms": self._now_ms, "error": error, "keeps": keeps}
         self.notice(
             "run_ended",
             status=status,
@@ -275,18 +290,24 @@ class Draft:
         """What this commit owes to another run."""
         self._effects.append(effect)
 
-    def child_ended(self, visit: Visit, usage: dict[str, Any] | None) -> Visit:
-        """The run that a visit waits for is over; what it brought is used up by this commit."""
-        assert visit.child is not None
-        self.run_ended(visit.child.run, visit.seq, usage)
+    def child_ended(self, visit: Visit, event: ChildEnded) -> Visit:
+        """The run that a visit waits for is over."""
+        self.run_ended(event)
         return self.put(changed(visit, child=None, wake_ms=None))
 
-    def run_ended(self, child: str, seq: int, usage: dict[str, Any] | None) -> None:
-        """A run that the visit `seq` has started is over."""
+    def child_gone(self, child: str) -> None:
+        """There is no such run any more, or it cannot go on: nobody needs to cancel it."""
         self._children_ended.add(child)
-        self._fields["delivered"] = seq
-        if usage:
-            self._fields["usage"] = usage
+
+    def run_ended(self, event: ChildEnded) -> None:
+        """A run that this one has started is over, or tells what it has cost in all; what it brought is used up by this
+        commit."""
+        self._children_ended.add(event.child)
+        if event.status == "refused":  # who has refused it may have died, and another has found no reason to
+            self._recalled.append(event.child)
+        self._fields["delivered"] = event.seq
+        if event.usage:
+            self._fields |= {"usage": dict(event.usage), "usage_of": event.child}
 
     def has_ended(self, child: str) -> bool:
         """Whether this draft is about the end of that run."""
@@ -310,19 +331,26 @@ class Draft:
 
     def _owed(self, changed: list[tuple[Visit | None, Visit | None]]) -> Iterator[Effect]:
         """The effects, and what follows from this draft: children that nobody waits for any more are cancelled, who
-        watches at the top sees questions and children, and the parent of a run that is over is told."""
+        watches at the top sees questions and children, the model there hears which questions need no answer any more,
+        and the parent of a run that is over is told."""
         yield from self._effects
-        started = [effect.child for effect in self._effects if isinstance(effect, StartChild)]
+        started = [effect.child for effect in self._effects if isinstance(effect, StartChild | RetryChild)]
         had, kept = _children(before for before, _ in changed), _children(after for _, after in changed)
+        may_go_on = {after.former.run for _, after in changed if after is not None and after.former is not None}
         for child in dict.fromkeys((*had, *started)):
             if child not in kept and child not in self._children_ended:
-                yield TellChild(child, "cancelled")
+                yield TellChild(child, "cancelled", keeps=child in may_go_on)
+        for child in self._recalled:
+            yield TellChild(child, "cancelled")
         spec = self._run.spec
         if spec.root is not None:
             for notice in self._notices:
                 if notice.type in _TOLD_AT_THE_TOP:
                     yield TellRoot(notice.type, {"run": self._run.id, **notice.data, "path": spec.path})
-        if self._status and spec.parent is not None:
+            for before, after in changed:
+                if before and _asks_at_the_top(before) and not (after and _asks_at_the_top(after)):
+                    yield TellRun(spec.root, SETTLED, {"escalation_id": question_id(self._run.id, before.seq)})
+        if spec.parent is not None and (self._status or self._was_over):
             yield TellParent()
 
     # What is written
@@ -434,8 +462,10 @@ class Draft:
             paused=None if self._status else self.paused,
             idle_ms=self.idle_ms,
             revives=self._fields.get("revives", False),
+            keeps=self._fields.get("keeps", False),
             output=self.output,
             usage=self._fields.get("usage"),
+            usage_of=self._fields.get("usage_of"),
             timers={} if self._status else self._due(changed),
             untimers=self._ended_timers(changed),
             notices=tuple(self._notices),
@@ -449,6 +479,11 @@ class Draft:
             windows=self.windows,
             effects=tuple(self._owed(changed)),
         )
+
+    @property
+    def _was_over(self) -> bool:
+        """Whether the run is over, and stays so: it only hears what its children have cost."""
+        return self._run.is_final and not self._fields.get("revives")
 
     def _changed(self) -> Iterator[tuple[Visit | None, Visit | None]]:
         for seq in self._touched:
@@ -466,6 +501,8 @@ class Draft:
 
     def _live_status(self) -> RunStatus:
         """Waiting when every live visit waits for something else than a worker."""
+        if self._was_over:
+            return self._run.status
         if self.paused is not None:
             return "paused"
         waits = False
@@ -479,6 +516,11 @@ class Draft:
 def _children(visits: Iterable[Visit | None]) -> dict[str, None]:
     """The runs that end with these visits, each once, in order."""
     return dict.fromkeys(child for visit in visits if visit is not None for child in visit.children)
+
+
+def _asks_at_the_top(visit: Visit) -> bool:
+    """Whether it asks a question of a model, which the one at the top may answer too."""
+    return visit.part is not None and visit.is_asking
 
 
 def _busy(visit: Visit) -> bool:

@@ -2,25 +2,30 @@
 
     a child asks ─► a gate of its own, and a word to the run at the top ─► who answers first, a person or that model
 
-The runs between are passed over. A question that is answered or expired is taken back at the top.
+The runs between are passed over. A question that is answered or expired, or whose run is over, is taken back at the top
+(draft.py). With the results of its calls that model reads which questions wait, until none does.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.graph.model import Json, LlmNode
-from sleipnir.runs import Loop, Visit, agent_id, changed
+from sleipnir.runs import Loop, Visit, agent_id, changed, question_id
 from sleipnir.transitions import TellRun
 from sleipnir_scheduler.planner.context import Context
 
-ASKED, SETTLED, REPLIED = "asked", "settled", "replied"
-"""What runs tell each other: a question to the top, that it needs no answer any more, an answer from there."""
+ASKED, REPLIED = "asked", "replied"
+"""What runs tell each other: a question to the top, an answer from there."""
 
 REPLY = "agent__reply_escalation"
 
+_INSTRUCTION = (
+    "Child agents are BLOCKED waiting for your reply. "
+    "Call agent__reply_escalation for each pending escalation to unblock them."
+)
 _SHOWN = ("escalation_id", "from_agent_id", "from_agent_name", "question", "options")
 
 
@@ -30,7 +35,7 @@ def ask(context: Context, visit: Visit, arguments: Mapping[str, Json]) -> None:
     if spec.root is None or visit.part is None:
         return
     question = {
-        "escalation_id": _id_of(context, visit),
+        "escalation_id": question_id(context.run.id, visit.seq),
         "from_agent_id": agent_id(context.run.id, spec.agent),
         "from_agent_name": spec.agent,
         "question": f"[{visit.part.tool.removeprefix('user__')}] {arguments['question']}",
@@ -40,13 +45,6 @@ def ask(context: Context, visit: Visit, arguments: Mapping[str, Json]) -> None:
         "attempt": visit.attempt,
     }
     context.draft.effect(TellRun(spec.root, ASKED, question))
-
-
-def settle(context: Context, visit: Visit) -> None:
-    """Let the run at the top know that a question needs no answer any more."""
-    if context.run.spec.root is not None:
-        told = {"escalation_id": _id_of(context, visit)}
-        context.draft.effect(TellRun(context.run.spec.root, SETTLED, told))
 
 
 def listener(context: Context) -> Visit | None:
@@ -94,8 +92,12 @@ def pending(of: Visit) -> list[Json]:
     return [{name: each[name] for name in _SHOWN if name in each} for each in _loop(of).escalations]
 
 
-def _id_of(context: Context, visit: Visit) -> str:
-    return f"esc_{hashlib.sha256(f'{context.run.id}/{visit.seq}'.encode()).hexdigest()[:8]}"
+def announcement(of: Visit) -> str | None:
+    """What the model reads besides the results of its calls, as JSON text; None: no question waits."""
+    if not (questions := pending(of)):
+        return None
+    told = {"pending_escalations": questions, "instruction": _INSTRUCTION}
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 
 
 def _may_reply(context: Context, visit: Visit) -> bool:

@@ -8,8 +8,8 @@ Calls about agents are answered here (spawning.py).
 
 The conversation is put aside among the run's items: `<loop>.first` is what the model was told, `<loop>.<turn>` the
 message that it replied with, `<loop>.<turn>.<call>` a call's result, `<loop>.<turn>.user` what the model is told after
-a reply without calls. The values never pass through here, so what a commit has recorded is never asked or done again:
-a turn whose worker dies is repeated alone.
+a reply without calls, or besides the results of calls (escalating.py). The values never pass through here, so what a
+commit has recorded is never asked or done again: a turn whose worker dies is repeated alone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sleipnir.transitions import Fill, Forget, Take
 from sleipnir.values import Wanted
 from sleipnir_scheduler.planner import escalating, maps, messaging, questions, spawning, steps
 from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
+from sleipnir_scheduler.planner.draft import SETTLED
 from sleipnir_scheduler.planner.known import require
 
 
@@ -131,7 +132,6 @@ def answered(context: Context, visit: Visit, text: str) -> None:
         context.draft.ask_instead(visit, gate)
         context.draft.put(changed(context.draft.frontier[visit.seq], wake_ms=visit.wake_ms))
         return
-    escalating.settle(context, visit)
     call_ended(context, visit, Outcome(values={RESULT: found}))
 
 
@@ -141,13 +141,15 @@ def told(context: Context, event: Told) -> bool:
     if event.what == messaging.SENT:
         return messaging.receive(context, event.data)
     if event.what == messaging.PASSED_ON:
-        return messaging.pass_on(context, event.data["to"], event.data["message"])
+        return messaging.pass_on(context, event.data)
+    if event.what == messaging.ARRIVED:
+        return _arrived(context, event.data)
     if event.what == escalating.REPLIED:
         return _replied(context, event.data["seq"], event.data["attempt"], event.data["text"])
     of = escalating.listener(context)
     if of is None:
         return False
-    if event.what == escalating.SETTLED:
+    if event.what == SETTLED:
         return escalating.taken_back(context, of, event.data["escalation_id"])
     if event.what != escalating.ASKED or not escalating.noted(context, of, event.data):
         return False
@@ -166,10 +168,22 @@ def _replied(context: Context, seq: int, attempt: int, text: str) -> bool:
     return True
 
 
+def _arrived(context: Context, data: Mapping[str, Json]) -> bool:
+    """The parent says whether there was an agent for a message of this run's."""
+    visit = context.draft.visit(data["seq"])
+    if visit is None or visit.addressee is None:
+        return False
+    call_ended(context, visit, Outcome(values={RESULT: messaging.told(visit.addressee, found=data["found"])}))
+    return True
+
+
 def unanswered(context: Context, visit: Visit) -> None:
-    """Nobody has answered a call of a `user__*` tool in time; the model goes on without an answer."""
+    """Nobody has answered a call of a `user__*` tool in time, or has said whether a message has arrived; the model goes
+    on without that."""
+    if visit.addressee is not None:
+        call_ended(context, visit, Outcome(values={RESULT: messaging.not_heard_of(visit.addressee)}))
+        return
     context.draft.notice("gate_expired", seq=visit.seq, node=visit.node)
-    escalating.settle(context, visit)
     waited_s = spawning.patience_s(context)
     told = f"Escalation timed out after {waited_s} seconds waiting for user response"
     found = {"error": told, "fallback": "Make your best judgment and proceed"}
@@ -265,6 +279,8 @@ def _go_on_if_answered(context: Context, of: Visit) -> None:
     if of.loop.turn + 1 >= most:
         fail(context, of, f"llm node hit max_iterations ({most}) before LLM concluded")
         return
+    if of.loop.calls and (told := escalating.announcement(of)) is not None:
+        context.draft.item(Fill(f"{of.loop.id}.{of.loop.turn}.user", told))
     _open_turn(context, context.draft.put(changed(of, loop=changed(of.loop, turn=of.loop.turn + 1, calls=0, open=0))))
 
 

@@ -1,6 +1,7 @@
 """Messages between the models of one tree of runs (spec/graph-agents.md 6.7).
 
-    to an agent that it has spawned, or its parent: straight there; to one beside it: by way of their parent
+    to an agent that it has spawned, or its parent: straight there
+    to one beside it: by way of their parent, who alone knows whether there is one, and says so
 
 A message waits among the items of the run that it is for, until that looks into its inbox. It may be delivered twice,
 and counts once: those of one sender come in order, and have numbers that go up.
@@ -14,14 +15,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sleipnir.graph.model import Json
-from sleipnir.runs import Spawned, Visit, agent_id
+from sleipnir.runs import Spawned, Visit, agent_id, changed
 from sleipnir.transitions import Fill, TellRun
 from sleipnir.values import Wanted
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.known import require
 
-SENT, PASSED_ON = "sent", "passed_on"
-"""What runs tell each other: a message for the run that hears it, and one for an agent that it has spawned."""
+SENT, PASSED_ON, ARRIVED = "sent", "passed_on", "arrived"
+"""What runs tell each other: a message for the run that hears it, one for an agent that it has spawned, and whether
+there was one."""
+
+PATIENCE_S = 60
+"""How long the parent may take to say so."""
 
 PARENT = "parent"
 
@@ -29,9 +34,8 @@ _INBOX = "inbox"
 """The field of the run's items: the last number `seen` of each sender, and the `messages` that nobody has read."""
 
 
-def send(context: Context, of: Visit, visit: Visit, to: str, text: str) -> Json:
-    """What the model of the loop `of` reads of the call `visit`. Whether there is an agent beside it of that id, only
-    their parent knows: a message to none is lost."""
+def send(context: Context, of: Visit, visit: Visit, to: str, text: str) -> Json | None:
+    """What the model of the loop `of` reads of the call `visit`; None: the parent has to say it."""
     spec, draft = context.run.spec, context.draft
     message = {
         "run": context.run.id,
@@ -45,20 +49,41 @@ def send(context: Context, of: Visit, visit: Visit, to: str, text: str) -> Json:
         draft.effect(TellRun(agent.run, SENT, message))
     elif spec.parent is not None and to == PARENT:
         draft.effect(TellRun(spec.parent, SENT, message))
-    elif spec.parent is not None and to.startswith("agent_"):
+    elif spec.parent is not None:
         draft.effect(TellRun(spec.parent, PASSED_ON, {"to": to, "message": message}))
+        draft.put(changed(draft.begin(visit, None, context.now_ms + PATIENCE_S * 1000), addressee=to))
+        return None
     else:
-        told = f"No agent found with id '{to}'. Agent may not exist or may have already completed."
-        return {"status": "error", "message": told}
-    return {"status": "ok", "message": f"Message delivered to agent '{to}'"}
+        return told(to, found=False)
+    return told(to, found=True)
 
 
-def pass_on(context: Context, to: str, message: Mapping[str, Any]) -> bool:
-    """A message for an agent that a model of this run has spawned. False: there is none of that id."""
-    agent = next((found for visit in context.draft.visits() if (found := _find(visit, to))), None)
+def told(to: str, *, found: bool) -> Json:
+    """What the model reads of a message, if there was an agent for it (`found`), and if not."""
+    if found:
+        return {"status": "ok", "message": f"Message delivered to agent '{to}'"}
+    why = f"No agent found with id '{to}'. Agent may not exist or may have already completed."
+    return {"status": "error", "message": why}
+
+
+def not_heard_of(to: str) -> Json:
+    """What it reads when the parent has not said so in time."""
+    why = f"It could not be found out within {PATIENCE_S} seconds whether the message has reached agent '{to}'."
+    return {"status": "error", "message": why}
+
+
+def pass_on(context: Context, data: Mapping[str, Any]) -> bool:
+    """A message for an agent that a model of this run has spawned, or for this run itself. The sender hears whether
+    there is one. Raises Missing."""
+    to, message = data["to"], data["message"]
+    agent = next((agent for visit in context.draft.visits() if (agent := _find(visit, to))), None)
+    found = agent is not None or to == _name(context)
     if agent is not None:
         context.draft.effect(TellRun(agent.run, SENT, dict(message)))
-    return agent is not None
+    elif found:
+        receive(context, message)
+    context.draft.effect(TellRun(message["run"], ARRIVED, {"seq": message["number"], "found": found}))
+    return True
 
 
 def receive(context: Context, message: Mapping[str, Any]) -> bool:

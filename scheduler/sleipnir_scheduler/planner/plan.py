@@ -16,6 +16,7 @@ from sleipnir.events import (
     Answered,
     Cancelled,
     ChildEnded,
+    ChildGone,
     Event,
     LeaseLost,
     Paused,
@@ -26,6 +27,7 @@ from sleipnir.events import (
     TimerFired,
     Told,
 )
+from sleipnir.graph.config_agent import AGENT, DYNAMIC
 from sleipnir.graph.model import (
     ApprovalNode,
     FunctionNode,
@@ -34,6 +36,7 @@ from sleipnir.graph.model import (
     ScriptNode,
 )
 from sleipnir.graph.template import updates_read
+from sleipnir.graph.tools import INSTRUCTIONS
 from sleipnir.runs import RunView, Visit, changed
 from sleipnir.transitions import Drop, Notice, Transition
 from sleipnir.values import NOTHING, Known, Wanted
@@ -69,7 +72,9 @@ def plan(
     max_redeliveries: int = 3,
 ) -> Transition | NeedValues | Ignore:
     """What `event`, which happened at `now_ms`, changes in `run`."""
-    if run.is_final and not (run.status == "failed" and isinstance(event, Retried)):
+    if run.is_final and not (run.may_go_on and isinstance(event, Retried)):
+        if isinstance(event, ChildEnded) and event.usage:
+            return _paid_late(run, event, now_ms)
         return Ignore(f"run is {run.status}", _late(event))
     planner = _Planner(graph, run, now_ms, known, max_redeliveries)
     try:
@@ -86,9 +91,19 @@ def plan(
 
 
 def fail(graph_name: str, run: RunView, message: str, now_ms: int) -> Transition:
-    """End a run for a reason outside its graph (its bundle cannot be read, a bug of ours)."""
+    """End a run for a reason outside its graph (its bundle cannot be read, a bug of ours); one that was to go on after
+    it had failed, again."""
     draft = Draft(run, now_ms)
+    if run.is_final:
+        draft.heard()
     draft.end("failed", error=f"Graph execution failed for agent '{run.spec.agent}' ({graph_name}): {message}")
+    return draft.transition()
+
+
+def _paid_late(run: RunView, event: ChildEnded, now_ms: int) -> Transition:
+    """A run that is over hears what a child has cost that ended with it, or was cancelled before."""
+    draft = Draft(run, now_ms)
+    draft.run_ended(event)
     return draft.transition()
 
 
@@ -113,10 +128,10 @@ class _Planner(Context):
             case LeaseLost():
                 return self._lease_lost(event)
             case Cancelled():
-                self._cancel()
+                self._cancel(event)
                 return None
             case Retried():
-                return self._retry()
+                return self._retry(event)
             case Paused():
                 return self._pause(event)
             case Resumed():
@@ -125,6 +140,8 @@ class _Planner(Context):
                 return self._timer(event)
             case ChildEnded():
                 return self._child_ended(event)
+            case ChildGone():
+                return self._child_gone(event)
             case Told():
                 return None if loops.told(self, event) else Ignore("nobody here waits to be told that")
             case _:
@@ -134,8 +151,11 @@ class _Planner(Context):
         if self.run.seq:
             return Ignore("already started")
         deadline_ms = self.graph.settings.timeout and self.now_ms + self.graph.settings.timeout * 1000
-        self.draft.start(self.graph.name, self.graph.start, deadline_ms)
-        steps.enter(self, self.graph.start)
+        start = self.graph.start
+        if self.run.spec.session is not None and start == DYNAMIC and INSTRUCTIONS in self.state([INSTRUCTIONS]):
+            start = AGENT  # the session has kept its instructions
+        self.draft.start(self.graph.name, start, deadline_ms)
+        steps.enter(self, start)
         return None
 
     def _result(self, event: Resulted) -> Ignore | None:
@@ -159,6 +179,7 @@ class _Planner(Context):
         self.draft.deliver(visit, header)
         if visit.given is not None and visit.part is None:
             self.draft.item(Drop(visit.given))
+            visit = self.draft.put(changed(visit, given=None))
         self._ended(visit, Outcome.of(header, notes))
         return None
 
@@ -182,10 +203,23 @@ class _Planner(Context):
         visit = self.run.frontier.get(event.seq)
         awaited = visit is not None and visit.attempt == event.attempt and visit.child is not None
         if visit is None or not awaited or visit.child.run != event.child:  # type: ignore[union-attr]
-            return Ignore("nobody waits for that child any more")
+            if not event.usage:
+                return Ignore("nobody waits for that child any more")
+            self.draft.run_ended(event)
+            return None
         outcome = agents.ended(self, visit, event)
         if outcome is not None:
             self._ended(self.draft.frontier[visit.seq], outcome)
+        return None
+
+    def _child_gone(self, event: ChildGone) -> Ignore | None:
+        visit = self.run.frontier.get(event.seq)
+        if visit is None or visit.attempt != event.attempt or visit.child is None or visit.child.run != event.child:
+            return Ignore("nobody waits for that child any more")
+        try:
+            agents.gone(self, visit)
+        except VisitFailed as failure:
+            self._ended(self.draft.frontier[visit.seq], Outcome(ok=False, error=str(failure)))
         return None
 
     def _answer(self, event: Answered) -> Ignore | None:
@@ -269,18 +303,27 @@ class _Planner(Context):
                 held_ms = self.now_ms - max(paused.at_ms, visit.opened_ms)
                 self.draft.put(changed(visit, wake_ms=visit.wake_ms + held_ms))
 
-    def _cancel(self) -> None:
-        self.end("cancelled", error=f"Graph '{self.graph.name}' aborted at '{self._somewhere()}'")
+    def _cancel(self, event: Cancelled) -> None:
+        aborted = f"Graph '{self.graph.name}' aborted at '{self._somewhere()}'"
+        self.end("cancelled", error=aborted, keeps=event.keeps)
 
     def _somewhere(self) -> str:
         """The oldest live visit's node, else the start."""
         oldest = min(self.run.frontier.values(), key=lambda visit: visit.seq, default=None)
         return oldest.node if oldest else self.graph.start
 
-    def _retry(self) -> Ignore | None:
+    def _retry(self, event: Retried) -> Ignore | None:
         """Run again what has failed. What has ended stays, a map keeps the items that are done."""
-        if self.run.status != "failed":
-            return Ignore("only a failed run can be retried")
+        if not self.run.is_final:
+            if self.run.spec.parent is None:
+                return Ignore("only a failed run can be retried")
+            self.draft.heard()
+            return None
+        if self.run.status == "cancelled" and not self.run.frontier:
+            # It was asked to go on while a person's cancel was on its way: its parent is told of that.
+            self.draft.heard()
+            self._cancel(Cancelled())
+            return None
         failed = [visit for visit in self.draft.visits() if visit.failed]
         nodes = sorted({visit.node for visit in failed if visit.is_branch})
         begun = self.draft.steps > 0  # else it failed before its first step, or in an older release
@@ -290,7 +333,7 @@ class _Planner(Context):
         for node in nodes:
             self.draft.count(node)
         for visit in failed:
-            fresh = self.draft.reopen(visit)
+            fresh = self.draft.reopen(changed(visit, former=None) if event.fresh_children else visit)
             if visit.fan is not None:
                 fresh = self.draft.put(maps.with_failed_items_to_do(self, fresh))
             if self.graph.engine == "dag" and visit.role == "node" and visit.is_branch:

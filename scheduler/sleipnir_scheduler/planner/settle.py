@@ -4,6 +4,8 @@ A run has so many visits on workers at once, wherever those are (limits.max_conc
 for the branches of a step and for each map). Those beyond wait, first come first served; a `dag` runs no node twice at
 once, but for the visits of one list of commands.
 
+Of a map nothing more is started once the run's time is up: the run ends when what is on workers has.
+
 When a visit fails for good, a `dag` starts nothing more; the visits of a super-step all run to their end. Then the run
 fails, for the first failure in visit order, and keeps what has ended: `retry` runs only what has not.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 from sleipnir.graph.model import MapNode
 from sleipnir.runs import Visit
 from sleipnir_scheduler.planner import joins, maps, starting, steps
-from sleipnir_scheduler.planner.context import Context
+from sleipnir_scheduler.planner.context import Context, RunFailed
 
 
 def settle(context: Context) -> None:
@@ -81,7 +83,7 @@ def _start_some(context: Context) -> bool:
         visit = frontier[seq]
         if visit.is_branch and visit.kind in _ON_WORKERS and slots.are_taken():
             continue  # as has_room would say, of thousands in each event
-        if slots.has_room(visit):
+        if slots.has_room(visit) and not (visit.item is not None and _is_too_late(context)):
             again = _start(context, visit) or again
     for seq in sorted(frontier.maps):
         again = _start_items(context, slots, seq) or again
@@ -96,9 +98,23 @@ def _start(context: Context, visit: Visit) -> bool:
 
 def _start_items(context: Context, slots: _Slots, seq: int) -> bool:
     while (here := context.draft.visit(seq)) and here.fan and slots.has_room_in(here):
+        if _is_too_late(context):
+            return False
         if _start(context, maps.open_item(context, here)):
             return True
     return False
+
+
+def _is_too_late(context: Context) -> bool:
+    """Whether the run's time is up, and workers have visits still: its timer has come to nothing for that, and comes
+    once more. Raises RunFailed when they have none."""
+    if context.draft.paused is not None or not context.deadline_passed():
+        return False
+    visits = context.draft.visits()
+    if not any(visit.state == "queued" for visit in visits):
+        raise RunFailed(context.timed_out(f"at '{min(visits, key=lambda visit: visit.seq).node}'"))
+    context.draft.arm_deadline(context.now_ms)
+    return True
 
 
 def _end_if_done(context: Context) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from sleipnir.events import ChildEnded
 from sleipnir.graph.model import Json, LoopAgent
 from sleipnir.messages import QUEUE_OF, RESULT
-from sleipnir.runs import Child, Loop, Spawned, Visit, agent_id, changed, child_id
+from sleipnir.runs import Child, Loop, Spawned, Visit, agent_id, changed
 from sleipnir.transitions import Drop, Fill, StartChild, Take, TellChild
 from sleipnir.values import Wanted
 from sleipnir_scheduler.planner import escalating, messaging
@@ -63,7 +63,9 @@ def call(context: Context, of: Visit, visit: Visit, arguments: Mapping[str, Json
         case "agent__task_fail":
             return _fail_task(context, of, arguments["task_id"])
         case "agent__send_message":
-            return messaging.send(context, of, visit, arguments.get("id") or arguments["to"], arguments["message"])
+            return messaging.send(
+                context, of, visit, arguments["id" if "id" in arguments else "to"], arguments["message"]
+            )
         case "agent__check_inbox":
             return messaging.read(context)
         case escalating.REPLY:
@@ -75,7 +77,7 @@ def ended(context: Context, of: Visit, event: ChildEnded) -> None:
     """The run of an agent of the loop `of` is over. What it has said waits to be collected."""
     draft, loop = context.draft, _loop(of)
     agent = next(each for each in loop.agents if each.run == event.child)
-    draft.run_ended(event.child, event.seq, dict(event.usage) if event.usage else None)
+    draft.run_ended(event)
     draft.notice("child_ended", seq=agent.seq, node=of.node, child=event.child, status=event.status)
     if event.status == "completed":
         draft.item(Take(loop.said_by(agent), RESULT))
@@ -123,7 +125,7 @@ def _spawn(context: Context, of: Visit, seq: int, agent: str, prompt: str) -> di
         return _error(f"Max agent depth exceeded ({depth}/{limits.max_agent_depth})")
     if agent not in context.run.spec.agents:
         raise CannotDo(f"Unknown agent `{agent}`")
-    run = child_id(context.run.id, seq)
+    run = context.child_id(seq, agent)
     spawned = Spawned(agent_id(run, agent), run, agent, seq)
     draft.put(changed(of, loop=changed(loop, agents=(*loop.agents, spawned))))
     draft.effect(StartChild(run, agent, prompt, of.node, seq, attempt=1))

@@ -39,7 +39,7 @@ def start(context: Context, visit: Visit) -> None:
             case ScriptNode() | FunctionNode() | LlmNode() | ToolNode():
                 context.draft.begin(visit, queue_of(node))
             case AgentNode() if visit.given is not None:
-                context.draft.begin(visit, visit.queue)
+                context.draft.begin(visit, node.queue or QUEUE_OF[node.kind])
             case AgentNode():
                 agents.start(context, visit, node)
             case ApprovalNode() | InputNode():

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from sleipnir.errors import BundleError, GraphError, StoreUnavailable
-from sleipnir.events import Unreadable
+from sleipnir.events import Retried, Unreadable
 from sleipnir.messages import VisitCall
 from sleipnir.runs import RunView
 from sleipnir.store.partitions import APPLIED, CLAIMED, NOT_OWNER, REFUSED, Commit, Drop, Entry, Partitions, call_of
@@ -192,4 +192,6 @@ class Advance:
 
 
 def _failed(run: RunView, entry: Entry, message: str) -> Transition | Ignore:
-    return Ignore("the run is over") if run.is_final else fail("graph", run, message, entry.at_ms)
+    if run.is_final and not isinstance(entry.event, Retried):
+        return Ignore("the run is over")
+    return fail("graph", run, message, entry.at_ms)

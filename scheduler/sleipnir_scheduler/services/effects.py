@@ -1,24 +1,30 @@
-"""Deliver what commits owe to other runs: start child runs, tell children and parents. Without it no child ever starts.
+"""Deliver what commits owe to other runs: start child runs, let them go on, tell children and parents. Without it no
+child ever starts.
 
 An effect stays in its partition's stream until it was delivered, so a death anywhere loses none; it may be delivered
-again, and changes nothing then: a child's id follows from its parent's visit, and the planner ignores what it knows.
+again, and changes nothing then: a child's id follows from its parent's visit, a child goes on once for a visit, and the
+planner ignores what it knows. One that this release does not understand is passed over, and stays for a newer one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
 from sleipnir.errors import SleipnirError, StoreUnavailable
 from sleipnir.runs import RunSpec
-from sleipnir.store.effects import Effects, Owed
+from sleipnir.sessions import checked
+from sleipnir.store.effects import Delivery, Effects, Ended, Owed
+from sleipnir.store.scripts import Command
 from sleipnir.submission import state_at_start
-from sleipnir.transitions import StartChild, TellChild, TellParent, TellRoot, TellRun
+from sleipnir.transitions import RetryChild, StartChild, TellChild, TellParent, TellRoot, TellRun
 from sleipnir.variables import resolved_variables
 from sleipnir_scheduler.graphs import Graphs
 
-AT_ONCE = 100
+AT_ONCE = 100  # effects that share their round trips; while they are on their way, nobody looks whether they are owed
+
+_FIRST = "0-0"
 
 
 class Deliveries:
@@ -26,47 +32,56 @@ class Deliveries:
 
     def __init__(self, store: Effects, graphs: Graphs, *, max_state_bytes: int) -> None:
         self._store, self._graphs, self._max_state_bytes = store, graphs, max_state_bytes
+        self._passed: dict[int, str] = {}
+        """By partition the last effect that was passed over; those before it are of a newer release too, or done."""
         self._log = structlog.get_logger().bind(service="effects")
 
     def run_once(self, partitions: Collection[int], block_ms: int) -> int:
-        """Deliver what there is; waits up to `block_ms` for the first. Returns how many; -1 when there are some that
-        this release cannot deliver, and no others."""
-        owed = self._store.read(partitions, limit=AT_ONCE, block_ms=block_ms)
-        count = 0
+        """Deliver what there is; waits up to `block_ms` for the first. Returns how many."""
+        self._passed = {partition: self._passed.get(partition, _FIRST) for partition in partitions}
+        try:
+            owed = self._store.read(self._passed, limit=AT_ONCE, block_ms=block_ms)
+            for at in range(0, len(owed), AT_ONCE):
+                self._deliver(owed[at : at + AT_ONCE])
+        except BaseException:
+            self._passed.clear()  # a Redis that has lost some may give new ones the places of those
+            raise
+        return sum(each.effect is not None for each in owed)
+
+    def _deliver(self, owed: Sequence[Owed]) -> None:
+        """Deliver some, in order: what is told to one run by another comes as it was said."""
+        known = [each for each in owed if each.effect is not None]
+        ended = [each.run for each in known if isinstance(each.effect, TellParent)]
+        children = [each.run for each in known if isinstance(each.effect, StartChild | TellRoot)]
+        specs, ends = self._store.specs({*ended, *children}), self._store.ends(ended)
+        self._store.deliver([Delivery(each, self._command(each, specs, ends)) for each in known])
         for each in owed:
             if each.effect is None:
                 self._log.warning("an effect of a newer release is left alone", entry=each.id, run=each.run)
-                continue
-            # One that was frozen since it read them must not repeat what another has delivered meanwhile: a stale
-            # `paused` after its `resumed` would hold a child for good.
-            if self._store.is_owed(each):
-                self._deliver(each)
-                self._store.delivered(each)
-            count += 1
-        return count if count or not owed else -1
+                self._passed[each.partition] = each.id
 
-    def _deliver(self, owed: Owed) -> None:
+    def _command(self, owed: Owed, specs: Mapping[str, RunSpec], ends: Mapping[str, Ended]) -> Command | None:
+        """What an effect comes to; None: nothing, as its run has expired."""
+        spec = specs.get(owed.run)
         match owed.effect:
-            case StartChild():
-                self._start(owed.run, owed.effect)
-            case TellChild(child, what, by):
-                self._store.tell(child, what, by)
+            case StartChild() if spec is not None:
+                return self._start(owed.run, spec, owed.effect)
+            case RetryChild(child, _, seq, attempt):
+                return self._store.retry(child, seq, attempt)
+            case TellChild(child, what, by, keeps):
+                return self._store.tell(child, what, by, keeps=keeps)
             case TellRun(run, what, data):
-                self._store.tell_run(run, what, data)
-            case TellRoot(type_, data):
-                if (spec := self._store.spec(owed.run)) is not None and spec.root is not None:
-                    self._store.tell_watchers(spec.root, type_, data)
-            case TellParent():
-                spec, ended = self._store.spec(owed.run), self._store.result(owed.run)
-                if spec is not None and ended is not None:
-                    self._store.tell_parent(spec, *ended)
+                return self._store.tell_run(run, what, data)
+            case TellRoot(type_, data) if spec is not None and spec.root is not None:
+                return self._store.tell_watchers(spec.root, type_, data)
+            case TellParent() if spec is not None and owed.run in ends:
+                return self._store.tell_parent(spec, ends[owed.run])
+        return None
 
-    def _start(self, parent: str, effect: StartChild) -> None:
-        above = self._store.spec(parent)
-        if above is None:
-            return
+    def _start(self, parent: str, above: RunSpec, effect: StartChild) -> Command:
         try:
             spec, state = self._begin(parent, above, effect)
+            return self._store.start(effect.child, spec, state)
         except StoreUnavailable:
             raise  # nothing is wrong with the child
         except Exception as error:
@@ -74,9 +89,7 @@ class Deliveries:
             if not isinstance(error, SleipnirError):
                 self._log.exception("a child cannot be started", run=parent, agent=effect.agent)
             why = str(error) if isinstance(error, SleipnirError) else f"internal error: {type(error).__name__}: {error}"
-            self._store.refuse(parent, effect.seq, effect.attempt, effect.child, why)
-        else:
-            self._store.start(effect.child, spec, state)
+            return self._store.refuse(parent, effect.seq, effect.attempt, effect.child, why)
 
     def _begin(self, parent: str, above: RunSpec, effect: StartChild) -> tuple[RunSpec, dict[str, object]]:
         """What the child is submitted with. Raises SleipnirError for an agent that cannot run so."""
@@ -92,6 +105,8 @@ class Deliveries:
             agents=above.agents,
             overrides=above.overrides,
             presets=above.presets,
+            sessions=above.sessions,
+            session=None if (name := above.sessions.get(effect.agent)) is None else checked(name),
             parent=parent,
             parent_seq=effect.seq,
             parent_attempt=effect.attempt,

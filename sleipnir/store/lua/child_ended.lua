@@ -1,4 +1,4 @@
--- child_ended: tell a run that one of its children is over.
+-- child_ended: tell a run that one of its children is over, or what that has cost in all.
 --
 -- KEYS[1] run      HASH    slp:{p07}:run:<run>, the parent's
 -- KEYS[2] inbox    STREAM  slp:{p07}:inbox
@@ -7,9 +7,9 @@
 -- ARGV[2] seq      int
 -- ARGV[3] attempt  int
 -- ARGV[4] child    str
--- ARGV[5] status   str     completed, failed or cancelled
+-- ARGV[5] status   str     completed, failed, cancelled, or refused: it was never started
 -- ARGV[6] error    str     '' for none
--- ARGV[7] usage    JSON    what it has cost, or ''
+-- ARGV[7] usage    JSON    what it has cost in all, or ''
 -- ARGV[8] output   JSON    the text of its result, or ''; opaque here
 --
 -- Returns  1  told

@@ -76,7 +76,7 @@ elseif part then
       result = redis.call('HGET', items, name .. '.' .. call)
     end
     talk[#talk + 1] = said
-    local follow_up = call == 0 and redis.call('HGET', items, name .. '.user')
+    local follow_up = redis.call('HGET', items, name .. '.user')
     if follow_up then talk[#talk + 1] = follow_up end
   end
 end

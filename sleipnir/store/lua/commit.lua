@@ -29,8 +29,9 @@
 -- ARGV[2...] texts  opaque here. For each visit of control.open its record, and its question if it has a gate; for each
 --                   of control.items the text of a fill, those of a put; of control.steps its header and then state
 --                   key, JSON text, ...; state key, JSON text, ... of control.folded; key, JSON text, ... of
---                   control.windows; the output if control.output; the events if control.events; for each of
---                   control.effects the effect, and the id and the record of the child that it starts, or '' and ''
+--                   control.windows; if control.cost_of, a child run, what that has cost in all as JSON, by fields of
+--                   `run`; the output if control.output; the events if control.events; for each of control.effects the
+--                   effect, and the id and the record of the child that it starts, or '' and ''
 --
 -- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
 --          0  the run is not at control.version: someone else moved it; plan again
@@ -43,6 +44,7 @@ local items, windows, children, effects, session, messages = unpack(KEYS, 19, 24
 local control = cjson.decode(ARGV[1])
 local none, taken = {}, 1
 local OVERLAYS, OVERLAY_END, SAID = '_next', '\30', '_said'  -- as in messages.py
+local INSTRUCTIONS = '_instructions'  -- as in graph/tools.py
 local in_session = control.session and redis.call('HGET', session, 'run') == control.run
 local function text()
   taken = taken + 1
@@ -192,6 +194,10 @@ if in_session and control.session.completed then
   for line in string.gmatch(redis.call('HGET', items, 'said') or '', '[^\n]+') do
     if line == 'instead' then redis.call('DEL', messages) else redis.call('RPUSH', messages, line) end
   end
+  local instructions = redis.call('HGET', state, INSTRUCTIONS)
+  if instructions then
+    redis.call('HSET', session, 'instructions', instructions, 'instructions_of', control.session.instructions_of)
+  end
 end
 
 if control.delivered or control.expire_ms then redis.call('DEL', delta) end  -- a run that ends needs no result
@@ -201,7 +207,8 @@ if control.revives then
   for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows, children}) do
     redis.call('PERSIST', key)
   end
-  redis.call('HDEL', run, 'ended_ms', 'error', 'failed_at', 'retrying')
+  if redis.call('HDEL', run, 'ended_ms') == 1 and not control.expire_ms then redis.call('HINCRBY', run, 'retries', 1) end
+  redis.call('HDEL', run, 'error', 'failed_at', 'retrying')
   if in_session then
     redis.call('HSET', session, 'busy', 1)
     redis.call('PERSIST', session)
@@ -211,6 +218,15 @@ if control.revives then
 end
 redis.call('HSET', run, 'version', control.version + 1, 'last_event', control.event, unpack(control.set))
 for _, add in ipairs(control.add or none) do redis.call('HINCRBYFLOAT', run, add.field, add.by) end
+if control.cost_of then
+  -- what the child had cost when it said so before is counted; what it says may come twice, or late
+  local field, cost = control.cost_of .. ':cost', text()
+  local counted, total = cjson.decode(redis.call('HGET', children, field) or '{}'), cjson.decode(cost)
+  if total.model_calls > (counted.model_calls or 0) then
+    for name, sum in pairs(total) do redis.call('HINCRBYFLOAT', run, name, sum - (counted[name] or 0)) end
+    redis.call('HSET', children, field, cost)
+  end
+end
 if control.unset then redis.call('HDEL', run, unpack(control.unset)) end
 for _, name in ipairs(control.untimers or none) do redis.call('ZREM', timers, name) end
 for _, timer in ipairs(control.timers or none) do redis.call('ZADD', timers, timer.due_ms, timer.name) end
@@ -225,7 +241,7 @@ redis.call('XDEL', inbox, control.event)
 
 if control.expire_ms then
   redis.call('DEL', claims, gates)
-  -- of a failed run, what `retry` goes on from is kept as long as the rest
+  -- what `retry` goes on from is kept as long as the rest
   if not control.keeps then redis.call('DEL', frontier, items, windows) end
   for _, key in ipairs({run, spec, state, journal, events, output, frontier, items, windows, children}) do
     redis.call('PEXPIRE', key, control.expire_ms)

@@ -15,13 +15,15 @@
 -- ARGV[3] step     JSON    header of journal step 0; gets the time here
 -- ARGV[4] in_session  str   `agent/name`; empty: the run is in no session, and the last three keys are not used
 -- ARGV[5] listed   int     1: the session is kept for good, and stands in `sessions`
--- ARGV[6...] writes  state key, JSON text, state key, JSON text, ...
+-- ARGV[6] instructions_of  str   what dynamic instructions would be made of now
+-- ARGV[7...] writes  state key, JSON text, state key, JSON text, ...
 --
--- Returns {1, ''}   created; it begins with what was said in its session up to now
+-- Returns {1, ''}   created; it begins with what was said in its session up to now, and with the dynamic instructions
+--                   that the session keeps, if they were made of the same
 --         {0, ''}   a run of this id exists; nothing changed. Calling twice is safe.
 --         {-1, run} the session has a run that is not over; nothing changed
 local run, state, journal, inbox, runs, specs, items, session, messages, sessions = unpack(KEYS)
-local run_id, spec, step, in_session, listed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
+local run_id, spec, step, in_session, listed, instructions_of = unpack(ARGV, 1, 6)
 
 if redis.call('EXISTS', run) == 1 then return {0, ''} end
 if in_session ~= '' and redis.call('HEXISTS', session, 'busy') == 1 then
@@ -35,10 +37,15 @@ redis.call('HSET', run, 'status', 'submitted', 'version', 0, 'seq', 0, 'step', 0
 local header = cjson.decode(step)
 header.at_ms = now_ms
 local entry = {cjson.encode(header)}
-for i = 6, #ARGV, 2 do
-  redis.call('HSET', state, ARGV[i], ARGV[i + 1])
-  entry[#entry + 1] = cjson.encode(ARGV[i])
-  entry[#entry + 1] = ARGV[i + 1]
+local function write(key, value)
+  redis.call('HSET', state, key, value)
+  entry[#entry + 1] = cjson.encode(key)
+  entry[#entry + 1] = value
+end
+for i = 7, #ARGV, 2 do write(ARGV[i], ARGV[i + 1]) end
+if in_session ~= '' then
+  local kept = redis.call('HMGET', session, 'instructions', 'instructions_of')
+  if kept[1] and kept[2] == instructions_of then write('_instructions', kept[1]) end
 end
 redis.call('RPUSH', journal, table.concat(entry, '\n'))
 redis.call('ZADD', runs, now_ms, run_id)
@@ -48,7 +55,7 @@ if in_session ~= '' then
   redis.call('HSET', session, 'run', run_id, 'busy', 1, 'used_ms', now_ms)
   redis.call('PERSIST', session)
   redis.call('PERSIST', messages)
-  if listed then redis.call('ZADD', sessions, now_ms, in_session) end
+  if listed == '1' then redis.call('ZADD', sessions, now_ms, in_session) end
   redis.call('HSET', items, 'history', '[' .. table.concat(redis.call('LRANGE', messages, 0, -1), ',') .. ']')
 end
 return {1, ''}

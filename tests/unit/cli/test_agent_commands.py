@@ -210,3 +210,24 @@ def test_sessions_are_refused_with_lokis_words(
             "error: Graph-based agent 'greeter' does not support sessions. "
             "The graph manages its own state; re-run without a session.\n"
         )
+
+
+@pytest.mark.parametrize("target", ["helper", "./agents/helper"])
+def test_the_environment_names_the_file_in_place_of_config_yaml(
+    agents_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    target: str,
+) -> None:
+    (agents_dir / "helper").mkdir()
+    (agents_dir / "helper" / "config.yaml").write_text("name: [broken\n")
+    (tmp_path / "mine.yaml").write_text("name: mine\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["validate", target]) == 1
+    monkeypatch.setenv("HELPER_CONFIG_FILE", "mine.yaml")
+    for command in (["validate", target], ["draw", target], ["tools", target]):
+        assert main(command) == 0, capsys.readouterr().err
+    (tmp_path / "mine.yaml").write_text("name: mine\ntemprature: 1\n")
+    assert main(["validate", target]) == 0
+    assert "mine.yaml:2" in capsys.readouterr().out

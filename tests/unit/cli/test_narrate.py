@@ -206,6 +206,12 @@ def test_a_retried_run_does_not_remember_visits_that_its_failure_ended() -> None
     assert lines[-3:] == ["▸ retried at a, b", "▸ a (script)", "▸   merged: x"]
 
 
+def test_a_child_that_goes_on_is_told_of() -> None:
+    assert narrate(opened(1, "call"), event("child_retried", seq=1, node="call", child="4kq0", agent="helper"))[1:] == [
+        "▸   run 4kq0 of agent helper goes on"
+    ]
+
+
 def test_a_map_tells_of_its_progress_ten_times_and_only_of_its_end_beside_a_bar() -> None:
     events = [progress(done, 500, failed=done // 250) for done in range(5, 501, 5)]
     lines = narrate(*events)

@@ -41,6 +41,7 @@ SAID = [
     (Reason("turns", turn=0, progress=(0, 0)), "turn 1, the model is asked"),
     (Reason("turns", turn=2, progress=(1, 3)), "turn 3, 1 of 3 calls answered"),
     (Reason("items", progress=(0, 10_000), failed=0, under_way=1), "0 of 10,000 items, 1 at once"),
+    (Reason("message", until_ms=NOW_MS), "waits to hear whether its message has reached an agent"),
     (Reason("child", run="0zd6m3p3250y", agent="echo"), "waits for run 0zd6m3p3250y of agent 'echo'"),
 ]
 
@@ -105,6 +106,15 @@ RETRIES = [
         "runs again b, 2 of 500 items of fan, a (reduce); a has ended",
     ),
     ((KeptVisit(1, "a", False), KeptVisit(2, "b", False)), "goes on after a, b"),
+    ((KeptVisit(1, "call", True, child="4kq0"),), "runs again call; child run 4kq0 goes on"),
+    (
+        (
+            KeptVisit(1, "fan", True, left=(2, 6)),
+            KeptVisit(3, "call", True, item=(1, 0), child="4kq0"),
+            KeptVisit(5, "call", True, item=(1, 2), child="7mzt"),
+        ),
+        "runs again 2 of 6 items of fan; child runs 4kq0, 7mzt go on",
+    ),
     (
         tuple(KeptVisit(seq, f"n{seq}", True) for seq in range(12)),
         "runs again n0, n1, n2, n3, n4, n5, n6, n7, n8, n9 and 2 more",
@@ -115,6 +125,11 @@ RETRIES = [
 @pytest.mark.parametrize(("kept", "words"), RETRIES)
 def test_what_a_retry_runs_again_is_said_beforehand(kept: tuple[KeptVisit, ...], words: str) -> None:
     assert retry_in_words(run_with(kept=kept)) == words
+
+
+def test_children_that_begin_anew_are_not_said_to_go_on() -> None:
+    run = run_with(kept=(KeptVisit(1, "call", True, child="4kq0"),))
+    assert retry_in_words(run, fresh_children=True) == "runs again call"
 
 
 def test_a_run_of_which_nothing_is_kept_begins_again() -> None:

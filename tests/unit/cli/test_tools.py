@@ -105,6 +105,16 @@ def test_a_call_prints_what_the_model_would_get(tmp_path: Path, capfd: pytest.Ca
 
 
 @pytest.mark.conformance("C06")
+def test_a_tool_of_an_agent_whose_file_the_environment_names_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "agents" / "other").mkdir()
+    (tmp_path / "mine.yaml").write_text("name: mine\nglobal_tools: [double.py]\n")
+    monkeypatch.setenv("OTHER_CONFIG_FILE", str(tmp_path / "mine.yaml"))
+    assert main(["tools", "call", "other", "double", '{"n": 4}']) == 0
+    assert capfd.readouterr().out == "8\n"
+
+
 def test_a_variable_of_a_call_may_come_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,7 +98,7 @@ class Memory:
             while (result := self.items.get(f"{name}.{len(said) - 1}")) is not None:
                 said.append(result)
             talk.append(said)
-            if len(said) == 1 and (follow_up := self.items.get(f"{name}.user")) is not None:
+            if (follow_up := self.items.get(f"{name}.user")) is not None:
                 talk.append(follow_up)
         return talk
 

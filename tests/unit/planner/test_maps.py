@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.events import Cancelled, LeaseLost, Retried
+from sleipnir.events import Cancelled, LeaseLost, Retried, TimerFired
 from tests.unit.planner.driver import Driver
 
 MAP = """
@@ -201,3 +201,49 @@ nodes:
     driver = Driver(text, {"items": list("abcdefgh")}).start()
     items = [visit.item.of for visit in driver.run.frontier.values() if visit.item and visit.state == "queued"]
     assert (len(driver.on_workers()), items.count("left")) == (4, 1)
+
+
+TIMED = """
+name: g
+start: m
+settings: {timeout: 10}
+nodes:
+  m: {type: map, over: "{{items}}", as: item, branch: work, collect_into: all, max_concurrency: 2, next: e}
+  work: {type: script, script: w.sh}
+  e: {type: end}
+"""
+
+
+def test_no_item_is_started_after_the_deadline_and_the_run_ends_with_those_that_run() -> None:
+    driver = Driver(TIMED, {"items": [1, 2, 3, 4]}).start()
+    assert driver.send(TimerFired("deadline"), after_ms=10_001).unless_claimed
+    driver = Driver(TIMED, {"items": [1, 2, 3, 4]}).start()
+    driver.now_ms += 11_000
+    driver.does("work", item=0, output="one")
+    assert driver.on_workers() == ["work"]
+    assert driver.last is not None
+    assert driver.last.timers == {"deadline": driver.now_ms + 1}
+    driver.does("work", item=1, output="two")
+    assert driver.run.status == "failed"
+    assert str(driver.error).endswith("Graph 'g' timed out after 10s at 'm'")
+    driver.send(Retried())
+    assert [driver.visit("work", item).item is not None for item in (2, 3)] == [True, True]
+    assert driver.on_workers() == ["work", "work"]
+
+
+def test_the_next_body_of_an_item_is_not_started_after_the_deadline() -> None:
+    chain = TIMED.replace("branch: work, collect_into: all", "node: [work, more], collect: all")
+    driver = Driver(chain + "  more: {type: script, script: m.sh}\n", {"items": [1]}).start()
+    driver.now_ms += 11_000
+    driver.does("work", item=0, output="one")
+    assert driver.run.status == "failed"
+    driver.send(Retried())
+    assert driver.on_workers() == ["more"]
+
+
+def test_a_map_whose_last_items_end_after_the_deadline_ends_before_the_run_does() -> None:
+    driver = Driver(TIMED, {"items": [1, 2]}).start()
+    driver.does("work", item=0, output="one")
+    driver.now_ms += 11_000
+    driver.does("work", item=1, output="two")
+    assert str(driver.error).endswith("timed out after 10s at 'e'")

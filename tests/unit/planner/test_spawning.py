@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -188,6 +189,8 @@ def test_agents_are_listed_and_cancelled() -> None:
     [told] = boss.told()
     assert isinstance(told, TellChild)
     assert told.what == "cancelled"
+    late = boss.child_ends(told.child, "late", usage={"calls": 3})
+    assert (late.usage, late.usage_of, late.items, late.close, late.open) == ({"calls": 3}, told.child, (), (), ())
     assert isinstance(boss.child_ends(told.child, "late"), Ignore)
 
 
@@ -537,6 +540,57 @@ def test_a_question_that_a_person_has_answered_is_taken_back_at_the_top() -> Non
     assert isinstance(boss.try_(Told("something of a newer release", {})), Ignore)
 
 
+@pytest.mark.parametrize("end", [Cancelled(), TimerFired("deadline")])
+def test_a_question_of_a_run_that_is_over_is_taken_back_at_the_top(end: Cancelled | TimerFired) -> None:
+    child, question = asks(depth=1)
+    [asked] = tells(child)
+    child.graph = replace(child.graph, settings=Settings(timeout=10))
+    ended = child.send(end, after_ms=60_000)
+    assert ended.status in ("cancelled", "failed")
+    assert [visit.seq for visit in ended.close if visit.is_asking] == [question.seq], "and with it its gate"
+    [settled] = tells(child)
+    assert (settled.run, settled.what) == ("top", "settled")
+    boss = Boss()
+    boss.send(Told("asked", asked.data))
+    boss.send(Told(settled.what, settled.data))
+    [id_] = boss.spawn("worker")
+    checked, replied = boss.turn(
+        (CHECK, {"id": id_}), (REPLY, {"escalation_id": asked.data["escalation_id"], "reply": "yes"})
+    )
+    assert "pending_escalations" not in checked
+    assert replied["message"].startswith("No pending escalation found with id")
+
+
+def test_a_question_of_a_loop_whose_time_is_up_is_taken_back_at_the_top() -> None:
+    child, _ = asks(depth=1)
+    loop = next(visit for visit in child.run.frontier.values() if visit.loop)
+    child.graph.nodes["agent"] = changed(child.graph.nodes["agent"], timeout=1)
+    child.run.frontier.put(changed(loop, wake_ms=child.now_ms))  # type: ignore[attr-defined]
+    child.send(TimerFired(loop.timer))
+    assert [told.what for told in tells(child)] == ["settled"]
+
+
+@pytest.mark.conformance("W13")
+def test_with_the_results_of_its_calls_the_model_at_the_top_reads_which_questions_wait() -> None:
+    child, _ = asks(depth=1)
+    [asked] = tells(child)
+    boss = Boss()
+    boss.spawn("worker")
+    boss.send(Told("asked", asked.data))
+    boss.turn((LIST, {}))
+    shown = {name: asked.data[name] for name in ("escalation_id", "from_agent_id", "from_agent_name", "question")}
+    instruction = (
+        "Child agents are BLOCKED waiting for your reply. "
+        "Call agent__reply_escalation for each pending escalation to unblock them."
+    )
+    assert "1.0.user" not in boss.memory.items
+    assert json.loads(boss.memory.items["1.1.user"]) == {"pending_escalations": [shown], "instruction": instruction}
+    boss.turn((REPLY, {"escalation_id": shown["escalation_id"], "reply": "yes"}))
+    assert "1.2.user" not in boss.memory.items
+    boss.turn(said="all done")
+    assert boss.memory.items == {}
+
+
 def test_a_run_whose_model_cannot_reply_passes_questions_over() -> None:
     child, _ = asks(depth=1)
     [asked] = tells(child)
@@ -577,15 +631,63 @@ def test_agents_send_messages_to_those_below_above_and_beside_them() -> None:
     assert empty == {"messages": [], "count": 0}
     assert isinstance(one.try_(Told(told.what, told.data)), Ignore), "and was read"
 
-    one.turn((SEND, {"id": second, "message": "for you"}), (SEND, {"id": "parent", "message": "done"}))
+    waits, said = one.turn((SEND, {"id": second, "message": "for you"}), (SEND, {"id": "parent", "message": "done"}))
+    assert (waits, said["status"], one.run.status) == (None, "ok", "waiting")
     beside, above = tells(one)
     assert {beside.run, above.run} == {boss.run.id}
     boss.send(Told(beside.what, beside.data))
-    [passed_on] = tells(boss)
+    passed_on, arrived = tells(boss)
+    assert (passed_on.run, arrived.run) == (other.run.id, one.run.id)
+    one.send(Told(arrived.what, arrived.data))
+    assert one.results(1)[0] == {"status": "ok", "message": f"Message delivered to agent '{second}'"}
+    assert isinstance(one.try_(Told(arrived.what, arrived.data)), Ignore)
     other.send(Told(passed_on.what, passed_on.data))
     [heard] = other.turn((INBOX, {}))
     assert [(each["from"], each["payload"]["content"]) for each in heard["messages"]] == [(first, "for you")]
     boss.send(Told(above.what, above.data))
     [heard] = boss.turn((INBOX, {}))
     assert [each["payload"]["content"] for each in heard["messages"]] == ["done"]
-    assert isinstance(boss.try_(Told("passed_on", beside.data | {"to": "agent_x_1"})), Ignore)
+
+
+@pytest.mark.conformance("W12")
+def test_a_message_for_an_agent_that_is_not_there_is_refused_by_the_parent() -> None:
+    boss = Boss()
+    [first, _] = boss.spawn("worker", "other")
+    one = below(boss, boss.agents[0])
+    assert one.turn((SEND, {"id": "agent_x_1", "message": "hello?"}), (SEND, {"id": "", "message": "!"})) == [
+        None,
+        None,
+    ]
+    waiting = [visit for visit in one.run.frontier.values() if visit.addressee is not None]
+    assert [visit.is_asking for visit in waiting] == [False, False]
+    assert all(Visit.from_json(record(visit)) == visit for visit in waiting)
+    assert isinstance(one.try_(Answered(waiting[0].seq, "yes")), Ignore), "it is no question"
+    asked, _ = tells(one)
+    boss.send(Told(asked.what, asked.data))
+    [told] = tells(boss)
+    boss.turn((CANCEL, {"id": first}))
+    one.send(Told(told.what, told.data))
+    assert one.results(0)[0] == {
+        "status": "error",
+        "message": "No agent found with id 'agent_x_1'. Agent may not exist or may have already completed.",
+    }
+    boss.send(Told(asked.what, asked.data))
+    assert tells(boss) == [told], "the answer is the same when it is asked again"
+    one.send(TimerFired(waiting[1].timer), after_ms=60_000)
+    why = "It could not be found out within 60 seconds whether the message has reached agent ''."
+    assert one.results(0, 2)[1] == {"status": "error", "message": why}
+    assert one.on_workers() == ["agent"]
+
+
+def test_a_message_for_the_parent_by_its_name_is_the_parents() -> None:
+    boss = Boss()
+    boss.spawn("worker")
+    one = below(boss, boss.agents[0])
+    one.turn((SEND, {"id": "agent", "message": "hello"}))
+    [asked] = tells(one)
+    for _ in range(2):
+        boss.send(Told(asked.what, asked.data))
+        [told] = tells(boss)
+        assert (told.run, told.data["found"]) == (one.run.id, True)
+    [heard] = boss.turn((INBOX, {}))
+    assert heard["count"] == 1

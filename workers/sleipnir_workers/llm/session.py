@@ -90,15 +90,14 @@ class Session:
         def ask() -> Answer:
             if teller is not None and self.spent.calls:
                 teller.restart()
-            call = self._ask_at_last if self.spent.calls else self._ask
-            return call(messages, tools, None if teller is None else teller.write)
+            return self._ask(messages, tools, None if teller is None else teller.write, puts_off=not self.spent.calls)
 
         return attempts.of(ask)
 
     def aside(self, messages: Sequence[Message]) -> str:
         """What the model says to something else, of which nobody who watches is told. Raises NodeFailed."""
         try:
-            return self._ask_at_last(messages).text
+            return self._ask(messages, puts_off=False).text
         except CallFailed as error:
             raise NodeFailed(str(error), error.kind, transient=error.transient) from error
 
@@ -154,40 +153,35 @@ class Session:
     def _extract(self, system: str, user: str) -> str:
         """One call of the extractor role, on the same model. Raises NodeFailed."""
         try:
-            return self._ask_at_last(chat(system, user)).text
+            return self._ask(chat(system, user), puts_off=False).text
         except CallFailed as error:
             message = f"Structured-output extractor LLM call failed: {error}"
             raise NodeFailed(message, "structured", transient=error.transient) from error
-
-    def _ask_at_last(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
-        on_text: Callable[[str], None] | None = None,
-    ) -> Answer:
-        """One call, whatever limit it meets: what was said before would be lost if the visit were put off."""
-        while True:
-            try:
-                return self._ask(messages, tools, on_text)
-            except PutOff as later:
-                self._pause(max(0.05, later.until_ms / 1000 - time.time()))
 
     def _ask(
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] = (),
         on_text: Callable[[str], None] | None = None,
+        *,
+        puts_off: bool,
     ) -> Answer:
-        """One call, or what was recorded of it. Raises CallFailed for what the provider did, NodeFailed at the node's
-        timeout and for what was not recorded, PutOff and VisitLost."""
+        """One call, or what was recorded of it. Unless it `puts_off`, it waits out whatever limit it meets: what was
+        said before would be lost if the visit were put off. Raises CallFailed for what the provider did, NodeFailed at
+        the node's timeout and for what was not recorded, PutOff and VisitLost."""
         endpoint = self.open()
-        self._check_deadline()
-        try:
-            if self._tape is None:
-                return self._ask_provider(endpoint, messages, tools, on_text)
-            return self._ask_tape(self._tape, endpoint, messages, tools, on_text)
-        except ConfigError as error:
-            raise NodeFailed(str(error), "config") from error
+        while True:
+            self._check_deadline()
+            try:
+                if self._tape is None:
+                    return self._ask_provider(endpoint, messages, tools, on_text)
+                return self._ask_tape(self._tape, endpoint, messages, tools, on_text)
+            except ConfigError as error:
+                raise NodeFailed(str(error), "config") from error
+            except PutOff as later:
+                if puts_off:
+                    raise
+                self._pause(max(0.05, later.until_ms / 1000 - time.time()))
 
     def _ask_tape(
         self,

@@ -33,6 +33,9 @@ from sleipnir_workers.node import Visit, executor
 from sleipnir_workers.tools import loops
 from sleipnir_workers.tools.loops import Call
 
+ESCALATIONS = "__escalation_notification"
+"""The name of the call by which a model reads that child runs have questions."""
+
 
 @executor("turn")
 def run_turn(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResult:
@@ -122,11 +125,17 @@ def _as_offered(tool: Declaration) -> dict[str, Any]:
 
 def _said(talk: Talk) -> Iterator[Message]:
     """The messages of the turns before this one: each reply, and the results of its calls in their order, or what the
-    model was told after it."""
+    model was told after it. What it was told besides results is the result of a call too, which it has not made."""
     for number, (reply, results) in enumerate(talk.turns):
         message = json.loads(reply)
+        calls = message.get("tool_calls") or []
+        if (announced := talk.announced.get(number)) is not None:
+            # Providers want ids of calls that differ within a conversation.
+            id_ = "escalation_check" if number == min(talk.announced) else f"escalation_check_{number}"
+            calls = [*calls, {"id": id_, "type": "function", "function": {"name": ESCALATIONS, "arguments": "{}"}}]
+            message, results = {**message, "tool_calls": calls}, (*results, announced)
         yield message
-        for call, result in zip(message.get("tool_calls") or (), results, strict=True):
+        for call, result in zip(calls, results, strict=True):
             yield tool_message(call["id"], result)
         if number in talk.follow_ups:
             yield json.loads(talk.follow_ups[number])
@@ -164,7 +173,7 @@ def _asks_for(
     delta = _replied(answer, visit, told)
     calls = []
     for number, call in enumerate(answer.calls):
-        result = _refusal(node, call.name, call.arguments, earlier)
+        result = _refusal(node, call.name, call.arguments, earlier, loops.CHILD if visit.depth else loops.ROOT)
         if result is None:
             result = todos.answer(call.name, call.arguments)
         if result is not None:
@@ -202,10 +211,12 @@ def _earlier_calls(talk: Talk) -> Iterator[dict[str, Any]]:
         yield from json.loads(reply).get("tool_calls") or ()
 
 
-def _refusal(node: LlmNode, name: str, arguments: str, earlier: Sequence[Call]) -> Json | None:
+def _refusal(
+    node: LlmNode, name: str, arguments: str, earlier: Sequence[Call], patience: loops.Patience
+) -> Json | None:
     """What the model reads at once of a call that shall not run. Of tools of files and servers, the worker that would
     run the call looks whether the node may make it."""
-    if looping := loops.alert(earlier, Call(name, arguments)):
+    if looping := loops.alert(earlier, Call(name, arguments), patience):
         return looping
     if name in USER_TOOLS and name not in (node.tools or ()):
         return {"tool_call_error": f"The tool '{name}' is not among the tools of this node."}

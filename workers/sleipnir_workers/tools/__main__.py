@@ -29,21 +29,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("verb", choices=["call"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("name")
+    parser.add_argument("--config-file", type=Path, help="read in place of the folder's config.yaml")
     parser.add_argument("--var", action="append", default=[], metavar="NAME=TEXT")
     given = parser.parse_args(argv)
     try:
-        return _call(given.folder.resolve(), given.name, dict(pair.split("=", 1) for pair in given.var))
+        variables = dict(pair.split("=", 1) for pair in given.var)
+        return _call(given.folder.resolve(), given.config_file, given.name, variables)
     except SleipnirError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
 
-def _call(folder: Path, name: str, variables: dict[str, str]) -> int:
+def _call(folder: Path, config_file: Path | None, name: str, variables: dict[str, str]) -> int:
     host = here()
     logs.configure(host.settings)
     # One call pays for the start of one interpreter; a launcher would be a second.
     host = replace(host, settings=host.settings.model_copy(update={"warm_python": False}))
-    loaded = load_file(folder)
+    loaded = load_file(folder, config_file)
     if loaded.graph is None:
         raise GraphError(f"{folder} cannot be read", loaded.problems)
     tools = tools_of(folder, host.config_dir, loaded.graph)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def turn(
-    folder: Path, replies: list[Any], *, talk: Talk | None = None, mcp: list[str] | None = None, **fields: Any
+    folder: Path,
+    replies: list[Any],
+    *,
+    talk: Talk | None = None,
+    mcp: list[str] | None = None,
+    depth: int = 0,
+    **fields: Any,
 ) -> tuple[VisitResult, ModelServer]:
     node = LlmNode(id="ask", **{"prompt": "hello", "model": "openai:gpt-test", "tools": ["lookup"], **fields})
     said = talk or Talk()
-    place = {"role": "turn", "part": Part(7, len(said.turns)), "talk": said}
+    place = {"role": "turn", "part": Part(7, len(said.turns)), "talk": said, "depth": depth}
     with ModelServer(replies) as server:
         env = {**server.env(), "LOKI_CONFIG_DIR": str(folder / "loki")}
         at = visit(node, folder, graph={"mcp_servers": mcp or []}, **place)
@@ -83,6 +90,19 @@ def test_a_turn_without_calls_ends_the_node_with_the_text_of_all_turns(folder: P
         {"role": "tool", "tool_call_id": "c1", "content": '{"city": "Oslo"}'},
         {"role": "tool", "tool_call_id": "c2", "content": '"DONE"'},
     ]
+
+
+@pytest.mark.conformance("W13")
+def test_questions_of_child_runs_are_the_result_of_a_call_that_the_model_has_not_made(folder: Path) -> None:
+    call = ("c1", "lookup", "{}")
+    talk = replace(talk_of(("", [call], ["x"]), ("", [call], ["y"])), announced={0: '{"a":1}', 1: '{"b":2}'})
+    _, server = turn(folder, ["done"], talk=talk)
+    _, first, *answers, second, _, again = server.requests[0].messages
+    asked = {"name": "__escalation_notification", "arguments": "{}"}
+    assert first["tool_calls"][1] == {"id": "escalation_check", "type": "function", "function": asked}
+    assert answers[1] == {"role": "tool", "tool_call_id": "escalation_check", "content": '{"a":1}'}
+    assert second["tool_calls"][1]["id"] == again["tool_call_id"] == "escalation_check_1"
+    assert again["content"] == '{"b":2}'
 
 
 @pytest.mark.conformance("M04", "X17")
@@ -153,6 +173,15 @@ def test_the_third_same_call_in_a_row_is_answered_with_an_alert_and_does_not_run
     result, _ = turn(folder, [Reply(calls=[Call("lookup", {"ip": "1"}), Call("lookup", {"ip": "2"})])], talk=talk)
     assert [call.where for call in result.calls] == ["", "scripts"]
     assert result.delta[f"{RESULT}.0"]["tool_call_loop_alert"]["error"]["code"] == 400
+
+
+@pytest.mark.conformance("X14")
+def test_an_agent_that_another_one_has_started_may_make_the_same_call_four_times(folder: Path) -> None:
+    talk = talk_of(*(("", [(f"c{number}", "lookup", '{"ip": "1"}')], [1]) for number in range(3)))
+    again = Call("lookup", {"ip": "1"})
+    result, _ = turn(folder, [Reply(calls=[again, again])], talk=talk, depth=1)
+    assert [call.where for call in result.calls] == ["scripts", ""]
+    assert "tool_call_loop_alert" in result.delta[f"{RESULT}.1"]
 
 
 def test_a_failure_of_the_model_is_a_failure_of_the_node(folder: Path) -> None:

@@ -1,0 +1,127 @@
+"""What campaigns share that only kill: SIGKILL to one of the processes every few seconds, and what is said of it then.
+
+A worker that is not ready yet is left alone: where starting takes longer than a few blows, none would ever work. On a
+machine that is slow or busy, `--patient` waits after each blow until everybody is ready again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ops.chaos.run import Chaos, keep_evidence
+from ops.chaos.verdict import Wrong
+from sleipnir.client import Run
+from sleipnir.views import StepInfo
+from tests.processes import wait_until
+
+MOST_REDELIVERIES = 50  # which visits of a run lose their workers is chance; none may give up
+
+
+class Fleet(Chaos):
+    """The processes of a campaign, and the blows to them."""
+
+    def __init__(self, folder: Path, options: argparse.Namespace, **settings: Any) -> None:
+        chance = random.Random(options.seed)
+        more = {"max_redeliveries": MOST_REDELIVERIES} | settings
+        super().__init__(folder, chance, every_s=options.kill_every, fast=True, **more)
+        self.patient: bool = options.patient
+        self.starts: Counter[str] = Counter()
+        self._everybody = tuple(self.workers)
+
+    def start(self) -> None:
+        super().start()
+        wait_until(lambda: all(map(self.is_ready, self._everybody)), "the workers are ready", 120)
+
+    def under_fire(self, wait: Callable[[], object]) -> None:
+        """Strike until `wait` returns, or raises AssertionError, which is printed. In the main thread: processes die
+        with the thread that started them."""
+
+        def until_then() -> None:
+            try:
+                wait()
+            except AssertionError as error:
+                print(error, file=sys.stderr)
+            finally:
+                self.stop.set()
+
+        waiting = threading.Thread(target=until_then)
+        waiting.start()
+        self.strike()
+        waiting.join()
+
+    def strike(self) -> None:
+        """Kill one of the processes, each as likely as the others, until told to stop."""
+        while not self.stop.wait(self.every_s):
+            self.workers = [name for name in self._everybody if self.is_ready(name)]
+            if self.patient and len(self.workers) < len(self._everybody):
+                continue
+            blows = [self.kill_redis, *[self.kill_scheduler] * len(self.schedulers)]
+            blow = self.chance.choice([*blows, *[self.kill_worker] * len(self.workers)])
+            self.counts[blow.__name__] += 1
+            self._try(blow)
+
+    def start_worker(self, name: str) -> None:
+        self.starts[name] += 1
+        self.launch_worker(name)
+
+    def launch_worker(self, name: str) -> None:
+        """Start it, and do not wait for it."""
+        raise NotImplementedError
+
+    def is_ready(self, name: str) -> bool:
+        """Whether a worker has come up since its last start; Celery writes a line then."""
+        return self.stack.log(name).count(" ready.") >= self.starts[name]
+
+    def deaths(self, run: Run, step: StepInfo) -> int:
+        """How often a worker died that held this visit; each loss counts that the visit knows of, as a worker that gets
+        no time loses its lease too, and one may die before it could be seen what it held."""
+        held = sum((run.id, step.seq) == (of, seq) for _, of, seq, _ in self.blows.visits)
+        return max(held, step.attempt - 1)
+
+    def kills(self) -> str:
+        """In words."""
+        return f"{self.counts.total()} kills, one every {self.every_s:g} s {dict(self.counts)}"
+
+    def end(self) -> None:
+        self.stack.stop()
+        self.redis.stop()
+
+
+def is_over(run: Run) -> bool:
+    try:
+        return run.info().is_final
+    except Exception:
+        return False  # Redis is away
+
+
+def report(chaos: Chaos, found: Sequence[Wrong]) -> int:
+    """Say what is wrong, and keep the evidence. Returns how many promises were broken."""
+    for wrong in found[:50]:
+        print(f"  {wrong.kind}: {wrong.text}", file=sys.stderr)
+    if found:
+        print(f"  evidence: {keep_evidence(chaos, list(found))}", file=sys.stderr)
+    return len(found)
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that all campaigns have."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="default: drawn")
+    made.add_argument("--kill-every", type=float, default=2.0, metavar="S", help="seconds between kills (default 2)")
+    made.add_argument("--patient", action="store_true", help="strike only when all workers are ready")
+    made.add_argument("--limit", type=float, default=900, metavar="S", help="when it is too late (default 900)")
+    return made
+
+
+def main(campaign: Callable[[argparse.Namespace, Path], int], options: argparse.Namespace) -> None:
+    """Run a campaign, which returns how many promises were broken, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="slp-chaos-") as folder:
+        sys.exit(min(1, campaign(options, Path(folder))))
