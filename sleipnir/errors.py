@@ -9,6 +9,7 @@ SleipnirError
 ├── GraphError            the author must fix graph.yaml; carries every Problem with file, line and column
 ├── ToolFileError         the author must fix a tools file; carries its path and line
 ├── BundleError           the agent folder cannot be packed (too large, a link that leaves it, not readable)
+├── KnowledgeError        a knowledge base cannot be built, shared or read; nothing was changed
 ├── NodeFailed            a node gave up; the graph routes on it (fallback, next) or the run fails
 ├── ConfigError           a setting or the environment is wrong; the operator must act before anything runs
 └── StoreUnavailable      Redis did not answer; retry with back-off
@@ -92,6 +93,16 @@ class ToolFileError(SleipnirError):
 
 class BundleError(SleipnirError):
     """The agent folder cannot be packed or unpacked."""
+
+
+class KnowledgeError(SleipnirError):
+    """A knowledge base cannot be built, shared or read. `kind` says who must act: `usage` (the agent or the command
+    must be changed), `sources` (documents), `model`, `store` (Redis, the shelf or a disk) or `bug`; `transient` that
+    the same may succeed a little later."""
+
+    def __init__(self, message: str, kind: str = "usage", *, transient: bool = False) -> None:
+        super().__init__(message)
+        self.kind, self.transient = kind, transient
 
 
 class NodeFailed(SleipnirError):

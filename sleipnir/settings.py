@@ -89,6 +89,23 @@ class Settings(BaseModel):
     compression_threshold: int = Field(4000, gt=0)
     """When a session has grown to so many tokens (an estimate), it is replaced by a summary; an agent's own
     `compression_threshold` goes before this."""
+    knowledge: str | None = None
+    """Where knowledge bases are shared with all workers: a folder that they all see, or `s3://bucket/prefix`. Unset:
+    `<home>/knowledge`, which only workers of this machine see."""
+    knowledge_cache_bytes: int = Field(10 * 2**30, gt=0)
+    """A worker keeps so much of what it fetched from S3, those used last."""
+    max_document_bytes: int = Field(64 * 2**20, gt=0)
+    """A larger document is not loaded into a knowledge base."""
+    crawl_pages: int = Field(500, gt=0)
+    """A crawl (`https://...**`) stops after so many pages,"""
+    crawl_depth: int = Field(8, ge=0)
+    """so many links away from the first one,"""
+    crawl_bytes: int = Field(200 * 2**20, gt=0)
+    """so many bytes,"""
+    crawl_s: float = Field(600.0, gt=0)
+    """and so much time."""
+    private_urls: bool = False
+    """Documents may be fetched from addresses of private networks and of this machine."""
     log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
     """What services log. debug adds entries and routes, trace the full state, which may hold secrets."""
     log_format: Literal["auto", "json", "console"] = "auto"

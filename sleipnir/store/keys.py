@@ -72,6 +72,17 @@ class Keys:
         """STRING the packed agent folder. Dies with its entry in `bundles`."""
         return f"{self.prefix}:bundle:{digest}"
 
+    def build(self, base: str) -> str:
+        """HASH token, who, since_ms: who builds a knowledge base (knowledge.files.lease_name) now. Dies with the lease,
+        unless its holder renews it."""
+        return f"{self.prefix}:knowledge:build:{base}"
+
+    @property
+    def shelf(self) -> str:
+        """HASH digest -> JSON {v, agent, node, bytes_, shelf, at_ms} of the knowledge bases that are shared. An entry
+        lives until its base is removed."""
+        return f"{self.prefix}:knowledge:shelf"
+
     @property
     def broker_prefix(self) -> str:
         """What Celery puts before its own keys: a queue's list is `<prefix>:broker:<queue>`."""

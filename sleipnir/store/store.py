@@ -7,6 +7,7 @@ bundles     packed agent folders
 live        workers: say what models say; clients: follow a run
 limiter     workers: ask whether a model may be called now
 sessions    clients: look at sessions of agents, and remove them
+knowledge   builders: build a knowledge base, one at a time; clients: which ones are shared
 fleet       who is there, and the broker's queues when it is a Redis
 """
 
@@ -23,6 +24,7 @@ from sleipnir.store.connect import check_server, connect, is_redis, store_errors
 from sleipnir.store.effects import Effects
 from sleipnir.store.fleet import Fleet
 from sleipnir.store.keys import Keys
+from sleipnir.store.knowledge import Knowledge
 from sleipnir.store.limits import Limiter
 from sleipnir.store.live import Live
 from sleipnir.store.partitions import Partitions
@@ -63,6 +65,7 @@ class Store:
         self.bundles = Bundles(self._bytes, self.keys)
         self.effects = Effects(self._client, self.keys, self.runs)
         self.limiter = Limiter(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
+        self.knowledge = Knowledge(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
         self.fleet = Fleet(self._client, self.keys, self._broker)
         self.partitions = Partitions(
             self._client,
