@@ -1,0 +1,128 @@
+"""When a base is built, asked for, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sleipnir.graph.model import RagNode
+from sleipnir.knowledge.application import Application
+from sleipnir.knowledge.recipe import Recipe
+from sleipnir.knowledge.rules import (
+    Ask,
+    Build,
+    Decision,
+    Refuse,
+    Use,
+    Wanted,
+    Without,
+    completed,
+    decide_documents,
+    decide_node,
+    wanted_of,
+)
+
+COMPLETE = Application(embedding_model="a:b", chunk_size=800, chunk_overlap=80, top_k=9, reranker_model="r:r")
+FULL: dict[str, Any] = {"embedding_model": "c:d", "chunk_size": 500, "chunk_overlap": 0}
+
+
+def node(**said: Any) -> RagNode:
+    return RagNode(**{"id": "look", "documents": ["docs/"], **said})
+
+
+def decided(said: RagNode, application: Application = Application(), *, can_ask: bool = False) -> Decision:  # noqa: B008
+    return decide_node("helper", said, application, exists=False, can_ask=can_ask)
+
+
+@pytest.mark.conformance("K05")
+@pytest.mark.parametrize("said", [node(), node(**FULL), node(documents=[])])
+def test_a_base_that_exists_is_used_whatever_the_node_says(said: RagNode) -> None:
+    assert decide_node("helper", said, COMPLETE, exists=True, can_ask=True) == Use()
+
+
+@pytest.mark.conformance("K06")
+@pytest.mark.parametrize("can_ask", [True, False])
+def test_a_fully_specified_node_is_built_without_a_word(can_ask: bool) -> None:
+    said = node(**FULL, batch_size=3)
+    assert decided(said, can_ask=can_ask) == Build(Recipe(("docs/",), "c:d", 500, 0, None, 5, 3))
+    assert decided(said, COMPLETE, can_ask=can_ask) == Build(Recipe(("docs/",), "c:d", 500, 0, "r:r", 9, 3))
+
+
+def test_no_model_is_fully_specified_and_takes_no_sizes_from_the_application() -> None:
+    assert decided(node(embedding_model="none"), COMPLETE) == Build(Recipe(("docs/",), None, 1000, 50, "r:r", 9))
+    assert decided(node(embedding_model="none", chunk_size=400)) == Build(Recipe(("docs/",), None, 400, 20))
+
+
+@pytest.mark.conformance("K07")
+@pytest.mark.parametrize("missing", ["embedding_model", "chunk_size", "chunk_overlap"])
+def test_what_is_not_fully_specified_is_refused_where_nobody_can_be_asked(missing: str) -> None:
+    refused = decided(node(**{name: value for name, value in FULL.items() if name != missing}), COMPLETE)
+    assert isinstance(refused, Refuse)
+    assert refused.message == (
+        "Agent 'helper' requires RAG for rag node 'look', but its knowledge base is not built and the node does not "
+        "fully specify how to build it. Set `embedding_model`, `chunk_size`, and `chunk_overlap` on the node, or run "
+        "the agent once interactively."
+    )
+    assert "embedding_model: none" in refused.hint
+
+
+@pytest.mark.conformance("K09")
+def test_a_person_is_asked_and_the_application_gives_what_the_node_does_not_say() -> None:
+    asked = decided(node(chunk_size=300), COMPLETE, can_ask=True)
+    assert asked == Ask(
+        "Initialize RAG knowledge base for rag node 'look'?",
+        Wanted(("docs/",), "a:b", 300, 80, "r:r", 9),
+        Refuse(
+            "Agent 'helper' has rag node 'look' but its RAG was not initialized. "
+            "RAG initialization is required for this agent."
+        ),
+    )
+    assert isinstance(asked, Ask)
+    assert asked.wanted.missing is None
+
+
+@pytest.mark.parametrize("can_ask", [True, False])
+def test_no_documents_are_refused(can_ask: bool) -> None:
+    refused = Refuse("Cannot build RAG knowledge base 'look' with no documents")
+    assert decided(node(**FULL, documents=[]), can_ask=can_ask) == refused
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ({}, "an embedding model. Set `embedding_model` on the rag node, or run the agent interactively once."),
+        ({"embedding_model": "a:b"}, "a chunk_size. Set `chunk_size` on the rag node, or run the agent interactively"),
+        ({"embedding_model": "a:b", "chunk_size": 9}, "a chunk_overlap. Set `chunk_overlap` on the rag node"),
+    ],
+)
+def test_the_first_missing_value_is_named(said: dict[str, Any], what: str) -> None:
+    missing = wanted_of(node(**said), ["docs/"], Application()).missing
+    assert missing is not None
+    assert missing.startswith(f"RAG knowledge base needs {what}")
+
+
+def test_what_a_person_says_completes_it() -> None:
+    wanted = completed(Wanted(("d",)), embedding_model="none", chunk_overlap=0)
+    assert wanted.missing is None
+    assert wanted.recipe() == Recipe(("d",), None, 1000, 0)
+
+
+def documents(application: Application, *, can_ask: bool, listed: tuple[str, ...] = ("d",)) -> Decision:
+    return decide_documents("helper", listed, application, exists=False, can_ask=can_ask)
+
+
+def test_documents_of_a_config_agent_are_built_when_the_application_says_all() -> None:
+    expected = Build(Recipe(("d",), "a:b", 800, 80, "r:r", 9))
+    assert documents(COMPLETE, can_ask=True) == documents(COMPLETE, can_ask=False) == expected
+    assert documents(Application(embedding_model="none"), can_ask=False) == Build(Recipe(("d",), None))
+
+
+def test_documents_of_a_config_agent_are_asked_for_and_never_a_must() -> None:
+    asked = documents(Application(), can_ask=True)
+    assert asked == Ask("The agent has documents attached, init RAG?", Wanted(("d",)), Without())
+    alone = documents(Application(), can_ask=False)
+    assert isinstance(alone, Without)
+    assert "kb build helper" in alone.notice
+    assert documents(Application(), can_ask=True, listed=()) == Without()
+    assert decide_documents("helper", (), Application(), exists=True, can_ask=False) == Use()
