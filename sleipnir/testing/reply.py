@@ -66,6 +66,8 @@ class Reply:
     output_tokens: int = 5
     model: str | None = None
     """The model that says it answered. None: the one that was asked."""
+    dimensions: int | None = None
+    """Of the vectors of an embedding. None: the server's."""
     finish: str | None = None
     """The finish reason. None: `tool_calls` where there are calls, else `stop`."""
 

@@ -74,6 +74,23 @@ class Request:
         return results
 
     @property
+    def inputs(self) -> list[str]:
+        """The texts whose vectors are asked for."""
+        given = self.body.get("input", [])
+        return [given] if isinstance(given, str) else [str(text) for text in given]
+
+    @property
+    def query(self) -> str:
+        """What a reranker is asked."""
+        return str(self.body.get("query", ""))
+
+    @property
+    def documents(self) -> list[str]:
+        """The texts that a reranker is to put in order."""
+        given = self.body.get("documents", [])
+        return [text_of({"content": [each]}) if isinstance(each, dict) else str(each) for each in given]
+
+    @property
     def wants_stream(self) -> bool:
         return bool(self.body.get("stream"))
 

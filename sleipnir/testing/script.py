@@ -11,6 +11,9 @@ A script file is a list of replies, or an object with any of
         reply: {text: done, delay_s: 0.5}
     replies: [REPLY, ...]           then these, each once, in the order in which requests come in
     default: REPLY                  then this, for ever
+    embeddings: [REPLY, ...]        the same for requests for vectors, and
+    reranks: [REPLY, ...]           for an order of texts: failures, say, of which what follows is none
+    dimensions: 64                  of vectors
 
 where REPLY is a text or an object with the fields of `Reply`. A file `*.py` has a function `answer(request)` that
 returns a text or a `Reply`.
@@ -22,12 +25,13 @@ import json
 import re
 import runpy
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
 
 from sleipnir.errors import ConfigError
+from sleipnir.testing.meaning import DIMENSIONS
 from sleipnir.testing.reply import STRICT, Reply
 from sleipnir.testing.request import Request
 
@@ -78,13 +82,20 @@ class Rule:
 @dataclass(frozen=True)
 class Script:
     """Rules first, then the replies in order, then the default. None: what has no reply is told so with status 400,
-    which no client tries again."""
+    which no client tries again.
+
+    `embeddings` and `reranks` are for requests of these kinds, in order. What a reply without a failure says is
+    computed from the texts, and so are all answers after the last one; vectors have `dimensions`.
+    """
 
     __pydantic_config__: ClassVar[Any] = STRICT
 
     rules: Sequence[Rule] = ()
     replies: Sequence[Reply | str] = ()
     default: Reply | str | None = None
+    embeddings: Sequence[Reply] = ()
+    reranks: Sequence[Reply] = ()
+    dimensions: int = DIMENSIONS
 
     def chooser(self) -> Chooser:
         """The script from its beginning. Not for several threads at once."""
@@ -101,6 +112,14 @@ class Script:
             return _nothing_left(request) if chosen is None else chosen
 
         return choose
+
+
+def computed(replies: Iterable[Reply] | Chooser) -> Chooser:
+    """These replies in order, and then none that says anything, for ever."""
+    if callable(replies):
+        return replies
+    left = iter(tuple(replies))
+    return lambda _: next(left, Reply())
 
 
 def load(path: Path) -> Script | Chooser:

@@ -1,6 +1,8 @@
-"""A scripted model server: speaks the OpenAI chat protocol over HTTP, says what the test tells it to say.
+"""A scripted model server: speaks the OpenAI protocol over HTTP, says what the test tells it to say.
 
 POST /v1/chat/completions   answered by the script, streamed if asked for; recorded
+POST /v1/embeddings         vectors that are computed from the texts, unless the script says otherwise; recorded
+POST /v1/rerank, /rerank    an order of texts, likewise
 GET  /v1/models             the names it was given
 GET  /requests              what was asked so far
 GET  /counts                how often each turn of each conversation was answered
@@ -24,11 +26,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
-from typing import Any
+from typing import Any, Literal
 
+from sleipnir.testing.meaning import DIMENSIONS, embeddings, ranking
 from sleipnir.testing.reply import Reply, chunks, completion, failure
 from sleipnir.testing.request import MARKER, Request, conversation_of
-from sleipnir.testing.script import Chooser, Script
+from sleipnir.testing.script import Chooser, Script, computed
+
+KINDS: Mapping[str, Literal["chat", "embedding", "rerank"]] = {
+    "/v1/chat/completions": "chat",
+    "/v1/embeddings": "embedding",
+    "/v1/rerank": "rerank",
+    "/rerank": "rerank",  # of servers without a version in their paths
+    "/v2/rerank": "rerank",  # Cohere's
+}
+"""What is asked at which path."""
 
 HANG_LIMIT_S = 60.0  # a test that forgets to release must not hang for ever
 STOP_LOOK_S = 0.05
@@ -40,7 +52,8 @@ class ModelServer:
 
     `replies` are given out in order, or by a script, or by a function of the request. The function is called for one
     request at a time; what it raises is answered with status 400 and raised again at the end of the `with` block.
-    `conversation` is a pattern whose group is the key that tells conversations apart.
+    `conversation` is a pattern whose group is the key that tells conversations apart. `embeddings` and `reranks` are
+    the replies to requests of these kinds, as a script's; a script brings its own.
     """
 
     def __init__(
@@ -50,12 +63,22 @@ class ModelServer:
         port: int = 0,
         models: Iterable[str] = ("gpt-test",),
         conversation: str = MARKER,
+        embeddings: Iterable[Reply] | Chooser = (),
+        reranks: Iterable[Reply] | Chooser = (),
+        dimensions: int = DIMENSIONS,
     ) -> None:
         self.requests: list[Request] = []
         self.most_at_once = 0
         """How many calls were under way together, at the most."""
         self.models = tuple(models)
-        self._choose = _chooser(replies)
+        if isinstance(replies, Script):
+            embeddings, reranks, dimensions = replies.embeddings, replies.reranks, replies.dimensions
+        self.dimensions = dimensions
+        self._choose = {
+            "chat": _chooser(replies),
+            "embedding": computed(embeddings),
+            "rerank": computed(reranks),
+        }
         self._marker = conversation
         self._failure: Exception | None = None
         self._answered: Counter[tuple[str | None, int]] = Counter()
@@ -144,7 +167,7 @@ class ModelServer:
 
     def _chosen(self, request: Request) -> Reply:
         try:
-            chosen = self._choose(request)
+            chosen = self._choose[KINDS[request.path]](request)
         except Exception as error:
             self._failure = self._failure or error
             return Reply(status=400, error=f"model server: the script failed: {error!r}")
@@ -237,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/release":
             self.owner.release()
             return self._send_json({})
-        if self.path != "/v1/chat/completions":
+        if self.path not in KINDS:
             return self._send_json(failure(Reply(error=f"model server: no such path {self.path!r}", status=404)), 404)
         body = _object(content)
         if body is None:
@@ -253,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if reply.close in ("before", "reset"):
                 self._close(reset=reply.close == "reset")
-            elif request.wants_stream and reply.status == 200 and reply.body is None:
+            elif KINDS[request.path] == "chat" and request.wants_stream and reply.status == 200 and reply.body is None:
                 self._stream(request, reply)
             else:
                 self._whole(request, reply)
@@ -261,13 +284,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _whole(self, request: Request, reply: Reply) -> None:
-        content = _body(request, reply).encode()
+        content = _body(request, reply, self.owner.dimensions).encode()
         self._head(reply, "application/json", {"Content-Length": str(len(content))})
         middle = len(content) // 2
         self.wfile.write(content[:middle])
         if not self._pass_middle(reply):
             return
-        with self.owner.answering(request) if reply.status == 200 else contextlib.nullcontext():
+        counts = reply.status == 200 and KINDS[request.path] == "chat"
+        with self.owner.answering(request) if counts else contextlib.nullcontext():
             self.wfile.write(content[middle:])
             self.wfile.flush()
 
@@ -336,7 +360,19 @@ def _object(content: bytes) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def _body(request: Request, reply: Reply) -> str:
+def _body(request: Request, reply: Reply, dimensions: int) -> str:
     if reply.body is not None:
         return reply.body
-    return json.dumps(completion(reply, request) if reply.status == 200 else failure(reply), ensure_ascii=False)
+    return json.dumps(_said(request, reply, dimensions), ensure_ascii=False)
+
+
+def _said(request: Request, reply: Reply, dimensions: int) -> dict[str, Any]:
+    if reply.status != 200:
+        return failure(reply)
+    match KINDS[request.path]:
+        case "chat":
+            return completion(reply, request)
+        case "embedding":
+            return embeddings(request, reply.dimensions or dimensions, reply.model)
+        case "rerank":
+            return ranking(request, reply.model)

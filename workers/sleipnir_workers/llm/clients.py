@@ -12,23 +12,21 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from sleipnir.config_file import config_file, problems_of, read_config
 from sleipnir.errors import ConfigError
 from sleipnir.graph.findings import Positions, position_of
-from sleipnir.graph.source import read
 from sleipnir_workers.host import Host
 from sleipnir_workers.llm.keyring import PLACEHOLDER
 
-FILE = "config.yaml"
-FILE_VARIABLE = "LOKI_CONFIG_FILE"
-CHAT_API = "chat_completions"
-"""The part of a client's `patch:` that chats read."""
+Kind: TypeAlias = Literal["chat", "embedding", "reranker"]
+"""What a model is for."""
 
-_UNQUOTED = re.compile(r"^(\s*(?:- +)?[A-Za-z0-9_]+:\s+)(\{\{\s*[A-Za-z0-9_.-]+\s*\}\})\s*(?:#.*)?$", re.MULTILINE)
-"""A secret that stands alone without quotes, which YAML would read as a mapping in a mapping."""
+PATCHED_AS: Mapping[str, str] = {"chat": "chat_completions", "embedding": "embeddings", "reranker": "rerank"}
+"""The part of a client's `patch:` that models of a kind read."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,18 @@ class Prices:
 
 @dataclass(frozen=True)
 class Traits:
-    """What is known of a model beside its address. Of a model that config.yaml does not list, nothing is."""
+    """What is known of a model beside its address. Of a model that config.yaml does not list, nothing is.
+
+    Of an embedding model, `default_chunk_size` is in bytes, and `max_batch_size` is how many texts a call takes.
+    """
 
     name: str = ""
     real_name: str | None = None
-    type: str = "chat"
+    type: Kind = "chat"
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None
+    default_chunk_size: int | None = None
+    max_batch_size: int | None = None
     require_max_tokens: bool = False
     supports_function_calling: bool = True
     no_stream: bool = False
@@ -67,14 +70,24 @@ class Traits:
 
 
 @dataclass(frozen=True)
+class ClientPatch:
+    """What goes into the requests for models of a client whose name `pattern` matches."""
+
+    pattern: re.Pattern[str]
+    body: Mapping[str, Any]
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Client:
-    """One entry of `clients:`. `settings` may hold secrets and `{{NAME}}`; `line` is where the entry begins."""
+    """One entry of `clients:`. `settings` may hold secrets and `{{NAME}}`; `line` is where the entry begins; `patches`
+    are by the kind of model."""
 
     name: str
     type: str
     models: tuple[Traits, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    patches: tuple[tuple[re.Pattern[str], Mapping[str, Any], Mapping[str, str]], ...] = field(default=(), repr=False)
+    patches: Mapping[str, tuple[ClientPatch, ...]] = field(default_factory=dict, repr=False)
     file: str = ""
     line: int = 0
 
@@ -92,10 +105,10 @@ class Client:
         """`traits` with the patches of this client whose pattern the model's name matches; its own come last."""
         body: dict[str, Any] = {}
         headers: dict[str, str] = {}
-        for pattern, more_body, more_headers in self.patches:
-            if pattern.search(traits.name):
-                body |= more_body
-                headers |= more_headers
+        for patch in self.patches.get(traits.type, ()):
+            if patch.pattern.search(traits.name):
+                body |= patch.body
+                headers |= patch.headers
         return replace(
             traits, patch_body={**body, **traits.patch_body}, patch_headers={**headers, **traits.patch_headers}
         )
@@ -133,8 +146,7 @@ _MAY_BE_SECRET = ("api_key", "access_key_id", "secret_access_key", "session_toke
 
 def clients_of(host: Host) -> Clients:
     """What this worker's config.yaml says. Raises ConfigError for one that cannot be used."""
-    told = host.env.get(FILE_VARIABLE)
-    path = Path(told) if told else host.config_dir / FILE
+    path = config_file(host.env)
     try:
         changed_ns = path.stat().st_mtime_ns
     except OSError:
@@ -145,19 +157,13 @@ def clients_of(host: Host) -> Clients:
 @functools.lru_cache(maxsize=4)
 def read_clients(path: Path, _changed_ns: int) -> Clients:
     """What the file says. Raises ConfigError with every problem, one per line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-    if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
+    document = read_config(path)
+    if document is None:
         return NO_CLIENTS
-    document = read(_UNQUOTED.sub(r'\1"\2"', text), str(path))
-    if not document.readable:
-        raise ConfigError("\n".join(map(str, document.problems)))
     try:
         written = _File.model_validate(document.data or {})
     except ValidationError as error:
-        raise ConfigError("\n".join(_problems(error, path, document.positions))) from None
+        raise ConfigError("\n".join(problems_of(error, path, document.positions))) from None
     try:
         return Clients(
             tuple(_client(entry, path, document.positions, at) for at, entry in enumerate(written.clients or ())),
@@ -193,10 +199,12 @@ _Patched = Annotated[_Patch, BeforeValidator(_no_url)]
 
 class _Model(_Written):
     name: str = Field(min_length=1)
-    type: Literal["chat", "embedding", "reranker"] | None = None
+    type: Kind | None = None
     real_name: str | None = None
     max_input_tokens: int | None = Field(None, gt=0)
     max_output_tokens: int | None = Field(None, gt=0)
+    default_chunk_size: int | None = Field(None, gt=0)
+    max_batch_size: int | None = Field(None, gt=0)
     require_max_tokens: bool | None = None
     supports_function_calling: bool | None = None
     no_stream: bool | None = None
@@ -240,28 +248,35 @@ _NOT_SETTINGS = frozenset({"type", "name", "models", "patch"})
 
 
 def _client(written: _Client, path: Path, positions: Positions, at: int) -> Client:
-    patches = (written.patch or {}).get(CHAT_API) or {}
     line, _ = position_of(positions, ("clients", at)) or (0, 0)
     client = Client(
         name=written.name or written.type,
         type=written.type,
         settings=written.model_dump(exclude=set(_NOT_SETTINGS), exclude_none=True),
-        patches=tuple((re.compile(p), patch.body or {}, patch.headers or {}) for p, patch in patches.items()),
+        patches={kind: tuple(_patches(written, api)) for kind, api in PATCHED_AS.items()},
         file=str(path),
         line=line,
     )
     return replace(client, models=tuple(client.with_patch(_traits(model, client)) for model in written.models or ()))
 
 
+def _patches(written: _Client, api: str) -> Iterator[ClientPatch]:
+    for pattern, patch in ((written.patch or {}).get(api) or {}).items():
+        yield ClientPatch(re.compile(pattern), patch.body or {}, patch.headers or {})
+
+
 def _traits(written: _Model, client: Client) -> Traits:
-    priced = written.input_price is not None and written.output_price is not None
+    kind = written.type or "chat"
+    priced = written.input_price is not None and (written.output_price is not None or kind != "chat")
     needs_limit = client.type == "claude"  # the protocol asks for it
     return Traits(
         name=written.name,
         real_name=written.real_name,
-        type=written.type or "chat",
+        type=kind,
         max_input_tokens=written.max_input_tokens,
         max_output_tokens=written.max_output_tokens,
+        default_chunk_size=written.default_chunk_size,
+        max_batch_size=written.max_batch_size,
         require_max_tokens=bool(written.require_max_tokens) or needs_limit,
         supports_function_calling=bool(written.supports_function_calling),
         no_stream=bool(written.no_stream),
@@ -271,12 +286,3 @@ def _traits(written: _Model, client: Client) -> Traits:
         patch_body=(written.patch.body if written.patch else None) or {},
         patch_headers=(written.patch.headers if written.patch else None) or {},
     )
-
-
-def _problems(error: ValidationError, path: Path, positions: Positions) -> Iterator[str]:
-    """`file:line:column: where: what`, without the values, which may be secrets."""
-    for problem in error.errors():
-        keys = tuple(part for part in problem["loc"] if part != "function-before")
-        line, column = position_of(positions, keys) or (1, 1)
-        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
-        yield f"{path}:{line}:{column}: {where or FILE}: {problem['msg']}"

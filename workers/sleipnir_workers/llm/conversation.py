@@ -18,6 +18,7 @@ from sleipnir.graph.template import TemplateError, render
 from sleipnir_workers.host import Host
 from sleipnir_workers.llm import structured
 from sleipnir_workers.llm.clients import Traits
+from sleipnir_workers.llm.documents import with_found
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.reply import Message
 from sleipnir_workers.llm.system_prompt import system_prompt
@@ -34,7 +35,7 @@ def first_messages(node: LlmNode, visit: Visit, host: Host) -> list[Message]:
         instructions = _rendered("instructions", node.instructions or "", visit.state)
     else:
         instructions = system_prompt(node, loop, visit, host)
-    prompt = _rendered("prompt", node.prompt, visit.state)
+    prompt = with_found(question(node, visit), visit)
     if node.output_schema is None:
         return chat(instructions, prompt)
     if instructions:
@@ -42,10 +43,19 @@ def first_messages(node: LlmNode, visit: Visit, host: Host) -> list[Message]:
     return chat(instructions, structured.with_hint(prompt, node.output_schema))
 
 
+def question(node: LlmNode, visit: Visit) -> str:
+    """The prompt, without what was found for it in documents. Raises NodeFailed (`template`)."""
+    return _rendered("prompt", node.prompt, visit.state)
+
+
 def chat(system: str, user: str) -> list[Message]:
     """One question, with a system message unless it is empty."""
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
-    return [*messages, {"role": "user", "content": user}]
+    return [*messages, user_message(user)]
+
+
+def user_message(text: str) -> Message:
+    return {"role": "user", "content": text}
 
 
 def tool_message(call_id: str, result: str) -> Message:

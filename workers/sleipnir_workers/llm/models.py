@@ -3,7 +3,9 @@
 Rules. The id is split at its first colon. A client is one of config.yaml's, a provider (or an alias of one), a preset
 of Loki, or any name of your own with NAME_API_BASE set: then it speaks the OpenAI protocol. Key and base come from
 config.yaml, else from {CLIENT}_API_KEY and {CLIENT}_API_BASE, CLIENT in upper case with `-` as `_`; the canonical
-provider's names are tried after the client's own. `client` alone is the first chat model that config.yaml lists for it.
+provider's names are tried after the client's own. `client` alone is the first model of the wanted kind that config.yaml
+lists for it. A model that a client does not list may be asked all the same; one for embeddings only if litellm's price
+list has it, or if the client lists no models, because every base is bound to its model for good.
 Nothing here imports litellm.
 """
 
@@ -14,7 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.findings import suggestion
-from sleipnir_workers.llm.clients import NO_CLIENTS, Client, Clients, Traits
+from sleipnir_workers.llm import litellm_files
+from sleipnir_workers.llm.clients import NO_CLIENTS, Client, Clients, Kind, Traits
 
 ALIASES: Mapping[str, str] = {
     "claude": "anthropic",
@@ -58,6 +61,12 @@ OPTIONS: Mapping[str, str] = {
 }
 """What else a client of config.yaml may say, and litellm's name of it."""
 
+EXAMPLES: Mapping[str, str] = {
+    "chat": "openai:gpt-5-mini",
+    "embedding": "openai:text-embedding-3-small",
+    "reranker": "cohere:rerank-v3.5",
+}
+
 NO_KEY = "none"  # the OpenAI client refuses an empty key, and a local server wants none
 
 
@@ -97,9 +106,14 @@ def model_of(node: str | None, graph: str | None, default: str | None) -> str:
 
 
 def resolve(
-    model_id: str, env: Mapping[str, str], providers: Collection[str], clients: Clients = NO_CLIENTS
+    model_id: str,
+    env: Mapping[str, str],
+    providers: Collection[str],
+    clients: Clients = NO_CLIENTS,
+    wanted: Kind = "chat",
 ) -> Endpoint:
-    """The endpoint of `model_id`; `providers` are the names litellm knows, `clients` what config.yaml lists.
+    """The endpoint of `model_id`; `providers` are the names litellm knows, `clients` what config.yaml lists, `wanted`
+    what it is asked for.
 
     `env` is the worker's environment with its secrets file. Raises NodeFailed (`model`) for an id, a client or a key
     that is missing, and ConfigError for a secret that is.
@@ -107,12 +121,12 @@ def resolve(
     name, _, model = model_id.partition(":")
     client = _configured(clients, name)
     if client is not None:
-        traits = _traits_of(client, model, model_id)
-        endpoint = _endpoint(model_id, name, traits.sent_as, env, providers, client)
+        traits = _traits_of(client, model, model_id, wanted)
+        endpoint = _endpoint(model_id, name, traits.sent_as, env, providers, client, wanted)
     else:
-        name, model = _split(model_id)
-        traits = Traits()
-        endpoint = _endpoint(model_id, name, model, env, providers, None)
+        name, model = _split(model_id, wanted)
+        traits = Traits(type=wanted)
+        endpoint = _endpoint(model_id, name, model, env, providers, None, wanted)
     prices = clients.prices_of(f"{name}:{model or traits.name}") or traits.prices
     return replace(endpoint, traits=replace(traits, prices=prices))
 
@@ -124,8 +138,8 @@ def unreached(model_id: str, clients: Clients = NO_CLIENTS) -> Endpoint:
     """
     name, _, model = model_id.partition(":")
     if (client := _configured(clients, name)) is not None:
-        return Endpoint(model_id, traits=_traits_of(client, model, model_id))
-    _split(model_id)
+        return Endpoint(model_id, traits=_traits_of(client, model, model_id, "chat"))
+    _split(model_id, "chat")
     return Endpoint(model_id)
 
 
@@ -136,6 +150,7 @@ def _endpoint(
     env: Mapping[str, str],
     providers: Collection[str],
     client: Client | None,
+    wanted: Kind,
 ) -> Endpoint:
     """Where `model` of client `name` is reached."""
     said = {} if client is None else client.values(env)
@@ -148,18 +163,19 @@ def _endpoint(
         return Endpoint(f"openai/{model}", base, key or NO_KEY, options)
     if provider not in providers:
         raise NodeFailed(
-            f"Unknown model '{model_id}' on llm node: no provider is called '{name}'; "
-            f"for an OpenAI-compatible server set {_prefix(name)}_API_BASE on the llm workers",
+            f"{_unknown(model_id, wanted)}: no provider is called '{name}'; "
+            f"for an OpenAI-compatible server set {_prefix(name)}_API_BASE on {_place(wanted)}",
             "model",
         )
     if key is None and base is None and provider not in KEYLESS:
         raise NodeFailed(
-            f"No API key for model '{model_id}': set {_prefix(name)}_API_KEY in the environment of the llm workers",
+            f"No API key for model '{model_id}': set {_prefix(name)}_API_KEY in the environment of {_place(wanted)}",
             "model",
         )
     if base is not None and key is None and provider == "openai":
         key = NO_KEY
-    return Endpoint(f"{LITELLM_NAMES.get(provider, provider)}/{model}", base, key, options)
+    known_as = LITELLM_NAMES.get(provider, provider) if wanted == "chat" else provider
+    return Endpoint(f"{known_as}/{model}", base, key, options)
 
 
 def _configured(clients: Clients, name: str) -> Client | None:
@@ -179,33 +195,52 @@ def _provider(name: str, client: Client | None) -> str:
     return ALIASES.get(client.type, client.type)
 
 
-def _traits_of(client: Client, model: str, model_id: str) -> Traits:
+def _traits_of(client: Client, model: str, model_id: str, wanted: Kind) -> Traits:
     """What config.yaml says of a model. One that it does not list is taken as it is named."""
     if not model:
-        first = next((traits for traits in client.models if traits.type == "chat"), None)
+        first = next((traits for traits in client.models if traits.type == wanted), None)
         if first is None:
-            raise _not_split(model_id)
+            raise _not_split(model_id, wanted)
         return first
-    listed = next((traits for traits in client.models if traits.name == model), None)
-    if listed is None:
-        return client.with_patch(Traits(model))
-    if listed.type != "chat":
-        names = [f"{client.name}:{traits.name}" for traits in client.models if traits.type == "chat"]
-        hint = suggestion(model_id, names, "chat models")
-        raise NodeFailed(f"Model '{model_id}' is not a chat model" + (f"; {hint}" if hint else ""), "model")
-    return listed
+    names = [f"{client.name}:{traits.name}" for traits in client.models if traits.type == wanted]
+    alike = [traits for traits in client.models if traits.name == model]
+    listed = next((traits for traits in alike if traits.type == wanted), None)
+    if listed is None and alike:
+        hint = suggestion(model_id, names, f"{wanted} models")
+        raise NodeFailed(f"Model '{model_id}' is not a {wanted} model" + (f"; {hint}" if hint else ""), "model")
+    if listed is None and wanted == "embedding" and client.models and not _is_embedding(client, model):
+        hint = suggestion(model_id, names, "embedding models")
+        raise NodeFailed(
+            f"Unknown embedding model '{model_id}': list it as `type: embedding` below its client in config.yaml"
+            + (f"; {hint}" if hint else ""),
+            "model",
+        )
+    return listed or client.with_patch(Traits(model, type=wanted))
 
 
-def _split(model_id: str) -> tuple[str, str]:
+def _is_embedding(client: Client, model: str) -> bool:
+    return litellm_files.listed(f"{_provider(client.name, client)}/{model}", "embedding") is not None
+
+
+def _split(model_id: str, wanted: Kind) -> tuple[str, str]:
     client, _, name = model_id.partition(":")
     if client and name:
         return client, name
-    raise _not_split(model_id)
+    raise _not_split(model_id, wanted)
 
 
-def _not_split(model_id: str) -> NodeFailed:
-    example = model_id.replace("/", ":", 1) if "/" in model_id and ":" not in model_id else "openai:gpt-5-mini"
-    return NodeFailed(f"Unknown model '{model_id}' on llm node; write it as client:model, like '{example}'", "model")
+def _not_split(model_id: str, wanted: Kind) -> NodeFailed:
+    example = model_id.replace("/", ":", 1) if "/" in model_id and ":" not in model_id else EXAMPLES[wanted]
+    return NodeFailed(f"{_unknown(model_id, wanted)}; write it as client:model, like '{example}'", "model")
+
+
+def _unknown(model_id: str, wanted: Kind) -> str:
+    return f"Unknown model '{model_id}' on llm node" if wanted == "chat" else f"Unknown {wanted} model '{model_id}'"
+
+
+def _place(wanted: Kind) -> str:
+    """Whose environment needs a variable."""
+    return "the llm workers" if wanted == "chat" else "the rag workers and the builder"
 
 
 def _speaks_openai(provider: str, base: str | None, providers: Collection[str]) -> bool:

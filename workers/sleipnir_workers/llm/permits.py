@@ -1,8 +1,8 @@
 """Whether a model may be called now: the limits of the whole deployment (docs/limits.md).
 
 Rules. A call takes a permit before it is made, and gives it back with the tokens that it used; the heartbeat renews
-those of this process. Who is refused is put off: the visit goes back to a timer, in the middle of nothing, and holds no
-slot of a worker. Models without limits cost nothing.
+those of this process. Who is refused is put off: a visit goes back to a timer, in the middle of nothing, and holds no
+slot of a worker; a builder of knowledge bases waits. Models without limits cost nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.reply import Answer, Message
+from sleipnir_workers.llm.reply import Message
 from sleipnir_workers.node import ProcessLost
 
 ANSWER_TOKENS = 1_000  # what an answer is taken to need where the model's longest is not known
@@ -55,19 +55,16 @@ class Permits:
         return load(self._settings)[0]
 
     @contextmanager
-    def call(
-        self, visit: str, attempt: int, endpoint: Endpoint, model: str, messages: Sequence[Message]
-    ) -> Iterator[Permit]:
-        """Around one call. `visit` is its name without the attempt. Raises PutOff, ConfigError, ProcessLost."""
+    def call(self, caller: str, attempt: int | str, endpoint: Endpoint, model: str, tokens: int) -> Iterator[Permit]:
+        """Around one call, which may take so many `tokens`. `caller` is who comes back when it is put off: a visit, or
+        a part of one, without the attempt. Raises PutOff, ConfigError, ProcessLost."""
         found = self.limits.matching(model, endpoint.model.replace("/", ":", 1))
         if not found:
             yield Permit()
             return
         try:
             with self._store.errors():
-                granted = self._store.limiter.take(
-                    found, f"{visit}/{attempt}", _tokens(endpoint, messages), caller=visit
-                )
+                granted = self._store.limiter.take(found, f"{caller}/{attempt}", tokens, caller=caller)
         except StoreUnavailable as error:
             raise ProcessLost("Redis cannot be asked whether the model may be called") from error
         if isinstance(granted, Refused):
@@ -96,14 +93,12 @@ class Permits:
 
 
 class Permit:
-    """What one call used, as far as it is known."""
+    """What one call used. `tokens` None: nobody knows."""
 
     tokens: int | None = None
 
-    def used(self, answer: Answer) -> None:
-        self.tokens = answer.input_tokens + answer.output_tokens
 
-
-def _tokens(endpoint: Endpoint, messages: Sequence[Message]) -> int:
+def tokens_of_chat(endpoint: Endpoint, messages: Sequence[Message]) -> int:
+    """What a question and its answer may take, by an estimate."""
     characters = sum(len(text) for message in messages if isinstance(text := message.get("content"), str))
     return estimated_tokens(characters, endpoint.traits.max_output_tokens or ANSWER_TOKENS)

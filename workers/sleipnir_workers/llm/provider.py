@@ -95,6 +95,20 @@ def providers() -> frozenset[str]:
     return frozenset(str(getattr(item, "value", item)) for item in _litellm().provider_list)
 
 
+def embedding(**arguments: Any) -> Any:
+    """litellm's answer of an embedding model, in one call. Raises its errors, and NodeFailed (`model`)."""
+    _litellm()
+    _call_nobody_back()
+    return _litellm().embedding(**arguments, max_retries=0, num_retries=0)
+
+
+def reranking(**arguments: Any) -> Any:
+    """litellm's answer of a reranker, in one call. Raises its errors, and NodeFailed (`model`)."""
+    _litellm()
+    _call_nobody_back()
+    return _litellm().rerank(**arguments, max_retries=0, num_retries=0)
+
+
 class _Call:
     """One call in a thread that may be left behind. What comes of it is told through a queue."""
 
@@ -435,7 +449,7 @@ def _keep_connections(litellm: Any) -> None:
     import httpx
     from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
 
-    from sleipnir_workers.llm.openai_chat import CONNECTIONS
+    from sleipnir_workers.llm.post import CONNECTIONS
 
     limits = inspect.signature(httpx.Client).parameters["limits"].default
     if isinstance(limits, httpx.Limits):  # the object that every client without limits of its own is made with
@@ -450,7 +464,7 @@ def _litellm() -> Any:
     try:
         import litellm
     except ImportError as error:
-        raise NodeFailed(f"llm nodes need litellm ({error}); install sleipnir[llm] on this worker", "model") from error
+        raise NodeFailed(f"the model needs litellm ({error}); install sleipnir[llm] on this worker", "model") from error
     # A remark of pydantic about one of litellm's own types, on the first call of every process.
     warnings.filterwarnings("ignore", message="Item 'summary' on TypedDict class", category=UserWarning)
     # Remarks about odd answers, which quote them.

@@ -22,7 +22,7 @@ from sleipnir_workers.llm.attempts import Attempts
 from sleipnir_workers.llm.conversation import chat
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.permits import Permit, PutOff
+from sleipnir_workers.llm.permits import Permit, PutOff, tokens_of_chat
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.spending import Spent
 from sleipnir_workers.node import Visit
@@ -227,7 +227,7 @@ class Session:
                     tick=self._visit.check,
                     clean=self.clean,
                 )
-                permit.used(answer)
+                permit.tokens = answer.input_tokens + answer.output_tokens
         except CallFailed:
             self._check_deadline()  # a provider's own timeout that struck together with ours is ours
             raise
@@ -248,7 +248,8 @@ class Session:
             return nullcontext(Permit())
         part = f"/{visit.part.turn}" if visit.part is not None else ""
         model = self.spent.model or endpoint.model
-        return permits.call(f"{visit.run}/{visit.seq}{part}", visit.attempt, endpoint, model, messages)
+        tokens = tokens_of_chat(endpoint, messages)
+        return permits.call(f"{visit.run}/{visit.seq}{part}", visit.attempt, endpoint, model, tokens)
 
     def _pause(self, wanted_s: float) -> None:
         if self._visit.lost.wait(min(wanted_s, self._remaining())):

@@ -24,7 +24,7 @@ from sleipnir_workers import mcp
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.llm import memory, spawn_tools, todo, user_tools
 from sleipnir_workers.llm.continuing import Continuation, continuation
-from sleipnir_workers.llm.conversation import first_messages, tool_message
+from sleipnir_workers.llm.conversation import first_messages, question, tool_message, user_message
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.session import Session
@@ -65,7 +65,8 @@ def run_turn(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResu
     result = session.finish("\n".join(text for text in [*_texts(visit.talk), answer.text] if text))
     if visit.session is None or not result.ok:
         return result
-    said = memory.said_in(visit, told, [*_said(visit.talk), answer.message], session, host)
+    asked = [*told[:-1], user_message(question(node, visit))]
+    said = memory.said_in(visit, asked, [*_said(visit.talk), answer.message], session, host)
     return replace(result, said=said, usage=session.spent.usage(), notes=tuple(session.notes))
 
 

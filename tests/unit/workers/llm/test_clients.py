@@ -28,7 +28,7 @@ clients:
     api_key: {{OURS_KEY}}
     extra: {proxy: none}
     models:
-      - {name: vectors, type: embedding}
+      - {name: vectors, type: embedding, default_chunk_size: 1500, max_batch_size: 32, input_price: 0.1}
       - name: small
         real_name: org/small-1
         max_input_tokens: 1000
@@ -91,6 +91,13 @@ def test_a_model_that_is_not_listed_is_taken_as_it_is_named(configured: Clients)
     found = endpoint(configured, "ours:b/other:free")
     assert (found.model, found.traits.supports_function_calling) == ("openai/b/other:free", True)
     assert found.traits.patch_body == {"seed": 1}
+
+
+def test_an_embedding_model_has_its_traits_price_and_patches(configured: Clients) -> None:
+    found = resolve("ours", ENV, PROVIDERS, configured, "embedding")
+    assert (found.model, found.api_base) == ("openai/vectors", "http://box:1/v1")
+    assert (found.traits.default_chunk_size, found.traits.max_batch_size) == (1500, 32)
+    assert (found.traits.prices, found.traits.patch_body) == (Prices(0.1, 0.0), {"seed": 2})
 
 
 def test_patches_apply_to_the_chats_of_models_that_match(configured: Clients) -> None:
@@ -173,6 +180,11 @@ def test_another_file_may_be_named(tmp_path: Path) -> None:
             ["config.yaml:5:", "input_price"],
         ),
         ("clients:\n  - type: openai\n    api_key: [sk-planted]\n", ["config.yaml:3:", "api_key"]),
+        (
+            "clients:\n  - type: x\n    models:\n      - {name: m, max_batch_size: 0}\n",
+            ["config.yaml:4:", "max_batch_size"],
+        ),
+        ("clients:\n  - type: x\n    models:\n      - {name: m, type: vectors}\n", ["config.yaml:4:", "'embedding'"]),
         ("prices:\n  a:b: {input: 1}\n", ["config.yaml:2:", "output: Field required"]),
         (
             "clients:\n  - type: x\n    models: [{name: m, patch: {url: http://a}}]\n",

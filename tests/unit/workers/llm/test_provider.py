@@ -11,7 +11,7 @@ import httpx
 import pytest
 import urllib3
 
-from sleipnir_workers.llm import openai_chat, provider
+from sleipnir_workers.llm import post, provider
 from sleipnir_workers.llm.clients import Prices, Traits
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
@@ -412,4 +412,4 @@ def test_http_clients_keep_more_connections_than_a_process_has_calls() -> None:
     provider.warm_up()
     with httpx.Client() as client:
         pool = client._transport._pool  # type: ignore[attr-defined]
-        assert (pool._max_connections, pool._max_keepalive_connections) == (openai_chat.CONNECTIONS,) * 2
+        assert (pool._max_connections, pool._max_keepalive_connections) == (post.CONNECTIONS,) * 2

@@ -1,0 +1,86 @@
+"""Which of the chunks that were found answer the question best, by a model (spec 8.6).
+
+Rules. One call, without another attempt: it takes a permit, a visit that meets a limit is put off, and a visit that is
+lost waits no longer. Every failure is `Failed to rerank` with its cause.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from sleipnir.errors import ConfigError, NodeFailed
+from sleipnir.limits import estimated_tokens
+from sleipnir_workers.knowledge.embedder import TICK_S
+from sleipnir_workers.llm import reranking
+from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.permits import Permit, Permits
+from sleipnir_workers.llm.reach import Reached
+from sleipnir_workers.llm.reranking import Reranked
+
+
+class Reranker:
+    """Asks one model (`reach(model_id, host, "reranker")`). `caller` names who stands in the line of a limit."""
+
+    def __init__(
+        self,
+        model: Reached,
+        *,
+        permits: Permits | None = None,
+        caller: str = "",
+        attempt: int = 1,
+        timeout_s: float = reranking.CALL_TIMEOUT_S,
+    ) -> None:
+        self._model, self._permits = model, permits
+        self._caller, self._attempt, self._timeout_s = caller, attempt, timeout_s
+
+    def order(self, query: str, texts: Sequence[str], top_n: int, tick: Callable[[], None] = lambda: None) -> Reranked:
+        """The best `top_n` of the texts, the best first. `tick` is called every TICK_S at most while we wait, and what
+        it raises ends the waiting. Raises NodeFailed, PutOff, and ProcessLost when Redis cannot be asked."""
+        if not texts:
+            return Reranked(())
+        outcomes: queue.SimpleQueue[Reranked | BaseException] = queue.SimpleQueue()
+
+        def ask() -> None:
+            try:
+                outcomes.put(self._ask(query, texts, top_n))
+            except BaseException as error:
+                outcomes.put(error)
+
+        # Daemon: a call that was left behind must not keep the worker from stopping.
+        threading.Thread(target=ask, name="reranking", daemon=True).start()
+        while True:
+            tick()
+            try:
+                outcome = outcomes.get(timeout=TICK_S)
+            except queue.Empty:
+                continue
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+    def _ask(self, query: str, texts: Sequence[str], top_n: int) -> Reranked:
+        try:
+            with self._permit(query, texts) as permit:
+                found = reranking.rerank(
+                    self._model.endpoint,
+                    query,
+                    texts,
+                    top_n=top_n,
+                    timeout_s=self._timeout_s,
+                    clean=self._model.clean,
+                )
+                permit.tokens = found.tokens or None
+                return found
+        except CallFailed as error:
+            raise NodeFailed(str(error), error.kind, transient=error.transient) from error
+        except ConfigError as error:
+            raise NodeFailed(str(error), "config") from error
+
+    def _permit(self, query: str, texts: Sequence[str]) -> AbstractContextManager[Permit]:
+        if self._permits is None:
+            return nullcontext(Permit())
+        tokens = estimated_tokens(len(query) + sum(map(len, texts)), 0)
+        return self._permits.call(f"{self._caller}/rerank", self._attempt, self._model.endpoint, self._model.id, tokens)

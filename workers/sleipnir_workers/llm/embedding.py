@@ -1,0 +1,195 @@
+"""Ask an embedding model once: the vectors of some texts (spec 8.5, 10.3).
+
+Rules. An endpoint that speaks OpenAI's protocol is asked over plain HTTP, and litellm is then not imported; any other
+through litellm. Retries are the caller's. Vectors are bytes, little-endian float32: nothing here needs numpy.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from sleipnir.errors import NodeFailed
+from sleipnir_workers.llm import litellm_files
+from sleipnir_workers.llm.clients import Prices
+from sleipnir_workers.llm.failure import CallFailed, from_error
+from sleipnir_workers.llm.models import NO_KEY, Endpoint
+from sleipnir_workers.llm.reply import part_of
+
+Purpose: TypeAlias = Literal["document", "query"]
+
+OPENAI_BASE = "https://api.openai.com/v1"
+CALL_TIMEOUT_S = 120.0
+MOST_TEXTS: Mapping[str, int] = {"cohere": 96, "gemini": 100, "vertex_ai": 250}
+"""How many texts a call may hold, by provider."""
+MOST_TEXTS_ELSEWHERE = 2_048  # of OpenAI, the most that is known of any
+MOST_BYTES = 300_000  # of the texts of a call: OpenAI takes so many tokens, and a token is a byte at least
+
+_BY_HOST: Mapping[str, tuple[str, Mapping[Purpose, str]]] = {
+    "api.voyageai.com": ("input_type", {"document": "document", "query": "query"}),
+    "api.jina.ai": ("task", {"document": "retrieval.passage", "query": "retrieval.query"}),
+}
+"""What servers of OpenAI's protocol want to be told of the purpose, and in which field."""
+_COHERE: Mapping[Purpose, str] = {"document": "search_document", "query": "search_query"}
+_GOOGLE: Mapping[Purpose, str] = {"document": "RETRIEVAL_DOCUMENT", "query": "RETRIEVAL_QUERY"}
+
+_takes_no_base64: set[str] = set()
+"""Servers that refused the field `encoding_format`."""
+_refused_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """`vectors` are in the order of the texts. `tokens` 0 and `cost_usd` None: nobody counted, or knows the price."""
+
+    vectors: Sequence[bytes]
+    tokens: int
+    cost_usd: float | None
+
+
+def embed(
+    endpoint: Endpoint,
+    texts: Sequence[str],
+    purpose: Purpose,
+    *,
+    timeout_s: float = CALL_TIMEOUT_S,
+    clean: Callable[[str], str] = str,
+) -> Embedded:
+    """One call. `clean` takes secrets out of error messages. Raises CallFailed, and NodeFailed (`model`) if litellm is
+    needed and not installed."""
+    call = _over_http if endpoint.speaks_openai else _by_litellm
+    try:
+        answer = call(endpoint, texts, purpose, timeout_s)
+        vectors = _vectors(part_of(answer, "data"), len(texts))
+    except (CallFailed, NodeFailed):
+        raise
+    except Exception as error:
+        raise from_error(error, clean) from error
+    usage = part_of(answer, "usage")
+    tokens = part_of(usage, "prompt_tokens") or part_of(usage, "total_tokens") or 0
+    return Embedded(vectors, tokens, price_of(endpoint, tokens) if tokens else None)
+
+
+def settings(endpoint: Endpoint, purpose: Purpose) -> dict[str, Any]:
+    """What goes along with the texts: the same texts with the same settings have the same vectors."""
+    told: dict[str, Any] = {"model": endpoint.model, **_purpose(endpoint, purpose)}
+    return {**told, **{name: value for name, value in endpoint.traits.patch_body.items() if value is not None}}
+
+
+def price_of(endpoint: Endpoint, tokens: int) -> float | None:
+    """USD for so many tokens: by the configured price, else by litellm's list. None if the price is not known."""
+    prices = endpoint.traits.prices or _list_prices(endpoint.model)
+    return None if prices is None else prices.of(tokens, 0)
+
+
+def max_input_tokens(endpoint: Endpoint) -> int | None:
+    """How many tokens a text may have; None if neither config.yaml nor litellm's list says it."""
+    said = (litellm_files.listed(endpoint.model, "embedding") or {}).get("max_input_tokens")
+    return endpoint.traits.max_input_tokens or (int(said) if said else None)
+
+
+def most_texts(endpoint: Endpoint) -> int:
+    """How many texts a call may hold."""
+    return MOST_TEXTS.get(endpoint.model.partition("/")[0], MOST_TEXTS_ELSEWHERE)
+
+
+def _list_prices(model: str) -> Prices | None:
+    per_token = (litellm_files.listed(model, "embedding") or {}).get("input_cost_per_token")
+    return None if per_token is None else Prices(float(per_token) * 1_000_000, 0.0)
+
+
+def _purpose(endpoint: Endpoint, purpose: Purpose) -> dict[str, str]:
+    provider = endpoint.model.partition("/")[0]
+    if endpoint.speaks_openai:
+        told = _BY_HOST.get(urlsplit(endpoint.api_base or "").hostname or "")
+        return {} if told is None else {told[0]: told[1][purpose]}
+    if provider in ("gemini", "vertex_ai"):
+        return {"task_type": _GOOGLE[purpose]}
+    return {"input_type": _COHERE[purpose]} if "cohere" in endpoint.model.lower() else {}
+
+
+def _over_http(endpoint: Endpoint, texts: Sequence[str], purpose: Purpose, timeout_s: float) -> Mapping[str, Any]:
+    from sleipnir_workers.llm.post import Address, Refused, trusted  # here: workers without models have no urllib3
+
+    base = endpoint.api_base or os.environ.get("OPENAI_BASE_URL") or OPENAI_BASE
+    organization = endpoint.options.get("organization") or os.environ.get("OPENAI_ORGANIZATION")
+    headers = {"OpenAI-Organization": organization} if organization else {}
+    address = Address(
+        f"{base.rstrip('/')}/embeddings",
+        endpoint.api_key or NO_KEY,
+        headers=headers | dict(endpoint.traits.patch_headers),
+        timeout_s=timeout_s,
+        tls=trusted(os.environ),
+    )
+    body = {
+        "encoding_format": "base64",
+        **settings(endpoint, purpose),
+        "model": endpoint.model.removeprefix("openai/"),
+        "input": list(texts),
+    }
+    with _refused_lock:
+        known = base in _takes_no_base64
+    if known:
+        del body["encoding_format"]
+    try:
+        return address.post(body)
+    except Refused as error:
+        if known or error.status_code not in (400, 422) or "encoding_format" not in str(error):
+            raise
+    with _refused_lock:
+        _takes_no_base64.add(base)
+    del body["encoding_format"]
+    return address.post(body)
+
+
+def _by_litellm(endpoint: Endpoint, texts: Sequence[str], purpose: Purpose, timeout_s: float) -> Any:
+    from sleipnir_workers.llm import provider
+
+    return provider.embedding(
+        **settings(endpoint, purpose),
+        input=list(texts),
+        api_base=endpoint.api_base,
+        api_key=endpoint.api_key,
+        timeout=timeout_s,
+        extra_headers=dict(endpoint.traits.patch_headers) or None,
+        **endpoint.options,
+    )
+
+
+def _vectors(data: Any, count: int) -> list[bytes]:
+    """The vectors of an answer in the order of their texts. Raises CallFailed for an answer that is not complete."""
+    if not isinstance(data, list) or len(data) != count:
+        held = len(data) if isinstance(data, list) else "no"
+        raise CallFailed(f"the model's answer holds {held} vectors for {count} texts")
+    numbers = [part_of(entry, "index") for entry in data]
+    numbers = [at if number is None else number for at, number in enumerate(numbers)]
+    if sorted(numbers) != list(range(count)):
+        raise CallFailed(f"the model's answer numbers its {count} vectors wrongly")
+    found = {number: _vector(part_of(entry, "embedding")) for number, entry in zip(numbers, data, strict=True)}
+    return [found[number] for number in range(count)]
+
+
+def _vector(said: Any) -> bytes:
+    """One vector, from base64 or from numbers."""
+    try:
+        content = base64.b64decode(said, validate=True) if isinstance(said, str) else _packed(said)
+    except (TypeError, OverflowError, binascii.Error) as error:
+        raise CallFailed(f"the model's answer holds what is no vector: {str(said)[:60]!r}") from error
+    if not content or len(content) % 4:
+        raise CallFailed(f"the model's answer holds a vector of {len(content)} bytes, which are no 32-bit numbers")
+    return content
+
+
+def _packed(numbers: Sequence[float]) -> bytes:
+    packed = array("f", numbers)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()

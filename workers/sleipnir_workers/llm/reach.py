@@ -1,0 +1,47 @@
+"""How this process reaches a model that is named by its id: its address, its key, and what must not be shown of it.
+
+For embedding models and rerankers; chats have a Session. litellm is not imported for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sleipnir.errors import ConfigError, NodeFailed
+from sleipnir_workers.host import Host
+from sleipnir_workers.llm import clients, keyring, litellm_files, models
+from sleipnir_workers.llm.clients import Kind
+from sleipnir_workers.llm.keyring import Keyring
+from sleipnir_workers.llm.models import Endpoint
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A model that can be asked. `id` is `client:model`."""
+
+    id: str
+    endpoint: Endpoint
+    _keys: Keyring = field(default_factory=lambda: Keyring({}, frozenset()), repr=False)
+    _literal_keys: frozenset[str] = field(default=frozenset(), repr=False)
+
+    def clean(self, text: str) -> str:
+        """`text` without any secret of this process."""
+        return self._keys.clean(text, self._literal_keys | self.endpoint.secrets)
+
+
+def reach(model_id: str, host: Host, wanted: Kind) -> Reached:
+    """The model with this id. Raises NodeFailed (`model`, `config`)."""
+    try:
+        configured = clients.clients_of(host)
+        keys = keyring.keyring_of(host)
+        endpoint = models.resolve(model_id, keys.env, litellm_files.providers(), configured, wanted)
+    except ConfigError as error:
+        raise NodeFailed(str(error), "config") from error
+    except NodeFailed as error:
+        if litellm_files.is_installed():
+            raise
+        raise NodeFailed(
+            f"{error}. More providers are known with litellm: install sleipnir[llm]", error.kind
+        ) from error
+    name, _, model = model_id.partition(":")
+    return Reached(f"{name}:{model or endpoint.traits.name}", endpoint, keys, configured.literal_keys)

@@ -1,0 +1,137 @@
+"""Ask a reranker once: which of some texts answer a question best (spec 8.6, 10.3).
+
+Rules. OpenAI-compatible servers (Jina, Voyage, vLLM, Infinity, LocalAI, ...) and Cohere answer POST /rerank, and are
+asked over plain HTTP without litellm; any other through litellm. Every failure is `Failed to rerank` with its cause.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from sleipnir_workers.llm import litellm_files
+from sleipnir_workers.llm.failure import CallFailed, from_error
+from sleipnir_workers.llm.models import NO_KEY, Endpoint
+from sleipnir_workers.llm.reply import part_of
+
+COHERE_BASE = "https://api.cohere.com/v2"
+CALL_TIMEOUT_S = 60.0
+
+_TOP_K = frozenset({"api.voyageai.com"})  # that call `top_n` so
+
+
+@dataclass(frozen=True)
+class Reranked:
+    """`order` are indices of the texts, the best first: `top_n` of them at the most. `cost_usd` None: not known."""
+
+    order: tuple[int, ...]
+    tokens: int = 0
+    cost_usd: float | None = None
+
+
+def rerank(
+    endpoint: Endpoint,
+    query: str,
+    texts: Sequence[str],
+    *,
+    top_n: int,
+    timeout_s: float = CALL_TIMEOUT_S,
+    clean: Callable[[str], str] = str,
+) -> Reranked:
+    """One call; none if there are no texts. `clean` takes secrets out of error messages. Raises CallFailed."""
+    if not texts:
+        return Reranked(())
+    try:
+        answer = (_over_http if _is_plain(endpoint) else _by_litellm)(endpoint, query, texts, top_n, timeout_s)
+        order = _order(answer, len(texts))[:top_n]
+    except Exception as error:
+        failed = error if isinstance(error, CallFailed) else from_error(error, clean)
+        raise CallFailed(
+            f"Failed to rerank: {failed}",
+            transient=failed.transient,
+            kind=failed.kind,
+            status=failed.status,
+            retry_after_s=failed.retry_after_s,
+        ) from error
+    tokens, searches = _used(answer)
+    return Reranked(order, tokens, _cost(endpoint, tokens, searches))
+
+
+def _is_plain(endpoint: Endpoint) -> bool:
+    return endpoint.speaks_openai or endpoint.model.startswith("cohere/")
+
+
+def _over_http(endpoint: Endpoint, query: str, texts: Sequence[str], top_n: int, timeout_s: float) -> Any:
+    from sleipnir_workers.llm.post import Address, trusted  # here: workers without models have no urllib3
+
+    base = endpoint.api_base or COHERE_BASE
+    if endpoint.speaks_openai and endpoint.api_base is None:
+        raise CallFailed("OpenAI has no reranker; name another client, or set its api_base")
+    address = Address(
+        f"{base.rstrip('/')}/rerank",
+        endpoint.api_key or NO_KEY,
+        headers=endpoint.traits.patch_headers,
+        timeout_s=timeout_s,
+        tls=trusted(os.environ),
+    )
+    body = {
+        "query": query,
+        "documents": list(texts),
+        "top_k" if urlsplit(base).hostname in _TOP_K else "top_n": min(top_n, len(texts)),
+        **_patched(endpoint),
+        "model": endpoint.model.partition("/")[2],
+    }
+    return address.post(body)
+
+
+def _by_litellm(endpoint: Endpoint, query: str, texts: Sequence[str], top_n: int, timeout_s: float) -> Any:
+    from sleipnir_workers.llm import provider
+
+    return provider.reranking(
+        model=endpoint.model,
+        query=query,
+        documents=list(texts),
+        top_n=min(top_n, len(texts)),
+        api_base=endpoint.api_base,
+        api_key=endpoint.api_key,
+        timeout=timeout_s,
+        headers=dict(endpoint.traits.patch_headers) or None,
+        **_patched(endpoint),
+        **endpoint.options,
+    )
+
+
+def _patched(endpoint: Endpoint) -> dict[str, Any]:
+    return {name: value for name, value in endpoint.traits.patch_body.items() if value is not None}
+
+
+def _order(answer: Any, count: int) -> tuple[int, ...]:
+    """The indices of an answer, in its order. Voyage calls the results `data`."""
+    results = part_of(answer, "results")
+    results = part_of(answer, "data") if results is None else results
+    if not isinstance(results, list):
+        raise CallFailed("the reranker's answer holds no results")
+    order = tuple(part_of(result, "index") for result in results)
+    if any(not isinstance(index, int) or not 0 <= index < count for index in order) or len(set(order)) != len(order):
+        raise CallFailed(f"the reranker's answer does not number {count} texts: {list(order)[:20]}")
+    return order
+
+
+def _used(answer: Any) -> tuple[int, int]:
+    """Tokens and searches, where the provider says them; else 0."""
+    usage, meta = part_of(answer, "usage"), part_of(answer, "meta")
+    tokens = part_of(usage, "total_tokens") or part_of(part_of(meta, "tokens"), "input_tokens") or 0
+    return int(tokens), int(part_of(part_of(meta, "billed_units"), "search_units") or 0)
+
+
+def _cost(endpoint: Endpoint, tokens: int, searches: int) -> float | None:
+    """USD: by the configured price of tokens, else by litellm's list, which has some models by the search."""
+    if endpoint.traits.prices is not None:
+        return endpoint.traits.prices.of(tokens, 0) if tokens else None
+    row: Mapping[str, Any] = litellm_files.listed(endpoint.model, "rerank") or {}
+    if row.get("input_cost_per_query"):
+        return float(row["input_cost_per_query"]) * max(1, searches)
+    return float(row["input_cost_per_token"]) * tokens if tokens and row.get("input_cost_per_token") else None
