@@ -1,0 +1,6 @@
+"""Knowledge bases: documents are loaded, split, embedded and stored by a builder, and searched by rag workers.
+
+    sources → loading → chunking → embedder → loki_file (the agent's folder) → artefact (what is searched) → shelf
+
+One file per step; build.py takes them in order.
+"""

@@ -1,0 +1,248 @@
+"""What `https://...**` means: the page, and what is linked below it (spec 8.3).
+
+A page's links are followed when they begin with the URL of that page, by their path alone; `x/` and `x/index.html` are
+one page. Five are fetched at a time. robots.txt is respected, for the name that we send, and a server whose robots.txt
+cannot be had is left alone. A page that fails is told and skipped; so is one that is not below the first one any more
+after its redirects. A crawl ends when there is nothing left or at one of its limits, which is told too.
+
+`https://github.com/OWNER/REPOSITORY/wiki**` takes of each page what its author wrote, and no history; what a crawl of a
+repository's files is, github.py says.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+from urllib.robotparser import RobotFileParser
+
+from sleipnir.settings import Settings
+from sleipnir_workers.knowledge import github
+from sleipnir_workers.knowledge.failures import Unloadable, Unreadable
+from sleipnir_workers.knowledge.loaders.content import Content, size
+from sleipnir_workers.knowledge.web import TIMEOUT_S, USER_AGENT, Response, Status, Web
+
+BATCH: Final = 5
+ROBOTS_BYTES: Final = 500 * 1024
+"""So much of a robots.txt must be looked at (RFC 9309); each page is compared with all of it."""
+
+WIKI = re.compile(r"https://github\.com/[^/]+/[^/]+/wiki/?")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many pages, how many links away from the first one, how many bytes in all, how many seconds."""
+
+    pages: int
+    depth: int
+    bytes_: int
+    seconds: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        return cls(settings.crawl_pages, settings.crawl_depth, settings.crawl_bytes, settings.crawl_s)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`part` is the id of the element to take of each page, None: all. `excluded` are names that no path may end in."""
+
+    part: str | None = None
+    excluded: frozenset[str] = frozenset()
+
+
+def rules_for(url: str) -> Rules:
+    if WIKI.fullmatch(url):
+        return Rules(part="wiki-body", excluded=frozenset({"_history"}))
+    return Rules()
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """`url` is what was linked; the response's own is where redirects ended. `part`: as in Rules."""
+
+    url: str
+    response: Response
+    part: str | None
+
+
+class _Enough(Exception):
+    """The bytes of this crawl are used up."""
+
+
+def crawl(url: str, web: Web, limits: Limits, *, notice: Callable[[str], None]) -> Iterator[Fetched]:
+    """The pages, the first one first. Raises Unloadable when that one cannot be had: then there is nothing."""
+    yield from _Crawl(url, web, limits, notice).pages()
+
+
+class _Crawl:
+    def __init__(self, url: str, web: Web, limits: Limits, notice: Callable[[str], None]) -> None:
+        self._url = url
+        self._web = web
+        self._limits = limits
+        self._notice = notice
+        self._rules = rules_for(url)
+        self._origin = ""
+        self._base = ""
+        self._robots = RobotFileParser()
+        self._paths: list[tuple[str, int]] = []
+        """With how many links away they are; those that were fetched stay in front."""
+        self._known: set[str] = set()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._deadline = time.monotonic() + limits.seconds
+        self._too_deep = 0
+
+    def pages(self) -> Iterator[Fetched]:
+        tree = github.tree_of(self._url)
+        done, left = 0, 0
+        if tree is None:
+            yield self._first()
+            done = 1
+        else:
+            self._take(tree)
+        with ThreadPoolExecutor(BATCH, thread_name_prefix="crawl") as threads:
+            while done < len(self._paths) and self._limit(done) is None:
+                batch = self._paths[done : min(done + BATCH, self._limits.pages)]
+                done += len(batch)
+                for (path, depth), outcome in zip(batch, list(threads.map(self._fetch, batch)), strict=True):
+                    match outcome:
+                        case Response():
+                            self._follow(self._origin + path, outcome, depth)
+                            yield Fetched(self._origin + path, outcome, self._rules.part)
+                        case Unloadable():
+                            self._notice(f"{outcome}; this page is left out")
+                        case _Enough():
+                            left += 1
+        left += len(self._paths) - done
+        if left:
+            self._notice(f"{self._url}**: stopped at {self._limit(done)}; {left} known pages were left")
+        if self._too_deep:
+            links = f"{self._limits.depth} links away from the first page (SLEIPNIR_CRAWL_DEPTH)"
+            self._notice(f"{self._url}**: stopped at {links}; {self._too_deep} known pages were left")
+
+    def _first(self) -> Fetched:
+        """The first page, which may be somewhere else: then the crawl is there."""
+        try:
+            response = self._web.get(
+                urlsplit(self._url)._replace(query="").geturl(), look=self._settle, count=self._count
+            )
+        except _Enough:
+            raise Unloadable(self._url, f"is larger than {size(self._limits.bytes_)} (SLEIPNIR_CRAWL_BYTES)") from None
+        path = urlsplit(response.url).path or "/"
+        self._paths.append((path, 0))
+        self._known.add(_same(path))
+        self._follow(self._origin + path, response, 0)
+        return Fetched(self._origin + path, response, self._rules.part)
+
+    def _take(self, tree: github.Tree) -> None:
+        """Instead of a first page: the files of a repository, which its robots.txt has nothing to do with."""
+        self._origin = github.RAW
+        self._base = tree.raw
+        self._robots.parse([])
+        path = tree.raw.removeprefix(github.RAW)
+        self._paths = [(path + file, 0) for file in github.markdown_files(tree, self._web, notice=self._notice)]
+        if not self._paths:
+            self._notice(f"{self._url}**: there is no Markdown file, so it is left out")
+
+    def _settle(self, url: str) -> None:
+        """Take the server of this URL for that of the crawl, and what is beside the page for what is below it."""
+        parts = urlsplit(url)
+        origin = f"{parts.scheme}://{parts.netloc.lower()}"
+        if origin != self._origin:
+            self._origin = origin
+            self._robots = self._read_robots()
+        self._base = origin + (parts.path or "/")[: parts.path.rfind("/") + 1]
+        self._look_at_robots(url)
+
+    def _limit(self, done: int) -> str | None:
+        """The limit that is reached after `done` pages, if one is."""
+        if done >= self._limits.pages:
+            return f"{self._limits.pages} pages (SLEIPNIR_CRAWL_PAGES)"
+        if self._bytes >= self._limits.bytes_:
+            return f"{size(self._limits.bytes_)} (SLEIPNIR_CRAWL_BYTES)"
+        if time.monotonic() >= self._deadline:
+            return f"{self._limits.seconds:g} s (SLEIPNIR_CRAWL_S)"
+        return None
+
+    def _fetch(self, item: tuple[str, int]) -> Response | Unloadable | _Enough:
+        path, _ = item
+        left_s = max(0.1, self._deadline - time.monotonic())
+        try:
+            return self._web.get(
+                self._origin + path,
+                timeout_s=min(TIMEOUT_S, left_s),
+                look=self._look,
+                count=self._count,
+            )
+        except (Unloadable, _Enough) as error:
+            return error
+
+    def _look(self, url: str) -> None:
+        if not url.startswith(self._base):
+            raise Unloadable(url, f"is not below {self._base}")
+        self._look_at_robots(url)
+
+    def _look_at_robots(self, url: str) -> None:
+        if not self._robots.can_fetch(USER_AGENT, url):
+            raise Unloadable(url, "its robots.txt does not allow it")
+
+    def _count(self, length: int) -> None:
+        with self._lock:
+            self._bytes += length
+            if self._bytes > self._limits.bytes_:
+                raise _Enough
+
+    def _follow(self, url: str, response: Response, depth: int) -> None:
+        """Note the links of a page that are new and may be followed."""
+        if response.media_type not in ("text/html", "application/xhtml+xml"):
+            return
+        for path in self._links(url, response):
+            if _same(path) in self._known or path.rstrip("/").rpartition("/")[2] in self._rules.excluded:
+                continue
+            self._known.add(_same(path))
+            if depth < self._limits.depth:
+                self._paths.append((path, depth + 1))
+            else:
+                self._too_deep += 1
+
+    def _links(self, url: str, response: Response) -> Iterator[str]:
+        from sleipnir_workers.knowledge.loaders.web_page import parse  # with its libraries, for who crawls
+
+        try:
+            tree = parse(Content(response.body, response.charset))
+        except Unreadable:  # told when its text is taken
+            return
+        if tree is None:
+            return
+        for link in tree.iterfind(".//a[@href]"):
+            try:
+                target = urlsplit(urljoin(response.url, link.get("href")))
+            except ValueError:
+                continue
+            absolute = target._replace(netloc=target.netloc.lower(), query="", fragment="").geturl()
+            if absolute.startswith(url):
+                yield target.path
+
+    def _read_robots(self) -> RobotFileParser:
+        """As RFC 9309 says: no such file, all is allowed; no answer, nothing is. Raises Unloadable then."""
+        robots = RobotFileParser()
+        try:
+            text = self._web.get(f"{self._origin}/robots.txt").body[:ROBOTS_BYTES].decode(errors="replace")
+        except Status as error:
+            if error.code >= 500:
+                raise Unloadable(self._url, f"its robots.txt cannot be had ({error.reason})") from None
+            text = "User-agent: *\nDisallow: /" if error.code in (401, 403) else ""
+        except Unloadable as error:
+            raise Unloadable(self._url, f"its robots.txt cannot be had ({error.reason})") from None
+        robots.parse(text.splitlines())
+        return robots
+
+
+def _same(path: str) -> str:
+    return path.removesuffix("index.html").rstrip("/") or "/"

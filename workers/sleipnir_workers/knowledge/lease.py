@@ -1,0 +1,120 @@
+"""The lease of a build while it goes on (sleipnir/store/knowledge.py): taken or waited for, kept, given back."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from sleipnir.errors import KnowledgeError, StoreUnavailable
+from sleipnir.knowledge.files import lease_name, pin_name
+from sleipnir.knowledge.order import Order, Progress
+from sleipnir.settings import Settings
+from sleipnir.store.knowledge import Building
+from sleipnir.store.store import Store
+
+LOOK_AGAIN_S = 0.2
+
+
+class Lease:
+    """One that we hold, or held."""
+
+    def __init__(self, store: Store, order: Order) -> None:
+        self.name = pin_name(order.agent, order.node)
+        self._store, self._base = store, lease_name(Path(order.folder), order.node)
+        self._token, self._who = secrets.token_hex(16), f"{socket.gethostname()}:{os.getpid()}"
+        self._other: Building | None = None
+
+    def take(self) -> Building | None:
+        """None: it is ours, for another while; else whose it is. Raises StoreUnavailable."""
+        with self._store.errors():
+            return self._store.knowledge.take(self._base, self._token, self._who)
+
+    def keep(self) -> None:
+        """As the heartbeat does. Redis may be away: if it lapses meanwhile, the next one takes it again."""
+        try:
+            self._other = self.take()
+        except StoreUnavailable as error:
+            structlog.get_logger().warning("the lease of a build cannot be renewed; repeating", error=str(error))
+
+    def check(self) -> None:
+        """Raises KnowledgeError once another builder has it: it lapsed while this process or Redis was frozen."""
+        if self._other is not None:
+            raise KnowledgeError(
+                f"the build of knowledge base {self.name!r} was taken over by {self._other.who}, as this one was "
+                "silent for too long",
+                "store",
+                transient=True,
+            )
+
+    def give_back(self) -> None:
+        """If this does not come through, it lapses."""
+        try:
+            with self._store.errors():
+                self._store.knowledge.release(self._base, self._token)
+        except StoreUnavailable as error:
+            structlog.get_logger().warning("the lease of a build lapses", error=str(error))
+
+
+@contextmanager
+def leased(
+    store: Store,
+    order: Order,
+    settings: Settings,
+    tell: Callable[[Progress], None],
+    also: Callable[[], None] = lambda: None,
+) -> Iterator[Lease]:
+    """Hold the lease of a base; `also` is done with each heartbeat.
+
+    Another builder is waited for, and `tell` says for whom; raises KnowledgeError instead if the order does not wait.
+    """
+    lease = Lease(store, order)
+    try:
+        waited = _wait(lease, order, tell)
+        stop = threading.Event()
+        beat = threading.Thread(target=_beat, args=(lease, store, settings, stop, also), name="lease", daemon=True)
+        beat.start()
+        try:
+            yield waited
+        finally:
+            stop.set()
+            beat.join()
+    finally:
+        lease.give_back()
+
+
+def _wait(lease: Lease, order: Order, tell: Callable[[Progress], None]) -> Lease:
+    began_s, pause = time.monotonic(), threading.Event()
+    told: tuple[int, str] | None = None
+    while (other := lease.take()) is not None:
+        since = datetime.fromtimestamp(other.since_ms / 1000).astimezone()
+        what = f"{other.who} builds {lease.name} since {since:%H:%M:%S}"
+        if not order.wait:
+            raise KnowledgeError(f"knowledge base {lease.name!r} is being built: {what}", "store", transient=True)
+        now = (int(time.monotonic() - began_s), what)
+        if now != told:
+            tell(Progress("wait", now[0], None, what))
+            told = now
+        pause.wait(LOOK_AGAIN_S)
+    return lease
+
+
+def _beat(lease: Lease, store: Store, settings: Settings, stop: threading.Event, also: Callable[[], None]) -> None:
+    while not stop.wait(settings.heartbeat_s):
+        try:
+            lease.keep()
+            with store.errors():
+                also()
+        except StoreUnavailable:
+            pass  # the lease has said so
+        except Exception:
+            # The thread must outlive any single failure: without it the lease lapses.
+            structlog.get_logger().exception("heartbeat failed; repeating")

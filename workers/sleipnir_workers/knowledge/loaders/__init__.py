@@ -1,0 +1,55 @@
+"""From the content of a file to text: one module per family of files, chosen by extension.
+
+Loki reads any file as text and has commands for two kinds, `pdf: pdftotext $1 -` and `docx: pandoc --to plain $1`. Here
+libraries read those and more (ours), so that nothing has to be installed beside Sleipnir; a command of
+`document_loaders` for an extension goes before them (loading.py). What becomes Markdown is split as Markdown.
+
+A loader's library is imported with the first file that needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from sleipnir_workers.knowledge.failures import Unreadable
+from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+
+_MODULES: Final[Mapping[str, str]] = {
+    "htm": "web_page",
+    "html": "web_page",
+    "xhtml": "web_page",
+    "pdf": "pdf",
+    "docx": "word",
+    "xlsx": "spreadsheet",
+    "xlsm": "spreadsheet",
+    "csv": "rows",
+    "tsv": "rows",
+    "json": "records",
+    "jsonl": "records",
+    "ndjson": "records",
+}
+
+_NEEDS_A_COMMAND: Final = frozenset({"doc", "epub", "odp", "ods", "odt", "ppt", "pptx", "rtf", "xls"})
+
+
+def read(content: Content, extension: str, *, notice: Callable[[str], None]) -> Loaded:
+    """The text of a file of that extension (lower case, no dot). `notice` is told what is missing from it.
+
+    Raises Unreadable."""
+    if extension in _NEEDS_A_COMMAND:
+        raise Unreadable(f"there is no loader for .{extension}; name a command for it in `document_loaders`")
+    module = importlib.import_module(f"{__name__}.{_MODULES.get(extension, 'plain')}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # libraries on features of a document that are no text
+            loaded: Loaded = module.read(content, extension, notice)
+    except Unreadable:
+        raise
+    except RecursionError:
+        raise Unreadable("is nested too deeply to be read") from None
+    except Exception as error:  # whatever a library makes of a file that is damaged, or made to do damage
+        raise Unreadable(f"is no .{extension} that can be read ({type(error).__name__}: {error})") from error
+    return loaded

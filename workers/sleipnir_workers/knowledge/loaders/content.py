@@ -1,0 +1,90 @@
+"""What loaders get and give."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass
+from typing import Final
+
+from sleipnir_workers.knowledge.failures import Unreadable
+
+_SIGNATURES: Final = {
+    b"%PDF-": "a PDF",
+    b"\x89PNG": "a PNG picture",
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"GIF8": "a GIF picture",
+    b"PK\x03\x04": "a zip file",
+    b"\x1f\x8b": "a gzip file",
+    b"\x7fELF": "a program",
+    b"\xd0\xcf\x11\xe0": "an Office file of the old kind, or an encrypted one",
+    b"SQLite format 3\0": "an SQLite database",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+}
+
+
+@dataclass(frozen=True)
+class Content:
+    """`charset` is what a server says of it; None: nothing said so. `limit` is how many bytes a document may have."""
+
+    data: bytes
+    charset: str | None = None
+    limit: int = 2**63
+
+    def text(self) -> str:
+        """Without a byte order mark, and with \\n at the ends of lines. Raises Unreadable when it is no text."""
+        kind = self.kind()
+        if kind is not None:
+            raise Unreadable(f"is {kind}, not text in UTF-8")
+        text = self._decoded()
+        zero = text.find("\0")
+        if zero >= 0:
+            raise Unreadable(f"is a binary file, not text (a zero byte at offset {self.data.find(0)})")
+        return text.replace("\r\n", "\n")
+
+    def kind(self) -> str | None:
+        """What the first bytes give it away as; None: it may be text."""
+        return next((name for signature, name in _SIGNATURES.items() if self.data.startswith(signature)), None)
+
+    def _decoded(self) -> str:
+        charset = self.charset or "utf-8"
+        try:
+            return self.data.decode("utf-8-sig" if charset.lower() in ("utf-8", "utf8") else charset)
+        except UnicodeDecodeError as error:
+            byte = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+            raise Unreadable(f"is not valid {error.encoding.upper()} ({byte})") from None
+        except LookupError:
+            raise Unreadable(f"is in an unknown encoding, {charset!r}") from None
+
+    def archive(self) -> io.BytesIO:
+        """The content, a zip file that unpacks to no more than the limit (.docx and .xlsx are zip files)."""
+        try:
+            with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
+                unpacked = sum(each.file_size for each in archive.infolist())
+        except zipfile.BadZipFile:
+            raise Unreadable(f"is {self.kind() or 'damaged, or no Office file at all'}") from None
+        if unpacked > self.limit:
+            raise Unreadable(f"unpacks to {size(unpacked)}; {limit(self.limit)}")
+        return io.BytesIO(self.data)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`extension` chooses how the text is split (spec 8.4)."""
+
+    text: str
+    extension: str
+
+
+def size(count: int) -> str:
+    """Bytes as people say them."""
+    for unit, step in (("GB", 2**30), ("MB", 2**20), ("kB", 2**10)):
+        if count >= step:
+            return f"{count / step:.4g} {unit}"
+    return f"{count} bytes"
+
+
+def limit(count: int) -> str:
+    """The end of a message that something is larger."""
+    return f"at most {size(count)} are loaded (SLEIPNIR_MAX_DOCUMENT_BYTES)"

@@ -1,0 +1,50 @@
+"""PDF, by pypdfium2: the text of its pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import pypdfium2
+from pypdfium2 import raw
+
+from sleipnir_workers.knowledge.failures import Unreadable
+from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+
+
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
+    try:
+        document = pypdfium2.PdfDocument(content.data)
+    except pypdfium2.PdfiumError as error:
+        if error.err_code == raw.FPDF_ERR_PASSWORD:
+            raise Unreadable("is encrypted, and cannot be read without its password") from None
+        raise Unreadable("is no PDF, or a damaged one") from None
+    try:
+        pages = [_text(document, number) for number in range(len(document))]
+    finally:
+        document.close()
+    empty = [number for number, text in enumerate(pages, start=1) if not text]
+    if len(empty) == len(pages):
+        notice("has no text; its pages may be pictures, as of a scanner")
+    elif empty:
+        notice(f"has no text on {'page' if len(empty) == 1 else 'pages'} {_ranges(empty)}")
+    return Loaded("\n\n".join(filter(None, pages)), "txt")
+
+
+def _text(document: pypdfium2.PdfDocument, number: int) -> str:
+    page = document[number]
+    try:
+        text_page = page.get_textpage()
+        try:
+            text = text_page.get_text_bounded()
+        finally:
+            text_page.close()
+    finally:
+        page.close()
+    return str(text).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "").strip()
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """1, 2, 3, 7 as `1-3, 7`."""
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0])]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -1,0 +1,11 @@
+"""Text, Markdown, source code, and whatever has no loader of its own: valid UTF-8, taken as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+
+
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
+    return Loaded(content.text(), extension)

@@ -1,0 +1,51 @@
+"""CSV and TSV: each value behind the name of its column, so that a chunk says what its values are wherever it begins.
+
+Lines stay where they are in the file, for citations. A file whose first row names no columns is taken as it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+
+_SAMPLE: Final = 64 * 1024
+_NUMBER = re.compile(r"[-+]?[\d.,]+%?")
+
+
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
+    text = content.text()
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text, extension)))
+    except csv.Error:  # a value of more than 128 kB: most likely no CSV at all
+        return Loaded(text, extension)
+    if len(rows) < 2 or not _names_columns(rows[0]):
+        return Loaded(text, extension)
+    columns = [name.strip() for name in rows[0]]
+    return Loaded("\n".join([", ".join(columns), *(_line(columns, row) for row in rows[1:])]) + "\n", extension)
+
+
+def _delimiter(text: str, extension: str) -> str:
+    if extension == "tsv":
+        return "\t"
+    try:
+        return csv.Sniffer().sniff(text[:_SAMPLE], delimiters=",;\t|").delimiter
+    except csv.Error:
+        return ","
+
+
+def _names_columns(row: Sequence[str]) -> bool:
+    names = [name.strip() for name in row]
+    return len(names) > 1 and all(names) and len(set(names)) == len(names) and not any(map(_NUMBER.fullmatch, names))
+
+
+def _line(columns: Sequence[str], row: Sequence[str]) -> str:
+    """Values beyond the columns have no name; empty ones are left out."""
+    pairs = [
+        f"{columns[place]}: {value}" if place < len(columns) else value for place, value in enumerate(row) if value
+    ]
+    return "; ".join(pairs)

@@ -1,0 +1,94 @@
+"""HTML: what the page is about, as Markdown, with its tables and without what stands around it on every page.
+
+A page in which no such part is found is taken whole, without scripts and styles.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from collections.abc import Callable
+from configparser import ConfigParser
+from typing import Any
+
+import trafilatura
+from lxml import etree, html  # type: ignore[import-untyped]
+from trafilatura.settings import DEFAULT_CONFIG
+
+from sleipnir_workers.knowledge.failures import Unreadable
+from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+from sleipnir_workers.knowledge.loaders.markdown import markdown
+
+logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it logs each page in which it finds nothing
+
+_AROUND = ("script", "style", "template", "noscript", "head", "svg")
+
+
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
+    tree = parse(content)
+    text = "" if tree is None else page_text(tree)
+    if not text:
+        notice("has no text")
+    return Loaded(text, "md")
+
+
+def parse(content: Content) -> Any | None:
+    """The page's tree; None for an empty page. Raises Unreadable."""
+    kind = content.kind()
+    if kind is not None and "UTF-16" not in kind:
+        raise Unreadable(f"is {kind}, not HTML")
+    if not content.data.strip():
+        return None
+    try:
+        return html.document_fromstring(content.data, parser=html.HTMLParser(encoding=_encoding(content)))
+    except (etree.ParserError, etree.XMLSyntaxError):  # nothing but comments
+        return None
+    except LookupError:
+        raise Unreadable(f"is in an unknown encoding, {content.charset!r}") from None
+
+
+def page_text(tree: Any) -> str:
+    """Markdown of a page. The tree is used up."""
+    main = trafilatura.extract(
+        copy.deepcopy(tree),
+        output_format="markdown",
+        include_comments=False,
+        include_formatting=True,
+        include_tables=True,
+        config=_config(),
+    )
+    return (main or whole(tree)).strip()
+
+
+def part_text(tree: Any, part: str) -> str:
+    """Markdown of the element of that id, all of it; empty when there is none. The tree is used up."""
+    element = tree.get_element_by_id(part, None)
+    return "" if element is None else whole(element)
+
+
+def whole(tree: Any) -> str:
+    """Markdown of all that a page or a part of it shows. The tree is used up."""
+    for element in list(tree.iter(*_AROUND)):
+        if element.getparent() is not None:
+            element.drop_tree()
+    return markdown(html.tostring(tree, encoding="unicode"))
+
+
+def _encoding(content: Content) -> str | None:
+    """None leaves it to the page's own declaration, which a server's word goes before."""
+    if content.charset:
+        return content.charset
+    try:
+        content.data.decode()
+    except UnicodeDecodeError:
+        return None
+    return "utf-8"
+
+
+@functools.cache
+def _config() -> ConfigParser:
+    """A page of few words is split up like a long one; by default its tables and headings would be lost."""
+    config: ConfigParser = copy.deepcopy(DEFAULT_CONFIG)
+    config["DEFAULT"]["MIN_EXTRACTED_SIZE"] = "1"
+    return config

@@ -1,0 +1,23 @@
+"""DOCX, by mammoth: headings, lists and tables by the document's styles, as Markdown. Pictures are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mammoth
+
+from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+from sleipnir_workers.knowledge.loaders.markdown import markdown
+
+
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
+    converted = mammoth.convert_to_html(content.archive(), convert_image=_no_picture)
+    text = markdown(converted.value)
+    if not text:
+        notice("has no text")
+    return Loaded(text, "md")
+
+
+def _no_picture(image: Any) -> list[Any]:
+    return []

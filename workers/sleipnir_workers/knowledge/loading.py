@@ -1,0 +1,200 @@
+"""From `documents:` to text: every source of an agent, one document after the other (spec 8.2, 8.3).
+
+For a local file or a downloaded one, the command that `document_loaders` has for its extension goes before the loaders
+we bring (loaders/). The commands `url` and `recursive_url` take the place of our own fetching. What a command gives is
+split as plain text.
+
+A source that fails is told and the others are loaded, so that all that is wrong is known at the end: then LoadFailed is
+raised, unless the caller wants to go on. Notices stop nothing.
+"""
+
+from __future__ import annotations
+
+import stat
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from sleipnir.knowledge.order import Notice, Progress
+from sleipnir.settings import Settings
+from sleipnir_workers.knowledge import commands, loaders, sources
+from sleipnir_workers.knowledge.base import Document
+from sleipnir_workers.knowledge.crawl import Fetched, Limits, crawl
+from sleipnir_workers.knowledge.failures import LoadFailed, Unloadable, Unreadable
+from sleipnir_workers.knowledge.loaders.content import Content, Loaded, limit, size
+from sleipnir_workers.knowledge.web import Response, Web, is_private
+
+Tell: TypeAlias = Callable[[Progress | Notice], None]
+
+URL_LOADER: Final = "url"
+CRAWL_LOADER: Final = "recursive_url"
+
+
+def load(
+    documents: Sequence[str],
+    folder: Path,
+    *,
+    loaders: Mapping[str, str],
+    settings: Settings,
+    tell: Tell,
+    go_on: bool = False,
+    leave_out: Collection[Path] = (),
+) -> Iterator[Document]:
+    """The documents of the agent in `folder`; none has an empty text, and no path comes twice.
+
+    `loaders` is `document_loaders`: commands by extension or protocol. `tell` gets a Progress of stage "load" before
+    each source, with each page of a crawl, and after the last source; and a Notice for each failure as it happens.
+    `leave_out` are files that no entry brings in: bases of the agent itself.
+
+    Raises UsageError at once for an entry that makes no sense, and at the end LoadFailed: for failures, all of them
+    named, unless `go_on`; and with `No RAG files` when nothing was loaded.
+    """
+    yield from _Loading(folder, loaders, settings, tell).documents(documents, go_on, leave_out)
+
+
+class _Loading:
+    def __init__(self, folder: Path, commands: Mapping[str, str], settings: Settings, tell: Tell) -> None:
+        self._folder = folder
+        self._commands = commands
+        self._settings = settings
+        self._max_bytes = settings.max_document_bytes
+        self._tell = tell
+        self._failures: list[Unloadable] = []
+        self._done = self._total = 0
+        self._web = Web(max_bytes=self._max_bytes, refused=_nothing if settings.private_urls else is_private)
+
+    def documents(self, documents: Sequence[str], go_on: bool, leave_out: Collection[Path]) -> Iterator[Document]:
+        origins = sources.find(
+            documents, self._folder, self._commands, notice=self._notice, fail=self._fail, leave_out=leave_out
+        )
+        known: set[str] = set()
+        self._total = len(origins)
+        for self._done, origin in enumerate(origins):
+            self._progress(_shown(origin))
+            for document in self._of(origin):
+                if document.path not in known and document.text.strip():
+                    known.add(document.path)
+                    yield document
+        self._tell(Progress("load", self._total, self._total))
+        if self._failures and not go_on:
+            count = "1 document" if len(self._failures) == 1 else f"{len(self._failures)} documents"
+            raise LoadFailed(f"{count} failed to load:", self._failures)
+        if not known:
+            raise LoadFailed("No RAG files", self._failures)
+
+    def _of(self, origin: sources.Origin) -> Iterator[Document]:
+        """Ends early when the source fails, which is kept."""
+        try:
+            match origin:
+                case sources.Crawl(url):
+                    yield from self._crawl(url)
+                case sources.Page(url):
+                    yield self._page(url)
+                case sources.Protocol(loader, path):
+                    yield from self._protocol(loader, path)
+                case sources.File(path):
+                    yield self._file(path)
+        except Unloadable as failure:
+            self._fail(failure)
+        except Unreadable as error:
+            self._fail(Unloadable(_shown(origin), str(error)))
+
+    def _file(self, path: Path) -> Document:
+        extension = path.suffix[1:].lower() or "txt"
+        command = self._commands.get(extension)
+        if command is not None:
+            return Document(str(path), self._run(command, str(path)))
+        loaded = self._read(Content(_content(path, self._max_bytes), limit=self._max_bytes), extension, str(path))
+        return Document(str(path), loaded.text, loaded.extension)
+
+    def _page(self, url: str) -> Document:
+        command = self._commands.get(URL_LOADER)
+        if command is not None:
+            return Document(url, self._run(command, url))
+        return self._response(url, self._web.get(url))
+
+    def _crawl(self, url: str) -> Iterator[Document]:
+        command = self._commands.get(CRAWL_LOADER)
+        if command is not None:
+            yield from commands.crawled(self._run(command, url))
+            return
+        for fetched in crawl(url, self._web, Limits.of(self._settings), notice=self._notice):
+            self._progress(fetched.url)
+            try:
+                yield self._crawled(fetched)
+            except Unreadable as error:
+                self._notice(f"{fetched.url}: {error}; this page is left out")
+
+    def _crawled(self, fetched: Fetched) -> Document:
+        """All pages of a crawl are split as Markdown."""
+        if fetched.part is None:
+            return Document(fetched.url, self._response(fetched.url, fetched.response).text, "md")
+        from sleipnir_workers.knowledge.loaders import web_page
+
+        tree = web_page.parse(Content(fetched.response.body, fetched.response.charset))
+        return Document(fetched.url, "" if tree is None else web_page.part_text(tree, fetched.part), "md")
+
+    def _protocol(self, loader: str, path: str) -> list[Document]:
+        return commands.documents(self._run(self._commands[loader], path), f"{loader}:{path}", path)
+
+    def _response(self, url: str, response: Response) -> Document:
+        """What was downloaded, loaded as a file of its kind."""
+        extension = response.extension
+        command = self._commands.get(extension)
+        if command is not None:
+            with tempfile.NamedTemporaryFile(prefix="sleipnir-download-", suffix=f".{extension}") as file:
+                file.write(response.body)
+                file.flush()
+                return Document(url, self._run(command, file.name))
+        loaded = self._read(Content(response.body, response.charset, self._max_bytes), extension, url)
+        return Document(url, loaded.text, loaded.extension)
+
+    def _run(self, command: str, subject: str) -> str:
+        return commands.run(command, subject, folder=self._folder, max_bytes=self._max_bytes)
+
+    def _read(self, content: Content, extension: str, path: str) -> Loaded:
+        return loaders.read(content, extension, notice=lambda text: self._notice(f"{path}: {text}"))
+
+    def _progress(self, what: str) -> None:
+        self._tell(Progress("load", self._done, self._total, what))
+
+    def _notice(self, text: str) -> None:
+        self._tell(Notice(text))
+
+    def _fail(self, failure: Unloadable) -> None:
+        self._failures.append(failure)
+        self._notice(str(failure))
+
+
+def _content(path: Path, max_bytes: int) -> bytes:
+    """Raises Unreadable. A large file is known by its size, and not read."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise Unreadable("is not a file any more")
+        if found.st_size > max_bytes:
+            raise Unreadable(f"is {size(found.st_size)}; {limit(max_bytes)}")
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise Unreadable(f"cannot be read ({error.strerror})") from None
+    if len(content) > max_bytes:  # files that grow, and those of the kernel, whose size is 0
+        raise Unreadable(f"is more than {size(max_bytes)}; {limit(max_bytes)}")
+    return content
+
+
+def _shown(origin: sources.Origin) -> str:
+    match origin:
+        case sources.Crawl(url):
+            return f"{url}**"
+        case sources.Page(url):
+            return url
+        case sources.Protocol(loader, path):
+            return f"{loader}:{path}"
+        case sources.File(path):
+            return str(path)
+
+
+def _nothing(address: str) -> bool:
+    return False

@@ -1,0 +1,52 @@
+"""Approximate search by cosine, for bases with so many chunks that exact search would take too long.
+
+A graph of neighbours (HNSW, by usearch) proposes candidates; their cosines are then worked out exactly. Its file is
+mapped into memory, and shared by all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from sleipnir_workers.knowledge.base import Vectors
+
+_NEIGHBOURS: Final = 32  # of each chunk: Loki's figures (spec 8.6), as is the next
+_LOOKED_AT_WRITING: Final = 200
+_LOOKED_AT: Final = 256  # when searching; Loki looks at 30
+_AT_ONCE: Final = 20_000
+
+
+def write(vectors: Vectors, file: Path) -> None:
+    from usearch.index import Index
+
+    index = Index(
+        ndim=vectors.shape[1], metric="cos", dtype="f16", connectivity=_NEIGHBOURS, expansion_add=_LOOKED_AT_WRITING
+    )
+    for start in range(0, len(vectors), _AT_ONCE):
+        rows = vectors[start : start + _AT_ONCE]
+        index.add(np.arange(start, start + len(rows), dtype=np.uint64), rows)
+    index.save(str(file))
+
+
+class Neighbours:
+    """Threads may share it."""
+
+    def __init__(self, file: Path) -> None:
+        from usearch.index import Index
+
+        self._index = Index.restore(str(file), view=True)
+        if self._index is None:
+            raise ValueError("the graph of neighbours cannot be read")
+        self._index.expansion_search = _LOOKED_AT
+        self._one_at_a_time = threading.Lock()
+
+    def candidates(self, query: Vectors, count: int) -> list[int]:
+        """About the `count` rows that are nearest to a query."""
+        with self._one_at_a_time:
+            found = self._index.search(query, count)
+        return [int(key) for key in found.keys]

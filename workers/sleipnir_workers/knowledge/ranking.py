@@ -1,0 +1,56 @@
+"""The best of many scores, and at most so many of one source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_AT_ONCE: Final = 4  # times as many as are still wanted, of which those of full sources are left out
+
+
+def best(
+    scores: NDArray[np.float32], count: int, source_of: NDArray[np.uint32], per_source: int | None = None
+) -> list[int]:
+    """The rows with the `count` best scores above zero, best first; of equal ones the first.
+
+    `source_of` is the source of each row.
+    """
+    rows = np.flatnonzero(scores > 0)
+    if per_source is None:
+        return _best(scores, rows, count)
+    taken: list[int] = []
+    looked_at = count
+    while True:
+        found = _best(scores, rows, looked_at)
+        taken = limited(found, source_of, per_source, count)
+        if len(taken) == count or looked_at >= len(rows):
+            return taken
+        looked_at *= _AT_ONCE
+
+
+def limited(rows: Iterable[int], source_of: NDArray[np.uint32], per_source: int | None, count: int) -> list[int]:
+    """The first `count` of `rows`, without those whose source has had `per_source` of them already."""
+    taken: list[int] = []
+    seen: Counter[int] = Counter()
+    for row in rows:
+        if len(taken) == count:
+            break
+        source = int(source_of[row])
+        seen[source] += 1
+        if per_source is None or seen[source] <= per_source:
+            taken.append(row)
+    return taken
+
+
+def _best(scores: NDArray[np.float32], rows: NDArray[np.intp], count: int) -> list[int]:
+    if len(rows) > count:
+        values = scores[rows]
+        rows = rows[values >= np.partition(values, -count)[-count]]
+    order = np.lexsort((rows, -scores[rows]))
+    return [int(row) for row in rows[order[:count]]]

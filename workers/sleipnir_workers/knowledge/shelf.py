@@ -1,0 +1,130 @@
+"""The shelf: where the indexes of knowledge bases are shared, by digest. An index is on it complete or not at all.
+
+A shelf is a folder that all workers see, and they search what lies there: their processes share one memory map. Or it
+is `s3://bucket/prefix` (bucket.py), from which a worker fetches what it is asked for (cache.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from sleipnir.errors import KnowledgeError
+from sleipnir.knowledge.files import shelf_name
+from sleipnir.settings import Settings
+from sleipnir_workers.knowledge.staging import is_there, put_in_place, staging
+
+Moved: TypeAlias = Callable[[int, int], None]
+"""Told how many bytes of how many are shared."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class Damaged(KnowledgeError):
+    """What is on the shelf is not what was put there. It can be dropped and put again."""
+
+
+class Open:
+    """An index in `folder` that nobody drops before `close` is called, or this process ends."""
+
+    def __init__(self, folder: Path, close: Callable[[], None] = lambda: None) -> None:
+        self.folder, self.close = folder, close
+
+
+class Shelf(Protocol):
+    """Every method raises KnowledgeError (`store`) when the shelf cannot be used."""
+
+    name: str
+
+    def has(self, digest: str) -> bool: ...
+
+    def put(self, digest: str, write: Callable[[Path], None], moved: Moved = lambda done, total: None) -> int:
+        """Let `write` fill a folder, and put that on the shelf; returns its bytes. What is there already is kept. Two
+        processes may do it at once."""
+
+    def open(self, digest: str) -> Open:
+        """Raises KnowledgeError also for what is not on the shelf, and Damaged."""
+
+    def drop(self, digest: str) -> None:
+        """Remove it, if it is there."""
+
+
+def shelf_of(settings: Settings) -> Shelf:
+    """The shelf of this deployment. Nothing is reached yet."""
+    name = shelf_name(settings)
+    if not name.startswith("s3://"):
+        return FolderShelf(Path(name))
+    from sleipnir_workers.knowledge.bucket import Bucket
+    from sleipnir_workers.knowledge.cache import Cache
+
+    return Bucket(name, Cache(settings.home / "knowledge-cache", settings.knowledge_cache_bytes))
+
+
+class FolderShelf:
+    """A folder, which may be on a network: of the file system it takes that renaming is one step."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.name = root, str(root)
+
+    def has(self, digest: str) -> bool:
+        return self._folder(digest).is_dir()
+
+    def put(self, digest: str, write: Callable[[Path], None], moved: Moved = lambda done, total: None) -> int:
+        target = self._folder(digest)
+        try:
+            with staging(self.root) as folder:
+                staged = folder / digest
+                staged.mkdir()
+                write(staged)
+                size = size_of(staged)
+                try:
+                    put_in_place(staged, target)
+                except OSError as error:
+                    if not is_there(error):
+                        raise
+        except OSError as error:
+            raise disk_error(error, self.root) from error
+        moved(size, size)
+        return size
+
+    def open(self, digest: str) -> Open:
+        folder = self._folder(digest)
+        if not folder.is_dir():
+            raise not_there(digest, self.name)
+        return Open(folder)
+
+    def drop(self, digest: str) -> None:
+        folder = self._folder(digest)
+        try:
+            if folder.is_dir():
+                with staging(self.root) as away:
+                    folder.rename(away / digest)
+        except FileNotFoundError:
+            return  # somebody else was faster
+        except OSError as error:
+            raise disk_error(error, self.root) from error
+
+    def _folder(self, digest: str) -> Path:
+        return self.root / checked(digest)
+
+
+def checked(digest: str) -> str:
+    """A digest becomes a part of a path, so it must be one. Raises KnowledgeError."""
+    if not _DIGEST.fullmatch(digest):
+        raise KnowledgeError(f"{digest!r} is not the digest of a knowledge base", "usage")
+    return digest
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def not_there(digest: str, shelf: str) -> KnowledgeError:
+    return KnowledgeError(f"knowledge base {digest[:12]} is not on the shelf {shelf}", "store")
+
+
+def disk_error(error: OSError, place: Path) -> KnowledgeError:
+    """`place` is what could not be written, where the error itself names nothing."""
+    return KnowledgeError(f"cannot write {error.filename or place}: {error.strerror or error}", "store")

@@ -1,0 +1,47 @@
+"""What counts as a word in search by keywords: English words without their endings, and without those that say little
+(spec 8.6 item 2)."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+import Stemmer
+
+STOP_WORDS: Final = frozenset({
+    "a", "about", "above", "after", "again", "against", "all", "also", "am", "an", "and", "any", "are", "as", "at",
+    "be", "because", "been", "before", "being", "below", "between", "both", "but", "by", "can", "could", "did", "do",
+    "does", "doing", "don", "down", "during", "each", "few", "for", "from", "further", "had", "has", "have", "having",
+    "he", "her", "here", "hers", "him", "his", "how", "i", "if", "in", "into", "is", "it", "its", "itself", "just",
+    "ll", "me", "more", "most", "my", "no", "nor", "not", "now", "of", "off", "on", "once", "only", "or", "other",
+    "our", "out", "over", "own", "re", "s", "same", "shall", "she", "should", "so", "some", "such", "t", "than",
+    "that", "the", "their", "them", "then", "there", "these", "they", "this", "those", "through", "to", "too",
+    "under", "until", "up", "ve", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who",
+    "whom", "why", "will", "with", "would", "you", "your",
+})  # fmt: skip
+"""Function words, and what the apostrophes of I'll, don't, we're and we've leave."""
+
+_WORD: Final = re.compile(r"[^\W_]+")  # so max_bytes is two words, as a question may write them
+
+
+class Words:
+    """Takes texts apart. It keeps what it found for each word; for one thread alone, as the stemmer is."""
+
+    def __init__(self) -> None:
+        self._stemmer = Stemmer.Stemmer("english", 0)  # 0: its own cache is of no use beside ours
+        self._known: dict[str, str | None] = dict.fromkeys(STOP_WORDS)
+
+    def of(self, text: str) -> list[str]:
+        """The words of a text in their order, as often as they occur."""
+        if not text.isascii():
+            text = unicodedata.normalize("NFKC", text)  # PDF files write "fi" as one letter
+        return [word for found in _WORD.findall(text.lower()) if (word := self._stemmed(found)) is not None]
+
+    def _stemmed(self, word: str) -> str | None:
+        try:
+            return self._known[word]
+        except KeyError:
+            stemmed: str = self._stemmer.stemWord(word)
+            self._known[word] = stemmed
+            return stemmed

@@ -1,0 +1,105 @@
+"""The rag node: what is found for its query in its knowledge base (spec 2.7.6).
+
+Rules. Every failure is a failure of the node, and nothing forgives it. The base is the one that was there when the run
+was submitted. A visit that meets a limit of its embedding model is put off, as one of an llm node is. numpy is imported
+by the first visit, so a worker that has none to run does not pay for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from sleipnir.errors import KnowledgeError, NodeFailed, SleipnirError
+from sleipnir.graph.model import RagNode
+from sleipnir.graph.template import TemplateError, render
+from sleipnir.knowledge.order import Question
+from sleipnir.messages import VisitResult
+from sleipnir.settings import Settings
+from sleipnir_workers import typed_state
+from sleipnir_workers.host import Host, here
+from sleipnir_workers.items import with_own_output
+from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.node import Visit, executor
+
+if TYPE_CHECKING:
+    from sleipnir_workers.knowledge.reading_room import ReadingRoom
+    from sleipnir_workers.knowledge.search import Found
+
+
+@executor("rag")
+def run_rag(node: RagNode, visit: Visit, host: Host | None = None) -> VisitResult:
+    """Search. `host` None means this process's. Raises NodeFailed and VisitLost."""
+    host = host or here()
+    try:
+        query = render(node.query, visit.state)
+    except TemplateError as error:
+        raise NodeFailed(f"Failed to interpolate rag node query: {error}", "template") from error
+    if visit.knowledge is None:
+        raise NodeFailed(f"rag node '{node.id}' has no initialized knowledge base", "knowledge")
+    question = Question(query, node.top_k, tuple(node.sources or ()), node.per_source)
+    return _searched(node, visit, visit.knowledge, question, host)
+
+
+def warm_up() -> None:
+    """Import now what the first visit would wait for. Starts no thread, so it is safe before a fork."""
+    with contextlib.suppress(ModuleNotFoundError):
+        import sleipnir_workers.knowledge.asking  # noqa: F401
+
+
+def _searched(node: RagNode, visit: Visit, digest: str, question: Question, host: Host) -> VisitResult:
+    try:
+        from sleipnir_workers.knowledge.asking import Asking
+    except ModuleNotFoundError as error:
+        raise NodeFailed(f"rag nodes need the extra `rag` on their workers: {error}", "config") from error
+    asking = Asking(
+        host,
+        timeout_s=node.timeout,
+        permits=visit.permits,
+        caller=f"{visit.run}/{visit.seq}",
+        waits=False,
+        tick=visit.check,
+    )
+    try:
+        with _reading_room(host.settings, os.getpid()).read(digest) as index:
+            top_k = index.info.recipe.top_k if question.top_k is None else question.top_k
+            found = asking.search(index, question)
+    except PutOff as later:
+        # For a scheduler of an older release, which does not know `later_ms`, it has failed, and not ended well.
+        usage = asking.usage()
+        return VisitResult(ok=False, error=str(later), error_kind="limit", usage=usage, later_ms=later.until_ms)
+    except SleipnirError as error:
+        raise _failure(node, error) from error
+    output = _output(found)
+    return VisitResult(
+        ok=True,
+        delta=with_own_output(visit, typed_state.updates(visit, {}, value=output), output),
+        usage=asking.usage(),
+        notes=(f"rag lookup: node={node.id} top_k={top_k}",),
+    )
+
+
+def _output(found: Found) -> dict[str, Any]:
+    """What the node's state_updates see: Loki's `context` and `sources`, and our `hits`."""
+    hits = [{**asdict(hit), "lines": None if hit.lines is None else list(hit.lines)} for hit in found.hits]
+    return {"context": found.context, "sources": list(found.sources), "hits": hits}
+
+
+def _failure(node: RagNode, error: SleipnirError) -> NodeFailed:
+    kind = error.kind if isinstance(error, NodeFailed | KnowledgeError) else "knowledge"
+    if kind == "timeout":
+        return NodeFailed(f"rag node '{node.id}' timed out after {node.timeout}s", "timeout")
+    transient = isinstance(error, NodeFailed | KnowledgeError) and error.transient
+    return NodeFailed(f"rag node '{node.id}' retrieval failed: {error}", kind, transient=transient)
+
+
+@functools.lru_cache(maxsize=4)
+def _reading_room(settings: Settings, process: int) -> ReadingRoom:
+    """This process's: a child of a fork opens its own."""
+    from sleipnir_workers.knowledge.reading_room import ReadingRoom
+    from sleipnir_workers.knowledge.shelf import shelf_of
+
+    return ReadingRoom(shelf_of(settings))
