@@ -3,7 +3,7 @@
 A bundle is a compressed tar of the folder's files: sorted names, no times, no owners, modes reduced to 644 or 755,
 so that the same content always has the same bytes and the same SHA-256, which names it. Left out: `.env` files and
 other dot-files (they may hold secrets), caches, `sessions/`, `bin/` (Loki regenerates it), and the documents of rag
-nodes and config.yaml agents, which belong to the knowledge base.
+nodes and config.yaml agents with the knowledge bases that were made of them, which runs name by their digests.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Bundle:
 def pack(folder: Path, *, limit_bytes: int, graph: Graph | None = None, config_file: Path | None = None) -> Bundle:
     """Pack an agent folder. `config_file` takes the place of its config.yaml. Raises BundleError when it is too large,
     or holds a link that leaves it."""
-    files = {name: folder / name for name in _files(folder, _documents(graph))}
+    files = {name: folder / name for name in _files(folder, _knowledge(graph))}
     if config_file is not None:
         files[CONFIG_FILE] = config_file
     tar_bytes = io.BytesIO()
@@ -62,6 +62,12 @@ def folder_signature(folder: Path, config_file: Path | None = None) -> tuple[tup
     also = [] if config_file is None else [str(config_file)]
     stats = ((name, (folder / name).stat()) for name in (*_files(folder, []), *also))
     return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+
+
+def packed_part(signature: tuple[tuple[str, int, int], ...], graph: Graph) -> tuple[tuple[str, int, int], ...]:
+    """Of a folder's signature, what goes into the bundle: documents may change, and knowledge bases be made."""
+    knowledge = _knowledge(graph)
+    return tuple(each for each in signature if not _left_out(Path(each[0]), knowledge))
 
 
 def graph_in(packed: bytes, agent: str) -> Graph:
@@ -154,13 +160,13 @@ class BundleCache:
         return Unpacked(load_graph(file.read_text(), file.name, agent), folder)
 
 
-def _files(folder: Path, documents: list[str]) -> Iterator[str]:
+def _files(folder: Path, knowledge: list[str]) -> Iterator[str]:
     root = folder.resolve()
     for current, folders, names in os.walk(root):
         here = Path(current).relative_to(root)
-        folders[:] = sorted(name for name in folders if not _left_out(here / name, documents))
+        folders[:] = sorted(name for name in folders if not _left_out(here / name, knowledge))
         for name in names:
-            if _left_out(here / name, documents):
+            if _left_out(here / name, knowledge):
                 continue
             path = Path(current) / name
             # os.walk enters no linked folder, so only a file that is a link itself can be elsewhere.
@@ -170,17 +176,17 @@ def _files(folder: Path, documents: list[str]) -> Iterator[str]:
                 yield (here / name).as_posix()
 
 
-def _left_out(path: Path, documents: list[str]) -> bool:
+def _left_out(path: Path, knowledge: list[str]) -> bool:
     if any(fnmatch.fnmatch(path.name, pattern) for pattern in LEFT_OUT):
         return True
-    return any(path.is_relative_to(document) for document in documents)
+    return any(path.is_relative_to(source) for source in knowledge)
 
 
-def _documents(graph: Graph | None) -> list[str]:
-    """Relative file and folder sources of knowledge; URLs and globs match no path and stay harmless."""
-    nodes = graph.nodes.values() if graph else ()
-    sources = [source for node in nodes if isinstance(node, RagNode) for source in node.documents]
-    sources += graph.loop.documents if graph and graph.loop else ()
+def _knowledge(graph: Graph | None) -> list[str]:
+    """Knowledge bases, and relative files and folders that are their sources; URLs and globs match no path and stay
+    harmless."""
+    nodes = [node for node in graph.nodes.values() if isinstance(node, RagNode)] if graph else []
+    sources = [source for node in nodes for source in (f"{node.id}.yaml", *node.documents)]
     relative = [str(PurePosixPath(source)) for source in sources if "://" not in source and not source.startswith("/")]
     return [source for source in relative if source not in ("", ".")]
 

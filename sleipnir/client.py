@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from sleipnir import agents, sessions, streaming
-from sleipnir.bundle import Bundle, folder_signature, graph_in, pack
+from sleipnir.bundle import Bundle, folder_signature, graph_in, pack, packed_part
 from sleipnir.errors import AgentNotFound, BundleError, GateError, GraphError, RunNotFound, UsageError
 from sleipnir.graph.check import check, format_headline
 from sleipnir.graph.load import AgentFolder, load_agent, refusal
@@ -32,6 +32,9 @@ from sleipnir.graph.loaded import Loaded
 from sleipnir.graph.model import Graph, Json, agents_of
 from sleipnir.graph.overrides import overridden
 from sleipnir.graph.tools import may_spawn
+from sleipnir.knowledge import preparing as knowledge
+from sleipnir.knowledge.builder import Builder
+from sleipnir.knowledge.files import is_missing, pin_name, shelf_name
 from sleipnir.messages import RunStatus
 from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_answer
 from sleipnir.sessions import NO_SESSIONS, SessionName
@@ -61,8 +64,9 @@ OFFERED_FOR_S = 60.0
 
 @dataclass(frozen=True)
 class Prepared:
-    """An agent folder ready to submit, as of `signature` and `overrides`; `written` is the graph without these."""
+    """An agent's folder ready to submit, as of `signature` and `overrides`; `written` is the graph without these."""
 
+    folder: AgentFolder
     signature: tuple[tuple[str, int, int], ...]
     written: Graph
     overrides: dict[str, Json]
@@ -90,6 +94,8 @@ class Client:
         caller_dir: Path | None = None,
         session: str | None = None,
         ask_variable: Asker | None = None,
+        ask_knowledge: knowledge.Asker | None = None,
+        tell_knowledge: knowledge.Tell = knowledge.tell_nobody,
     ) -> Run:
         """Accept a run of `agent` (a name, or the path of its folder); the run then goes on by itself.
 
@@ -98,16 +104,21 @@ class Client:
         begins with, over the graph's `initial_state`: JSON, or datetime and bytes objects for keys declared so. `cwd`
         is the working directory of scripts (default: the agent's folder); `caller_dir` is where relative paths in the
         prompt are meant from (default: this process's working directory). `session` names what was said before: the
-        run of a config.yaml agent goes on with it, and adds to it what is said, if it completes. Nothing is stored when
-        this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy, UsageError (prompt or
-        state too large, variable missing, state missing or of the wrong type, a session of a graph),
-        StoreUnavailable.
+        run of a config.yaml agent goes on with it, and adds to it what is said, if it completes. Knowledge bases that
+        are missing are built first, which may take long: `ask_knowledge` is asked for what nobody has said of them,
+        and `tell_knowledge` is told how far they are.
+
+        Nothing is stored when this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
+        KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
+        session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
         found = agents.look_up(agent, self.settings)
         prepared = self._prepare(found)
         refuse_text("the prompt", prompt, self.settings.max_prompt_bytes)
         graph, bundle = prepared.graph, prepared.bundle
-        children = self._children(graph)
+        named = self._named(graph)
+        children = {**self._others(graph, named), **named}
+        begin = state_at_start(graph, prompt, {} if state is None else state, self.settings.max_output_bytes)
         spec = RunSpec(
             agent=found.name,
             bundle=bundle.digest,
@@ -125,14 +136,26 @@ class Client:
             sessions={
                 name: kept for name, child in children.items() if (kept := _kept_session(child.graph)) is not None
             },
+            knowledge=self._knowledge((prepared, *named.values()), children.values(), ask_knowledge, tell_knowledge),
         )
         run_id = self._new_id(spec)
-        begin = state_at_start(graph, prompt, {} if state is None else state, self.settings.max_output_bytes)
         with self.store.errors():
             for each in (prepared, *children.values()):
                 self._offer(each.bundle)
             self.store.runs.create(run_id, spec, begin)
         return Run(self.store, run_id, self.settings)
+
+    def prepare_knowledge(
+        self,
+        agent: str | Path,
+        *,
+        ask_knowledge: knowledge.Asker | None = None,
+        tell_knowledge: knowledge.Tell = knowledge.tell_nobody,
+    ) -> None:
+        """See to the knowledge bases that runs of `agent` need, as `submit` does, and with its errors: a program that
+        submits later need not wait then."""
+        prepared = self._prepare(agents.look_up(agent, self.settings))
+        self._knowledge((prepared, *self._named(prepared.graph).values()), (), ask_knowledge, tell_knowledge)
 
     def _new_id(self, spec: RunSpec) -> str:
         """A run lives in the partition of its id: that of its session, if it is in one."""
@@ -175,13 +198,16 @@ class Client:
 
     def _offer(self, bundle: Bundle) -> None:
         """Make sure that Redis has the bundle. Not asked each time: nobody drops one that was used lately."""
-        now_s, lately_s = time.monotonic(), min(OFFERED_FOR_S, self.settings.retention_s / 4)
-        if now_s - self._offered.get(bundle.digest, -lately_s) < lately_s:
+        if self._was_offered(bundle.digest):
             return
         now_ms = self.store.now_ms()
         if not self.store.bundles.touch(bundle.digest, now_ms):
             self.store.bundles.put(bundle.digest, bundle.packed, now_ms)
-        self._offered[bundle.digest] = now_s
+        self._offered[bundle.digest] = time.monotonic()
+
+    def _was_offered(self, digest: str) -> bool:
+        lately_s = min(OFFERED_FOR_S, self.settings.retention_s / 4)
+        return time.monotonic() - self._offered.get(digest, -lately_s) < lately_s
 
     def run(self, run_id: str) -> Run:
         """The run of that id, or of that unique prefix of at least 6 characters. Raises RunNotFound."""
@@ -254,32 +280,67 @@ class Client:
         with self.store.errors():
             return self.store.health()
 
-    def _children(self, graph: Graph) -> dict[str, Prepared]:
-        """All agents that runs of a graph may start, and those in their turn, by name: where a model chooses, all that
-        there are, but for broken ones.
+    def _named(self, graph: Graph) -> dict[str, Prepared]:
+        """The agents that agent nodes of a graph start, and those in their turn, by name.
 
-        Raises as `submit` does for one that a graph names and that is missing or wrong.
+        Raises as `submit` does for one that is missing or wrong.
         """
         found: dict[str, Prepared] = {}
-        named, any_other = agents_of(graph), may_spawn(graph)
-        while named:
-            name = named.pop()
+        names = agents_of(graph)
+        while names:
+            name = names.pop()
             if name not in found:
                 found[name] = self._prepare(agents.look_up(name, self.settings))
-                named += agents_of(found[name].graph)
-                any_other = any_other or may_spawn(found[name].graph)
-        if any_other:
+                names += agents_of(found[name].graph)
+        return found
+
+    def _others(self, graph: Graph, named: Mapping[str, Prepared]) -> dict[str, Prepared]:
+        """Where a model chooses whom to start: all other agents that there are, but for broken ones."""
+        found: dict[str, Prepared] = {}
+        if any(may_spawn(each) for each in (graph, *(child.graph for child in named.values()))):
             for name in agents.names(self.settings):
                 with contextlib.suppress(AgentNotFound, GraphError, BundleError, UsageError):
-                    found.setdefault(name, self._prepare(agents.look_up(name, self.settings)))
+                    found[name] = self._prepare(agents.look_up(name, self.settings))
         return found
+
+    def _knowledge(
+        self, needed: Iterable[Prepared], others: Iterable[Prepared], ask: knowledge.Asker | None, tell: knowledge.Tell
+    ) -> dict[str, str]:
+        """The knowledge bases that a run and its children may ask, as RunSpec has them: those of `needed` agents are
+        made if they are missing, of `others` those that are there count, if they can be used.
+
+        Raises UsageError, KnowledgeError and ConfigError.
+        """
+        found: dict[str, str] = {}
+        builder = Builder(self.settings)
+        for each in needed:
+            bases = knowledge.bases_of(each.folder, each.graph, builder.carry_out, self._is_shared, ask, tell)
+            found |= {pin_name(each.folder.name, node): digest for node, digest in bases.items()}
+        for each in others:
+            for node, digest in knowledge.existing_bases(each.folder, each.graph).items():
+                if self._is_shared(digest):
+                    found.setdefault(pin_name(each.folder.name, node), digest)
+        return found
+
+    def _is_shared(self, digest: str) -> bool:
+        """Whether workers find the index of a base. Not asked each time: nobody drops one that was used lately."""
+        if self._was_offered(digest):
+            return True
+        with self.store.errors():
+            shared = self.store.knowledge.shared(digest)
+        shelf = shelf_name(self.settings)
+        if shared is None or shared.shelf != shelf or is_missing(shelf, digest):
+            return False
+        self._offered[digest] = time.monotonic()
+        return True
 
     def _prepare(self, agent: AgentFolder) -> Prepared:
         """The checked graph and the bundle of a folder; kept for batches of runs, while neither a file of it changes
         nor what the environment says of it."""
         signature = folder_signature(agent.path, agent.config_file)
         known = self._prepared.get(agent)
-        if known is None or known.signature != signature or known.overrides != _overrides(known.written, agent):
+        changed = known is None or known.signature != packed_part(signature, known.graph)
+        if known is None or changed or known.overrides != _overrides(known.written, agent):
             loaded = load_agent(agent)
             if loaded.graph is None:
                 raise GraphError(refusal(agent.kind, str(agent.file), agent.name), loaded.problems)
@@ -290,7 +351,9 @@ class Client:
             bundle = pack(
                 agent.path, limit_bytes=self.settings.max_bundle_bytes, graph=graph, config_file=agent.config_file
             )
-            known = self._prepared[agent] = Prepared(signature, loaded.graph, overrides, graph, bundle)
+            known = self._prepared[agent] = Prepared(
+                agent, packed_part(signature, graph), loaded.graph, overrides, graph, bundle
+            )
         return known
 
     def _refuse_errors(self, graph: Graph, loaded: Loaded, agent: AgentFolder) -> None:

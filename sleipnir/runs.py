@@ -26,7 +26,8 @@ class RunSpec:
     for it; `root` is the run at the top, `depth` how many runs are above, `path` the nodes that lead here from there.
     `overrides` is what the environment of who submitted it says of agents, by their names (graph/overrides.py), and
     `presets` are the variables that it gives to agents that may be started, `sessions` the names of the sessions in
-    which these go on.
+    which these go on. `knowledge` are the digests of the bases that nodes of all these agents ask, by `agent/node`:
+    those of the moment of submission.
     """
 
     agent: str
@@ -45,7 +46,12 @@ class RunSpec:
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     presets: dict[str, dict[str, str]] = field(default_factory=dict)
     sessions: dict[str, str] = field(default_factory=dict)
+    knowledge: dict[str, str] = field(default_factory=dict)
     v: int = VERSION
+
+    def base_of(self, node: str) -> str | None:
+        """The digest of the knowledge base of a node of this run; None: there is none."""
+        return self.knowledge.get(f"{self.agent}/{node}")
 
 
 VisitState: TypeAlias = Literal["ready", "queued", "waiting", "ended", "failed"]

@@ -23,7 +23,7 @@ def _ids(group: str, *numbers: int | range) -> list[str]:
 
 
 IN_SCOPE: tuple[str, ...] = (
-    *_ids("L", range(1, 7), 8, 9),
+    *_ids("L", range(1, 10)),
     *_ids("T", range(1, 9), range(10, 20)),
     *_ids("S", range(1, 11), 12, 13),
     *_ids("P", range(1, 14)),
@@ -40,7 +40,8 @@ IN_SCOPE: tuple[str, ...] = (
     *_ids("X", range(1, 18)),
     *_ids("Q", 1, 2),
     *_ids("G", range(1, 7)),
-    *_ids("C", range(1, 8), range(9, 12)),
+    *_ids("K", range(1, 16)),
+    *_ids("C", range(1, 12)),
     *_ids("D", range(1, 4)),
     *_ids("W", range(1, 15)),
     *_ids("H", 1),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,20 @@ LONG_FIRST = ("tests/chaos/", "tests/system/")
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _NamedLoop(asyncio.SelectorEventLoop):
+    """One that nobody closes is found in some later test; so it says whose it is."""
+
+    def __init__(self, *args: object) -> None:
+        self._of = os.environ.get("PYTEST_CURRENT_TEST")
+        super().__init__(*args)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()} made in {self._of}"
+
+
+asyncio.DefaultEventLoopPolicy._loop_factory = _NamedLoop  # type: ignore[attr-defined]
 
 _prefixes = (f"t{number}" for number in itertools.count())
 

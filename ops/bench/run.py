@@ -23,13 +23,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.bench import costs, disk, engine, fans, figures, models, peers, postgres, report, scripts  # noqa: E402
+from ops.bench import costs, disk, engine, fans, figures, knowledge, models, peers, postgres, report, scripts  # noqa: E402
 from ops.bench.figures import BenchFailed, NotMeasured, Values  # noqa: E402
 from ops.bench.peers import PEERS, Peer, Shape  # noqa: E402
 
 LATEST = ROOT / ".build" / "bench" / "latest.json"
 PAGE = ROOT / "docs" / "performance.md"
-SUBJECTS = ("engine", "disk", "celery", "langgraph", "dbos", "costs", "maps", "models", "python")
+SUBJECTS = ("engine", "disk", "celery", "langgraph", "dbos", "costs", "maps", "models", "knowledge", "python")
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,17 @@ class Effort:
     waiting_runs: int
     model_calls: int
     turns: int
+    chunks: int
+    questions: int
 
 
 FULL = Effort(
     rounds=5, runs=1000, hops=30, tasks=8000, peer_runs=300, trial_runs=50, trials=2, repeats=4, waiting_runs=1000,
-    model_calls=1920, turns=10,
+    model_calls=1920, turns=10, chunks=100_000, questions=1000,
 )  # fmt: skip
 QUICK = Effort(
     rounds=1, runs=300, hops=10, tasks=3000, peer_runs=60, trial_runs=30, trials=1, repeats=2, waiting_runs=200,
-    model_calls=1280, turns=5,
+    model_calls=1280, turns=5, chunks=100_000, questions=1000,
 )  # fmt: skip
 
 
@@ -83,6 +85,13 @@ MAP = ("map_ratio", "map_items_per_s", "map_chain_per_s", "map_item_ratio", "map
 JOIN = ("join_s",)
 MODELS = ("model_share", "stream_share", "model_worker_mb", "litellm_calls_per_s")
 LOOPS = ("loop_turns_per_s", "loop_call_us")
+KNOWLEDGE = (
+    "knowledge_small_hybrid_p50_ms", "knowledge_large_hybrid_p50_ms", "knowledge_large_rss_mb", "knowledge_together_mb",
+)  # fmt: skip
+FOUND = (
+    "knowledge_hybrid_recall_ratio", "knowledge_keyword_recall_ratio", "knowledge_hybrid_mrr_ratio",
+    "knowledge_keyword_mrr_ratio",
+)  # fmt: skip
 WARM = ("warm_script_ratio",)
 COLD = ("cold_run_s",)
 
@@ -161,6 +170,9 @@ class Bench:
         if "models" in asked:
             yield Measurement("calls of models", MODELS, lambda: models.calls(effort.model_calls))
             yield Measurement("loops of turns and tools", LOOPS, lambda: models.loops(effort.turns))
+        if "knowledge" in asked:
+            yield Measurement("searches of knowledge bases", KNOWLEDGE, lambda: knowledge.costs(effort.chunks))
+            yield Measurement("what searches find", FOUND, lambda: knowledge.quality(effort.questions))
         if "python" in asked:
             yield Measurement("warm Python scripts", WARM, scripts.warm)
             yield Measurement("cold `sleipnir run`", COLD, scripts.cold)

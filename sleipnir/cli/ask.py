@@ -66,7 +66,7 @@ def ask_variable(variable: Variable, read_line: ReadLine | None = None) -> str |
     """What the person at the terminal says that an agent's variable shall be; None at the end of the input."""
     line_of = read_line or sys.stdin.readline
     while True:
-        typed = _line(f"{one_line(variable.name)} ({one_line(variable.description)}): ", line_of)
+        typed = typed_line(f"{one_line(variable.name)} ({one_line(variable.description)}): ", line_of)
         if typed is None or typed.strip():
             return typed
         note("This field is required")
@@ -119,13 +119,13 @@ def _result(gate: GateInfo, read_line: ReadLine) -> str:
 
 
 def _read(prompt: str, gate: GateInfo, read_line: ReadLine) -> str:
-    typed = _line(prompt, read_line)
+    typed = typed_line(prompt, read_line)
     if typed is None:
         raise NobodyAnswers(gate)
     return typed
 
 
-def _line(prompt: str, read_line: ReadLine) -> str | None:
+def typed_line(prompt: str, read_line: ReadLine) -> str | None:
     """The line that is typed after the prompt; None at the end of the input."""
     sys.stderr.write(prompt)
     sys.stderr.flush()

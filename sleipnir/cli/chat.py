@@ -17,6 +17,7 @@ import click
 
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers
+from sleipnir.cli.building import BuildView, asker
 from sleipnir.cli.chat_commands import COMMANDS, Chat, Leave, Say, do, is_command
 from sleipnir.cli.failures import report
 from sleipnir.cli.follow import STREAM, follow, print_result
@@ -70,6 +71,8 @@ def chat(
     with options.connected(workers=True) as client:
         graph = client.definition(agent)
         given = resolved_variables(graph, dict([*agent_variables, *variables]), os.environ, variable_asker())
+        with BuildView() as view:
+            client.prepare_knowledge(agent, ask_knowledge=asker(view), tell_knowledge=view.tell)
         name = session_of(client, agent, session, without_session)
         if graph.loop is not None and not without_session:
             name = checked(name or TEMP)

@@ -1,4 +1,4 @@
-"""Tab completion: the scripts for the shells, and the names of agents, runs, state keys and tools.
+"""Tab completion: the scripts for the shells, and the names of agents, runs, state keys, tools and rag nodes.
 
 Rule. A key press must never hang, print an error or start a server: whatever goes wrong or takes longer than
 TIME_LIMIT_S completes nothing.
@@ -72,6 +72,14 @@ def complete_tool(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return _matching(lambda options: _tools(options, agent), ctx, incomplete) if agent else []
 
 
+def complete_rag_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the rag nodes of the agent on the command line; the first word of a search may be one."""
+    agent = ctx.params.get("agent") or next(iter(ctx.args), None)
+    if not agent or ctx.params.get(param.name or ""):
+        return []
+    return _matching(lambda options: _rag_nodes(options, agent), ctx, incomplete)
+
+
 def _matching(candidates: Candidates, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     with contextlib.suppress(Exception), _time_limit():
         return [item for item in candidates(from_context(ctx)) if item.value.startswith(incomplete)]
@@ -116,6 +124,15 @@ def _tools(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
     source = locate(agent, options.settings())
     declarations = tools_of(source.path, loki_config_dir(), read(source)).declarations
     return (CompletionItem(each.name, help=each.description.partition("\n")[0]) for each in declarations)
+
+
+def _rag_nodes(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
+    from sleipnir.agents import look_up
+    from sleipnir.graph.load import load_agent
+    from sleipnir.knowledge.preparing import nodes_of
+
+    graph = load_agent(look_up(agent, options.settings())).graph
+    return (CompletionItem(name) for name in (nodes_of(graph) if graph else ()))
 
 
 @contextlib.contextmanager

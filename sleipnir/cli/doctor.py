@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -77,6 +78,7 @@ def examine(options: GlobalOptions) -> Findings:
     yield Finding("ok", "settings", f"{len(settings.model_fields_set)} set, the others have their defaults")
     yield from look_at_home(settings.home)
     yield from look_at_model(settings.model)
+    yield from look_at_knowledge(settings)
     if settings.redis_url is None:
         yield from look_at_embedded(settings)
     else:
@@ -135,6 +137,43 @@ def look_at_model(model: str | None) -> Findings:
     else:
         hint = f"set {names[0]} where the llm workers run (here, if that is `sleipnir run` or `sleipnir up`)"
         yield Finding("warn", "model", f"{model}, but none of {', '.join(names)} is set here", hint)
+
+
+OF_RAG = ("lxml_html_clean", "mammoth", "markdownify", "numpy", "openpyxl", "pypdfium2", "Stemmer", "trafilatura",
+          "urllib3", "usearch")  # fmt: skip
+"""What the extra `rag` brings, as Python imports it."""
+
+
+def look_at_knowledge(settings: Settings) -> Findings:
+    """Whether bases of rag nodes can be built and searched here, and where they are shared."""
+    missing = [name for name in OF_RAG if find_spec(name) is None]
+    if missing:
+        hint = "knowledge bases are neither built nor searched here without: pip install 'sleipnir[rag]'"
+        yield Finding("warn", "knowledge", f"the extra `rag` is not complete; missing: {', '.join(missing)}", hint)
+    yield from _look_at_shelf(settings)
+
+
+def _look_at_shelf(settings: Settings) -> Findings:
+    from sleipnir.knowledge.files import shelf_name
+
+    shelf = shelf_name(settings)
+    if shelf.startswith("s3://"):
+        if find_spec("boto3") is None:
+            hint = "workers and builders that reach S3 need the extra `s3`: pip install 'sleipnir[s3]'"
+            yield Finding("warn", "shelf", f"{shelf}, but boto3 is missing", hint)
+        else:
+            yield Finding("ok", "shelf", f"knowledge bases are shared at {shelf} (not tried from here)")
+        return
+    try:
+        Path(shelf).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=shelf):
+            pass
+    except OSError as error:
+        hint = "no knowledge base is shared with workers: choose a folder that they see with SLEIPNIR_KNOWLEDGE"
+        yield Finding("warn", "shelf", f"{shelf}: {error.strerror}", hint)
+        return
+    whose = ", which workers of this machine see" if settings.knowledge is None else ""
+    yield Finding("ok", "shelf", f"knowledge bases are shared in {shelf}{whose}; it is writable")
 
 
 _ALIASES = ({"ANTHROPIC", "CLAUDE"}, {"GOOGLE", "GEMINI"}, {"AZURE", "AZURE_OPENAI"}, {"VERTEX", "VERTEXAI"})
@@ -217,8 +256,7 @@ def look_at_fleet(health: Health) -> Findings:
     else:
         yield Finding("fail", "schedulers", "none was seen lately", "no run moves without one: `sleipnir scheduler`")
     served = {queue for worker in health.workers for queue in worker.queues}
-    # No rag node runs in this release, so nobody has to serve their queue.
-    for queue in sorted({*health.queues, *served} - ({"rag"} - served)):
+    for queue in sorted({*health.queues, *served}):
         yield _look_at_queue(queue, health)
 
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from sleipnir.cli import exit_codes, terminal
-from sleipnir.errors import BundleError, ConfigError, GraphError, SleipnirError, ToolFileError, UsageError
+from sleipnir.errors import (
+    BundleError,
+    ConfigError,
+    GraphError,
+    KnowledgeError,
+    SleipnirError,
+    ToolFileError,
+    UsageError,
+)
 
 USER_ERRORS = (UsageError, GraphError, ToolFileError, ConfigError, BundleError)
-"""What the caller or the author has to mend: exit code 2. Everything else is 1."""
+"""What the caller or the author has to mend: exit code 2. Everything else is 1, but for a
+knowledge base whose agent or documents must be changed."""
 
 
 def report(failure: SleipnirError, *, verbose: bool = False) -> int:
@@ -16,7 +25,13 @@ def report(failure: SleipnirError, *, verbose: bool = False) -> int:
 
         terminal.note("".join(traceback.format_exception(failure)).rstrip())
     terminal.error(_with_problems(failure) if isinstance(failure, GraphError) else str(failure))
-    return exit_codes.USAGE if isinstance(failure, USER_ERRORS) else exit_codes.FAILED
+    return exit_codes.USAGE if _is_for_the_user(failure) else exit_codes.FAILED
+
+
+def _is_for_the_user(failure: SleipnirError) -> bool:
+    if isinstance(failure, KnowledgeError):
+        return failure.kind in ("usage", "sources")
+    return isinstance(failure, USER_ERRORS)
 
 
 def _with_problems(failure: GraphError) -> str:

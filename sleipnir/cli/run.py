@@ -12,6 +12,7 @@ import click
 
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, ask_variable, how_to_answer
+from sleipnir.cli.building import BuildView, asker
 from sleipnir.cli.completion import complete_agent, complete_state_key
 from sleipnir.cli.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
 from sleipnir.cli.narrate import MARK
@@ -143,15 +144,18 @@ def run(
     refuse_session(session, without_session, found)
     text = prompt_text(prompt, file, sys.stdin)
     with connected_to_run(with_tape(options, record, replay_from)) as client:
-        started = client.submit(
-            agent,
-            text,
-            variables=dict([*agent_variables, *variables]),
-            state=state,
-            cwd=cwd,
-            session=_kept_session(client, agent, session, without_session),
-            ask_variable=variable_asker(),
-        )
+        with BuildView() as view:
+            started = client.submit(
+                agent,
+                text,
+                variables=dict([*agent_variables, *variables]),
+                state=state,
+                cwd=cwd,
+                session=_kept_session(client, agent, session, without_session),
+                ask_variable=variable_asker(),
+                ask_knowledge=asker(view),
+                tell_knowledge=view.tell,
+            )
         terminal.narrate_lines([f"{MARK}run {started.id}"])
         return _in_foreground(started, ScriptedAnswers(answers), options, as_data=as_data, stream=stream)
 
@@ -188,15 +192,18 @@ def submit(
     refuse_session(session, without_session, found)
     text = prompt_text(prompt, file, sys.stdin)
     with options.connected(workers=False) as client:
-        started = client.submit(
-            agent,
-            text,
-            variables=dict([*agent_variables, *variables]),
-            state=state,
-            cwd=cwd,
-            session=_kept_session(client, agent, session, without_session),
-            ask_variable=variable_asker(),
-        )
+        with BuildView() as view:
+            started = client.submit(
+                agent,
+                text,
+                variables=dict([*agent_variables, *variables]),
+                state=state,
+                cwd=cwd,
+                session=_kept_session(client, agent, session, without_session),
+                ask_variable=variable_asker(),
+                ask_knowledge=asker(view),
+                tell_knowledge=view.tell,
+            )
         if as_data:
             print_json(result_data(started, started.info()))
         else:

@@ -1,10 +1,10 @@
 """Rules about a graph as a whole, one function per rule, named by what it promises.
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
-are ours. Those about models are in check_models.py, those about a config.yaml in check_config.py, those about branches
-in check_parallel.py, those about declared state in check_state.py. Every rule looks at the whole graph and reports
-everything it finds; none raises. The only thing read besides the graph is the agent's folder, and that only where the
-caller names one.
+are ours. Those about models are in check_models.py, those about a config.yaml in check_config.py, those about documents
+in check_knowledge.py, those about branches in check_parallel.py, those about declared state in check_state.py. Every
+rule looks at the whole graph and reports everything it finds; none raises. The only things read besides the graph are
+the agent's folder, and whether its documents exist, and those only where the caller names the folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from sleipnir.errors import Problem
-from sleipnir.graph import check_config, check_models, check_parallel, check_state
+from sleipnir.graph import check_config, check_knowledge, check_models, check_parallel, check_state
 from sleipnir.graph.check_case import Case, Complaint, FindAgent, ReadTools, Rule, edge_path
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
@@ -241,9 +241,10 @@ def every_step_has_a_next(case: Case) -> None:
 
 
 def no_knowledge_base_overwrites_a_file(case: Case) -> None:
-    """Ours: the knowledge base of a rag node is `<node-id>.yaml` in the agent's folder."""
+    """Ours: the knowledge base of a rag node is `<node-id>.yaml` in the agent's folder. That of a config.yaml agent's
+    documents is rag.yaml."""
     for node, path in case.nodes(RagNode):
-        if node.id in TAKEN_BY_FILES:
+        if node.id in TAKEN_BY_FILES and case.graph.loop is None:
             message = f"a rag node cannot be called '{node.id}': its knowledge base would be the file {node.id}.yaml"
             case.findings.error(path, message, "Give the node another name.")
 
@@ -342,6 +343,7 @@ RULES: Sequence[Rule] = (
     every_mcp_server_is_configured,
     *check_models.RULES,
     *check_config.RULES,
+    *check_knowledge.RULES,
     every_step_has_a_next,
     no_knowledge_base_overwrites_a_file,
     every_validation_can_be_read,

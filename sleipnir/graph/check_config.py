@@ -24,14 +24,7 @@ def every_dynamic_instruction_has_its_function(case: Case) -> None:
         case.findings.graph_error(("dynamic_instructions",), message, hint)
 
 
-def no_document_is_expected_to_be_read(case: Case) -> None:
-    if case.graph.loop is not None and case.graph.loop.documents:
-        hint = "The agent runs without them; a later version puts what it finds in them before the model."
-        case.findings.graph_warning(("documents",), "documents of a config.yaml are not used yet", hint)
-
-
 RULES: Sequence[Rule] = (
     every_own_tool_can_be_read,
     every_dynamic_instruction_has_its_function,
-    no_document_is_expected_to_be_read,
 )

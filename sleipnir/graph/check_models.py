@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.findings import KeyPath
-from sleipnir.graph.model import LlmNode
+from sleipnir.graph.model import LlmNode, RagNode
 
 CLIENTS = (
     "openai", "openai-compatible", "gemini", "claude", "cohere", "azure-openai", "vertexai", "bedrock",
@@ -17,6 +17,9 @@ CLIENTS = (
     "moonshot", "openrouter", "perplexity", "qianwen", "voyageai", "xai", "zhipuai",
 )  # fmt: skip
 """Clients that every deployment may have, with their aliases and presets (spec 10.2, 10.3). It may have others."""
+
+NO_MODEL = "none"
+"""As `embedding_model`: the base is searched by keywords alone (ours)."""
 
 ALIKE = 0.8
 """How like a known client a name must be to be taken for a slip: `opneai` is, a client of one's own seldom."""
@@ -32,6 +35,10 @@ def every_model_is_named_with_its_client(case: Case) -> None:
     for node, path in case.nodes(LlmNode):
         if node.model is not None and not _is_model(node.model):
             case.findings.error((*path, "model"), f"llm node references unknown model '{node.model}'", hint)
+    for model, where in _knowledge_models(case):
+        if not _is_model(model):
+            more = f"{hint} `none` is for a base without one." if where[-1] == "embedding_model" else hint
+            case.findings.error(where, f"rag node references unknown model '{model}'", more)
 
 
 def every_client_is_spelt_right(case: Case) -> None:
@@ -56,6 +63,15 @@ def _models(case: Case) -> Iterator[tuple[str, KeyPath]]:
     for node, path in case.nodes(LlmNode):
         if node.model is not None:
             yield node.model, (*path, "model")
+    yield from _knowledge_models(case)
+
+
+def _knowledge_models(case: Case) -> Iterator[tuple[str, KeyPath]]:
+    for node, path in case.nodes(RagNode):
+        if node.embedding_model is not None and node.embedding_model != NO_MODEL:
+            yield node.embedding_model, (*path, "embedding_model")
+        if node.reranker_model is not None:
+            yield node.reranker_model, (*path, "reranker_model")
 
 
 def _summariser(case: Case) -> str | None:

@@ -2,7 +2,8 @@
 
 Such an agent is asked in a loop, with all of its tools, until it answers without calling one. So it is a graph whose
 node `agent` is an llm node with tools, before which, where its instructions are dynamic, a node runs the function of
-its tools file that writes them. Keys that only later Loki releases know are passed over without a word.
+its tools file that writes them, and where it has documents, a node looks in these. Keys that only later Loki releases
+know are passed over without a word.
 """
 
 from __future__ import annotations
@@ -13,16 +14,29 @@ from typing import Final
 
 from sleipnir.graph.findings import Findings, in_file_order
 from sleipnir.graph.loaded import Loaded
-from sleipnir.graph.model import ConfigAgent, EndNode, Graph, Json, LlmNode, LoopAgent, Node, ToolNode
+from sleipnir.graph.model import ConfigAgent, EndNode, Graph, Json, LlmNode, LoopAgent, Node, RagNode, ToolNode
 from sleipnir.graph.shape import Shaper, shown
 from sleipnir.graph.source import Document, read
-from sleipnir.graph.tools import INSTRUCTIONS, MCP, MESSAGE_TOOLS, OWN_TOOLS, SPAWN_TOOLS, TODO_TOOLS, USER_TOOLS
+from sleipnir.graph.tools import (
+    FOUND_CONTEXT,
+    FOUND_SOURCES,
+    INSTRUCTIONS,
+    MCP,
+    MESSAGE_TOOLS,
+    OWN_TOOLS,
+    SPAWN_TOOLS,
+    TODO_TOOLS,
+    USER_TOOLS,
+)
 
 AGENT: Final = "agent"
 """The node that asks the model."""
 
 DYNAMIC: Final = "instructions"
 """The node that runs `_instructions`."""
+
+DOCUMENTS: Final = "rag"
+"""The node that looks in the agent's documents; named so that its knowledge base is the file rag.yaml."""
 
 DONE: Final = "done"
 
@@ -52,7 +66,11 @@ def graph_of(agent: ConfigAgent) -> Graph:
     """The graph that an agent is."""
     nodes: list[Node] = []
     if agent.dynamic_instructions:
-        nodes.append(ToolNode(id=DYNAMIC, tool=INSTRUCTIONS, output_key=INSTRUCTIONS, next=AGENT))
+        then = DOCUMENTS if agent.documents else AGENT
+        nodes.append(ToolNode(id=DYNAMIC, tool=INSTRUCTIONS, output_key=INSTRUCTIONS, next=then))
+    if agent.documents:
+        found = {FOUND_CONTEXT: "{{output.context}}", FOUND_SOURCES: "{{output.sources}}"}
+        nodes.append(RagNode(id=DOCUMENTS, documents=agent.documents, state_updates=found, next=AGENT))
     nodes.append(
         LlmNode(
             id=AGENT,

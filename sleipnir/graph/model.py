@@ -197,6 +197,8 @@ class RagNode(NodeBase):
     chunk_overlap: Whole | None = None
     reranker_model: str | None = None
     batch_size: Whole | None = None
+    sources: list[str] | None = None
+    per_source: Whole | None = None
     timeout: Whole = 120
 
 

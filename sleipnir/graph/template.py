@@ -29,7 +29,7 @@ from sleipnir.graph.model import (
     ScriptNode,
     ToolNode,
 )
-from sleipnir.graph.tools import INSTRUCTIONS
+from sleipnir.graph.tools import FOUND_CONTEXT, FOUND_SOURCES, INSTRUCTIONS
 
 PLACEHOLDER = re.compile(r"\{\{([a-zA-Z0-9_.\[\]]+)\}\}")
 _SEGMENT = re.compile(r"([^\[\]]*)((?:\[[0-9]+\])*)")
@@ -174,10 +174,13 @@ def primary_templates(node: Node) -> Iterable[str | None]:
 def state_read_by(node: Node, loop: LoopAgent | None = None) -> frozenset[str] | None:
     """The state keys that executing a node needs. None means all of them: scripts and functions get the whole state.
 
-    `loop` is that of the node's graph: the model of such an agent is told its dynamic instructions, which are state.
+    `loop` is that of the node's graph: the model of such an agent is told its dynamic instructions and what was found
+    in its documents, which are state.
     """
     if isinstance(node, ScriptNode | FunctionNode):
         return None
     read = keys_read(*primary_templates(node)) | updates_read(node)
-    dynamic = loop is not None and loop.dynamic_instructions and isinstance(node, LlmNode)
-    return read | {INSTRUCTIONS} if dynamic else read
+    if loop is None or not isinstance(node, LlmNode):
+        return read
+    told = {INSTRUCTIONS} if loop.dynamic_instructions else set()
+    return read | told | ({FOUND_CONTEXT, FOUND_SOURCES} if loop.documents else set())

@@ -23,6 +23,10 @@ INSTRUCTIONS = "_instructions"
 """The function of an agent's tools file that writes its instructions (spec 3.4). It is for us to call, never offered to
 a model."""
 
+FOUND_CONTEXT = "_context"
+FOUND_SOURCES = "_sources"
+"""State of a config.yaml agent with documents: what was found in them for its prompt, and where (spec 8.7)."""
+
 OWN_TOOLS = "agent:*"
 """In the tools of a config.yaml agent: every function of its own tools file."""
 

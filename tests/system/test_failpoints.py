@@ -19,6 +19,9 @@ import pytest
 from ops.chaos import verdict
 from sleipnir.client import Client, Run
 from sleipnir.failpoints import VARIABLE
+from sleipnir.knowledge.files import base_file, lease_name
+from sleipnir.knowledge.order import Done, Order, told_of
+from sleipnir.knowledge.recipe import Recipe
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.store.visits import Claim
 from sleipnir_workers.live import LiveText
@@ -40,6 +43,7 @@ OF_CLIENTS = {
 }
 ALONE = {"change_session"}  # one atomic change that nobody follows up (tests/store/test_sessions.py)
 OF_WRITERS = ("add_pieces",)
+OF_BUILDERS = ("build_lease",)
 NO_SCRIPTS = {"publish", "ack"}
 ONLY_READ = {"places"}
 LIMITS = {"limit_take", "limit_release", "limit_renew", "limit_cool"}  # tests/store/test_limits.py
@@ -53,6 +57,7 @@ def test_every_lua_script_has_a_case() -> None:
         *OF_WORKERS,
         *OF_CLIENTS.values(),
         *OF_WRITERS,
+        *OF_BUILDERS,
     } - NO_SCRIPTS
 
 
@@ -321,6 +326,22 @@ def test_who_says_what_a_model_says_dies_at_a_point_and_the_next_attempt_begins_
         said = [(e.data["attempt"], e.data["text"]) for e in run.stream() if e.type == "text" and e.data["text"]]
         assert said == [*([(1, "half")] if side == "after" else []), (2, "whole")]
         is_well(client, run, Counter())
+
+
+@both_sides
+@pytest.mark.parametrize("point", OF_BUILDERS)
+def test_a_builder_dies_at_a_point_and_the_next_one_builds(
+    shared: Stack, tmp_path: Path, point: str, side: str
+) -> None:
+    agent = write_agent(tmp_path / "agent", LONG_ENTRY, docs__a_md="Of eight legs.")
+    order = Order("build", "agent", "kb", str(agent), recipe=Recipe(["docs"], None))
+    command = [sys.executable, "-m", "sleipnir_workers.knowledge"]
+    done = starter.run(command, shared.environment() | {VARIABLE: f"{point}.{side}=kill"}, text=order.line())
+    assert (done.returncode, base_file(agent, "kb").exists()) == (-signal.SIGKILL, False)
+    done = starter.run(command, shared.environment(), text=order.line())
+    assert isinstance(told_of(done.stdout.splitlines()[-1]), Done), done.stderr
+    with shared.client() as client:
+        assert client.store.knowledge.building(lease_name(agent, "kb")) is None
 
 
 class Caller:

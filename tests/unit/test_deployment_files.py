@@ -15,7 +15,7 @@ from sleipnir.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
-WORKERS = {"worker-scripts": "scripts", "worker-functions": "functions", "worker-llm": "llm"}
+WORKERS = {"worker-scripts": "scripts", "worker-functions": "functions", "worker-llm": "llm", "worker-rag": "rag"}
 
 
 def command(service: str) -> list[str]:
@@ -38,10 +38,11 @@ def test_the_scheduler_service_runs_what_sleipnir_scheduler_runs() -> None:
     assert [sys.executable, *command("scheduler")[1:]] == scheduler_command()
 
 
-def test_only_the_llm_worker_knows_api_keys_and_installs_a_model_library() -> None:
+def test_only_workers_that_ask_models_know_api_keys_and_one_of_them_installs_a_model_library() -> None:
     knows = {name for name, service in SERVICES.items() if any("API" in key for key in service.get("environment", {}))}
     installs = {name for name, service in SERVICES.items() if _extras(service) == "llm"}
-    assert knows == installs == {"worker-llm"}
+    assert knows == {"worker-llm", "worker-rag"}
+    assert installs == {"worker-llm"}
 
 
 def test_every_setting_in_compose_exists() -> None:

@@ -25,7 +25,7 @@ from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir_workers import condition, function, mcp, reduction, script
+from sleipnir_workers import condition, function, mcp, rag, reduction, script
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
 from sleipnir_workers.host import here
@@ -51,7 +51,7 @@ GOODBYE_S = 2.0
 SWITCH_S = 0.0005
 """How long a thread may keep the interpreter while others wait for it. With Python's 5 ms the loop that takes messages
 in waited so often that it became the bottleneck of 64 threads."""
-EXECUTORS = (script, function, llm, turn, extraction, summary, tool, condition, reduction)
+EXECUTORS = (script, function, llm, rag, turn, extraction, summary, tool, condition, reduction)
 """Importing one registers it. litellm itself is imported only where it is used."""
 
 pulse = Pulse()
@@ -177,6 +177,10 @@ def _start(sender: Any = None, **_: Any) -> None:
         _look_at_models()
     if settings.warm_llm and settings.replay is None and "llm" in app.amqp.queues.consume_from:
         provider.warm_up()  # seconds of imports, now instead of in the first visit; starts no thread, so forks are safe
+    if "rag" in app.amqp.queues.consume_from:
+        # One search at a time is quick; a pool of its threads for each of ours would only wait for the other cores.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        rag.warm_up()
 
 
 def _look_at_models() -> None:

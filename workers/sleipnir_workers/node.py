@@ -60,10 +60,10 @@ class Visit:
     `role` says what of the node is to be executed, `item` for which item of a map. `state` holds the keys that the node
     reads (everything for scripts and functions). `folder` is the agent's folder, materialised from the run's bundle:
     read-only by convention. `cwd` is the working directory the caller asked for, None for the agent's folder.
-    `variables` are the agent variables of the run. `lost` is set when the visit was cancelled or taken over.
-    `part` and `talk` say what of a loop it is, and what was said there; `session` the name of the run's session, if it
-    is in one, `depth` how many runs are above. `teller` is told what a model says,
-    and `permits` says when a model may be asked; None: nobody is told, and there are no limits.
+    `variables` are the agent variables of the run, `knowledge` the digest of the node's knowledge base, if it has one.
+    `lost` is set when the visit was cancelled or taken over. `part` and `talk` say what of a loop it is, and what was
+    said there; `session` the name of the run's session, if it is in one, `depth` how many runs are above. `teller` is
+    told what a model says, and `permits` says when a model may be asked; None: nobody is told, and there are no limits.
     """
 
     run: str
@@ -84,6 +84,7 @@ class Visit:
     talk: Talk = SILENCE
     session: str | None = None
     depth: int = 0
+    knowledge: str | None = None
     teller: Teller | None = None
     permits: Permits | None = None
 

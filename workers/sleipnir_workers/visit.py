@@ -169,6 +169,7 @@ class Worker:
             talk=claim.talk,
             session=spec.session,
             depth=spec.depth,
+            knowledge=spec.base_of(call.node),
             permits=self.permits,
         )
 

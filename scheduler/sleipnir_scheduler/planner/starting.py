@@ -12,6 +12,7 @@ from sleipnir.graph.model import (
     JoinNode,
     LlmNode,
     MapNode,
+    RagNode,
     RouterNode,
     ScriptNode,
     ToolNode,
@@ -36,7 +37,10 @@ def start(context: Context, visit: Visit) -> None:
         match node:
             case LlmNode(tools=[_, *_]):
                 loops.start(context, visit, node)
-            case ScriptNode() | FunctionNode() | LlmNode() | ToolNode():
+            case RagNode() if context.graph.loop is not None and context.run.spec.base_of(node.id) is None:
+                # An agent with documents of which nobody has made a knowledge base runs without them (spec 8.7).
+                steps.ended(context, context.draft.begin(visit, None), Outcome())
+            case ScriptNode() | FunctionNode() | LlmNode() | ToolNode() | RagNode():
                 context.draft.begin(visit, queue_of(node))
             case AgentNode() if visit.given is not None:
                 context.draft.begin(visit, node.queue or QUEUE_OF[node.kind])
@@ -51,11 +55,6 @@ def start(context: Context, visit: Visit) -> None:
             case RouterNode() | JoinNode():
                 values = context.updates(node, context.state(updates_read(node), visit))
                 steps.ended(context, context.draft.begin(visit, None), Outcome(values=values))
-            case _:
-                raise VisitFailed(
-                    f"{node.kind} nodes cannot run in this version of Sleipnir; "
-                    "it loads and validates them. Replace the node by a script, function or llm node"
-                )
     except VisitFailed as failure:
         if visit.item is not None:
             maps.item_ended(context, visit, Outcome(ok=False, error=str(failure)))
@@ -63,7 +62,7 @@ def start(context: Context, visit: Visit) -> None:
             steps.refuse(context, visit, at_node(node.id, str(failure)))
 
 
-def queue_of(node: ScriptNode | FunctionNode | LlmNode | ToolNode) -> str:
+def queue_of(node: ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode) -> str:
     return node.queue or QUEUE_OF[node.kind]
 
 

@@ -107,6 +107,7 @@ class Deliveries:
             presets=above.presets,
             sessions=above.sessions,
             session=None if (name := above.sessions.get(effect.agent)) is None else checked(name),
+            knowledge=above.knowledge,
             parent=parent,
             parent_seq=effect.seq,
             parent_attempt=effect.attempt,

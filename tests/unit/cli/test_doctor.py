@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from sleipnir.cli import main
-from sleipnir.cli.doctor import Finding, look_at_durability, look_at_fleet, look_at_home, look_at_model
+from sleipnir.cli.doctor import (
+    Finding,
+    look_at_durability,
+    look_at_fleet,
+    look_at_home,
+    look_at_knowledge,
+    look_at_model,
+)
 from sleipnir.cli.services import scheduler_command, worker_command
 from sleipnir.settings import Settings
 from sleipnir.views import Health, WorkerInfo
@@ -18,7 +25,7 @@ SOUND = Health(
     maxmemory_policy="noeviction",
     queues={"scripts": 3, "llm": 0, "rag": 0},
     schedulers=("a:1",),
-    workers=(WorkerInfo("w@a", ("llm", "scripts"), 0),),
+    workers=(WorkerInfo("w@a", ("llm", "rag", "scripts"), 0),),
     now_ms=0,
 )
 
@@ -34,6 +41,7 @@ def test_a_sound_deployment_is_ok() -> None:
         "maxmemory": "ok",
         "schedulers": "ok",
         "queue llm": "ok",
+        "queue rag": "ok",
         "queue scripts": "ok",
     }
 
@@ -45,7 +53,7 @@ def test_a_redis_that_forgets_is_a_warning_and_one_that_evicts_a_failure() -> No
 
 def test_nobody_to_schedule_or_to_work_is_noticed() -> None:
     findings = list(look_at_fleet(replace(SOUND, schedulers=(), workers=())))
-    assert levels(findings) == {"schedulers": "fail", "queue llm": "warn", "queue scripts": "warn"}
+    assert levels(findings) == {"schedulers": "fail", "queue llm": "warn", "queue rag": "warn", "queue scripts": "warn"}
     assert "3 waiting" in next(finding.text for finding in findings if finding.subject == "queue scripts")
 
 
@@ -66,6 +74,21 @@ def test_a_home_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     assert levels(list(look_at_home(tmp_path / "new"))) == {"home": "ok"}
 
 
+def test_what_knowledge_bases_need_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert levels(list(look_at_knowledge(Settings(home=tmp_path)))) == {"shelf": "ok"}
+    (tmp_path / "file").touch()
+    lost = Settings(home=tmp_path, knowledge=str(tmp_path / "file" / "below"))
+    assert levels(list(look_at_knowledge(lost))) == {"shelf": "warn"}
+    assert levels(list(look_at_knowledge(Settings(home=tmp_path, knowledge="s3://bucket/kb")))) == {"shelf": "ok"}
+    monkeypatch.setattr("sleipnir.cli.doctor.find_spec", lambda name: None)
+    bare = list(look_at_knowledge(Settings(home=tmp_path, knowledge="s3://bucket/kb")))
+    assert levels(bare) == {"knowledge": "warn", "shelf": "warn"}
+    assert [finding.hint.partition("pip ")[2] for finding in bare] == [
+        "install 'sleipnir[rag]'",
+        "install 'sleipnir[s3]'",
+    ]
+
+
 def test_the_report_is_complete_without_anything_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,7 +96,7 @@ def test_the_report_is_complete_without_anything_running(
     monkeypatch.delenv("SLEIPNIR_REDIS_URL", raising=False)
     assert main(["doctor", "--json"]) == 0
     subjects = [finding["subject"] for finding in json.loads(capsys.readouterr().out)]
-    assert subjects[:1] + subjects[-3:] == ["python", "model", "redis-server", "stack"]
+    assert subjects[:1] + subjects[-4:] == ["python", "model", "shelf", "redis-server", "stack"]
 
 
 def test_a_redis_that_is_down_fails_the_report(

@@ -10,7 +10,7 @@ from sleipnir.errors import GraphError, Problem
 from sleipnir.graph.check import validate
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.load import load_file, load_graph
-from sleipnir.graph.model import EndNode, Graph, LlmNode, LoopAgent, ToolNode, Variable
+from sleipnir.graph.model import EndNode, Graph, LlmNode, LoopAgent, RagNode, ToolNode, Variable
 
 EVERY_KEY = """
 name: sisyphus
@@ -121,6 +121,17 @@ def test_all_but_the_name_may_be_left_out() -> None:
 
 def test_null_is_as_if_the_key_were_not_there() -> None:
     assert loaded("name: x\nmodel: null\ntemperature: null\nagent_session: null\nvariables: null") == loaded("name: x")
+
+
+def test_one_with_documents_looks_in_them_first() -> None:
+    graph = loaded("name: x\ndocuments: [a.md, docs/**]")
+    assert graph.start == "rag"
+    assert graph.nodes["rag"] == RagNode(
+        id="rag",
+        documents=["a.md", "docs/**"],
+        state_updates={"_context": "{{output.context}}", "_sources": "{{output.sources}}"},
+        next="agent",
+    )
 
 
 def test_it_is_a_graph_that_asks_until_the_model_answers() -> None:
@@ -244,9 +255,10 @@ def test_a_tools_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert "tools.py cannot be read" in problem
 
 
-def test_documents_are_said_to_be_left_aside(tmp_path: Path) -> None:
-    (problem,) = checked(tmp_path, "name: x\ndocuments: [a.md]")
-    assert problem.startswith(f"{tmp_path}/config.yaml:2:1: warning: documents of a config.yaml are not used yet")
+def test_documents_are_checked_as_those_of_rag_nodes_are(tmp_path: Path) -> None:
+    missing, wrong = checked(tmp_path, "name: x\ndocuments: [a.md, ../b]")
+    assert wrong.startswith(f"{tmp_path}/config.yaml:2:19: Invalid document path: '../b'")
+    assert missing.startswith(f"{tmp_path}/config.yaml:2:13: warning: document 'a.md' does not exist")
 
 
 def test_models_are_checked_as_those_of_graphs_are(tmp_path: Path) -> None:

@@ -341,6 +341,7 @@ def test_an_option_without_a_route_is_an_error_and_a_route_without_an_option_a_w
 # --- 8: rag
 
 
+@pytest.mark.conformance("K01")
 def test_a_rag_node_without_documents_is_an_error() -> None:
     found = checked("a: {type: rag, documents: [], state_updates: {c: '{{output}}'}, next: b}\nb: {type: end}")
     assert [shown(problem) for problem in found] == [
@@ -349,6 +350,7 @@ def test_a_rag_node_without_documents_is_an_error() -> None:
     assert (found[0].level, places(found)) == ("error", [(4, 18)])
 
 
+@pytest.mark.conformance("K11")
 def test_a_rag_node_whose_result_goes_nowhere_is_a_warning() -> None:
     found = checked("a: {type: rag, documents: [d], next: b}\nb: {type: end}")
     assert notices(found) == ["[a] RAG node has no 'state_updates'; its retrieval result will not be written to state"]
@@ -588,7 +590,7 @@ def test_the_headline_counts_the_errors_and_leaves_warnings_out() -> None:
 
 
 def test_every_rule_is_in_the_list_and_says_what_it_promises() -> None:
-    assert len(set(RULES)) == len(RULES) == 49
+    assert len(set(RULES)) == len(RULES) == 52
     assert all(re.match(r"(every|no|some|declared)_", rule.__name__) for rule in RULES)
 
 

@@ -427,13 +427,6 @@ def test_an_answer_to_a_question_that_is_closed_changes_nothing() -> None:
     assert isinstance(plan(driver.graph, driver.run, Answered(1, "Bob"), 5_000), Ignore)
 
 
-def test_nodes_of_a_later_version_fail_the_run_and_say_so() -> None:
-    driver = Driver("name: g\nstart: a\nnodes:\n  a: {type: rag, documents: [d], next: e}\n  e: {type: end}\n")
-    error = driver.send(Submitted()).error
-    assert error is not None
-    assert "at node 'a': rag nodes cannot run in this version of Sleipnir" in error
-
-
 @pytest.mark.conformance("O09")
 def test_a_failed_agent_visit_fails_the_run_whatever_next_says() -> None:
     graph = graph_of("name: g\nstart: a\nnodes:\n  a: {type: agent, agent: x, prompt: p, next: e}\n  e: {type: end}\n")

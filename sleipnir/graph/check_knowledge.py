@@ -1,0 +1,99 @@
+"""Rules about the documents of rag nodes and of config.yaml agents, and how they are split and searched (spec 2.7.6,
+8.2). All are ours: Loki finds out when it builds the base, or never."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from sleipnir.graph.check_case import Case, Rule
+from sleipnir.graph.findings import KeyPath
+from sleipnir.graph.model import RagNode
+
+_URL = re.compile(r"https?://", re.IGNORECASE)
+_LOADER = re.compile(r"[A-Za-z_][\w.-]*:")
+_WILD = re.compile(r"[*?{]")
+
+
+def every_document_is_somewhere_below(case: Case) -> None:
+    """The message is Loki's."""
+    for document, path in _documents(case):
+        if not document.strip():
+            case.findings.error(path, "a document is empty", "Name a file, a folder, a pattern or a URL.")
+        elif ".." in PurePosixPath(_path_in(document)).parts:
+            hint = "Write an absolute path, or put the documents into the agent's folder."
+            case.findings.error(path, f"Invalid document path: '{document}'", hint)
+
+
+def every_document_exists(case: Case) -> None:
+    """A warning: what does not exist is left out of the base, and the rest is built."""
+    if case.folder is None:
+        return
+    for document, path in _documents(case):
+        place = _place(document.strip(), case.folder)
+        if place is not None and not _exists(place):
+            message = f"document '{document}' does not exist: nothing is at {place}"
+            case.findings.warning(path, message, "It is left out when the knowledge base is built.")
+
+
+def every_size_makes_sense(case: Case) -> None:
+    for node, path in case.nodes(RagNode):
+        if node.chunk_size == 0:
+            case.findings.error((*path, "chunk_size"), "chunk_size must be at least 1; it is in bytes")
+        elif None not in (node.chunk_size, node.chunk_overlap) and (node.chunk_overlap or 0) >= (node.chunk_size or 0):
+            message = f"chunk_overlap {node.chunk_overlap} is not less than chunk_size {node.chunk_size}"
+            case.findings.warning((*path, "chunk_overlap"), message, "Usual is a twentieth of the size.")
+        for key, number in (("top_k", node.top_k), ("per_source", node.per_source)):
+            if number == 0:
+                case.findings.warning((*path, key), f"with {key} 0 a search finds nothing", "Leave it out, or say 1.")
+
+
+def every_source_pattern_can_match(case: Case) -> None:
+    for node, path in case.nodes(RagNode):
+        for index, pattern in enumerate(node.sources or ()):
+            if not pattern.strip():
+                hint = "Write a glob of paths or URLs, for example `*/guide/*`."
+                case.findings.warning((*path, "sources", index), "an empty pattern matches no source", hint)
+
+
+RULES: Sequence[Rule] = (
+    every_document_is_somewhere_below,
+    every_document_exists,
+    every_size_makes_sense,
+    every_source_pattern_can_match,
+)
+
+
+def _documents(case: Case) -> Iterator[tuple[str, KeyPath]]:
+    """Those of a config.yaml agent stand at its top, and not where its graph has them."""
+    for node, path in case.nodes(RagNode):
+        for index, document in enumerate(node.documents):
+            yield document, (*(path if case.graph.loop is None else ()), "documents", index)
+
+
+def _path_in(document: str) -> str:
+    """The part of a source that is a path: of a URL nothing, of `loader:path` what follows the loader."""
+    text = document.strip()
+    if _URL.match(text):
+        return ""
+    return text if (loader := _LOADER.match(text)) is None else text[loader.end() :]
+
+
+def _place(document: str, folder: Path) -> Path | None:
+    """The file, or the folder before the first pattern, that must exist; None where none must."""
+    parts = PurePosixPath(document).parts
+    if not parts or ".." in parts or _URL.match(document) or _LOADER.match(document):
+        return None
+    fixed = list(itertools.takewhile(lambda part: _WILD.search(part) is None, parts))
+    if fixed[:1] == ["~"]:
+        return Path.home().joinpath(*fixed[1:])
+    return folder.absolute().joinpath(*fixed)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        return False

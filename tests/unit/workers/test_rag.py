@@ -1,0 +1,188 @@
+"""The rag node: what it finds, and how it fails. With real indexes on a shelf, and a real HTTP server that embeds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sleipnir.errors import NodeFailed
+from sleipnir.graph.model import MapNode, RagNode
+from sleipnir.knowledge.recipe import Recipe
+from sleipnir.messages import VisitResult
+from sleipnir.runs import Item
+from sleipnir.testing import ModelServer, Reply
+from sleipnir.testing.meaning import vector_of
+from sleipnir_workers.knowledge import artefact
+from sleipnir_workers.knowledge.base import Base, Chunk, Source
+from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.node import VisitLost
+from sleipnir_workers.rag import run_rag
+from tests.unit.workers.visits import host, visit
+
+TEXTS = {
+    "/docs/granite.md": ["Granite is a coarse rock.", "Granite holds quartz and feldspar."],
+    "/docs/basalt.md": ["Basalt flows out of volcanoes."],
+}
+ASKED = "What holds quartz?"
+FULL = {"context": "{{output.context}}", "sources": "{{output.sources}}", "hits": "{{output.hits}}"}
+
+
+@dataclass
+class Shelf:
+    home: Path
+    words: str = "a" * 64
+    vectors: str = "b" * 64
+    ranked: str = "c" * 64
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    shelf = Shelf(tmp_path_factory.mktemp("home"))
+    sources = [
+        Source(path, "0" * 64, [Chunk(text, (number, number)) for number, text in enumerate(texts, 1)])
+        for path, texts in TEXTS.items()
+    ]
+    vectors = np.array([vector_of(text, 64) for texts in TEXTS.values() for text in texts], dtype=np.float32)
+    for digest, model, reranker, rows in (
+        (shelf.words, None, None, None),
+        (shelf.vectors, "openai:embed", None, vectors),
+        (shelf.ranked, None, "jina:rank", None),
+    ):
+        recipe = Recipe(["/docs"], model, reranker_model=reranker, top_k=2)
+        artefact.write(Base(recipe, sources, rows), shelf.home / "knowledge" / digest, digest)
+    return shelf
+
+
+@pytest.fixture
+def embeddings() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        yield server
+
+
+NODE_FIELDS = ("top_k", "sources", "per_source", "timeout", "state_updates")
+
+
+def look(shelf: Shelf, digest: str | None, query: str = "{{initial_prompt}}", **more: Any) -> VisitResult:
+    fields = {"state_updates": FULL, **{key: more.pop(key) for key in NODE_FIELDS if key in more}}
+    node = RagNode(id="look", documents=["d"], query=query, next="done", **fields)
+    here = host(more.pop("env", {}), home=shelf.home)
+    return run_rag(node, visit(node, shelf.home, state={"initial_prompt": ASKED}, knowledge=digest, **more), here)
+
+
+def failure(*args: Any, **more: Any) -> NodeFailed:
+    with pytest.raises(NodeFailed) as caught:
+        look(*args, **more)
+    return caught.value
+
+
+@pytest.mark.conformance("K02", "K04")
+def test_it_finds_what_is_nearest_to_its_query_with_where_that_is(shelf: Shelf) -> None:
+    result = look(shelf, shelf.words, top_k=1)
+    assert result.ok
+    assert result.delta["context"] == "[Source: /docs/granite.md]\nGranite holds quartz and feldspar."
+    assert result.delta["sources"] == '["/docs/granite.md"]'
+    assert '"lines":[2,2]' in str(result.delta["hits"]).replace(" ", "")
+    assert (result.usage, result.notes) == (None, ("rag lookup: node=look top_k=1",))
+
+
+@pytest.mark.conformance("K03")
+def test_as_many_are_found_as_the_base_says_unless_the_node_does(shelf: Shelf) -> None:
+    assert look(shelf, shelf.words, "granite basalt").delta["context"].count("[Source:") == 2
+    assert look(shelf, shelf.words, "granite basalt", top_k=3).delta["context"].count("[Source:") == 3
+    assert look(shelf, shelf.words, "granite basalt", top_k=3, per_source=1).delta["context"].count("[Source:") == 2
+    assert look(shelf, shelf.words, "granite basalt", sources=["*basalt*"]).delta["sources"] == '["/docs/basalt.md"]'
+
+
+@pytest.mark.conformance("K04")
+def test_nothing_found_is_empty(shelf: Shelf) -> None:
+    assert look(shelf, shelf.words, "zebra").delta == {"context": "", "sources": "[]", "hits": "[]"}
+
+
+def test_the_question_is_embedded_once_and_counted(shelf: Shelf, embeddings: ModelServer) -> None:
+    result = look(shelf, shelf.vectors, "a rock of quartz and feldspar", env=embeddings.env(), top_k=1)
+    assert result.delta["context"].endswith("Granite holds quartz and feldspar.")
+    assert [request.inputs for request in embeddings.requests] == [["a rock of quartz and feldspar"]]
+    assert result.usage is not None
+    assert (result.usage.calls, result.usage.model, result.usage.input_tokens > 0) == (1, "openai:embed", True)
+
+
+def test_an_item_of_a_map_leaves_what_it_found(shelf: Shelf) -> None:
+    each = MapNode(id="each", over="{{x}}", item="one", body=["look"], collect_into="all", output_key="found")
+    place = {"item": Item(1, 0, of="each"), "others": [each]}
+    result = look(shelf, shelf.words, state_updates=None, **place)
+    assert result.delta["found"]["sources"] == ["/docs/granite.md"]
+
+
+def test_a_node_without_a_base_says_so(shelf: Shelf) -> None:
+    assert str(failure(shelf, None)) == "rag node 'look' has no initialized knowledge base"
+
+
+def test_a_query_that_cannot_be_rendered_says_so(shelf: Shelf) -> None:
+    assert str(failure(shelf, shelf.words, "{{nowhere}}")).startswith("Failed to interpolate rag node query: ")
+
+
+def test_a_base_that_is_not_on_the_shelf_is_named(shelf: Shelf) -> None:
+    error = failure(shelf, "e" * 64)
+    assert str(error).startswith("rag node 'look' retrieval failed: ")
+    assert str(shelf.home / "knowledge") in str(error)
+
+
+REFUSALS: list[tuple[Iterable[Reply], str]] = [
+    ([Reply(status=401, error="no such key")], "Failed to create embedding after 1 attempts"),
+    ([Reply(dimensions=32)], "32 dimensions, those of the knowledge base have 64"),
+]
+
+
+@pytest.mark.parametrize(("replies", "message"), REFUSALS)
+def test_a_model_that_does_not_help_fails_the_node(shelf: Shelf, replies: Iterable[Reply], message: str) -> None:
+    with ModelServer(embeddings=replies) as server:
+        error = failure(shelf, shelf.vectors, env=server.env())
+    assert str(error).startswith("rag node 'look' retrieval failed: ")
+    assert message in str(error)
+
+
+@pytest.mark.conformance("K10")
+def test_a_model_that_takes_too_long_fails_the_node(shelf: Shelf) -> None:
+    with ModelServer(embeddings=[Reply(hang=True)]) as server:
+        error = failure(shelf, shelf.vectors, env=server.env(), timeout=1)
+        server.release()
+    assert (str(error), error.kind) == ("rag node 'look' timed out after 1s", "timeout")
+    assert RagNode(id="a", documents=["d"]).timeout == 120
+
+
+def test_a_lost_visit_waits_no_longer(shelf: Shelf) -> None:
+    lost = threading.Event()
+    lost.set()
+    with ModelServer(embeddings=[Reply(hang=True)]) as server, pytest.raises(VisitLost):
+        try:
+            look(shelf, shelf.vectors, env=server.env(), lost=lost)
+        finally:
+            server.release()
+
+
+class _Full:
+    """Limits that let nothing pass before a time."""
+
+    def call(self, *_: Any) -> Any:
+        raise PutOff(12_345, "the limit of openai:embed is met")
+
+
+def test_a_visit_that_meets_a_limit_is_put_off(shelf: Shelf, embeddings: ModelServer) -> None:
+    result = look(shelf, shelf.vectors, env=embeddings.env(), permits=_Full())
+    assert (result.ok, result.later_ms, result.error) == (False, 12_345, "the limit of openai:embed is met")
+    assert embeddings.requests == []
+
+
+def test_a_reranker_orders_what_was_found(shelf: Shelf) -> None:
+    with ModelServer() as server:
+        env = {"JINA_API_KEY": "k", "JINA_API_BASE": server.env()["OPENAI_API_BASE"]}
+        result = look(shelf, shelf.ranked, "granite quartz", env=env, top_k=1)
+        assert [request.query for request in server.requests] == ["granite quartz"]
+    assert result.delta["context"].count("[Source:") == 1
+    assert result.usage is not None and result.usage.model == "jina:rank"
