@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,6 +33,16 @@ def litellm() -> Any:
 
     litellm.suppress_debug_info = True
     return litellm
+
+
+@pytest.fixture(autouse=True)
+def loop() -> Iterator[None]:
+    """litellm asks for this thread's event loop, is given a new one where there is none, and never closes it."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 def arguments(server: ModelServer, *messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
