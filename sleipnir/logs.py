@@ -1,7 +1,8 @@
 """Logs of the services: structlog, one event per line; JSON unless a person reads it.
 
-Values whose name says secret are masked before they are rendered. `trace` is debug plus the one record that asks the
-setting itself: the full state.
+What is logged within `handling` says which visit it is about, whoever logs it, and records of the standard library are
+rendered alike. Values whose name says secret are masked before they are rendered. `trace` is debug plus the one record
+that asks the setting itself: the full state.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import MutableMapping
+from contextvars import ContextVar, Token
 from typing import Any
 
 import structlog
@@ -17,6 +19,7 @@ from sleipnir import failpoints
 from sleipnir.settings import Settings
 
 _LEVELS = {"trace": 10, "debug": 10, "info": 20, "warning": 30, "error": 40}
+_handled: ContextVar[tuple[str, str | None, int | None, int | None] | None] = ContextVar("handled", default=None)
 _SECRET_WORDS = ("key", "token", "password", "secret", "authorization")
 _NOT_SECRET = {"key_prefix", "keys", "tokens_in", "tokens_out"}
 
@@ -25,16 +28,25 @@ def configure(settings: Settings) -> None:
     """Set up structlog and the standard library's logging for a service process. Call once, at start."""
     console = settings.log_format == "console" or (settings.log_format == "auto" and sys.stderr.isatty())
     level = _LEVELS[settings.log_level]
-    logging.basicConfig(level=max(level, logging.INFO), stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(ensure_ascii=False)
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        _say_visit,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _mask_secrets,
+        structlog.processors.format_exc_info,
+    ]
+    others = logging.StreamHandler(sys.stderr)
+    others.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(level=max(level, logging.INFO), handlers=[others])
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _mask_secrets,
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(ensure_ascii=False),
-        ],
+        processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
@@ -45,8 +57,41 @@ def configure(settings: Settings) -> None:
         )
 
 
+def is_secret(name: str) -> bool:
+    """Whether a value of this name is not to be shown."""
+    return name not in _NOT_SECRET and any(word in name.lower() for word in _SECRET_WORDS)
+
+
+class handling:
+    """A context in which every record says which visit it is about. Costs half a microsecond: it is around each visit
+    and each commit."""
+
+    __slots__ = ("_place", "_token")
+
+    def __init__(self, run: str, node: str | None = None, visit: int | None = None, attempt: int | None = None) -> None:
+        self._place = (run, node, visit, attempt)
+
+    def __enter__(self) -> None:
+        self._token: Token[Any] = _handled.set(self._place)
+
+    def __exit__(self, *_: object) -> None:
+        _handled.reset(self._token)
+
+
+def _say_visit(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if (place := _handled.get()) is None:
+        return event
+    run, node, visit, attempt = place
+    event.setdefault("run", run)
+    if visit is not None and event.get("visit", visit) == visit:  # else it is about another one
+        for name, value in (("node", node), ("visit", visit), ("attempt", attempt)):
+            if value is not None:
+                event.setdefault(name, value)
+    return event
+
+
 def _mask_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     for name in event:
-        if name not in _NOT_SECRET and any(word in name.lower() for word in _SECRET_WORDS):
+        if is_secret(name):
             event[name] = "***"
     return event

@@ -70,10 +70,21 @@ class Settings(BaseModel):
     """A visit queued this long without a claim is published again; doubles each time, to 5 minutes."""
     max_redeliveries: int = Field(3, ge=0)
     """A visit whose worker was lost this many times fails with WorkerLost."""
+    batch_window: int = Field(0, ge=0)
+    """Rows of batches become runs while the fleet has fewer visits than this before it. 0: four for each slot of
+    the workers that are there, at least 16."""
     owner_ttl_s: float = Field(3.0, gt=0)
     """A scheduler that is silent this long loses its partitions."""
     retention_s: float = Field(7 * 24 * 3600.0, gt=0)
     """How long a finished run is kept. Unfinished runs never expire."""
+    archive: Annotated[Path, AfterValidator(Path.absolute)] | None = None
+    """Schedulers write finished runs into this folder before they expire (docs/operations.md). Unset: they do not."""
+    archive_gzip: bool = False
+    """The files of the archive are compressed."""
+    archive_file_bytes: int = Field(100 * 2**20, gt=0)
+    """A file of the archive that has grown to this size is not written to any more."""
+    bundle_cache_bytes: int = Field(2 * 2**30, gt=0)
+    """A worker's machine keeps so much of the agent folders that it has unpacked, those used last."""
     max_prompt_bytes: int = Field(4 * 2**20, gt=0)
     """A larger prompt is refused at submit."""
     max_bundle_bytes: int = Field(16 * 2**20, gt=0)
@@ -106,6 +117,11 @@ class Settings(BaseModel):
     """and so much time."""
     private_urls: bool = False
     """Documents may be fetched from addresses of private networks and of this machine."""
+    metrics_port: int | None = Field(None, ge=0, le=65535)
+    """A scheduler answers /metrics and /health on this port (docs/metrics.md); 0: on any free one, which its log names.
+    Unset: it opens no port."""
+    metrics_host: str = "127.0.0.1"
+    """The address that it listens on; 0.0.0.0 or :: for all. Whoever reaches it can read it."""
     log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
     """What services log. debug adds entries and routes, trace the full state, which may hold secrets."""
     log_format: Literal["auto", "json", "console"] = "auto"

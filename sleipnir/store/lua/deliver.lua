@@ -7,6 +7,7 @@
 -- KEYS[5] delta     HASH    ...:delta:<seq>.<attempt>
 -- KEYS[6] leases    ZSET    slp:{p07}:leases
 -- KEYS[7] inbox     STREAM  slp:{p07}:inbox
+-- KEYS[8] late      STRING  slp:{p07}:late
 -- ARGV[1] run_id    str
 -- ARGV[2] member    str     run/seq/attempt
 -- ARGV[3] seq       int
@@ -19,7 +20,7 @@
 --
 -- Returns  1  delivered, now or by an earlier call with this token. Calling twice is safe.
 --          0  refused: the visit is over, or another attempt owns it. The run's events say `late_result`.
-local run, frontier, claims, events, delta, leases, inbox = unpack(KEYS)
+local run, frontier, claims, events, delta, leases, inbox, late = unpack(KEYS)
 local run_id, member, seq, attempt, token, worker, node, header = unpack(ARGV, 1, 8)
 
 local claimed = redis.call('HGET', claims, seq)
@@ -28,6 +29,7 @@ local visit = redis.call('HGET', frontier, seq)
 local ours = visit and claim and claim.token == token and not claim.lost
   and cjson.decode(visit).attempt == tonumber(attempt)
 if not ours then
+  redis.call('INCR', late)
   if redis.call('EXISTS', run) == 1 then
     redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e',
       cjson.encode({{'late_result', {seq = tonumber(seq), node = node, attempt = tonumber(attempt), worker = worker}}}))

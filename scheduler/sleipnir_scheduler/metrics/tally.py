@@ -1,0 +1,168 @@
+"""What this instance counts while it commits. Sums over the instances are right: each commit is one instance's.
+
+Tokens and cost are those of results that were committed; what a result that came too late has cost is not known here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client import Metric
+
+from sleipnir.events import LeaseLost, Resulted, Submitted
+from sleipnir.runs import RunView
+from sleipnir.store.partitions import Commit, Entry
+from sleipnir.transitions import Step, Transition
+from sleipnir_scheduler.metrics.series import Counter, Histogram
+
+
+class RedisTime:
+    """Redis' clock without asking it: for figures, never for decisions. Who has asked tells it now and then."""
+
+    def __init__(self) -> None:
+        self._ahead_ms = 0.0
+
+    def told(self, now_ms: int) -> None:
+        self._ahead_ms = now_ms - time.time() * 1000
+
+    def now_ms(self) -> float:
+        return time.time() * 1000 + self._ahead_ms
+
+
+class Tally:
+    """Everything that is counted in this process, in the order of docs/metrics.md."""
+
+    def __init__(self) -> None:
+        self.clock = RedisTime()
+        self.runs_started = Counter(
+            "sleipnir_runs_started_total", "Runs that were taken in, children included.", "agent"
+        )
+        self.runs_changed = Counter(
+            "sleipnir_run_status_changes_total",
+            "Changes of a run's status, by the status that it got.",
+            "agent",
+            "status",
+        )
+        self.run_time = Histogram("sleipnir_run_duration_seconds", "Seconds from a run's start to its end.", "status")
+        self.visits = Counter(
+            "sleipnir_visits_total", "Visits that ended (ok, failed), and executions that did not end one "
+            "(retried, limited, worker_lost, handed_back).", "type", "role", "outcome",
+        )  # fmt: skip
+        self.hops = Histogram(
+            "sleipnir_hop_seconds", "Seconds of each part of a visit's way: accept (submitted to started), "
+            "queue (queued to claimed), execute (claimed to delivered), commit (delivered to committed).", "hop",
+        )  # fmt: skip
+        self.queue_wait = Histogram(
+            "sleipnir_queue_wait_seconds", "Seconds that visits waited for a worker, first attempts only.", "queue"
+        )
+        self.visit_time = Histogram(
+            "sleipnir_visit_duration_seconds", "Seconds that workers took for visits, all outcomes.", "type"
+        )
+        self.entries = Counter(
+            "sleipnir_entries_total", "Inbox entries done with: applied, or dropped because they change nothing.",
+            "event", "outcome",
+        )  # fmt: skip
+        self.leases_expired = Counter(
+            "sleipnir_leases_expired_total", "Leases of visits that lapsed because their worker fell silent."
+        )
+        self.late_results = Counter(
+            "sleipnir_late_results_total", "Results that came too late and were refused, by where: at their delivery, "
+            "or at the commit.", "at",
+        )  # fmt: skip
+        for at in ("delivery", "commit"):  # an alert sees the first one only if there was a 0 before
+            self.late_results.add(at, by=0)
+        self.republished = Counter(
+            "sleipnir_visits_republished_total",
+            "Task messages that the outbox published again: nobody had claimed the visit.",
+        )
+        self.effects = Counter(
+            "sleipnir_effects_delivered_total", "Effects of commits that were delivered to other runs."
+        )
+        self.calls = Counter("sleipnir_model_calls_total", "Calls of models, failed ones included.", "model")
+        self.tokens = Counter(
+            "sleipnir_model_tokens_total", "Tokens of models' calls, by direction.", "model", "direction"
+        )
+        self.cost = Counter(
+            "sleipnir_model_cost_usd_total", "Cost of models' calls in US dollars, where known.", "model"
+        )
+        self.unpriced = Counter(
+            "sleipnir_model_unpriced_calls_total", "Calls of models whose price is not known.", "model"
+        )
+
+    def families(self) -> Iterator[Metric]:
+        for series in vars(self).values():
+            if isinstance(series, Counter | Histogram):
+                yield series.family()
+
+    def applied(self, commit: Commit) -> None:
+        """A commit is in Redis."""
+        run, after, event = commit.run, commit.after, commit.entry.event
+        lag_ms = self.clock.now_ms() - commit.entry.at_ms
+        self.entries.add(type(event).__name__.lower(), "applied")
+        ended: int | None = None
+        if isinstance(event, Resulted):
+            self.hops.observe(lag_ms, "commit")
+            self._resulted(run, after, event, commit.entry.at_ms)
+            ended = event.seq
+        elif isinstance(event, Submitted):
+            self.hops.observe(lag_ms, "accept")
+            self.runs_started.add(run.spec.agent)
+        elif isinstance(event, LeaseLost) and (visit := run.frontier.get(event.seq)) is not None:
+            self.visits.add(visit.kind, visit.role, "handed_back" if event.handed_back else "worker_lost")
+        for write in commit.transition.writes:
+            if write.step.seq != ended:
+                self._written(write.step)
+        if after.status != run.status:
+            self._changed(run, after, commit.transition)
+
+    def dropped(self, entry: Entry) -> None:
+        """An entry that changes nothing is gone."""
+        self.entries.add(type(entry.event).__name__.lower(), "dropped")
+        if isinstance(entry.event, Resulted):
+            self.late_results.add("commit")
+
+    def _resulted(self, run: RunView, after: RunView, event: Resulted, delivered_ms: int) -> None:
+        visit, header = run.frontier.get(event.seq), event.header
+        if visit is None:  # its run could not even be planned, and has failed
+            return
+        if visit.attempt == 1:  # of later ones it is not known since when they were queued
+            self.hops.observe(header.started_ms - visit.opened_ms, "queue")
+            self.queue_wait.observe(header.started_ms - visit.opened_ms, str(visit.queue))
+        self.hops.observe(delivered_ms - header.started_ms, "execute")
+        self.visit_time.observe(header.took_ms, visit.kind)
+        self.visits.add(visit.kind, visit.role, outcome(run, after, event))
+        if header.usage:
+            self._used(header.usage)
+
+    def _written(self, step: Step) -> None:
+        if step.seq is not None:
+            self.visits.add(step.kind, step.role, "ok" if step.ok else "failed")
+
+    def _changed(self, run: RunView, after: RunView, transition: Transition) -> None:
+        self.runs_changed.add(run.spec.agent, after.status)
+        if after.is_final and after.started_ms:
+            ended_ms = transition.ended_ms or self.clock.now_ms()
+            self.run_time.observe(ended_ms - after.started_ms, after.status)
+
+    def _used(self, usage: Mapping[str, Any]) -> None:
+        model, calls, cost = str(usage.get("model") or "unknown"), usage.get("calls") or 0, usage.get("cost_usd")
+        self.calls.add(model, by=calls)
+        self.tokens.add(model, "input", by=usage.get("input_tokens") or 0)
+        self.tokens.add(model, "output", by=usage.get("output_tokens") or 0)
+        if cost is None:
+            self.unpriced.add(model, by=calls)
+        else:
+            self.cost.add(model, by=cost)
+
+
+def outcome(run: RunView, after: RunView, event: Resulted) -> str:
+    """What became of an execution."""
+    header = event.header
+    if header.later_ms is not None:
+        return "limited"
+    if header.ok:
+        return "ok"
+    again = after.frontier.get(event.seq)
+    return "retried" if again is not None and again.attempt > event.attempt else "failed"
