@@ -1,0 +1,83 @@
+"""What it costs that Flower is told of each visit.
+
+Three stacks stand ready at once: one tells nobody, one sends events that nobody reads, one has a Flower that reads them
+on the same cores. The load goes to them in turns, first in one order and then in the other, so that a machine that
+becomes faster or slower meanwhile does it to all of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from ops.bench.engine import NODES, Stack, cpu_s, finish, no_op_agent, stack
+from ops.bench.figures import Values
+from ops.bench.processes import PYTHON, ROOT, processes, wait_until
+from sleipnir.settings import Settings
+
+TURNS = 6  # even: half of them in the other order
+USER = "bench:bench"
+CONFIGURATION = ROOT / "ops" / "flower" / "flowerconfig.py"
+
+
+def measure(runs: int) -> Values:
+    """Visits per second without events, and what is left of them with events, and with a Flower too.
+
+    The CPU of a visit's events is that of all processes but Flower.
+    """
+    with ExitStack() as until_the_end:
+        engines = {
+            "silent": until_the_end.enter_context(stack(SLEIPNIR_TASK_EVENTS="0")),
+            "telling": until_the_end.enter_context(stack()),
+            "heard": until_the_end.enter_context(stack()),
+        }
+        until_the_end.enter_context(flower(engines["heard"]))
+        agents = {name: no_op_agent(engine.home) for name, engine in engines.items()}
+        for name, engine in engines.items():
+            finish([engine.client.submit(agents[name]) for _ in range(20)], engine.client)
+        took_s, used_s = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, 0.0)
+        for turn in range(TURNS):
+            for name in engines if turn % 2 else reversed(engines):
+                engine = engines[name]
+                started, before_s = time.perf_counter(), sum(cpu_s(engine).values())
+                finish([engine.client.submit(agents[name]) for _ in range(runs // TURNS)], engine.client)
+                took_s[name] += time.perf_counter() - started
+                used_s[name] += sum(cpu_s(engine).values()) - before_s
+    visits = runs // TURNS * TURNS * NODES
+    return {
+        "visits_per_s_no_events": visits / took_s["silent"],
+        "events_share": took_s["silent"] / took_s["telling"],
+        "events_us": (used_s["telling"] - used_s["silent"]) / visits * 1e6,
+        "events_heard_share": took_s["silent"] / took_s["heard"],
+    }
+
+
+@contextmanager
+def flower(engine: Stack) -> Iterator[None]:
+    """A Flower with our configuration, once it hears of workers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    command = [
+        PYTHON, "-m", "celery", "-A", "sleipnir_workers.app", "flower", f"--conf={CONFIGURATION}", f"--port={port}",
+    ]  # fmt: skip
+    folder = engine.home / "flower"
+    folder.mkdir()
+    env = Settings(redis_url=engine.redis_url, home=folder, log_level="warning").to_env() | {"FLOWER_BASIC_AUTH": USER}
+    login = {"Authorization": "Basic " + base64.b64encode(USER.encode()).decode()}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/workers?status=true", headers=login)
+
+    def hears() -> bool:
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return any(json.load(answer).values())
+        except OSError:
+            return False
+
+    with processes({"flower": [command]}, env, folder):
+        wait_until(hears, "Flower hears of workers")
+        yield
