@@ -1,0 +1,106 @@
+"""Addresses of a Redis: what redis-py, Celery and people who read logs are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sleipnir.errors import ConfigError
+from sleipnir.store.address import CeleryBroker, Sentinels, celery_broker, is_redis, safe_url, sentinels
+from sleipnir.store.connect import connect
+
+TWO = "redis+sentinel://us%3Aer:p%40ss@a:1,b/prod/2?sentinel_password=s3cret"
+
+
+def test_a_sentinel_url_says_who_knows_the_master_and_how_to_log_in() -> None:
+    assert sentinels(TWO) == Sentinels(
+        hosts=(("a", 1), ("b", 26379)), master="prod", username="us:er", password="p@ss", db=2,
+        login={"password": "s3cret"},
+    )  # fmt: skip
+    assert sentinels("redis+sentinel://a") == Sentinels((("a", 26379),), "mymaster", None, None, 0)
+    assert sentinels("redis+sentinel://[::1]:7") == Sentinels((("::1", 7),), "mymaster", None, None, 0)
+    assert sentinels("redis://a") is None
+
+
+def test_celery_is_told_the_same_of_sentinels() -> None:
+    assert celery_broker(TWO) == CeleryBroker(
+        "sentinel://us%3Aer:p%40ss@a:1/2;sentinel://us%3Aer:p%40ss@b:26379/2",
+        {"master_name": "prod", "sentinel_kwargs": {"password": "s3cret"}},
+    )
+    with_tls = celery_broker("rediss+sentinel://a,b?ssl_ca_certs=/ca.pem")
+    tls = {"ssl_cert_reqs": "required", "ssl_ca_certs": "/ca.pem"}
+    assert with_tls.url == "sentinel://a:26379/0;sentinel://b:26379/0"
+    assert with_tls.ssl == tls
+    assert with_tls.options["sentinel_kwargs"] == {"ssl": True, **tls}
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis://:p@a:1/2", CeleryBroker("redis://:p@a:1/2")),
+        ("unix:///tmp/r.sock?db=3", CeleryBroker("redis+socket:///tmp/r.sock?virtual_host=3")),
+        ("amqp://u:p@rabbit//", CeleryBroker("amqp://u:p@rabbit//")),
+        ("rediss://a/1", CeleryBroker("rediss://a/1", ssl={"ssl_cert_reqs": "required"})),
+        (
+            "rediss://a/1?ssl_ca_certs=/ca.pem&ssl_check_hostname=false",
+            CeleryBroker(
+                "rediss://a/1",
+                ssl={"ssl_cert_reqs": "required", "ssl_ca_certs": "/ca.pem", "ssl_check_hostname": False},
+            ),
+        ),
+    ],
+)
+def test_celery_is_told_the_same_of_one_server(url: str, told: CeleryBroker) -> None:
+    assert celery_broker(url) == told
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis+sentinel://a:x/m", "not a Redis URL"),
+        ("redis+sentinel:///m", "a Sentinel has no host name"),
+        ("redis+sentinel://a/m/one", "invalid literal"),
+        ("redis+sentinel://:p@a/m?sentinel_pasword=q", "unknown: sentinel_pasword"),
+        ("http://a", r"expected redis://HOST:PORT/DB, rediss://..., unix:///PATH or redis\+sentinel://"),
+    ],
+)
+def test_a_wrong_url_is_refused_and_its_password_is_not_said(url: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as refused:
+        connect(url)
+    assert ":p@" not in str(refused.value)
+
+
+def test_celery_s_own_spelling_of_sentinels_is_refused_with_ours() -> None:
+    with pytest.raises(ConfigError, match=r"does not name the master\); expected .*redis\+sentinel://"):
+        celery_broker("sentinel://a:26379/0")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://a:1/2?db=3", "redis://a:1/2?db=3"),
+        ("redis://u:p@a:1/2", "redis://u:***@a:1/2"),
+        (TWO, "redis+sentinel://us%3Aer:***@a:1,b/prod/2?sentinel_password=***"),
+        ("redis+sentinel://a?sentinel_password=p&ssl_ca_certs=/c", "redis+sentinel://a?sentinel_password=***&ssl_ca_certs=/c"),
+    ],
+)  # fmt: skip
+def test_no_password_is_shown(url: str, shown: str) -> None:
+    assert safe_url(url) == shown
+
+
+@pytest.mark.parametrize("url", ["redis://a", "rediss://a", "unix:///a", "redis+sentinel://a", "rediss+sentinel://a"])
+def test_each_of_them_is_a_redis(url: str) -> None:
+    assert is_redis(url)
+    assert not is_redis("amqp://a")
+
+
+def test_a_client_of_sentinels_shows_its_certificate_to_redis_and_sentinels() -> None:
+    client: Any = connect("rediss+sentinel://u:p@a,b/prod/1?ssl_ca_certs=/ca.pem&sentinel_username=w")
+    of_redis = client.connection_pool.connection_kwargs
+    assert (of_redis["username"], of_redis["password"], of_redis["db"]) == ("u", "p", 1)
+    assert of_redis["ssl_ca_certs"] == "/ca.pem"
+    asked = client.connection_pool.sentinel_manager.sentinels
+    assert [each.connection_pool.connection_kwargs["host"] for each in asked] == ["a", "b"]
+    assert {each.connection_pool.connection_kwargs["ssl_ca_certs"] for each in asked} == {"/ca.pem"}
+    assert {each.connection_pool.connection_kwargs["username"] for each in asked} == {"w"}
