@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from sleipnir.errors import KnowledgeError
+from sleipnir.staging import staging
 from sleipnir_workers.knowledge.cache import Cache
 from sleipnir_workers.knowledge.shelf import Damaged, Moved, Open, checked, disk_error, not_there, size_of
-from sleipnir_workers.knowledge.staging import staging
 
 ATTEMPTS = 3  # at an object that arrives damaged
 _MISSING = {"404", "NoSuchKey", "NotFound"}

@@ -23,6 +23,7 @@ from sleipnir.knowledge.files import base_file, digest_of
 from sleipnir.knowledge.order import Done, Notice, Order, Progress, Told
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.views import BaseInfo, Forecast, Spent
+from sleipnir.staging import PREFIX, clear_up, put_in_place, staging
 from sleipnir.store.store import Store
 from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge import loki_file, sources
@@ -36,7 +37,6 @@ from sleipnir_workers.knowledge.indexes import Indexes
 from sleipnir_workers.knowledge.lease import Lease, leased
 from sleipnir_workers.knowledge.loading import load
 from sleipnir_workers.knowledge.shelf import Damaged, disk_error, shelf_of
-from sleipnir_workers.knowledge.staging import PREFIX, clear_up, put_in_place, staging
 from sleipnir_workers.llm.permits import Permits
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from sleipnir.staging import Lock, put_in_place, staging
 from sleipnir_workers.knowledge.shelf import Open, disk_error, size_of
-from sleipnir_workers.knowledge.staging import Lock, put_in_place, staging
 
 
 class Cache:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from sleipnir.errors import KnowledgeError
 from sleipnir.knowledge.files import shelf_name
 from sleipnir.settings import Settings
-from sleipnir_workers.knowledge.staging import is_there, put_in_place, staging
+from sleipnir.staging import is_there, put_in_place, staging
 
 Moved: TypeAlias = Callable[[int, int], None]
 """Told how many bytes of how many are shared."""

@@ -1,0 +1,199 @@
+"""The archive: finished runs in a folder, as lines of JSON (export.py has the format), written before they expire.
+
+1. A file is `runs-<date>-<host>-<number>.jsonl`, or `.jsonl.gz`; the date is that of writing, in UTC. One process makes
+   it and appends to it; nobody else does, nor that process once it was started anew. So a line that a crash has cut is
+   the last one of its file.
+2. A run is written at least once. Where it is there twice (a crash, two schedulers, a retry), the one that ended last
+   counts. One whose `outcome` is missing was cut, and does not count: it is there again, complete.
+3. Nothing here deletes a file. Whoever does so drops whole days.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, cast
+
+from sleipnir.errors import ConfigError, RunNotFound
+
+_NAME = re.compile(r"runs-(\d{4}-\d{2}-\d{2})-.+\.jsonl(\.gz)?")
+_LINE = re.compile(rb'\{"type":"(\w+)","run":"([^"]*)"')
+
+
+class Writer:
+    """Appends runs. For one thread. `host` tells the files of several machines apart."""
+
+    def __init__(self, folder: Path, host: str, *, file_bytes: int, compressed: bool) -> None:
+        self.folder, self._host = folder, re.sub(r"[^\w.-]", "_", host) or "_"
+        self._file_bytes, self._compressed = file_bytes, compressed
+        self._date, self._number = "", 0
+        self._file: IO[bytes] | None = None
+        self._into: IO[bytes] | None = None  # the file, or what compresses into it
+        self._path, self._synced = folder, 0
+
+    def write(self, runs: Iterable[Iterable[str]], now_ms: int) -> None:
+        """Append runs, each given as its lines. They are on the disk when this returns.
+
+        Raises OSError: none of them counts then, though some may be there. What else the lines raise is passed on.
+        """
+        date = datetime.fromtimestamp(now_ms / 1000, UTC).date().isoformat()
+        try:
+            if date != self._date:
+                self.close()
+                self._date, self._number = date, 0
+            for lines in runs:
+                self._append(lines)
+            self._sync()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _append(self, lines: Iterable[str]) -> None:
+        into = self._into or self._open()
+        for line in lines:
+            into.write(line.encode())
+        if self._file is not None and self._file.tell() >= self._file_bytes:
+            self.close()
+
+    def _open(self) -> IO[bytes]:
+        file = self._file = self._file or self._new_file()
+        into = gzip.GzipFile(fileobj=file, mode="wb", mtime=0) if self._compressed else file
+        self._into = cast("IO[bytes]", into)
+        return self._into
+
+    def _new_file(self) -> IO[bytes]:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        suffix = ".jsonl.gz" if self._compressed else ".jsonl"
+        while True:
+            self._number += 1
+            path = self.folder / f"runs-{self._date}-{self._host}-{self._number}{suffix}"
+            with contextlib.suppress(FileExistsError):
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                self._path, self._synced = path, 0
+                return os.fdopen(descriptor, "wb")
+
+    def _sync(self) -> None:
+        file, into, self._into = self._file, self._into, None
+        if file is None or into is None:
+            return
+        if into is not file:
+            into.close()
+        file.flush()
+        os.fsync(file.fileno())
+        self._synced = file.tell()
+
+    def close(self) -> None:
+        """End the file that is written to; the next run begins another one. Raises OSError."""
+        self._sync()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _leave(self) -> None:
+        """Give up the file, and cut off what came after the last write that went well: room on a full disk."""
+        file, into, self._file, self._into = self._file, self._into, None, None
+        if file is None:
+            return
+        for each in (into or file, file):
+            with contextlib.suppress(OSError):
+                each.close()  # tries once more to write what is in its buffer
+        with contextlib.suppress(OSError):
+            os.truncate(self._path, self._synced)
+            if not self._synced:
+                self._path.unlink()
+
+
+@dataclass(frozen=True)
+class Archived:
+    """A run in the archive, by its first and its last line."""
+
+    run: str
+    agent: str
+    status: str
+    created_ms: int
+    ended_ms: int
+    file: Path
+
+
+def archived_runs(folder: Path) -> Iterator[Archived]:
+    """The runs of an archive, those written last first, each once; read as they are asked for, a file at a time.
+
+    Raises ConfigError when the folder cannot be read.
+    """
+    seen: set[str] = set()
+    for file in _files(folder):
+        found = {each.run: each for each in _complete(file)}  # of a run that is there twice the later one
+        for each in reversed(found.values()):
+            if each.run not in seen:
+                seen.add(each.run)
+                yield each
+
+
+def archived_lines(folder: Path, run_id: str) -> Iterator[str]:
+    """The lines of a run. Raises RunNotFound when it is not in the archive, ConfigError when that cannot be read."""
+    for file in _files(folder):
+        number = max((number for number, run in _ends(file) if run == run_id), default=None)
+        if number is not None:
+            yield from _block(file, run_id, number)
+            return
+    raise RunNotFound(f"no run {run_id!r} in the archive {folder}")
+
+
+def _files(folder: Path) -> list[Path]:
+    """Those written last first."""
+    try:
+        found = [(match[1], path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        return [path for _, _, path in sorted(((date, path.stat().st_mtime_ns, path) for date, path in found))][::-1]
+    except OSError as error:
+        raise ConfigError(f"cannot read the archive {folder}: {error.strerror}") from error
+
+
+def _raw_lines(file: Path) -> Iterator[tuple[str, str, bytes]]:
+    """Type, run and text of every whole line. A file that was cut ends where it was."""
+    with contextlib.suppress(EOFError, zlib.error, gzip.BadGzipFile), _opened(file) as content:
+        for line in content:
+            if line.endswith(b"\n") and (match := _LINE.match(line)):
+                yield match[1].decode(), match[2].decode(), line
+
+
+def _opened(file: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(file)) if file.suffix == ".gz" else file.open("rb")
+
+
+def _complete(file: Path) -> Iterator[Archived]:
+    head: dict[str, Any] = {}
+    for kind, _, line in _raw_lines(file):
+        if kind == "run":
+            head = json.loads(line)
+        elif kind == "outcome" and head:
+            end = json.loads(line)
+            if end["run"] == head["run"]:
+                agent = head["spec"]["agent"]
+                yield Archived(end["run"], agent, end["status"], head["created_ms"], end["ended_ms"] or 0, file)
+            head = {}
+
+
+def _ends(file: Path) -> Iterator[tuple[int, str]]:
+    """The runs that are complete, each with the number of its first line."""
+    began: tuple[int, str] = 0, ""
+    for number, (kind, run, _) in enumerate(_raw_lines(file)):
+        if kind == "run":
+            began = number, run
+        elif kind == "outcome" and run == began[1]:
+            yield began
+
+
+def _block(file: Path, run_id: str, first: int) -> Iterator[str]:
+    for number, (kind, run, line) in enumerate(_raw_lines(file)):
+        if number >= first and run == run_id:
+            yield line.decode()
+            if kind == "outcome":
+                return

@@ -1,0 +1,201 @@
+"""What nothing needs any more, in Redis and on this machine: found, sized and removed for `sleipnir gc`.
+
+Rules.
+
+1. Everything may run meanwhile. Nothing is removed that a kept run needs, or could need that is submitted at the same
+   time: what a submit names is marked as used before the run is created, and each removal looks at the mark again.
+2. What takes care of itself is left to it: finished runs to their expiry, the unpacked agent folders of workers to the
+   bound of their cache, the streams of what models say to their expiry.
+3. What a person has said is theirs: sessions are removed only if that is asked for.
+4. Only what this machine can see is looked at. A base that is used on another machine, and in no run for the whole
+   retention, may be dropped from a shelf; who submits there next indexes it again, and asks no model for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sleipnir import agents
+from sleipnir.knowledge.files import digest_of, shelf_name
+from sleipnir.sessions import SessionName
+from sleipnir.settings import Settings
+from sleipnir.staging import abandoned, clear_up, staging
+from sleipnir.store.store import Store
+
+GRACE_MS = 3600 * 1000
+"""A bundle that a submit named so lately may be about to get a run. Clients mark it again every minute."""
+
+UNPACK_S = 3600
+"""An unpacking or an installation that has taken so long has died."""
+
+TEMPORARY_S = 2 * 24 * 3600
+TEMPORARY = ("graph-state-*.json", "tool-call-*", "sleipnir-loader-*", "sleipnir-download-*")
+"""What visits leave in the temporary directory when their worker is killed."""
+
+
+@dataclass(frozen=True)
+class Rubbish:
+    """`kind` is run, keys, bundle, base, staging, temporary or session; `bytes_` what its removal frees, about."""
+
+    kind: str
+    name: str
+    bytes_: int
+    why: str
+
+
+Found = tuple[Rubbish, Callable[[], bool]]
+"""What could go, and what removes it: False if it is needed after all."""
+
+
+def rubbish(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Found]:
+    """Everything, each piece when it is asked for; nothing is removed by looking. `sessions`: those of agents that are
+    not found here too. Raises StoreUnavailable and OSError."""
+    with store.errors():
+        yield from _of_runs(store)
+        pinned = store.pinned()
+        yield from _bundles(store, pinned.bundles)
+        yield from _bases(store, settings, pinned.bases)
+        if sessions:
+            yield from _sessions(store, settings)
+    yield from _staged(settings)
+    yield from _temporary(Path(tempfile.gettempdir()))
+
+
+def _of_runs(store: Store) -> Iterator[Found]:
+    for remains in store.garbage.listed():
+        found = Rubbish("run", remains.run, 0, "is listed, and not there")
+        yield found, partial(store.garbage.remove, remains)
+    for remains in store.garbage.orphans():
+        found = Rubbish("keys", remains.run, remains.bytes_, f"{len(remains.keys)} keys of a run that is not there")
+        yield found, partial(store.garbage.remove, remains)
+
+
+def _bundles(store: Store, pinned: frozenset[str]) -> Iterator[Found]:
+    before_ms = store.now_ms() - GRACE_MS
+    for digest in store.bundles.unused_since(before_ms):
+        if digest not in pinned:
+            found = Rubbish("bundle", digest, store.bundles.size(digest), "no kept run goes by it")
+            yield found, partial(store.bundles.drop, digest, before_ms)
+
+
+def _bases(store: Store, settings: Settings, pinned: frozenset[str]) -> Iterator[Found]:
+    """Those on a shelf that is a folder; of objects in S3 nobody here knows who else reads them."""
+    shelf = shelf_name(settings)
+    before_ms = store.now_ms() - int(settings.retention_s * 1000)
+    unused = [each for each in store.knowledge.unused_since(before_ms) if each.digest not in pinned]
+    unused = [each for each in unused if each.shelf == shelf and not shelf.startswith("s3://")]
+    named = _named_here(settings) if unused else set()
+    for each in unused:
+        if each.digest not in named:
+            why = "no kept run and no agent here asks it"
+            found = Rubbish("base", f"{each.agent}/{each.node} {each.digest[:12]}", each.bytes_, why)
+            yield found, partial(_drop_base, store, Path(shelf), each.digest, before_ms)
+
+
+def _named_here(settings: Settings) -> set[str]:
+    """The digests of all bases in agents' folders; whether an agent still loads does not matter."""
+    files = (file for place in agents.places(settings) for file in place.glob("*/*.yaml"))
+    return {digest for file in files if (digest := digest_of(file)) is not None}
+
+
+def _drop_base(store: Store, shelf: Path, digest: str, before_ms: int) -> bool:
+    """Off the list first: who asks from now on finds it missing, and puts it there again."""
+    if not store.knowledge.forget_unused(digest, before_ms):
+        return False
+    with contextlib.suppress(FileNotFoundError), staging(shelf) as away:
+        (shelf / digest).rename(away / digest)
+    return True
+
+
+def _sessions(store: Store, settings: Settings) -> Iterator[Found]:
+    known = set(agents.names(settings))
+    for info in store.sessions.all():
+        if info.agent not in known and info.run is None:
+            why = f"{info.messages} messages; agent {info.agent!r} is not found here"
+            found = Rubbish("session", f"{info.agent}/{info.name}", 0, why)
+            name = SessionName(info.agent, info.name)
+            yield found, partial(store.sessions.remove, name)
+
+
+def _staged(settings: Settings) -> Iterator[Found]:
+    own = [folder for place in agents.places(settings) for folder in place.glob("*/")]
+    shelf = shelf_name(settings)
+    shelves = [] if shelf.startswith("s3://") else [Path(shelf)]
+    for parent in (*shelves, settings.home / "knowledge-cache", *own):
+        for folder in abandoned(parent):
+            found = Rubbish("staging", str(folder), size_of(folder), "its builder is dead")
+            yield found, partial(_clear_up, parent)
+    for parent, pattern in ((settings.home / "bundles", ".unpack-*"), (agents.own_agents(settings), ".install-*")):
+        for path in parent.glob(pattern):
+            if _age_s(path) > UNPACK_S:
+                yield Rubbish("staging", str(path), size_of(path), "was left by a process that died"), _remover(path)
+
+
+def _clear_up(parent: Path) -> bool:
+    clear_up(parent)
+    return True
+
+
+def _temporary(folder: Path) -> Iterator[Found]:
+    old = [path for pattern in TEMPORARY for path in folder.glob(pattern) if _is_ours_and_old(path)]
+    in_use = _open_files() if old else set()
+    for path in old:
+        if not any(name == str(path) or name.startswith(f"{path}/") for name in in_use):
+            yield (
+                Rubbish("temporary", str(path), size_of(path), "was left by a visit whose worker died"),
+                _remover(path),
+            )
+
+
+def _is_ours_and_old(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.getuid() and not path.is_symlink() and _age_s(path) > TEMPORARY_S
+    except FileNotFoundError:
+        return False
+
+
+def _open_files() -> set[str]:
+    """What processes of this user have open, or work in. Where that cannot be asked, age alone counts."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            for link in (process / "cwd", *(process / "fd").iterdir()):
+                with contextlib.suppress(OSError):
+                    found.add(str(link.readlink()))
+    return found
+
+
+def _age_s(path: Path) -> float:
+    """Since anything in it was changed last."""
+    changed = [path.stat().st_mtime]
+    with contextlib.suppress(OSError):
+        changed += [each.stat().st_mtime for each in path.rglob("*")]
+    return time.time() - max(changed)
+
+
+def size_of(path: Path) -> int:
+    """Of a file, or of all files in a folder."""
+    total = 0
+    for each in (path, *path.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            total += each.stat().st_size if each.is_file() else 0
+    return total
+
+
+def _remover(path: Path) -> Callable[[], bool]:
+    def remove() -> bool:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        return True
+
+    return remove

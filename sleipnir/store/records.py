@@ -1,0 +1,108 @@
+"""Whole runs as they are stored, read piece by piece: what `export` and the archive write down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sleipnir.messages import FINAL
+from sleipnir.store.connect import Client
+from sleipnir.store.keys import Keys
+
+FIRST = 16
+"""Journal entries that come with the record: most runs have no more, and are read in one round trip."""
+
+MOST = 64
+"""Journal entries read at once."""
+
+SPECS = 500
+"""Specs read at once."""
+
+MOST_BYTES = 1_000_000
+"""After a page that was larger, fewer are read."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run at one moment. `spec` is JSON text, `fields` are those of the run's hash, `entries` the first of its
+    journal, `children` the ids of the runs that it has started, `output` the text, if it is completed."""
+
+    run: str
+    spec: str
+    fields: Mapping[str, str]
+    entries: tuple[str, ...]
+    children: tuple[str, ...]
+    output: str | None
+
+    @property
+    def steps(self) -> int:
+        """How many entries the journal had."""
+        return int(self.fields["step"]) + 1
+
+    @property
+    def is_final(self) -> bool:
+        return self.fields["status"] in FINAL
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """What kept runs and rows that are to become runs go by: digests of bundles, those of agents included that they may
+    still start, and of knowledge bases."""
+
+    bundles: frozenset[str]
+    bases: frozenset[str]
+
+    def __or__(self, other: Pinned) -> Pinned:
+        return Pinned(self.bundles | other.bundles, self.bases | other.bases)
+
+
+class Records:
+    """Any number of readers; nothing is changed."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client, self._keys = client, keys
+
+    def read(self, run_id: str) -> Record | None:
+        """None: there is no such run (any more)."""
+        run = self._keys.of_run(run_id)
+        pipe = self._client.pipeline(transaction=True)
+        pipe.get(run.spec)
+        pipe.hgetall(run.run)
+        pipe.lrange(run.journal, 0, FIRST - 1)
+        pipe.hkeys(run.children)
+        pipe.get(run.output)
+        spec, fields, entries, children, output = pipe.execute()
+        if spec is None or not fields:
+            return None
+        completed = fields["status"] == "completed"
+        return Record(run_id, spec, fields, tuple(entries), tuple(children), output if completed else None)
+
+    def entries(self, record: Record) -> Iterator[str]:
+        """The journal as it was when the record was read. It ends early when the run expires meanwhile."""
+        at = min(len(record.entries), record.steps)
+        yield from record.entries[:at]
+        count = FIRST
+        journal = self._keys.of_run(record.run).journal
+        while at < record.steps:
+            page = self._client.lrange(journal, at, min(at + count, record.steps) - 1)
+            if not page:
+                return
+            yield from page
+            at += len(page)
+            count = max(1, count // 2) if sum(map(len, page)) > MOST_BYTES else min(MOST, count * 2)
+
+    def pinned(self) -> Pinned:
+        """Of all runs that are there. Reads every spec: some seconds for a million."""
+        bundles: set[str] = set()
+        bases: set[str] = set()
+        for partition in range(self._keys.partitions):
+            run_ids = self._client.zrange(self._keys.of_partition(partition).runs, 0, -1)
+            for at in range(0, len(run_ids), SPECS):
+                pipe = self._client.pipeline(transaction=False)
+                for run_id in run_ids[at : at + SPECS]:
+                    pipe.get(self._keys.of_run(run_id).spec)
+                for spec in map(json.loads, filter(None, pipe.execute())):
+                    bundles.update((spec["bundle"], *spec.get("agents", {}).values()))
+                    bases.update(spec.get("knowledge", {}).values())
+        return Pinned(frozenset(bundles), frozenset(bases))
