@@ -63,6 +63,9 @@ SECTIONS: tuple[Section, ...] = (
         (
             Figure("visits_per_s", "engine: visits", "/s"),
             Figure("visits_per_s_no_events", "engine, no task events", "/s"),
+            Figure("events_share", "  with events / without", "x", at_least=0.85, digits=2),
+            Figure("events_us", "  CPU of the events of a visit", "us"),
+            Figure("events_heard_share", "  with a Flower on the same cores / without", "x", digits=2),
             Figure("visits_per_s_fsync_always", "engine, appendfsync always", "/s"),
             Figure("fsync_ms", "disk: a durable write of 4 kB", "ms", digits=2),
             Figure("celery_tasks_per_s", "Celery: bare tasks", "/s"),
@@ -133,6 +136,19 @@ SECTIONS: tuple[Section, ...] = (
             Figure("map_queue_most", "messages in the queue, at most"),
             Figure("map_scheduler_mb", "growth of the scheduler meanwhile", "MB", digits=1),
             Figure("join_s", "1,000 branches and their join, which fires once", "s", digits=1),
+        ),
+    ),
+    Section(
+        "Batches: rows of two nodes, two workers",
+        (
+            Figure("batch_accept_s", "10,000 rows accepted", "s", at_most=2, digits=2),
+            Figure("batch_first_node_s", "  until the first node begins", "s", at_most=1, digits=2),
+            Figure("batch_submit_mb", "memory of submitting 200,000 rows", "MB", at_most=150),
+            Figure("batch_wait_p99_ms", "50,000 rows wait: another run's first node, p99", "ms", at_most=1000),
+            Figure("batch_wait_p50_ms", "  p50", "ms"),
+            Figure("batch_rows_per_s", "  rows meanwhile", "/s"),
+            Figure("batch_equal_off", "batches of equal priority: off by", "x", at_most=0.10, digits=3),
+            Figure("batch_three_off", "  of priorities 3 and 1: off by", "x", at_most=0.15, digits=3),
         ),
     ),
     Section(

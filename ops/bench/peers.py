@@ -28,7 +28,7 @@ from ops.bench.processes import (
     redis_server,
     workspace,
 )
-from sleipnir.store.connect import broker_url
+from sleipnir.store.address import celery_broker
 
 HERE = Path(__file__).parent
 VENV = ROOT / ".build" / "bench-venv"
@@ -38,7 +38,7 @@ REQUIREMENTS = HERE / "requirements.txt"
 def celery(tasks: int, chain_steps: int) -> Values:
     """Bare tasks, then chains, on a Redis with the settings of the engine's."""
     with workspace() as folder, redis_server(folder) as (url, redis_pid):
-        env = {"BENCH_BROKER": broker_url(url), "PYTHONPATH": str(HERE)}
+        env = {"BENCH_BROKER": celery_broker(url).url, "PYTHONPATH": str(HERE)}
         worker = [PYTHON, "-m", "celery", "-A", "stock_celery", "worker", "-c", "2", "--loglevel", "ERROR"]
         with processes({"workers": [worker]}, env, folder) as pids:
             env["BENCH_PIDS"] = " ".join(map(str, [redis_pid, *pids["workers"]]))

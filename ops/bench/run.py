@@ -23,13 +23,39 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ops.bench import costs, disk, engine, fans, figures, knowledge, models, peers, postgres, report, scripts  # noqa: E402
+from ops.bench import (  # noqa: E402
+    batches,
+    costs,
+    disk,
+    engine,
+    fans,
+    figures,
+    knowledge,
+    models,
+    peers,
+    postgres,
+    report,
+    scripts,
+    task_events,
+)
 from ops.bench.figures import BenchFailed, NotMeasured, Values  # noqa: E402
 from ops.bench.peers import PEERS, Peer, Shape  # noqa: E402
 
 LATEST = ROOT / ".build" / "bench" / "latest.json"
 PAGE = ROOT / "docs" / "performance.md"
-SUBJECTS = ("engine", "disk", "celery", "langgraph", "dbos", "costs", "maps", "models", "knowledge", "python")
+SUBJECTS = (
+    "engine",
+    "disk",
+    "celery",
+    "langgraph",
+    "dbos",
+    "costs",
+    "maps",
+    "batches",
+    "models",
+    "knowledge",
+    "python",
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +71,7 @@ class Effort:
     trials: int
     repeats: int
     waiting_runs: int
+    beside: int
     model_calls: int
     turns: int
     chunks: int
@@ -53,11 +80,11 @@ class Effort:
 
 FULL = Effort(
     rounds=5, runs=1000, hops=30, tasks=8000, peer_runs=300, trial_runs=50, trials=2, repeats=4, waiting_runs=1000,
-    model_calls=1920, turns=10, chunks=100_000, questions=1000,
+    beside=200, model_calls=1920, turns=10, chunks=100_000, questions=1000,
 )  # fmt: skip
 QUICK = Effort(
     rounds=1, runs=300, hops=10, tasks=3000, peer_runs=60, trial_runs=30, trials=1, repeats=2, waiting_runs=200,
-    model_calls=1280, turns=5, chunks=100_000, questions=1000,
+    beside=50, model_calls=1280, turns=5, chunks=100_000, questions=1000,
 )  # fmt: skip
 
 
@@ -74,7 +101,7 @@ ENGINE = (
     "visits_per_s", "hop_p50_ms", "hop_p99_ms", "redis_sent_per_visit", "redis_inside_per_visit",
     "cpu_visit_us", "cpu_redis_us", "cpu_scheduler_us", "cpu_workers_us", "cpu_client_us",
 )  # fmt: skip
-NO_EVENTS = ("visits_per_s_no_events",)
+EVENTS = ("visits_per_s_no_events", "events_share", "events_us", "events_heard_share")
 ALWAYS = ("visits_per_s_fsync_always",)
 DISK = ("fsync_ms",)
 CELERY = ("celery_tasks_per_s", "celery_chain_per_s")
@@ -83,6 +110,9 @@ LENGTH = ("thousandth_visit_ratio",)
 WAITING = ("waiting_run_bytes", "waiting_run_memory_bytes")
 MAP = ("map_ratio", "map_items_per_s", "map_chain_per_s", "map_item_ratio", "map_item_us", "map_item_few_us")
 JOIN = ("join_s",)
+ACCEPTING = ("batch_accept_s", "batch_first_node_s", "batch_submit_mb")
+BEHIND = ("batch_wait_p99_ms", "batch_wait_p50_ms", "batch_rows_per_s")
+SHARING = ("batch_equal_off", "batch_three_off")
 MODELS = ("model_share", "stream_share", "model_worker_mb", "litellm_calls_per_s")
 LOOPS = ("loop_turns_per_s", "loop_call_us")
 KNOWLEDGE = (
@@ -150,7 +180,7 @@ class Bench:
         effort, asked = self.effort, self.subjects
         if "engine" in asked:
             yield Measurement("engine", ENGINE, lambda: engine.measure(effort.runs, effort.hops))
-            yield Measurement("engine, no task events", NO_EVENTS, self._without_events)
+            yield Measurement("task events", EVENTS, lambda: task_events.measure(effort.runs))
         if "disk" in asked:
             yield Measurement("disk", DISK, disk.fsync)
             yield Measurement("engine, appendfsync always", ALWAYS, self._with_fsync)
@@ -167,6 +197,10 @@ class Bench:
         if "maps" in asked:
             yield Measurement("a map of 10,000 items", MAP, fans.measure)
             yield Measurement("a join of 1,000 branches", JOIN, fans.join)
+        if "batches" in asked:
+            yield Measurement("accepting rows", ACCEPTING, batches.accepting)
+            yield Measurement("runs beside a batch", BEHIND, lambda: batches.waiting_behind(effort.beside))
+            yield Measurement("shares of batches", SHARING, batches.sharing)
         if "models" in asked:
             yield Measurement("calls of models", MODELS, lambda: models.calls(effort.model_calls))
             yield Measurement("loops of turns and tools", LOOPS, lambda: models.loops(effort.turns))
@@ -176,9 +210,6 @@ class Bench:
         if "python" in asked:
             yield Measurement("warm Python scripts", WARM, scripts.warm)
             yield Measurement("cold `sleipnir run`", COLD, scripts.cold)
-
-    def _without_events(self) -> Values:
-        return {"visits_per_s_no_events": engine.throughput(self.effort.runs, SLEIPNIR_TASK_EVENTS="0")}
 
     def _with_fsync(self) -> Values:
         return {"visits_per_s_fsync_always": engine.throughput(self.effort.runs // 3, appendfsync="always")}

@@ -16,14 +16,15 @@
 -- ARGV[4] in_session  str   `agent/name`; empty: the run is in no session, and the last three keys are not used
 -- ARGV[5] listed   int     1: the session is kept for good, and stands in `sessions`
 -- ARGV[6] instructions_of  str   what dynamic instructions would be made of now
--- ARGV[7...] writes  state key, JSON text, state key, JSON text, ...
+-- ARGV[7] batch    str     the row of a batch that it, or the run at its top, is (batches.place_of); '' for none
+-- ARGV[8...] writes  state key, JSON text, state key, JSON text, ...
 --
 -- Returns {1, ''}   created; it begins with what was said in its session up to now, and with the dynamic instructions
 --                   that the session keeps, if they were made of the same
 --         {0, ''}   a run of this id exists; nothing changed. Calling twice is safe.
 --         {-1, run} the session has a run that is not over; nothing changed
 local run, state, journal, inbox, runs, specs, items, session, messages, sessions = unpack(KEYS)
-local run_id, spec, step, in_session, listed, instructions_of = unpack(ARGV, 1, 6)
+local run_id, spec, step, in_session, listed, instructions_of, batch = unpack(ARGV, 1, 7)
 
 if redis.call('EXISTS', run) == 1 then return {0, ''} end
 if in_session ~= '' and redis.call('HEXISTS', session, 'busy') == 1 then
@@ -34,6 +35,7 @@ local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('SET', specs, spec)
 redis.call('HSET', run, 'status', 'submitted', 'version', 0, 'seq', 0, 'step', 0, 'created_ms', now_ms)
+if batch ~= '' then redis.call('HSET', run, 'batch', batch) end
 local header = cjson.decode(step)
 header.at_ms = now_ms
 local entry = {cjson.encode(header)}
@@ -42,7 +44,7 @@ local function write(key, value)
   entry[#entry + 1] = cjson.encode(key)
   entry[#entry + 1] = value
 end
-for i = 7, #ARGV, 2 do write(ARGV[i], ARGV[i + 1]) end
+for i = 8, #ARGV, 2 do write(ARGV[i], ARGV[i + 1]) end
 if in_session ~= '' then
   local kept = redis.call('HMGET', session, 'instructions', 'instructions_of')
   if kept[1] and kept[2] == instructions_of then write('_instructions', kept[1]) end

@@ -1,0 +1,57 @@
+"""Who comes next: weighted shares of the fleet among batches, by stride scheduling.
+
+Each batch has a virtual time, which a row that it gets moves on by 1 / its weight; the batch that is the farthest
+behind gets the next row. So of two batches with weights 3 and 1 that both have rows, one gets three for each row of the
+other, whatever their sizes are. A batch that had no rows to give for a while has no claim to what it missed: it begins
+anew where the others are.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A batch that has up to `most` rows to give now, at least one. One with `idle` has no row under way."""
+
+    id: str
+    weight: int
+    most: int
+    idle: bool = False
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How many rows each batch gets now, and the virtual times after that."""
+
+    rows: Mapping[str, int]
+    times: Mapping[str, float]
+
+
+def share(claims: Iterable[Claim], capacity: int, times: Mapping[str, float]) -> Shares:
+    """Divide `capacity` rows. `times` are those of the last call; who is not among `claims` is forgotten.
+
+    A batch that is idle gets a row though there is no capacity: none stands still because of another one.
+    """
+    wanted = {claim.id: claim for claim in claims}
+    known = {id_: times[id_] for id_ in wanted if id_ in times}
+    start = min(known.values(), default=0.0)
+    after = {id_: max(known.get(id_, start), start) for id_ in wanted}
+    rows = dict.fromkeys(wanted, 0)
+    line = [(after[id_], number, id_) for number, id_ in enumerate(wanted)]
+    heapq.heapify(line)
+    while line and capacity > 0:
+        time, number, id_ = heapq.heappop(line)
+        rows[id_] += 1
+        capacity -= 1
+        after[id_] = time + 1 / wanted[id_].weight
+        if rows[id_] < wanted[id_].most:
+            heapq.heappush(line, (after[id_], number, id_))
+    for claim in wanted.values():
+        if claim.idle and not rows[claim.id]:
+            rows[claim.id] = 1
+            after[claim.id] += 1 / claim.weight
+    return Shares(rows, after)

@@ -1,0 +1,306 @@
+"""Many runs of one agent at once: submit, watch and steer them from Python.
+
+    with Client() as client:
+        batch = client.batch("log-triage", ({"prompt": line} for line in open("logs")), name="monday")
+        for info in batch.watch():
+            print(info.completed, "of", info.total)
+        for result in batch.results():
+            print(result.key, result.output)
+
+Rows wait in the batch and are let into the queues a few at a time, so that thousands of them hold up nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from sleipnir.batches import (
+    PRIORITIES,
+    BatchInfo,
+    BatchPlan,
+    ErrorGroup,
+    RowResult,
+    failure_of,
+    row_run_id,
+    row_text,
+)
+from sleipnir.errors import UsageError
+from sleipnir.graph.model import Graph
+from sleipnir.rows import BadRow, Row, row_of
+from sleipnir.runs import RunSpec
+from sleipnir.store.store import Store
+from sleipnir.submission import state_at_start
+
+Given: TypeAlias = Mapping[str, Any] | Row | BadRow
+"""What a row may be given as: columns (`prompt`, and keys of the state), or what sleipnir.rows reads from files."""
+
+FIRST_CHUNK, CHUNK, CHUNK_BYTES = 50, 500, 2**20
+"""Rows that are added at once, and about how many bytes of them: the first ones begin while others are being read."""
+
+SHOWN_KEYS = 20
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """How many rows of one submission are new, were in the batch already, and were refused."""
+
+    added: int = 0
+    known: int = 0
+    bad: int = 0
+
+
+OnBad: TypeAlias = Callable[[BadRow], None]
+OnProgress: TypeAlias = Callable[[Submitted], None]
+
+
+class Batch:
+    """A handle on one batch. Nothing is cached: every call asks Redis. All raise BatchNotFound where there is none.
+
+    `submitted` is what came of submitting, where this process did that.
+    """
+
+    def __init__(self, store: Store, batch_id: str, submitted: Submitted | None = None) -> None:
+        self._store, self.id, self.submitted = store, batch_id, submitted
+
+    def __repr__(self) -> str:
+        return f"Batch({self.id!r})"
+
+    def info(self) -> BatchInfo:
+        """State, rows by state, usage, rate and forecast."""
+        with self._store.errors():
+            return self._store.batches.info(self.id)
+
+    def watch(self, every_s: float = 0.5) -> Iterator[BatchInfo]:
+        """How it is now, and again whenever that has changed, until it is over. One that waits for a decision
+        (`info.question`) is not over."""
+        shown: BatchInfo | None = None
+        while True:
+            info = self.info()
+            if shown is None or replace(info, now_ms=shown.now_ms) != shown:
+                shown = info
+                yield info
+            if info.is_over:
+                return
+            time.sleep(every_s)
+
+    def wait(self, timeout_s: float | None = None) -> BatchInfo:
+        """Block until it is over. Raises TimeoutError after `timeout_s`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not (info := self.info()).is_over:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"batch {self.id} is not over after {timeout_s:g} s: {info.state}")
+            time.sleep(0.1)
+        return info
+
+    def run_id(self, row: int) -> str:
+        """The id of the run that a row (counted from 0) is, or will be."""
+        return row_run_id(self.id, row)
+
+    def pause(self) -> None:
+        """Begin no more rows; those under way go on. Raises UsageError when it was cancelled."""
+        with self._store.errors():
+            self._store.batches.hold(self.id)
+
+    def resume(self, *, max_cost_usd: float | None = None, max_tokens: int | None = None) -> None:
+        """Go on: of a paused batch, of one that has run its canary rows, or of one that is over its budget, which needs
+        a larger one then. Raises UsageError when it was cancelled, or is over its budget still."""
+        info = self.info()
+        plan = replace(info.plan, canary=None) if info.state == "canary" else info.plan
+        if max_cost_usd is not None:
+            plan = replace(plan, max_cost_usd=max_cost_usd)
+        if max_tokens is not None:
+            plan = replace(plan, max_tokens=max_tokens)
+        check_plan(plan)
+        with self._store.errors():
+            self._store.batches.go_on(self.id, plan)
+        if self.info().state == "over_budget":
+            raise UsageError(f"batch {self.id!r} has used what it may; name a larger budget (max_cost_usd, max_tokens)")
+
+    def set_parallel(self, parallel: int | None) -> None:
+        """Let at most so many rows be under way at once, from now on; those under way go on. None: the default.
+        Raises UsageError when it was cancelled."""
+        plan = replace(self.info().plan, parallel=parallel)
+        check_plan(plan)
+        with self._store.errors():
+            self._store.batches.replan(self.id, plan)
+
+    def cancel(self) -> None:
+        """Begin no more rows, and cancel those under way. Rows that are over stay as they are. Safe to repeat."""
+        with self._store.errors():
+            self._store.batches.cancel(self.id)
+
+    def retry_failed(self) -> int:
+        """Let all rows that failed go on from where they failed, after those that wait. How many. Raises UsageError
+        when it was cancelled."""
+        with self._store.errors():
+            return self._store.batches.retry(self.id)
+
+    def results(
+        self, order: Literal["row", "done"] = "row", *, start: int = 0, follow: bool = False
+    ) -> Iterator[RowResult]:
+        """The rows that are over, read from Redis as they are asked for: in their order, or as they ended.
+
+        `start` is the `position` of the result to go on after, 0: from the beginning. With `follow` those that are not
+        over are waited for; in the order of rows each waits for the ones before it. Otherwise rows that are not over
+        are left out. In the order of ends a row that failed and was retried comes again when it ends again.
+        """
+        return self._in_order(start, follow) if order == "row" else self._by_end(start, follow)
+
+    def _in_order(self, at: int, follow: bool) -> Iterator[RowResult]:
+        while True:
+            with self._store.errors():
+                page = self._store.batches.results(self.id, at)
+            for result in page:
+                if result is None and follow:
+                    break
+                at += 1
+                if result is not None:
+                    yield result
+            else:
+                if page:
+                    continue
+            if not follow or (not page and not self._more_to_come()):
+                return
+            time.sleep(0.1)
+
+    def _by_end(self, at: int, follow: bool) -> Iterator[RowResult]:
+        while True:
+            over = self.info().is_over  # before the look, so that no end falls between the two
+            with self._store.errors():
+                page, after = self._store.batches.results_by_end(self.id, at)
+            yield from page
+            if after == at:
+                if not follow or over:
+                    return
+                time.sleep(0.1)
+            at = after
+
+    def _more_to_come(self) -> bool:
+        return not self.info().is_over
+
+    def errors(self) -> list[ErrorGroup]:
+        """Why rows failed: grouped by node and the first line of the message, the largest group first."""
+        groups: dict[tuple[str | None, str], list[RowResult]] = {}
+        counts: dict[tuple[str | None, str], int] = {}
+        with self._store.errors():
+            for result in self._store.batches.failed(self.id):
+                group = failure_of(result.error or "")
+                counts[group] = counts.get(group, 0) + 1
+                if len(shown := groups.setdefault(group, [])) < SHOWN_KEYS:
+                    shown.append(result)
+        found = [
+            ErrorGroup(*group, counts[group], tuple(row.key for row in rows), tuple(row.run for row in rows))
+            for group, rows in groups.items()
+        ]
+        return sorted(found, key=lambda group: -group.count)
+
+
+def check_plan(plan: BatchPlan) -> None:
+    """Raise UsageError for a plan that makes no sense."""
+    if plan.priority not in PRIORITIES:
+        raise UsageError(f"priority must be {PRIORITIES[0]} to {PRIORITIES[-1]}, not {plan.priority}")
+    for name in ("parallel", "canary", "max_cost_usd", "max_tokens"):
+        if (value := getattr(plan, name)) is not None and value <= 0:
+            raise UsageError(f"{name} must be more than 0, not {value}")
+
+
+class Submission:
+    """Rows on their way into a batch. `limits` are the most bytes of a prompt, and of a given state."""
+
+    def __init__(
+        self,
+        store: Store,
+        batch_id: str,
+        spec: RunSpec,
+        plan: BatchPlan,
+        graph: Graph,
+        *,
+        limits: tuple[int, int],
+        on_bad: OnBad | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self._store, self._id, self._spec, self._plan, self._graph = store, batch_id, spec, plan, graph
+        self._prompt_bytes, self._state_bytes = limits
+        self._on_bad, self._on_progress = on_bad, on_progress
+        self._keys: set[str] = set()
+        self._chunk: list[tuple[Row, str]] = []
+        self._bytes, self._sent_any = 0, False
+        self.so_far = Submitted()
+
+    def add_all(self, given: Iterable[Given], key: str | None) -> None:
+        """Add rows as they come, a chunk at a time, and seal the batch after the last one. When `given` raises, the
+        batch is not sealed: submitting again goes on from there. Raises UsageError when no row at all is good."""
+        for number, each in enumerate(given, 1):
+            row = each if isinstance(each, Row | BadRow) else row_of(f"row {number}", number, each, key)
+            self._take(row)
+        self._send()
+        if not self._sent_any:
+            raise UsageError("there is no row that could be run; nothing was submitted")
+        with self._store.errors():
+            self._store.batches.seal(self._id)
+
+    def _take(self, row: Row | BadRow) -> None:
+        text = self._checked(row)
+        if isinstance(text, BadRow):
+            self._refuse(text)
+            return
+        assert isinstance(row, Row)
+        self._keys.add(row.key)
+        self._chunk.append((row, text))
+        self._bytes += len(text)
+        if len(self._chunk) >= (CHUNK if self._sent_any else FIRST_CHUNK) or self._bytes >= CHUNK_BYTES:
+            self._send()
+
+    def _checked(self, row: Row | BadRow) -> str | BadRow:
+        """The row as it waits, or what is wrong with it."""
+        if isinstance(row, BadRow):
+            return row
+        if row.key in self._keys:
+            return BadRow(row.place, f"its key {row.key!r} is that of a row before it")
+        state = self._typed(row.state) if row.as_text else dict(row.state)
+        try:
+            if len(row.prompt.encode()) > self._prompt_bytes:
+                return BadRow(row.place, f"its prompt has more than SLEIPNIR_MAX_PROMPT_BYTES={self._prompt_bytes:,}")
+            begin = state_at_start(self._graph, row.prompt, state, self._state_bytes)
+            # What was given is kept as it was encoded (times, bytes); what the graph adds, it adds at the start.
+            text = row_text(row.prompt, {name: begin[name] for name in state})
+            (row.key + text).encode()
+            return text
+        except UnicodeEncodeError:  # half a surrogate pair, which JSON can say
+            return BadRow(row.place, "it is not valid UTF-8 text")
+        except (UsageError, TypeError, ValueError) as error:
+            return BadRow(row.place, str(error))
+
+    def _typed(self, state: Mapping[str, str]) -> dict[str, Any]:
+        """Cells of keys that are declared as numbers, lists and the like; one that is none is refused as it is."""
+        found: dict[str, Any] = dict(state)
+        for name, cell in state.items():
+            declared = self._graph.state.get(name)
+            if declared is not None and declared.type not in ("any", "string", "datetime", "bytes"):
+                with contextlib.suppress(ValueError, RecursionError):
+                    found[name] = json.loads(cell)
+        return found
+
+    def _refuse(self, bad: BadRow) -> None:
+        self.so_far = replace(self.so_far, bad=self.so_far.bad + 1)
+        if self._on_bad is not None:
+            self._on_bad(bad)
+
+    def _send(self) -> None:
+        if not self._chunk:
+            return
+        with self._store.errors():
+            rows = [(row.key, text) for row, text in self._chunk]
+            added = self._store.batches.add(self._id, self._spec, self._plan, rows)
+        self.so_far = replace(self.so_far, added=self.so_far.added + added.added, known=self.so_far.known + added.known)
+        for at in added.conflicts:
+            row, _ = self._chunk[at]
+            self._refuse(BadRow(row.place, f"its key {row.key!r} is that of a row of the batch with other contents"))
+        self._chunk, self._bytes, self._sent_any = [], 0, True
+        if self._on_progress is not None:
+            self._on_progress(self.so_far)

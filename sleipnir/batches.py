@@ -1,0 +1,260 @@
+"""Batches: many runs of one agent that were submitted together. What is kept of one, and what that means.
+
+A row waits in its batch, where it costs a few hundred bytes, until the scheduler admits it: then it is a run like any
+other. Rows are admitted in order, those that are retried after all others. All are values: nothing here knows Redis or
+a clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from sleipnir.messages import Usage
+from sleipnir.runs import ID_ALPHABET, ID_LENGTH
+
+PRIORITIES: Final = range(1, 6)
+"""A batch gets so many times as many rows admitted as one of priority 1, where both have some."""
+
+DEFAULT_PRIORITY: Final = 3
+
+DEFAULT_PARALLEL: Final = 1_000
+"""So many rows of a batch are under way at most, unless it says otherwise: those that wait for people too."""
+
+RowState: TypeAlias = Literal["waiting", "active", "completed", "failed", "cancelled"]
+
+ROW_STATES: Final[Mapping[str, RowState]] = {
+    "w": "waiting", "a": "active", "c": "completed", "f": "failed", "x": "cancelled",
+}  # fmt: skip
+"""By the byte that stands for it among the batch's states. `active` rows are runs that are not over."""
+
+BatchState: TypeAlias = Literal[
+    "accepting", "running", "paused", "canary", "over_budget", "cancelling", "cancelled", "done"
+]
+"""accepting   takes more rows; those that it has are admitted already
+running     has rows that are not over
+paused      a person holds it: no row is admitted, those under way go on
+canary      its first rows are over, and a person has to say whether the others shall follow
+over_budget has cost as much as it may; a person has to say whether it may cost more
+cancelling  admits nothing any more, and waits for the ends of rows that are under way
+cancelled   was cancelled
+done        all of its rows are over
+"""
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How the rows of a batch are to be run. None: no limit, but DEFAULT_PARALLEL for `parallel`.
+
+    `canary` rows run first, and then a person is asked. `max_tokens` counts those of prompts and answers.
+    """
+
+    name: str = ""
+    priority: int = DEFAULT_PRIORITY
+    parallel: int | None = None
+    canary: int | None = None
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class BatchInfo:
+    """One batch. Times are milliseconds since the epoch by Redis' clock; `now_ms` is when this was read. `started_ms`
+    is when its first row was admitted; `usage` is that of rows that are over."""
+
+    id: str
+    agent: str
+    state: BatchState
+    created_ms: int
+    now_ms: int
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    total: int = 0
+    waiting: int = 0
+    active: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    plan: BatchPlan = field(default_factory=BatchPlan)
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def ended(self) -> int:
+        """Rows that are over."""
+        return self.completed + self.failed + self.cancelled
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing moves any more, unless somebody asks for it."""
+        return self.state in ("cancelled", "done")
+
+    @property
+    def question(self) -> str | None:
+        """What a person has to decide before it goes on."""
+        match self.state:
+            case "canary":
+                return f"{self.ended} rows are over, {self.failed} of them failed. Continue with {self.waiting} more?"
+            case "over_budget":
+                return f"It has used {_spent(self.usage)}, as much as it may. Continue?"
+        return None
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Rows that ended per second since the first one was admitted. None: not known yet."""
+        run, took_ms = self.completed + self.failed, (self.ended_ms or self.now_ms) - (self.started_ms or self.now_ms)
+        return run * 1000 / took_ms if run and took_ms > 0 else None
+
+    @property
+    def eta_s(self) -> float | None:
+        """How long the rest takes at this rate. None: not known."""
+        rate = self.rate_per_s
+        return (self.waiting + self.active) / rate if rate and self.state in ("running", "accepting") else None
+
+    @property
+    def forecast_usd(self) -> float | None:
+        """What all rows will have cost, going by those that are over. None: not known."""
+        run = self.completed + self.failed
+        cost = self.usage.cost_usd
+        return cost / run * (run + self.waiting + self.active) if run and cost is not None else None
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """How a row has ended. `row` counts from 0, `key` is what the submitter calls it; `node` is where a failed one
+    stopped. `position` is where reading results goes on after this one."""
+
+    row: int
+    key: str
+    run: str
+    status: RowState
+    position: int
+    output: str | None = None
+    error: str | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True)
+class ErrorGroup:
+    """Rows that failed alike: at the same node with the same message. `keys` are those of the first rows."""
+
+    node: str | None
+    message: str
+    count: int
+    keys: tuple[str, ...]
+    runs: tuple[str, ...]
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+"""Kept: json.dumps would make one for each row."""
+
+
+def row_run_id(batch: str, row: int) -> str:
+    """The id of the run that a row becomes: always the same, so that nobody starts it twice."""
+    return _id_of(f"batch/{batch}/{row}")
+
+
+def submission_id(agent: str, *what: str) -> str:
+    """The id of a batch that is known by what is submitted: the same again is the same batch."""
+    return _id_of(json.dumps(["submission", agent, *what]))
+
+
+def _id_of(text: str) -> str:
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest())
+    return "".join(ID_ALPHABET[number >> 5 * place & 31] for place in range(ID_LENGTH))
+
+
+def row_digest(text: str) -> str:
+    """Tells the contents of rows with the same key apart."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def row_text(prompt: str, state: Mapping[str, Any]) -> str:
+    """A row as it waits. Raises ValueError and TypeError for what JSON cannot say."""
+    fields: dict[str, Any] = {"p": prompt}
+    if state:
+        fields["s"] = state
+    return _ENCODER.encode(fields)
+
+
+def row_of(text: str) -> tuple[str, dict[str, Any]]:
+    """The prompt of a row, and the state that was given to it."""
+    fields = json.loads(text)
+    return fields["p"], fields.get("s", {})
+
+
+def place_of(batch: str, row: int) -> str:
+    """How a run names the row that it is of."""
+    return f"{batch}/{row}"
+
+
+def parse_place(text: str) -> tuple[str, int]:
+    batch, _, row = text.partition("/")
+    return batch, int(row)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is counted and noted of a batch. `admitted` rows were under way at least once, `cost_usd` is what is known
+    of their costs; `sealed`: no more rows are to come."""
+
+    waiting: int = 0
+    active: int = 0
+    admitted: int = 0
+    sealed: bool = False
+    paused: bool = False
+    cancelling: bool = False
+    tokens: int = 0
+    cost_usd: float = 0.0
+
+
+def state_of(kept: Kept, plan: BatchPlan) -> BatchState:
+    """What this comes to."""
+    if kept.cancelling:
+        return "cancelling" if kept.active else "cancelled"
+    if kept.sealed and not kept.waiting and not kept.active:
+        return "done"
+    if kept.paused:
+        return "paused"
+    if kept.waiting and is_over_budget(kept, plan):
+        return "over_budget"
+    if kept.waiting and not kept.active and plan.canary and kept.admitted >= plan.canary:
+        return "canary"
+    return "running" if kept.sealed else "accepting"
+
+
+def may_admit(kept: Kept, plan: BatchPlan) -> int:
+    """How many more rows may be under way now, as far as the batch itself says."""
+    if state_of(kept, plan) not in ("running", "accepting"):
+        return 0
+    most = min(kept.waiting, (plan.parallel or DEFAULT_PARALLEL) - kept.active)
+    if plan.canary:
+        most = min(most, plan.canary - kept.admitted)
+    return max(most, 0)
+
+
+def is_over_budget(kept: Kept, plan: BatchPlan) -> bool:
+    by_cost = plan.max_cost_usd is not None and kept.cost_usd >= plan.max_cost_usd
+    return by_cost or (plan.max_tokens is not None and kept.tokens >= plan.max_tokens)
+
+
+_AT_NODE = re.compile(r"\bat node '([^'\n]+)': ")
+
+
+def failure_of(error: str) -> tuple[str | None, str]:
+    """The node at which a run failed, going by its error, and the first line of what went wrong there."""
+    found = _AT_NODE.search(error)
+    message = error[found.end() :] if found else error
+    return found and found[1], message.strip().split("\n", 1)[0]
+
+
+def _spent(usage: Usage) -> str:
+    tokens = f"{usage.input_tokens + usage.output_tokens:,} tokens"
+    return tokens if usage.cost_usd is None else f"${usage.cost_usd:.2f} and {tokens}"

@@ -1,0 +1,60 @@
+-- batch_ended: note how a row has ended.
+--
+-- KEYS[1] batch     HASH    slp:{p00}:batch:<id>
+-- KEYS[2] rows      LIST    ...:rows
+-- KEYS[3] numbers   HASH    ...:numbers
+-- KEYS[4] names     LIST    ...:names
+-- KEYS[5] states    STRING  ...:states
+-- KEYS[6] failures  HASH    ...:failures
+-- KEYS[7] ends      LIST    ...:ends
+-- KEYS[8] open      SET     slp:{p00}:batches:open
+-- ARGV[1] id        str
+-- ARGV[2] row       int
+-- ARGV[3] status    str     its byte: c, f or x
+-- ARGV[4] version   int     of the run, which grows with each of its ends
+-- ARGV[5] usage     JSON    numbers by field of the batch: what the run has cost in all
+-- ARGV[6] error     str     why the row cannot become a run, or its run not go on; '' when it has ended
+-- ARGV[7] text      str     the row, if it cannot become a run; opaque here
+-- ARGV[8] retention_ms  int  how long a batch is kept when its last row is over
+--
+-- Returns  1  noted
+--          0  known already, or there is no such row; nothing changed. Calling twice is safe.
+local batch, rows, numbers, names, states, failures, ends, open = unpack(KEYS)
+local id, row, status, version, usage, error_, text, retention_ms = unpack(ARGV)
+
+local COUNT_OF = {w = 'waiting', a = 'active', c = 'completed', f = 'failed', x = 'cancelled'}
+local before = redis.call('GETRANGE', states, row, row)
+if before == '' or before == 'c' then return 0 end
+local known = redis.call('HGET', failures, row)
+local last = known and cjson.decode(known) or {version = -1, usage = {}}
+if error_ == '' and tonumber(version) <= last.version then return 0 end
+if error_ ~= '' and before ~= 'a' then return 0 end
+
+local used = error_ == '' and cjson.decode(usage) or last.usage
+for field, amount in pairs(used) do
+  local more = amount - (last.usage[field] or 0)
+  if more ~= 0 then redis.call('HINCRBYFLOAT', batch, field, more) end
+end
+if status == 'c' then
+  redis.call('HDEL', failures, row)
+else
+  local failure = {version = tonumber(version), usage = used}
+  if error_ ~= '' then failure = {version = last.version, usage = last.usage, error = error_} end
+  if text ~= '' then failure.text = text end
+  redis.call('HSET', failures, row, cjson.encode(failure))
+end
+redis.call('SETRANGE', states, row, status)
+redis.call('HINCRBY', batch, COUNT_OF[before], -1)
+redis.call('HINCRBY', batch, COUNT_OF[status], 1)
+redis.call('RPUSH', ends, row)
+
+local at = redis.call('HMGET', batch, 'sealed', 'cancelling', 'waiting', 'active', 'ended_ms')
+if (at[1] or at[2]) and at[3] == '0' and at[4] == '0' and not at[5] then
+  local time = redis.call('TIME')
+  redis.call('HSET', batch, 'ended_ms', time[1] * 1000 + math.floor(time[2] / 1000))
+  redis.call('SREM', open, id)
+  for _, key in ipairs({batch, rows, numbers, names, states, failures, ends}) do
+    redis.call('PEXPIRE', key, retention_ms)
+  end
+end
+return 1

@@ -1,0 +1,291 @@
+"""Batches on a real Redis: rows are added once, admitted once, and each ends once, whatever is repeated."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sleipnir.batch import Batch
+from sleipnir.batches import BatchPlan, place_of, row_run_id, row_text
+from sleipnir.errors import BatchNotFound, BundleError, UsageError
+from sleipnir.messages import Usage
+from sleipnir.runs import RunSpec
+from sleipnir.store.batches import Added
+from sleipnir.store.scripts import run_in_order
+from sleipnir.store.store import Store
+from sleipnir_scheduler.services.admission import Admission
+from sleipnir_scheduler.services.effects import Deliveries
+from tests.store.test_advance import advance_of
+from tests.unit.planner.driver import graph_of
+
+ID = "batch0000001"
+SPEC = RunSpec("agent", "digest")
+ASKS = """
+name: agent
+start: ask
+nodes:
+  ask: {type: input, question: "{{initial_prompt}}?", validation: "len(input) > 1", next: e}
+  e: {type: end, output: "{{n}}"}
+"""
+
+
+def rows(*numbers: int) -> list[tuple[str, str]]:
+    return [(f"k{number}", row_text(f"p{number}", {"n": number})) for number in numbers]
+
+
+class World:
+    """A scheduler without workers; people are played."""
+
+    def __init__(self, store: Store, plan: BatchPlan | None = None, count: int = 3, window: int = 100) -> None:
+        self.store, self.batches = store, store.batches
+        self.advance = advance_of(store, ASKS)
+        self.graphs: Any = SimpleNamespace(get=lambda *_: graph_of(ASKS))
+        self.deliveries = Deliveries(store.effects, self.graphs, max_state_bytes=1_000_000)
+        self.admission = Admission(store, window=window)
+        self.batch = Batch(store, ID)
+        if count:
+            self.batches.add(ID, SPEC, plan or BatchPlan(), rows(*range(count)))
+            self.batches.seal(ID)
+
+    def admit(self) -> int:
+        return self.admission.run_once(self.advance._ownership.epochs, (), self.store.now_ms)
+
+    def deliver(self) -> None:
+        while self.deliveries.run_once(range(self.store.keys.partitions), 1) > 0:
+            pass
+
+    def go_on(self) -> None:
+        for _ in range(3):
+            self.admit()
+            self.deliver()
+            while self.advance.run_once() > 0:
+                self.deliver()
+
+    def answer(self, row: int, text: str) -> None:
+        [gate] = self.store.runs.gates(row_run_id(ID, row))
+        self.store.runs.answer(gate.run, gate.seq, text)
+        self.go_on()
+
+    @property
+    def states(self) -> str:
+        return self.batches.states(ID)
+
+
+def test_rows_are_added_once_and_one_with_other_contents_is_named(store: Store) -> None:
+    assert store.batches.add(ID, SPEC, BatchPlan("b"), rows(0, 1)) == Added(2, 0, ())
+    assert store.batches.add(ID, SPEC, BatchPlan("other"), rows(1, 2)) == Added(1, 1, ())
+    assert store.batches.add(ID, SPEC, BatchPlan(), [("k1", row_text("new", {})), *rows(3)]) == Added(1, 0, (0,))
+    info = store.batches.info(ID)
+    assert (info.name, info.total, info.waiting, info.state) == ("b", 4, 4, "accepting")
+    store.batches.seal(ID)
+    assert store.batches.info(ID).state == "running"
+    assert [found.id for found in store.batches.recent(10)] == [ID]
+
+
+def test_rows_become_runs_that_end_and_their_results_are_there_in_both_orders(store: Store) -> None:
+    world = World(store)
+    world.go_on()
+    assert world.states == "aaa"
+    assert store.runs.gates(row_run_id(ID, 1))[0].question == "p1?"
+    assert store.runs.info(row_run_id(ID, 1)).batch == place_of(ID, 1)
+    world.answer(2, "yes")
+    assert [(r.row, r.key, r.output) for r in world.batch.results()] == [(2, "k2", "2")]
+    world.answer(0, "yes")
+    world.answer(1, "x")
+    info = store.batches.info(ID)
+    assert (info.state, info.completed, info.failed, world.states) == ("done", 2, 1, "cfc")
+    assert [(r.row, r.status, r.node) for r in world.batch.results()] == [
+        (0, "completed", None), (1, "failed", "ask"), (2, "completed", None)
+    ]  # fmt: skip
+    assert [r.row for r in world.batch.results("done")] == [2, 0, 1]
+    assert [r.row for r in world.batch.results("done", start=1)] == [0, 1]
+    [group] = world.batch.errors()
+    assert (group.node, group.count, group.keys) == ("ask", 1, ("k1",))
+    assert all(store._client.ttl(key) > 0 for key in present(store))
+
+
+def present(store: Store) -> list[str]:
+    return [key for key in store.keys.of_batch(ID).all().values() if store._client.exists(key)]
+
+
+def test_what_failed_is_retried_and_nothing_that_comes_late_counts(store: Store) -> None:
+    world = World(store, count=1)
+    world.go_on()
+    world.answer(0, "x")
+    assert world.states == "f"
+    version = json.loads(store._client.hget(store.keys.of_batch(ID).failures, "0") or "")["version"]
+    late = store.batches.ended(place_of(ID, 0), "failed", version, Usage(calls=1))
+    assert world.batch.retry_failed() == 1
+    assert (world.states, store.batches.info(ID).state) == ("w", "running")
+    assert all(store._client.ttl(key) == -1 for key in present(store))
+    world.go_on()
+    assert run_in_order(store._client, [late]) == [0]
+    assert world.states == "a"
+    world.answer(0, "yes")
+    assert (world.states, store.batches.info(ID).state) == ("c", "done")
+    assert [r.status for r in world.batch.results("done")] == ["completed", "completed"]  # it has ended twice
+    assert world.batch.retry_failed() == 0
+
+
+def test_an_end_that_is_told_twice_counts_once_and_costs_are_those_of_all_tries(store: Store) -> None:
+    World(store, count=2).go_on()
+    first = store.batches.ended(place_of(ID, 0), "failed", 10, Usage(5, 5, 2, cost_usd=0.25))
+    again = store.batches.ended(place_of(ID, 0), "completed", 20, Usage(8, 9, 3, cost_usd=0.5))
+    assert run_in_order(store._client, [first, first, again, again, first]) == [1, 0, 1, 0, 0]
+    info = store.batches.info(ID)
+    assert (info.completed, info.failed, info.active) == (1, 0, 1)
+    assert info.usage == Usage(8, 9, 3, cost_usd=0.5)
+    assert run_in_order(store._client, [store.batches.ended(place_of(ID, 7), "failed", 1, Usage())]) == [0]
+    assert run_in_order(store._client, [store.batches.ended(place_of("gone", 0), "failed", 1, Usage())]) == [0]
+
+
+def test_a_scheduler_that_does_not_own_the_first_partition_admits_nothing(store: Store) -> None:
+    world = World(store)
+    assert store.batches.admit(ID, 99, 10, 1) == -1
+    assert world.admission.run_once({1: 1}, (), store.now_ms) == 0
+    assert world.admission.run_once(world.advance._ownership.epochs, {0}, store.now_ms) == 0
+    assert world.states == "www"
+
+
+def test_rows_wait_while_the_fleet_has_enough_before_it_but_no_batch_stands_still(store: Store) -> None:
+    world = World(store, window=2)
+    assert world.admit() == 2
+    assert world.admit() == 0  # two starts are owed
+    store.batches.add("other", SPEC, BatchPlan(), rows(0, 1))
+    assert world.admit() == 1
+    assert (world.states, store.batches.states("other")) == ("aaw", "aw")
+
+
+def test_as_many_rows_are_under_way_as_the_batch_says(store: Store) -> None:
+    world = World(store, BatchPlan(parallel=1))
+    world.go_on()
+    assert world.states == "aww"
+    world.batch.set_parallel(2)
+    world.go_on()
+    assert world.states == "aaw"
+    world.batch.pause()
+    world.answer(0, "yes")
+    assert (world.states, store.batches.info(ID).state) == ("caw", "paused")
+    world.batch.resume()
+    world.go_on()
+    assert world.states == "caa"
+
+
+def test_canary_rows_run_first_and_a_person_decides(store: Store) -> None:
+    world = World(store, BatchPlan(canary=1))
+    world.go_on()
+    assert (world.states, store.batches.info(ID).state) == ("aww", "running")
+    world.answer(0, "x")
+    info = store.batches.info(ID)
+    assert (info.state, info.question) == ("canary", "1 rows are over, 1 of them failed. Continue with 2 more?")
+    world.batch.resume()
+    world.go_on()
+    assert world.states == "faa"
+
+
+def test_over_its_budget_a_batch_waits_until_it_may_cost_more(store: Store) -> None:
+    world = World(store, BatchPlan(parallel=1, max_tokens=10))
+    world.go_on()
+    run_in_order(store._client, [store.batches.ended(place_of(ID, 0), "completed", 9, Usage(6, 4, 1))])
+    world.go_on()
+    info = store.batches.info(ID)
+    assert (world.states, info.state) == ("cww", "over_budget")
+    assert info.question == "It has used 10 tokens, as much as it may. Continue?"
+    with pytest.raises(UsageError, match="larger budget"):
+        world.batch.resume()
+    world.batch.resume(max_tokens=20)
+    world.go_on()
+    assert world.states == "caw"
+
+
+def test_a_cancelled_batch_ends_what_is_under_way_and_takes_nothing_more(store: Store) -> None:
+    world = World(store, BatchPlan(parallel=2))
+    world.admit()  # their starts are owed, and come after the cancel
+    world.batch.cancel()
+    assert (world.states, store.batches.info(ID).state) == ("aax", "cancelling")
+    world.admission._cancelled_ms = 0
+    world.deliver()
+    world.go_on()
+    world.admission._cancelled_ms = 0
+    world.go_on()
+    assert (world.states, store.batches.info(ID).state) == ("xxx", "cancelled")
+    assert store.runs.info(row_run_id(ID, 0)).status == "cancelled"
+    world.batch.cancel()
+    for refused in (world.batch.pause, world.batch.resume, world.batch.retry_failed):
+        with pytest.raises(UsageError, match="was cancelled"):
+            refused()
+    with pytest.raises(UsageError, match="takes no more rows"):
+        store.batches.add(ID, SPEC, BatchPlan(), rows(9))
+
+
+def test_a_row_that_cannot_become_a_run_fails_with_the_reason_and_can_be_retried(store: Store) -> None:
+    world = World(store, count=1)
+
+    def gone(*_: Any) -> Any:
+        raise BundleError("it is gone")
+
+    well, world.graphs.get = world.graphs.get, gone
+    world.go_on()
+    assert world.states == "f"
+    [result] = world.batch.results()
+    assert (result.error, result.node) == ("it is gone", None)
+    assert world.batch.retry_failed() == 1
+    world.go_on()
+    assert world.states == "f"
+    world.graphs.get = well
+    assert world.batch.retry_failed() == 1
+    world.go_on()
+    assert store.runs.gates(row_run_id(ID, 0))[0].question == "p0?"
+
+
+def test_a_retry_of_a_run_that_has_expired_says_so(store: Store) -> None:
+    world = World(store, count=1)
+    world.go_on()
+    world.answer(0, "x")
+    run = store.keys.of_run(row_run_id(ID, 0))
+    store._client.delete(run.run, run.spec)
+    assert world.batch.retry_failed() == 1
+    world.go_on()
+    assert world.states == "f"
+    assert [r.error for r in world.batch.results()] == ["it cannot be retried: its run is not kept any more"]
+
+
+def test_starts_that_are_delivered_twice_make_one_run(store: Store) -> None:
+    world = World(store, count=1)
+    world.admit()
+    effects = store.keys.of_partition(0).effects
+    [(_, fields)] = store._client.xrange(effects)
+    assert json.loads(fields["e"])["do"] == "start_row"
+    world.go_on()
+    store._client.xadd(effects, fields)
+    world.go_on()
+    assert len(store.runs.gates(row_run_id(ID, 0))) == 1
+
+
+def test_rows_that_come_later_go_on_with_a_batch_that_was_over(store: Store) -> None:
+    world = World(store, count=1)
+    world.go_on()
+    world.answer(0, "yes")
+    assert store.batches.info(ID).state == "done"
+    store.batches.add(ID, SPEC, BatchPlan(), rows(0))
+    assert store.batches.info(ID).state == "done"
+    store.batches.add(ID, SPEC, BatchPlan(), rows(0, 1))
+    world.go_on()
+    assert (world.states, store.batches.info(ID).state) == ("ca", "accepting")
+
+
+def test_what_has_expired_is_no_batch_and_the_janitor_drops_its_name(store: Store) -> None:
+    World(store)
+    assert store.batches.forget_expired(store.now_ms(), 10) == 0
+    assert store.batches.pinned().bundles == {"digest"}
+    store._client.delete(*store.keys.of_batch(ID).all().values())
+    assert store.batches.recent(10) == []
+    with pytest.raises(BatchNotFound):
+        store.batches.info(ID)
+    with pytest.raises(BatchNotFound):
+        store.batches.hold(ID)
+    assert store.batches.forget_expired(store.now_ms(), 10) == 1
+    assert store.batches.open() == []
