@@ -15,17 +15,19 @@ unexport PYTHONPATH
 unexport PYTHONHOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-slow check conformance bench chaos lock clean setup
+.PHONY: help demo test test-slow test-browser check conformance bench chaos lock clean setup
 .DEFAULT_GOAL := help
 
 help: ## Show this list
 	@echo "make demo         run the log-triage agent on a recorded log"
 	@echo "make test         run all tests (ARGS='-k name' selects)"
 	@echo "make test-slow    the planner under 10,000 hostile histories (500 in make test)"
+	@echo "make test-browser Flower in a real browser; needs Chromium on PATH"
 	@echo "make check        formatting, lint, types, import rules"
 	@echo "make conformance  run the tests of the conformance checklist and print it as a table"
 	@echo "make bench        measure speed and costs, beside Celery, LangGraph and DBOS (ARGS=--quick for a look)"
 	@echo "make chaos        run random graphs while everything is being killed (ARGS='--runs 2000 --seed 7 --kill-every 2')"
+	@echo "make test-brokers RabbitMQ as Celery's broker; needs Debian's rabbitmq-server"
 	@echo "make lock         write requirements.lock anew from pyproject.toml"
 	@echo "make clean        delete .venv, .build and caches"
 	@echo
@@ -71,6 +73,9 @@ test-slow: $(READY)
 	  tests/unit/planner/test_plan_properties.py tests/unit/planner/test_spawning_properties.py \
 	  tests/unit/planner/test_determinism.py $(ARGS)
 
+test-browser: $(READY)
+	@$(BIN)/python -m pytest -q tests/browser $(ARGS)
+
 check: $(READY)
 	@ops/check
 
@@ -82,6 +87,11 @@ bench: $(READY)
 
 chaos: $(READY)
 	@$(BIN)/python ops/chaos/run.py $(ARGS)
+
+# Not a test_*.py: what the suite tests does not depend on what a machine has installed.
+.PHONY: test-brokers
+test-brokers: $(READY)
+	@$(BIN)/python -m pytest -q -o timeout=600 tests/brokers/rabbitmq.py $(ARGS)
 
 lock: $(UV)
 	@UV_PYTHON_DOWNLOADS=never $(UV) pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url \

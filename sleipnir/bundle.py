@@ -20,6 +20,7 @@ import shutil
 import tarfile
 import tempfile
 import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -28,7 +29,9 @@ from sleipnir.errors import BundleError
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
 from sleipnir.graph.model import Graph, Json, RagNode
 from sleipnir.graph.overrides import overridden
+from sleipnir.staging import Lock, staging
 
+KEPT = 128  # bundles that a process has loaded; each holds a file open
 VARIANTS = 512  # graphs as overridden for some run, a few kB each
 LEFT_OUT = ("__pycache__", "node_modules", "sessions", "bin", ".*", "*.pyc", "*.env")
 
@@ -120,30 +123,69 @@ class Unpacked:
 
 
 class BundleCache:
-    """Bundles by digest, on disk and parsed. `fetch` gets the archive when it is not there yet. Thread-safe."""
+    """Bundles by digest, on disk and parsed. `fetch` gets the archive when it is not there yet. Thread-safe.
 
-    def __init__(self, root: Path, fetch: Callable[[str], bytes | None]) -> None:
-        self._root, self._fetch = root, fetch
-        self._loaded: dict[str, Unpacked] = {}
+    Of all processes of a machine there are about `limit_bytes` on the disk, those loaded last. A process shares the
+    lock file of each bundle that it has loaded, and who drops one holds that alone; what was dropped is fetched again.
+    Loaded are up to KEPT bundles, those asked for last, and those that are `used`.
+    """
+
+    def __init__(self, root: Path, fetch: Callable[[str], bytes | None], limit_bytes: int = 2**31) -> None:
+        self._root, self._fetch, self._limit_bytes = root, fetch, limit_bytes
+        self._loaded: OrderedDict[str, tuple[Unpacked, Lock]] = OrderedDict()
+        self._users: Counter[str] = Counter()
+        self._grown: int | None = None  # bytes since all were counted; None: they never were
         self._lock = threading.Lock()
         self._variant = functools.lru_cache(maxsize=VARIANTS)(self._overridden)
+
+    @contextlib.contextmanager
+    def used(self, digest: str) -> Iterator[None]:
+        """What is got of this bundle meanwhile stays where it is until the end of the block."""
+        with self._lock:
+            self._users[digest] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users[digest] -= 1
+                if not self._users[digest]:
+                    del self._users[digest]
 
     def get(self, digest: str, agent: str, overrides: Mapping[str, Json] | None = None) -> Unpacked:
         """`overrides` are those of the run. Raises BundleError when the bundle is nowhere, GraphError when its graph
         cannot be read."""
         if overrides:
             return self._variant(digest, agent, json.dumps(overrides))
-        known = self._loaded.get(digest)
-        if known is not None:
-            return known
         with self._lock:
-            if digest not in self._loaded:
-                self._loaded[digest] = self._materialise(digest, agent)
-            return self._loaded[digest]
+            known = self._loaded.get(digest)
+            if known is None:
+                self._let_go()
+                known = self._loaded[digest] = self._load(digest, agent)
+            self._loaded.move_to_end(digest)
+            return known[0]
 
     def _overridden(self, digest: str, agent: str, overrides: str) -> Unpacked:
         unpacked = self.get(digest, agent)
         return replace(unpacked, graph=overridden(unpacked.graph, json.loads(overrides)))
+
+    def _load(self, digest: str, agent: str) -> tuple[Unpacked, Lock]:
+        lock = self._shared_lock(digest)
+        try:
+            return self._materialise(digest, agent), lock
+        except BaseException:
+            lock.close()
+            raise
+
+    def _shared_lock(self, digest: str) -> Lock:
+        """While it is held, nobody drops the folder. Its file was changed last when the bundle was loaded last."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            while not (lock := Lock(self._lock_file(digest))).take_shared():
+                lock.close()
+            os.utime(lock.path)
+        except OSError as error:
+            raise BundleError(f"cannot unpack a bundle to {self._root / digest}: {error}") from error
+        return lock
 
     def _materialise(self, digest: str, agent: str) -> Unpacked:
         folder = self._root / digest
@@ -154,10 +196,57 @@ class BundleCache:
             if hashlib.sha256(packed).hexdigest() != digest:
                 raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is damaged: its content has another digest")
             unpack(packed, folder)
+            self._make_room(_size_of(folder))
         file = next((folder / name for name in (GRAPH_FILE, CONFIG_FILE) if (folder / name).is_file()), None)
         if file is None:
             raise BundleError(f"bundle {digest[:12]} of agent {agent!r} has neither a {GRAPH_FILE} nor a {CONFIG_FILE}")
         return Unpacked(load_graph(file.read_text(), file.name, agent), folder)
+
+    def _let_go(self) -> None:
+        """Of what was asked for longest ago."""
+        for digest in list(self._loaded):
+            if len(self._loaded) <= KEPT:
+                return
+            if digest not in self._users:
+                self._loaded.pop(digest)[1].close()
+
+    def _make_room(self, added: int) -> None:
+        """Drop what was loaded longest ago and is not used by any process, until all fit. Counting takes a while, so it
+        is done again when so much has come that it may matter."""
+        if self._grown is not None and self._grown + added < self._limit_bytes / 16:
+            self._grown += added
+            return
+        self._grown = 0
+        with contextlib.suppress(OSError):  # others clear up too, and what is dropped late is dropped
+            sizes = {path: _size_of(path) for path in self._root.glob("[!.]*")}
+            excess = sum(sizes.values()) - self._limit_bytes
+            for folder in sorted(sizes, key=self._used_ns):
+                if excess > 0 and self._drop(folder):
+                    excess -= sizes[folder]
+
+    def _drop(self, folder: Path) -> bool:
+        """False: a process has it loaded."""
+        lock = Lock(self._lock_file(folder.name))
+        try:
+            if not lock.take_alone(wait=False):
+                return False
+            with staging(self._root) as away:
+                folder.rename(away / folder.name)
+            lock.remove()
+            return True
+        finally:
+            lock.close()
+
+    def _used_ns(self, folder: Path) -> int:
+        file = self._lock_file(folder.name)
+        return file.stat().st_mtime_ns if file.exists() else 0
+
+    def _lock_file(self, digest: str) -> Path:
+        return self._root / f".{digest}.lock"
+
+
+def _size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _files(folder: Path, knowledge: list[str]) -> Iterator[str]:

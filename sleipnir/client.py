@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,9 +24,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sleipnir import agents, sessions, streaming
+from sleipnir import agents, sessions, streaming, tracing
+from sleipnir.batch import Batch, Given, OnBad, OnProgress, Submission, check_plan
+from sleipnir.batches import DEFAULT_PRIORITY, ROW_STATES, BatchInfo, BatchPlan, row_run_id
 from sleipnir.bundle import Bundle, folder_signature, graph_in, pack, packed_part
-from sleipnir.errors import AgentNotFound, BundleError, GateError, GraphError, RunNotFound, UsageError
+from sleipnir.errors import AgentNotFound, BatchNotFound, BundleError, GateError, GraphError, RunNotFound, UsageError
+from sleipnir.export import lines_of
 from sleipnir.graph.check import check, format_headline
 from sleipnir.graph.load import AgentFolder, load_agent, refusal
 from sleipnir.graph.loaded import Loaded
@@ -35,7 +39,7 @@ from sleipnir.graph.tools import may_spawn
 from sleipnir.knowledge import preparing as knowledge
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import is_missing, pin_name, shelf_name
-from sleipnir.messages import RunStatus
+from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_answer
 from sleipnir.sessions import NO_SESSIONS, SessionName
 from sleipnir.settings import Settings
@@ -58,7 +62,9 @@ from sleipnir.views import (
 )
 
 PREFIX_LENGTH = 6
+BATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BLOCK_MS = 2_000
+_PAGE = 500
 OFFERED_FOR_S = 60.0
 
 
@@ -115,35 +121,141 @@ class Client:
         found = agents.look_up(agent, self.settings)
         prepared = self._prepare(found)
         refuse_text("the prompt", prompt, self.settings.max_prompt_bytes)
-        graph, bundle = prepared.graph, prepared.bundle
-        named = self._named(graph)
+        graph, named = prepared.graph, self._named(prepared.graph)
         children = {**self._others(graph, named), **named}
         begin = state_at_start(graph, prompt, {} if state is None else state, self.settings.max_output_bytes)
-        spec = RunSpec(
-            agent=found.name,
-            bundle=bundle.digest,
+        spec = self._spec(
+            prepared,
+            children,
             variables=resolved_variables(graph, variables or {}, os.environ, ask_variable),
             cwd=str(cwd) if cwd else None,
             caller_dir=str(caller_dir or Path.cwd()),
             session=_session(graph, found.name, session),
-            agents={name: child.bundle.digest for name, child in children.items()},
-            overrides={
-                name: each.overrides for name, each in {**children, found.name: prepared}.items() if each.overrides
-            },
-            presets={
-                name: given for name, child in children.items() if (given := of_environment(child.graph, os.environ))
-            },
             sessions={
                 name: kept for name, child in children.items() if (kept := _kept_session(child.graph)) is not None
             },
             knowledge=self._knowledge((prepared, *named.values()), children.values(), ask_knowledge, tell_knowledge),
         )
         run_id = self._new_id(spec)
-        with self.store.errors():
+        with tracing.submitting(found.name, run_id), self.store.errors():
             for each in (prepared, *children.values()):
                 self._offer(each.bundle)
             self.store.runs.create(run_id, spec, begin)
         return Run(self.store, run_id, self.settings)
+
+    def batch(
+        self,
+        agent: str | Path,
+        rows: Iterable[Given],
+        *,
+        id: str | None = None,  # as everywhere, it is what a thing is known by
+        key: str | None = None,
+        name: str = "",
+        priority: int = DEFAULT_PRIORITY,
+        parallel: int | None = None,
+        canary: int | None = None,
+        max_cost_usd: float | None = None,
+        max_tokens: int | None = None,
+        variables: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        caller_dir: Path | None = None,
+        ask_variable: Asker | None = None,
+        ask_knowledge: knowledge.Asker | None = None,
+        tell_knowledge: knowledge.Tell = knowledge.tell_nobody,
+        on_bad: OnBad | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Batch:
+        """Accept a run of `agent` for each row; the batch then goes on by itself, and begins while rows are added.
+
+        A row is a mapping of columns: `prompt`, and values of state keys that the run begins with; `sleipnir.rows.read`
+        reads rows from files. `rows` is gone through once and never held as a whole. `key` names the column that tells
+        rows apart, else their numbers do (the first one is 1).
+
+        `id` names the batch (None: by a new id). If there is one of that id, this goes on with it: rows whose keys it
+        has are not added again, and the others run as it was submitted, with the agent and the plan of then. So a
+        submission that was interrupted can be repeated. `name` is for people. Of two batches that have rows left, each
+        gets so many as its `priority` (1 to 5) says in proportion. `parallel` rows at most are under way at once (None:
+        1,000), those that wait for people too. `canary` rows run first, and then it waits for `resume`; so it does when
+        rows that are over have cost `max_cost_usd` or taken `max_tokens`. All else is as for `submit`; rows are in no
+        session, nor are the runs that they start.
+
+        A row that cannot run is left out and told to `on_bad`; `on_progress` is told after each few hundred rows.
+
+        Raises as `submit` does, and nothing is stored then; also UsageError where no row at all is good. What the rows
+        themselves raise is passed on, and the rows before that stay in the batch.
+        """
+        plan = BatchPlan(name, priority, parallel, canary, max_cost_usd, max_tokens)
+        check_plan(plan)
+        spec = None if id is None else self._spec_of_batch(id, agents.look_up(agent, self.settings).name)
+        if spec is None:
+            prepared = self._prepare(agents.look_up(agent, self.settings))
+            graph, named = prepared.graph, self._named(prepared.graph)
+            children = {**self._others(graph, named), **named}
+            bases = self._knowledge((prepared, *named.values()), children.values(), ask_knowledge, tell_knowledge)
+            spec = self._spec(
+                prepared,
+                children,
+                variables=resolved_variables(graph, variables or {}, os.environ, ask_variable),
+                cwd=str(cwd) if cwd else None,
+                caller_dir=str(caller_dir or Path.cwd()),
+                knowledge=bases,
+            )
+            with self.store.errors():
+                for each in (prepared, *children.values()):
+                    self._offer(each.bundle)
+        else:
+            with self.store.errors():
+                graph = _pinned_graph(self.store, spec)
+        batch_id = id or self._new_id(spec)
+        limits = (self.settings.max_prompt_bytes, self.settings.max_output_bytes)
+        submission = Submission(
+            self.store, batch_id, spec, plan, graph, limits=limits, on_bad=on_bad, on_progress=on_progress
+        )
+        submission.add_all(rows, key)
+        return Batch(self.store, batch_id, submission.so_far)
+
+    def _spec_of_batch(self, batch_id: str, agent: str) -> RunSpec | None:
+        """What the rows of a batch are submitted with that there is already. Raises UsageError for another agent's."""
+        if not BATCH_ID.fullmatch(batch_id):
+            raise UsageError(f"{batch_id!r} cannot name a batch: up to 64 letters, digits, '.', '_' and '-' can")
+        with self.store.errors():
+            spec = self.store.batches.spec(batch_id)
+        if spec is not None and spec.agent != agent:
+            raise UsageError(f"batch {batch_id!r} is of agent {spec.agent!r}; submit rows of another as another batch")
+        return spec
+
+    def open_batch(self, batch_id: str) -> Batch:
+        """The batch of that id, of that name (among the newest 1,000), or of that unique prefix of an id, of at least 6
+        characters. Raises BatchNotFound."""
+        with self.store.errors():
+            if self.store.batches.spec(batch_id) is not None:
+                return Batch(self.store, batch_id)
+            found = [info.id for info in self.store.batches.recent(1_000) if info.name == batch_id]
+            if not found and len(batch_id) >= PREFIX_LENGTH:
+                found = self.store.batches.ids_starting_with(batch_id)
+        if len(found) != 1:
+            several = f"{len(found)} batches are called {batch_id!r}, or start with it: {', '.join(found)}"
+            raise BatchNotFound(several if found else f"no batch {batch_id!r}")
+        return Batch(self.store, found[0])
+
+    def batches(self, limit: int = 50) -> list[BatchInfo]:
+        """Batches, the newest first."""
+        with self.store.errors():
+            return self.store.batches.recent(limit)
+
+    def _spec(self, prepared: Prepared, children: Mapping[str, Prepared], **others: Any) -> RunSpec:
+        """What runs of an agent are submitted with, which may start `children`."""
+        agent = prepared.folder.name
+        return RunSpec(
+            agent=agent,
+            bundle=prepared.bundle.digest,
+            agents={name: child.bundle.digest for name, child in children.items()},
+            overrides={name: each.overrides for name, each in {**children, agent: prepared}.items() if each.overrides},
+            presets={
+                name: given for name, child in children.items() if (given := of_environment(child.graph, os.environ))
+            },
+            **others,
+        )
 
     def prepare_knowledge(
         self,
@@ -234,15 +346,29 @@ class Client:
         """The stream of a run, or of the run of that id or unique prefix: see Run.stream."""
         return (self.run(run) if isinstance(run, str) else run).stream(modes, cursor)
 
-    def runs(self, limit: int = 50, status: set[str] | None = None, *, children: bool = False) -> list[RunInfo]:
-        """Runs, newest first, with `children` also those that runs have started; filtered among the newest 10,000."""
+    def runs(
+        self, limit: int = 50, status: set[str] | None = None, *, children: bool = False, batch: str | None = None
+    ) -> list[RunInfo]:
+        """Runs, newest first, with `children` also those that runs have started; filtered among the newest 10,000. With
+        `batch` those of its rows that have begun, the last row first, and no children."""
         with self.store.errors():
             found = (
                 info
-                for info in self.store.runs.recent(10_000)
+                for info in (self.store.runs.recent(10_000) if batch is None else self._runs_of(batch, status))
                 if (status is None or info.status in status) and (children or info.parent is None)
             )
             return self.store.explained(list(islice(found, limit)))
+
+    def _runs_of(self, batch: str, status: set[str] | None) -> Iterator[RunInfo]:
+        """The runs of rows that may have such a status: what is over is not read where nobody asks for it."""
+        passed_over = {"w"} | {
+            byte for byte, state in ROW_STATES.items() if state in FINAL and status is not None and state not in status
+        }
+        states = self.store.batches.states(batch)
+        rows = [row for row in reversed(range(len(states))) if states[row] not in passed_over]
+        for at in range(0, len(rows), _PAGE):
+            page = self.store.runs.found([row_run_id(batch, row) for row in rows[at : at + _PAGE]])
+            yield from (info for info in page if info is not None)
 
     def now_ms(self) -> int:
         """Redis' clock, by which all times are given."""
@@ -327,7 +453,7 @@ class Client:
         if self._was_offered(digest):
             return True
         with self.store.errors():
-            shared = self.store.knowledge.shared(digest)
+            shared = self.store.knowledge.use(digest)
         shelf = shelf_name(self.settings)
         if shared is None or shared.shelf != shelf or is_missing(shelf, digest):
             return False
@@ -452,15 +578,17 @@ class Run:
         with self._store.errors():
             return self._store.runs.history(self.id)
 
+    def export(self, *, children: bool = False) -> Iterator[str]:
+        """The run as lines of JSON (sleipnir/export.py has the format), with `children` all runs below too; read as
+        they are asked for. Raises RunNotFound, and StoreUnavailable."""
+        with self._store.errors():
+            yield from lines_of(self._store.records, self.id, children=children)
+
     def graph(self) -> Graph:
         """The definition that the run goes by, whatever its agent's folder holds today. Raises BundleError when it is
         not in Redis any more."""
         with self._store.errors():
-            spec = self._store.runs.spec(self.id)
-            packed = self._store.bundles.get(spec.bundle)
-        if packed is None:
-            raise BundleError(f"bundle {spec.bundle[:12]} of agent {spec.agent!r} is not in Redis; was it flushed?")
-        return overridden(graph_in(packed, spec.agent), spec.overrides.get(spec.agent, {}))
+            return _pinned_graph(self._store, self._store.runs.spec(self.id))
 
     def late_results(self) -> list[LateResult]:
         """Results that came when their visit was another attempt's, or over, and were refused; oldest first."""
@@ -587,6 +715,13 @@ def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = Non
         look_at = [run_id for run_id in ended if run_id in left_over] if ended else list(left_over)
 
 
+def _pinned_graph(store: Store, spec: RunSpec) -> Graph:
+    packed = store.bundles.get(spec.bundle)
+    if packed is None:
+        raise BundleError(f"bundle {spec.bundle[:12]} of agent {spec.agent!r} is not in Redis; was it flushed?")
+    return overridden(graph_in(packed, spec.agent), spec.overrides.get(spec.agent, {}))
+
+
 def _overrides(graph: Graph, agent: AgentFolder) -> dict[str, Json]:
     return agents.overrides(graph, agent.name)
 
@@ -619,6 +754,6 @@ def _session(graph: Graph, agent: str, name: str | None) -> str | None:
 
 
 __all__ = [
-    "AgentInfo", "Client", "GateInfo", "Health", "Run", "RunEvent", "RunInfo", "SessionInfo", "StepInfo", "StreamEvent",
-    "wait_all",
+    "AgentInfo", "Batch", "BatchInfo", "Client", "GateInfo", "Health", "Run", "RunEvent", "RunInfo", "SessionInfo",
+    "StepInfo", "StreamEvent", "wait_all",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ SleipnirError
 ├── UsageError            the caller asked for something that does not exist or makes no sense
 │   ├── AgentNotFound     no agent folder of that name
 │   ├── RunNotFound       no run of that id (it may have expired)
+│   ├── BatchNotFound     no batch of that id (it may have expired)
 │   ├── GateError         no such open question, or it was answered already
 │   └── SessionBusy       the session has a run that is not over; one at a time
 ├── GraphError            the author must fix graph.yaml; carries every Problem with file, line and column
@@ -38,6 +39,10 @@ class AgentNotFound(UsageError):
 
 class RunNotFound(UsageError):
     """No run of that id: never submitted, or finished longer ago than the retention."""
+
+
+class BatchNotFound(UsageError):
+    """No batch of that id: never submitted, or over longer ago than the retention."""
 
 
 class GateError(UsageError):

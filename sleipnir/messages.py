@@ -40,7 +40,11 @@ tool, or the summary of what an agent has said that a call collects."""
 
 @dataclass(frozen=True, slots=True)
 class VisitCall:
-    """What a Celery message carries: ids only, never state. One visit, one attempt."""
+    """What a Celery message carries: ids only, never state. One visit, one attempt.
+
+    `batch` is the batch that the run is of, or the one at its top; it stands in line behind runs without one, and is
+    shown, but is no part of what workers are told.
+    """
 
     run: str
     node: str
@@ -50,6 +54,7 @@ class VisitCall:
     bundle: str
     role: Role = "node"
     v: int = VERSION
+    batch: str = ""
 
     @property
     def task_id(self) -> str:
@@ -60,6 +65,12 @@ class VisitCall:
     def shown_name(self) -> str:
         """`agent.node`: the name in Flower. Low cardinality on purpose, it becomes a metric label."""
         return f"{self.agent}.{self.node}" if self.role == "node" else f"{self.agent}.{self.node}:{self.role}"
+
+    @property
+    def shown_args(self) -> str:
+        """The arguments in Flower, whose search finds what stands here: `args:run=<id>`, `args:batch=<id>`."""
+        shown = f"run={self.run} node={self.node} visit={self.seq} attempt={self.attempt} agent={self.agent}"
+        return f"{shown} batch={self.batch}" if self.batch else shown
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _CALL_FIELDS}
@@ -92,6 +103,9 @@ class Send:
     to: str
     update: Mapping[str, Any] = field(default_factory=dict)
 
+
+BATCH_PRIORITY: Final = 9
+"""Of visits of batches, for brokers that are a Redis: Celery takes those of priority 0 first there."""
 
 MOST_SENDS = 10_000
 """Visits that one node may ask for by a list of commands; a map node takes more."""

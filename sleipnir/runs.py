@@ -386,7 +386,8 @@ class RunView:
     entered, `timings` how long its visits took. `idle_ms` is how long earlier pauses lasted: the deadline is later by
     that. `steps` counts super-steps, in a `dag` visits. `arrived` says per join, by its name, which sources it has got
     since it fired last, each with its depth; below nought, how often a quorum did not wait for it. `tops` (`dag` only)
-    are the ranks of what was written to keys, or to the output, while a visit of a lower rank was live.
+    are the ranks of what was written to keys, or to the output, while a visit of a lower rank was live. `batch` is the
+    row that it is, or that the run at the top is (batches.place_of).
     """
 
     id: str
@@ -405,6 +406,7 @@ class RunView:
     steps: int = 0
     arrived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     tops: Mapping[str, Rank] = field(default_factory=dict)
+    batch: str | None = None
 
     @property
     def is_final(self) -> bool:

@@ -27,7 +27,8 @@ from sleipnir import launch
 from sleipnir.embedded import Home, StackState, tape_of
 from sleipnir.errors import ConfigError, SleipnirError, StoreUnavailable
 from sleipnir.settings import Settings
-from sleipnir.store.connect import MIN_VERSION, Client, connect, safe_url, server_version, unblock_all
+from sleipnir.store.address import safe_url
+from sleipnir.store.connect import MIN_VERSION, Client, connect, server_version, unblock_all
 
 TICK_S = 0.1
 LOOK_S = 0.01  # while services stop

@@ -193,14 +193,42 @@ class TellRun:
     data: dict[str, Any]
 
 
-Effect: TypeAlias = StartChild | RetryChild | TellChild | TellParent | TellRoot | TellRun
-"""What a commit owes to another run, which may be in another partition: delivered at least once, after the commit, in
-order. Each may come twice."""
+@dataclass(frozen=True)
+class StartRow:
+    """Let a row of a batch become a run; `text` is what it says (batches.row_text). The batch owes this, no run."""
+
+    batch: str
+    row: int
+    text: str
+
+
+@dataclass(frozen=True)
+class RetryRow:
+    """Let the run go on that a row of a batch has become, and that has failed. The batch owes this, no run."""
+
+    batch: str
+    row: int
+
+
+@dataclass(frozen=True)
+class TellBatch:
+    """Let the batch know that the run is over that `place` (batches.place_of) has become. `version` is the run's after
+    its end."""
+
+    place: str
+    version: int
+
+
+Effect: TypeAlias = (
+    StartChild | RetryChild | TellChild | TellParent | TellRoot | TellRun | StartRow | RetryRow | TellBatch
+)
+"""What a commit owes to another run, which may be in another partition, or what is owed to a batch: delivered at least
+once, after the commit, in order. Each may come twice."""
 
 
 _EFFECTS: Final[Mapping[str, type[Effect]]] = {
     "start_child": StartChild, "retry_child": RetryChild, "tell_child": TellChild, "tell_parent": TellParent,
-    "tell_root": TellRoot, "tell_run": TellRun,
+    "tell_root": TellRoot, "tell_run": TellRun, "start_row": StartRow, "retry_row": RetryRow, "tell_batch": TellBatch,
 }  # fmt: skip
 
 

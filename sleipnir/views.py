@@ -107,7 +107,8 @@ class KeptVisit:
 class RunInfo:
     """One run. Times are milliseconds since the epoch by Redis' clock; `visits` are the live ones, `kept` those that
     `retry` goes on from. A child run has a `parent`, and the run at the top is its `root`; usage counts children that
-    have ended. `session` is the one that it goes on with and adds to. It was over and went on so many times
+    have ended. `session` is the one that it goes on with and adds to, `batch` the row (batches.place_of)
+    that it, or the run at its top, is. It was over and went on so many times
     (`retries`)."""
 
     id: str
@@ -125,6 +126,7 @@ class RunInfo:
     root: str | None = None
     session: str | None = None
     retries: int = 0
+    batch: str | None = None
 
     @property
     def is_final(self) -> bool:
@@ -306,6 +308,17 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True)
+class ArchiveState:
+    """How a scheduler's archiving goes. `error`: why the last write failed, None when it went well; `written` runs are
+    in the archive, `lost` runs have expired without, both since it was started."""
+
+    folder: str
+    error: str | None = None
+    written: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True)
 class Health:
     """What `doctor` asks of the store."""
 
@@ -316,3 +329,10 @@ class Health:
     schedulers: tuple[str, ...]
     workers: tuple[WorkerInfo, ...]
     now_ms: int
+    persists: bool = True
+    """Whether Redis' last write to its append-only file, and its last snapshot, went well."""
+    used_memory: int = 0
+    maxmemory: int = 0
+    """Bytes; 0: no bound of Redis' own."""
+    archives: Mapping[str, ArchiveState] = field(default_factory=dict)
+    """What schedulers that archive say of it, by their names."""

@@ -42,6 +42,15 @@ asyncio.DefaultEventLoopPolicy._loop_factory = _NamedLoop  # type: ignore[attr-d
 _prefixes = (f"t{number}" for number in itertools.count())
 
 
+BROWSER = Path(__file__).parent / "browser"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What needs a browser is collected only if it is named, as `make test-browser` does."""
+    named = any(Path(config.invocation_params.dir, arg.split("::")[0]).is_relative_to(BROWSER) for arg in config.args)
+    return True if collection_path == BROWSER and not named else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keeps the random order within the two parts."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sleipnir.store.connect import connect
-from sleipnir.store.keys import Keys
+from sleipnir.store.keys import Keys, lines_of
 
 OF_RUNS = {"submitted", "result", "answered", "timer", "lease_lost"}
 """What may be repeated without being a wish of its own, as a second cancel or retry would be."""
@@ -21,7 +21,7 @@ class Replays:
     """Watches queues and inboxes, keeps what it sees, and sends it again a moment or minutes later."""
 
     def __init__(self, url: str, keys: Keys, chance: random.Random, wanted: int, queues: Sequence[str]) -> None:
-        self._queues = [keys.broker_prefix + queue for queue in queues]
+        self._queues = [keys.broker_prefix + line for queue in queues for line in lines_of(queue)]
         self._client = connect(url, retries=0)
         self._keys, self._chance, self._wanted = keys, chance, wanted
         self._envelopes: deque[tuple[str, str]] = deque(maxlen=2000)

@@ -23,10 +23,11 @@ def log_transition(before: RunView, after: RunView, transition: Transition) -> N
             case "run_started":
                 log.info(f"{graph} start at '{notice.data['start']}'")
             case "visit_opened":
-                node = notice.data["node"]
-                log.debug(f"{graph} entering '{node}' (visit {after.counts.get(node, 1)})")
+                node, place = notice.data["node"], {"visit": notice.data["seq"], "attempt": 1}
+                log.debug(f"{graph} entering '{node}' (visit {after.counts.get(node, 1)})", node=node, **place)
             case "visit_closed":
-                log.debug(f"{graph} {notice.data['node']} -> {notice.data['next'] or 'END'}")
+                node, seq = notice.data["node"], notice.data["seq"]
+                log.debug(f"{graph} {node} -> {notice.data['next'] or 'END'}", node=node, visit=seq)
             case "worker_lost":
                 log.warning(f"{graph} worker lost, visit goes to another", **notice.data)
             case "run_ended":

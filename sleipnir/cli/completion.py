@@ -1,4 +1,5 @@
-"""Tab completion: the scripts for the shells, and the names of agents, runs, state keys, tools and rag nodes.
+"""Tab completion: the scripts for the shells, and the names of agents, runs, batches, state keys, tools and
+rag nodes.
 
 Rule. A key press must never hang, print an error or start a server: whatever goes wrong or takes longer than
 TIME_LIMIT_S completes nothing.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -60,6 +62,16 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return _matching(_runs, ctx, incomplete)
 
 
+def complete_archived(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of the runs that were archived last, with agent and status as help."""
+    return _matching(_archived, ctx, incomplete)
+
+
+def complete_batch(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids and names of the newest batches, with agent and state as help."""
+    return _matching(_batches, ctx, incomplete)
+
+
 def complete_state_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """`NAME=` for the keys that the agent on the command line declares, with their types as help."""
     agent = ctx.params.get("agent") or next(iter(ctx.args), None)  # an option without its value yet stops the parser
@@ -107,6 +119,22 @@ def _runs(options: GlobalOptions) -> Iterator[CompletionItem]:
     with options.connected_if_up() as client:
         runs = client.runs(limit=SHOWN_RUNS) if client else []
     return (CompletionItem(info.id, help=f"{info.agent}, {info.status}") for info in runs)
+
+
+def _archived(options: GlobalOptions) -> Iterator[CompletionItem]:
+    from sleipnir.archive import archived_runs
+
+    folder = options.settings().archive
+    for run in islice(archived_runs(folder), SHOWN_RUNS) if folder else ():
+        yield CompletionItem(run.run, help=f"{run.agent}, {run.status}")
+
+
+def _batches(options: GlobalOptions) -> Iterator[CompletionItem]:
+    with options.connected_if_up() as client:
+        batches = client.batches(limit=SHOWN_RUNS) if client else []
+    for info in batches:
+        for word in filter(None, (info.id, info.name)):
+            yield CompletionItem(word, help=f"{info.agent}, {info.state}")
 
 
 def _state_keys(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:

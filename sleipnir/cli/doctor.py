@@ -21,7 +21,7 @@ import click
 
 from sleipnir.cli import exit_codes
 from sleipnir.cli.options import GlobalOptions, pass_options
-from sleipnir.cli.render import STATUS_STYLE, print_json, print_table
+from sleipnir.cli.render import STATUS_STYLE, print_json, print_table, size
 from sleipnir.cli.terminal import printable, wants_colour
 from sleipnir.errors import ConfigError, SleipnirError
 
@@ -42,13 +42,19 @@ class Finding:
 
 Findings = Iterator[Finding]
 
+LITTLE_ROOM, LITTLE_ROOM_BYTES = 0.05, 10**9
+"""Of a disk that has less free, `doctor` warns."""
+
+MEMORY_FULL = 0.8
+"""Of `maxmemory`."""
+
 
 @click.command()
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @click.option("--settings", "only_settings", is_flag=True, help="Print every setting, its value and its meaning.")
 @pass_options
 def doctor(options: GlobalOptions, as_data: bool, only_settings: bool) -> int:
-    """Check this installation: Python, settings, Redis, broker, schedulers, workers, model key.
+    """Check this installation: Python, settings, disk, Redis, broker, schedulers, workers, archive, model key.
 
     Exit code 1 when something that every run needs does not work.
     """
@@ -77,6 +83,8 @@ def examine(options: GlobalOptions) -> Findings:
         return
     yield Finding("ok", "settings", f"{len(settings.model_fields_set)} set, the others have their defaults")
     yield from look_at_home(settings.home)
+    yield from look_at_room("disk", settings.home)
+    yield from look_at_archive(settings.archive)
     yield from look_at_model(settings.model)
     yield from look_at_knowledge(settings)
     if settings.redis_url is None:
@@ -121,6 +129,36 @@ def look_at_home(home: Path) -> Findings:
         yield Finding("fail", "home", f"{home}: {error.strerror}", "choose a directory of yours with SLEIPNIR_HOME")
         return
     yield Finding("ok", "home", f"{home} is writable")
+
+
+def look_at_room(subject: str, folder: Path) -> Findings:
+    """Whether the disk has room. Nothing of a folder that is not there: others say so."""
+    try:
+        disk = shutil.disk_usage(folder)
+    except OSError:
+        return
+    text = f"{size(disk.free)} of {size(disk.total)} free for {folder}"
+    if disk.free < LITTLE_ROOM * disk.total or disk.free < LITTLE_ROOM_BYTES:
+        hint = "make room: `sleipnir gc` removes what nothing needs; a full disk stops Redis, workers and the archive"
+        yield Finding("warn", subject, text, hint)
+    else:
+        yield Finding("ok", subject, text)
+
+
+def look_at_archive(archive: Path | None) -> Findings:
+    """Whether finished runs can be written down here; what schedulers say of it is another question."""
+    if archive is None:
+        return
+    try:
+        archive.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=archive):
+            pass
+    except OSError as error:
+        hint = "runs that expire are lost, unless it is right where the schedulers are: mend SLEIPNIR_ARCHIVE"
+        yield Finding("warn", "archive", f"{archive}: {error.strerror}", hint)
+        return
+    yield Finding("ok", "archive", f"{archive} is writable")
+    yield from look_at_room("archive disk", archive)
 
 
 def look_at_model(model: str | None) -> Findings:
@@ -204,7 +242,7 @@ def look_at_embedded(settings: Settings) -> Findings:
 
 def look_at_redis(settings: Settings) -> Findings:
     """Store, broker and fleet behind the settings' Redis URL."""
-    from sleipnir.store.connect import safe_url
+    from sleipnir.store.address import safe_url
     from sleipnir.store.store import Store
 
     url = safe_url(settings.redis_url or "")
@@ -212,12 +250,19 @@ def look_at_redis(settings: Settings) -> Findings:
         with Store.open(settings, client_name="sleipnir-doctor") as store, store.errors():
             health = store.health()
     except SleipnirError as failure:
-        yield Finding("fail", "redis", str(failure), f"start Redis at {url}, or correct SLEIPNIR_REDIS_URL")
+        hint = f"start Redis at {url}, or correct SLEIPNIR_REDIS_URL"
+        if "refuses to write" in str(failure):
+            hint = (
+                "make room on its disk, or raise its `maxmemory`; runs stand still until then, and go on by themselves"
+            )
+        yield Finding("fail", "redis", str(failure), hint)
         return
     yield Finding("ok", "redis", f"{url} answers, version {health.version}")
     yield from look_at_durability(health)
+    yield from look_at_memory(health)
     yield from look_at_broker(settings)
     yield from look_at_fleet(health)
+    yield from look_at_archiving(health)
 
 
 def look_at_durability(health: Health) -> Findings:
@@ -233,15 +278,50 @@ def look_at_durability(health: Health) -> Findings:
         yield Finding("fail", "maxmemory", health.maxmemory_policy, hint)
 
 
+def look_at_memory(health: Health) -> Findings:
+    """Whether Redis has room, and writes what it has to its disk."""
+    if not health.persists:
+        hint = "its last write or snapshot failed: look at its log and its disk; `INFO persistence` says which"
+        yield Finding("fail", "persistence", "Redis cannot write to its disk", hint)
+    used = size(health.used_memory)
+    if not health.maxmemory:
+        yield Finding("ok", "memory", f"{used} used, no maxmemory")
+        return
+    text = f"{used} of {size(health.maxmemory)} used"
+    if health.used_memory > MEMORY_FULL * health.maxmemory:
+        hint = "a full Redis refuses commits: raise `maxmemory`, shorten SLEIPNIR_RETENTION_S, or submit less"
+        yield Finding("warn", "memory", text, hint)
+    else:
+        yield Finding("ok", "memory", text)
+
+
+def look_at_archiving(health: Health) -> Findings:
+    """What the schedulers say of their archive."""
+    for name, archive in sorted(health.archives.items()):
+        lost = f"; {archive.lost} runs have expired without" if archive.lost else ""
+        if archive.error is not None:
+            hint = "runs expire all the same, and are lost from then on: make the folder writable, or make room"
+            yield Finding("fail", "archiving", f"{name} cannot write: {archive.error}{lost}", hint)
+        elif lost:
+            hint = "they are gone; see the log of that scheduler, whose restart clears this count"
+            yield Finding("warn", "archiving", f"{name} writes again to {archive.folder}{lost}", hint)
+        else:
+            written = f"{archive.written} runs since its start"
+            yield Finding("ok", "archiving", f"{name} writes to {archive.folder}, {written}")
+
+
 def look_at_broker(settings: Settings) -> Findings:
     """Whether Celery's broker takes a connection; it may be another server than the store."""
     from kombu import Connection
 
-    from sleipnir.store.connect import broker_url, safe_url
+    from sleipnir.store.address import celery_broker, safe_url
 
     url = settings.broker or ""
     try:
-        with Connection(broker_url(url), connect_timeout=3) as connection:
+        broker = celery_broker(url)
+        with Connection(
+            broker.url, connect_timeout=3, transport_options=dict(broker.options), ssl=broker.ssl or False
+        ) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=5)
     except Exception as error:  # each transport has its own errors
         yield Finding("fail", "broker", f"{safe_url(url)}: {error}", "start the broker, or correct SLEIPNIR_BROKER_URL")
@@ -280,7 +360,7 @@ def _print(finding: Finding) -> None:
 
 def _print_settings(settings: Settings, *, as_data: bool) -> None:
     from sleipnir.settings import PREFIX
-    from sleipnir.store.connect import safe_url
+    from sleipnir.store.address import safe_url
 
     meanings = _meanings()
     rows = []

@@ -47,13 +47,16 @@ class GlobalOptions:
                 from sleipnir import embedded
 
                 settings = stack.enter_context(embedded.stack(settings, workers=workers))
+            from sleipnir import tracing
             from sleipnir.client import Client
 
+            tracing.configure("sleipnir")
             yield stack.enter_context(Client(settings))
 
     @contextlib.contextmanager
     def connected_if_up(self) -> Iterator[Client | None]:
         """A client of what runs already; None when that would need starting something."""
+        from sleipnir import tracing
         from sleipnir.client import Client
         from sleipnir.embedded import Home
 
@@ -64,6 +67,7 @@ class GlobalOptions:
                 yield None
                 return
             settings = settings.model_copy(update={"redis_url": home.redis_url})
+        tracing.configure("sleipnir")
         with Client(settings) as client:
             yield client
 
@@ -74,7 +78,7 @@ class GlobalOptions:
 
     def command(self, *words: str) -> str:
         """A `sleipnir` command line to type that reaches the same stack as this one; a password is left out."""
-        from sleipnir.store.connect import safe_url
+        from sleipnir.store.address import safe_url
 
         flags: list[str] = []
         if self.agents_dir is not None:

@@ -28,6 +28,11 @@ STATUS_STYLE = {
     "warn": "yellow",
     "fail": "red",
     "broken": "red",
+    "accepting": "cyan",
+    "done": "green",
+    "canary": "yellow",
+    "over_budget": "yellow",
+    "cancelling": "magenta",
 }
 
 

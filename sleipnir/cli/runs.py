@@ -10,7 +10,7 @@ import click
 
 from sleipnir.cli import exit_codes, terminal, tree
 from sleipnir.cli.ask import how_to_answer
-from sleipnir.cli.completion import complete_run
+from sleipnir.cli.completion import complete_batch, complete_run
 from sleipnir.cli.failures import report
 from sleipnir.cli.follow import result_data
 from sleipnir.cli.options import GlobalOptions, pass_options
@@ -34,16 +34,26 @@ _RUN = click.argument("run_id", metavar="RUN", shell_complete=complete_run)
 @click.option("-a", "--all", "ended_too", is_flag=True, help="Also runs that have ended.")
 @click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; repeatable.")
 @click.option("--children", is_flag=True, help="Also runs that other runs have started.")
+@click.option("--batch", "batch", metavar="BATCH", shell_complete=complete_batch, help="Only those of its rows.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The newest so many.")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
 def ps(
-    options: GlobalOptions, ended_too: bool, statuses: tuple[str, ...], children: bool, limit: int, as_data: bool
+    options: GlobalOptions,
+    ended_too: bool,
+    statuses: tuple[str, ...],
+    children: bool,
+    batch: str | None,
+    limit: int,
+    as_data: bool,
 ) -> None:
     """List runs that have not ended, the newest first."""
+    if batch is not None and children:
+        raise click.UsageError("--batch lists the runs of rows alone; leave out --children")
     wanted = set(statuses or (STATUSES if ended_too else UNFINISHED))
     with options.connected(workers=False) as client:
-        infos, now_ms = client.runs(limit=limit, status=wanted, children=children), client.now_ms()
+        batch_id = None if batch is None else client.open_batch(batch).id
+        infos, now_ms = client.runs(limit, wanted, children=children, batch=batch_id), client.now_ms()
     if as_data:
         print_json(infos)
     elif infos:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import redis
 
 from sleipnir.store.connect import Client
@@ -32,6 +34,15 @@ class Bundles:
         """Digests that no submit has named since `before_ms`."""
         found = self._client.zrangebyscore(self._keys.bundles, "-inf", before_ms)
         return [digest.decode() for digest in found]
+
+    def keep(self, digests: Sequence[str], now_ms: int) -> None:
+        """Note that kept runs use these. One that was dropped meanwhile stays so."""
+        if digests:
+            self._client.zadd(self._keys.bundles, dict.fromkeys(digests, now_ms), xx=True)
+
+    def size(self, digest: str) -> int:
+        """In bytes; 0: it is not there."""
+        return int(self._client.strlen(self._keys.bundle(digest)))
 
     def drop(self, digest: str, before_ms: int) -> bool:
         """Delete a bundle unless a submit named it since; WATCH makes the look and the deletion one step."""

@@ -1,4 +1,4 @@
-"""Reaching Redis: URLs, clients, what we demand of a server, and how redis-py's errors become ours.
+"""Reaching Redis: clients, what we demand of a server, and how redis-py's errors become ours.
 
 redis-py repeats a command whose reply was lost, so every script of ours may be called twice. Blocking reads stay
 below the socket timeout.
@@ -10,70 +10,64 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import redis
-from redis.backoff import ExponentialBackoff
+from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from sleipnir.errors import ConfigError, StoreUnavailable, StoreUnsuitable
+from sleipnir.errors import StoreUnavailable, StoreUnsuitable
+from sleipnir.store.address import Sentinels, client_url, not_a_url, safe_url, sentinels
 
 Client: TypeAlias = Any
 """A redis-py client. Its declared reply types are unions of all that any server may say, so they end here."""
 
 MIN_VERSION = (6, 2)
 SOCKET_TIMEOUT_S = 3.0  # a call may meet two connections that are dead and look open, and must be back in 10 s
+ASK_SENTINEL_S = 0.5  # one that is away must not keep us from asking the next
 BLOCK_MS_MAX = 2_000  # below the socket timeout, or a quiet inbox would look like a dead server
-
-
-def client_url(url: str) -> str:
-    """The form redis-py understands: `redis+socket:///path?virtual_host=N` (Celery's) becomes `unix:///path?db=N`."""
-    parts = urlsplit(url)
-    if parts.scheme != "redis+socket":
-        return url
-    db = parse_qs(parts.query).get("virtual_host", ["0"])[0]
-    return f"unix://{parts.path}?db={db}"
-
-
-def broker_url(url: str) -> str:
-    """The form Celery understands: `unix:///path?db=N` becomes `redis+socket:///path?virtual_host=N`."""
-    parts = urlsplit(url)
-    if parts.scheme != "unix":
-        return url
-    db = parse_qs(parts.query).get("db", ["0"])[0]
-    return f"redis+socket://{parts.path}?virtual_host={db}"
-
-
-def is_redis(url: str) -> bool:
-    return urlsplit(url).scheme in {"redis", "rediss", "unix", "redis+socket"}
-
-
-def safe_url(url: str) -> str:
-    """The URL without its password, for messages and logs."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rsplit("@", 1)[1]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
 
 
 def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) -> Client:
     """A client with its own pool. Nothing is sent yet. Raises ConfigError for a URL that is not one."""
+    options = {
+        "decode_responses": decode,
+        "socket_timeout": SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": 5,
+        "health_check_interval": 30,
+        "retry": Retry(ExponentialBackoff(cap=1, base=0.05), retries),
+        "client_name": "sleipnir",
+        **options,
+    }
     try:
-        return redis.Redis.from_url(
-            client_url(url),
-            decode_responses=decode,
-            socket_timeout=options.pop("socket_timeout", SOCKET_TIMEOUT_S),
-            socket_connect_timeout=options.pop("socket_connect_timeout", 5),
-            health_check_interval=30,
-            retry=Retry(ExponentialBackoff(cap=1, base=0.05), retries),
-            client_name=options.pop("client_name", "sleipnir"),
-            **options,
-        )
+        known = sentinels(url)
+        return redis.Redis.from_url(client_url(url), **options) if known is None else _follow(known, options)
     except ValueError as error:
-        raise ConfigError(
-            f"{safe_url(url)!r} is not a Redis URL ({error}); expected redis://HOST:PORT/DB, rediss://... or unix:///PATH"
-        ) from None
+        raise not_a_url(url, error) from None
+
+
+def _follow(known: Sentinels, options: dict[str, Any]) -> Client:
+    """A client of whichever Redis is the master. Each new connection asks the Sentinels, one after the other."""
+    single = options.pop("single_connection_client", False)
+    tls = {} if known.tls is None else {"ssl": True, **known.tls}
+    asking = {
+        "socket_timeout": ASK_SENTINEL_S,
+        "socket_connect_timeout": ASK_SENTINEL_S,
+        "retry": Retry(NoBackoff(), 0),
+        **known.login,
+        **tls,
+    }
+    asked: Any = Sentinel(known.hosts, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
+    pool: Any = SentinelConnectionPool(  # type: ignore[no-untyped-call]
+        known.master,
+        asked,
+        username=known.username,
+        password=known.password,
+        db=known.db,
+        **options,
+        **tls,
+    )
+    return redis.Redis(connection_pool=pool, single_connection_client=single)
 
 
 _PASSING = ("OOM", "READONLY", "MISCONF", "LOADING", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "TRYAGAIN")

@@ -1,4 +1,5 @@
-"""What commits owe to other runs: start a child, tell a child or a parent. Delivered by the owner of the partition.
+"""What commits owe to other runs: start a child, tell a child, a parent or a batch. And what batches owe: start a run
+for a row. Delivered by the owner of the partition.
 
 Entries of a partition are delivered in order, each at least once; every delivery may be repeated. Many are delivered in
 few round trips: what they need to know, whether they are still owed, the deliveries, and that they are done.
@@ -11,14 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sleipnir.batches import place_of
 from sleipnir.runs import RunSpec, from_fields
+from sleipnir.store.batches import Batches
 from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.runs import Runs
 from sleipnir.store.scripts import Arg, Command, Script, run_in_order
 from sleipnir.store.streams import entries
-from sleipnir.transitions import Effect, RetryChild, StartChild, effect_of
+from sleipnir.transitions import Effect, RetryChild, RetryRow, StartChild, effect_of
 from sleipnir.views import RunInfo
 
 _CHILD_ENDED = Script("child_ended")
@@ -59,10 +62,10 @@ class Delivery:
 
 
 class Effects:
-    """`runs` is how runs are created and told."""
+    """`runs` is how runs are created and told, `batches` how batches are."""
 
-    def __init__(self, client: Client, keys: Keys, runs: Runs) -> None:
-        self._client, self._keys, self._runs = client, keys, runs
+    def __init__(self, client: Client, keys: Keys, runs: Runs, batches: Batches) -> None:
+        self._client, self._keys, self._runs, self._batches = client, keys, runs, batches
 
     def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[Owed]:
         """The oldest undelivered effects of partitions, up to `limit` each, that come after an entry ("0-0": all);
@@ -87,6 +90,20 @@ class Effects:
             pipe.get(self._keys.of_run(run_id).spec)
         texts = zip(run_ids, pipe.execute(), strict=True)
         return {run_id: from_fields(RunSpec, json.loads(text)) for run_id, text in texts if text}
+
+    def batches_of(self, run_ids: Collection[str]) -> dict[str, str]:
+        """RunView.batch of those of these runs that have one."""
+        if not run_ids:
+            return {}
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipe.hget(self._keys.of_run(run_id).run, "batch")
+        return {run_id: place for run_id, place in zip(run_ids, pipe.execute(), strict=True) if place}
+
+    def specs_of_rows(self, batches: Collection[str]) -> dict[str, RunSpec]:
+        """What the rows of batches are submitted with; batches that have expired are left out."""
+        found = {batch: self._batches.spec(batch) for batch in batches}
+        return {batch: spec for batch, spec in found.items() if spec is not None}
 
     def ends(self, run_ids: Sequence[str]) -> dict[str, Ended]:
         """How runs have ended; those that go on, or have expired, are left out."""
@@ -149,6 +166,9 @@ class Effects:
                     commands.append(self._runs.telling(owed.run, "child_gone", *fields))
                 case RetryChild(child) if reply == _COMPLETED:
                     completed.append(child)
+                case RetryRow(batch, row) if reply is None:
+                    why = "it cannot be retried: its run is not kept any more"
+                    commands.append(self._batches.refused(place_of(batch, row), why))
         specs, ends = self.specs(completed), self.ends(completed)
         commands += [self.tell_parent(specs[child], end) for child, end in ends.items() if child in specs]
         for answer in run_in_order(self._client, commands):
@@ -157,9 +177,21 @@ class Effects:
 
     # What an effect comes to
 
-    def start(self, child: str, spec: RunSpec, state: Mapping[str, Any]) -> Command:
-        """Accept a child run; one that exists is left alone."""
-        return self._runs.creation(child, spec, state)
+    def start(self, child: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> Command:
+        """Accept a child run, or the run of a row; one that exists is left alone. `batch` is RunView.batch."""
+        return self._runs.creation(child, spec, state, batch)
+
+    def retry_row(self, run_id: str) -> Command:
+        """Let the failed run of a row go on; one that did not fail is left alone."""
+        return self._runs.telling(run_id, "retried")
+
+    def tell_batch(self, place: str, version: int, ended: Ended) -> Command:
+        """Let a batch know how one of its rows has ended."""
+        return self._batches.ended(place, ended.info.status, version, ended.info.usage)
+
+    def refuse_row(self, place: str, error: str, text: str) -> Command:
+        """Let a batch know that one of its rows cannot become a run."""
+        return self._batches.refused(place, error, text)
 
     def retry(self, child: str, seq: int, attempt: int) -> Command:
         """Let a child run go on, for this attempt of a visit of its parent, which is told from now on. retry_child.lua

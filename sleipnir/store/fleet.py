@@ -13,11 +13,13 @@ import redis
 
 from sleipnir.errors import ConfigError
 from sleipnir.messages import QUEUES
+from sleipnir.runs import from_fields
 from sleipnir.settings import Settings
-from sleipnir.store.connect import Client, connect, is_redis
-from sleipnir.store.keys import Keys
+from sleipnir.store.address import is_redis
+from sleipnir.store.connect import Client, connect
+from sleipnir.store.keys import Keys, lines_of
 from sleipnir.store.scripts import Script
-from sleipnir.views import Health, Reason, RunInfo, VisitInfo, WorkerInfo
+from sleipnir.views import ArchiveState, Health, Reason, RunInfo, VisitInfo, WorkerInfo
 
 _PLACES = Script("places")
 
@@ -107,6 +109,14 @@ class Fleet:
             schedulers=tuple(sorted(schedulers)),
             workers=tuple(_worker(name, facts) for name, facts in sorted(workers.items())),
             now_ms=now_ms,
+            persists=info.get("aof_last_write_status", "ok") == info.get("rdb_last_bgsave_status", "ok") == "ok",
+            used_memory=int(info.get("used_memory", 0)),
+            maxmemory=int(info.get("maxmemory", 0)),
+            archives={
+                name: from_fields(ArchiveState, facts["archive"])
+                for name, facts in schedulers.items()
+                if facts.get("archive")
+            },
         )
 
     def queue_lengths(self, queues: Collection[str] = ()) -> dict[str, int]:
@@ -116,8 +126,10 @@ class Fleet:
         names = sorted({*QUEUES, *queues})
         pipe = self._broker.pipeline(transaction=False)
         for name in names:
-            pipe.llen(self._keys.broker_prefix + name)
-        return dict(zip(names, pipe.execute(), strict=True))
+            for line in lines_of(name):
+                pipe.llen(self._keys.broker_prefix + line)
+        lengths = pipe.execute()
+        return {name: sum(lengths[2 * at : 2 * at + 2]) for at, name in enumerate(names)}
 
     def with_places(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
         """The same, with each queued visit's place in the line of its queue, and how many live workers serve that."""
@@ -143,8 +155,12 @@ class Fleet:
         try:
             for queue, tasks in ids.items():
                 names = [json.dumps(task)[1:-1] for task in tasks]
-                places = _PLACES(self._broker, {"queue": self._keys.broker_prefix + queue}, {"depth": LINE_LOOK}, names)
-                found |= {task: place for task, place in zip(tasks, places, strict=True) if place}
+                ahead = 0
+                for line in lines_of(queue):
+                    key = self._keys.broker_prefix + line
+                    places = _PLACES(self._broker, {"queue": key}, {"depth": LINE_LOOK}, names)
+                    found |= {task: ahead + place for task, place in zip(tasks, places, strict=True) if place}
+                    ahead += int(self._broker.llen(key))
         except redis.exceptions.RedisError:
             return {}
         return found
@@ -152,8 +168,8 @@ class Fleet:
     def publish(
         self, messages: Mapping[str, list[str]], first_in_line: Mapping[str, list[str]] | None = None
     ) -> dict[str, int]:
-        """Put ready-made Celery envelopes on the broker's lists, one round trip for all queues. Returns the lengths of
-        the lists of `messages`.
+        """Put ready-made Celery envelopes on the broker's lists (keys.line_of), one round trip for all. Returns the
+        lengths of the lists of `messages`.
 
         Celery's Redis transport pops from the right end of a list, so the first message of a queue is pushed first.
         """

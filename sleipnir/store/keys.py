@@ -12,6 +12,7 @@ from __future__ import annotations
 import binascii
 from dataclasses import dataclass
 
+from sleipnir.messages import BATCH_PRIORITY
 from sleipnir.runs import RunSpec
 from sleipnir.sessions import SessionName
 
@@ -40,6 +41,10 @@ class Keys:
     def of_session_of(self, spec: RunSpec) -> SessionKeys | None:
         """Of the session that a run is in."""
         return None if spec.session is None else self.of_session(SessionName(spec.agent, spec.session))
+
+    def of_batch(self, batch: str) -> BatchKeys:
+        """All batches live in the first partition: its owner shares the fleet among them."""
+        return BatchKeys(f"{self._tag(0)}:batch:{batch}")
 
     def of_limit(self, limit: str) -> LimitKeys:
         """All limits share a hash tag: one call may have to pass several at once."""
@@ -84,8 +89,15 @@ class Keys:
         return f"{self.prefix}:knowledge:shelf"
 
     @property
+    def bases_used(self) -> str:
+        """ZSET digest by the time when a submit last asked whether its base is shared. An entry dies with the base's in
+        the list, or, if it is in none, when `gc` finds it old."""
+        return f"{self.prefix}:knowledge:used"
+
+    @property
     def broker_prefix(self) -> str:
-        """What Celery puts before its own keys: a queue's list is `<prefix>:broker:<queue>`."""
+        """What Celery puts before its own keys: a queue's list is `<prefix>:broker:<queue>`, that of batches as
+        `line_of` says."""
         return f"{self.prefix}:broker:"
 
 
@@ -125,6 +137,12 @@ class PartitionKeys:
         return f"{self.tag}:leases"
 
     @property
+    def late(self) -> str:
+        """STRING how many results came too late and were refused, since somebody counted them elsewhere. The owner of
+        the partition takes it away when it is asked for metrics."""
+        return f"{self.tag}:late"
+
+    @property
     def timers(self) -> str:
         """ZSET `run/name` by the time it is due."""
         return f"{self.tag}:timers"
@@ -155,9 +173,25 @@ class PartitionKeys:
         return f"{self.tag}:ended"
 
     @property
+    def batches(self) -> str:
+        """ZSET batch id by the time it began, in the first partition only. The janitor drops expired ones."""
+        return f"{self.tag}:batches"
+
+    @property
+    def open_batches(self) -> str:
+        """SET batch id, in the first partition only: those that are not over."""
+        return f"{self.tag}:batches:open"
+
+    @property
     def expiring(self) -> str:
         """ZSET finished run id by the time its keys expire. The janitor drops both index entries then."""
         return f"{self.tag}:expiring"
+
+    @property
+    def archived(self) -> str:
+        """ZSET finished run id by the time its keys expire, instead of in `expiring` once it is archived. The janitor
+        drops it then, and its index entry, unless the run was revived."""
+        return f"{self.tag}:archived"
 
 
 @dataclass(frozen=True)
@@ -168,7 +202,8 @@ class RunKeys:
     """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
     ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while held), retrying (once `retry` is asked for),
     idle_ms, steps, arrived and tops (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls,
-    pieces (how many `live` ever had), retries (how often it went on after its end), parent_seq and parent_attempt
+    batch (batches.place_of, if it or the run at its top is a row of one), pieces (how many `live` ever had), retries
+    (how often it went on after its end), parent_seq and parent_attempt
     (the visit that waits for it, where that is not the one of its spec), and per node `n:<node>` (entries) and
     `t:<node>` (visits ended, total and longest ms). Dies: run."""
 
@@ -258,6 +293,56 @@ class RunKeys:
 
 
 @dataclass(frozen=True)
+class BatchKeys:
+    """What is kept of one batch. Every key dies: `retention` after the last of its rows is over; of a batch that is not
+    over, never."""
+
+    batch: str
+    """HASH spec (JSON, runs.RunSpec: that of all its runs), plan (JSON, batches.BatchPlan), created_ms, started_ms,
+    ended_ms; rows by state: total, waiting, active, completed, failed, cancelled, and admitted (were under way at least
+    once); sealed, paused and cancelling (1, or not there); tokens_in, tokens_out, model_calls, cost_usd and
+    unpriced_calls of rows that are over."""
+
+    @property
+    def rows(self) -> str:
+        """LIST of rows that wait, the next one first: `<row> <JSON>` (batches.row_text), of one that is to be retried
+        `<row> `."""
+        return f"{self.batch}:rows"
+
+    @property
+    def numbers(self) -> str:
+        """HASH key of a row -> `<row> <digest of its contents>`."""
+        return f"{self.batch}:numbers"
+
+    @property
+    def names(self) -> str:
+        """LIST of the keys of rows, by row."""
+        return f"{self.batch}:names"
+
+    @property
+    def states(self) -> str:
+        """STRING of one byte per row (batches.ROW_STATES)."""
+        return f"{self.batch}:states"
+
+    @property
+    def failures(self) -> str:
+        """HASH row -> JSON {version (of its run, then), usage, error, text}, of rows that failed or were cancelled,
+        also once they are retried; error and text (the row) where it could not become a run."""
+        return f"{self.batch}:failures"
+
+    @property
+    def ends(self) -> str:
+        """LIST of rows as they ended; one that was retried stands there again."""
+        return f"{self.batch}:ends"
+
+    def all(self) -> dict[str, str]:
+        return {
+            "batch": self.batch, "rows": self.rows, "numbers": self.numbers, "names": self.names,
+            "states": self.states, "failures": self.failures, "ends": self.ends,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
 class SessionKeys:
     """What is kept of one session of an agent. Lives until it is removed; a temporary one dies a day after its last
     run (sessions.TEMPORARY_MS), and not while it has one."""
@@ -310,6 +395,17 @@ class LimitKeys:
     def all(self) -> tuple[str, str, str, str, str]:
         """In the order that limit_take.lua has them."""
         return self.window, self.held, self.line, self.due, self.late
+
+
+def line_of(queue: str, batch: str) -> str:
+    """The name of a queue's list of messages, after `broker_prefix`. Those of batches have a list of their own, as
+    kombu names that of a lower priority: Celery takes from it when the other one is empty."""
+    return f"{queue}\x06\x16{BATCH_PRIORITY}" if batch else queue
+
+
+def lines_of(queue: str) -> tuple[str, str]:
+    """Both of a queue's lists, the first one first."""
+    return line_of(queue, ""), line_of(queue, "any")
 
 
 def member(run_id: str, seq: int, attempt: int) -> str:

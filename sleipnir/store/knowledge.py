@@ -15,6 +15,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+import redis
+
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.scripts import Script
@@ -78,6 +80,34 @@ class Knowledge:
         text = self._client.hget(self._keys.shelf, digest)
         return None if text is None else _shared(digest, text)
 
+    def use(self, digest: str) -> Shared | None:
+        """The same, and note that a run that asks this base is about to be submitted: `gc` leaves it alone."""
+        seconds, micros = self._client.time()
+        self._client.zadd(self._keys.bases_used, {digest: int(seconds) * 1000 + int(micros) // 1000})
+        return self.shared(digest)
+
+    def unused_since(self, before_ms: int) -> list[Shared]:
+        """Bases that are listed, were listed before then, and that no submit has asked for since."""
+        used = dict(self._client.zrange(self._keys.bases_used, 0, -1, withscores=True))
+        return [each for each in self.all_shared() if max(each.at_ms, used.get(each.digest, 0)) <= before_ms]
+
+    def forget_unused(self, digest: str, before_ms: int) -> bool:
+        """Take a base off the list, unless a submit has asked for it since; WATCH makes the look and the removal one
+        step."""
+        with self._client.pipeline() as pipe:
+            try:
+                pipe.watch(self._keys.bases_used, self._keys.shelf)
+                used_ms = pipe.zscore(self._keys.bases_used, digest)
+                if used_ms is not None and used_ms > before_ms:
+                    return False
+                pipe.multi()
+                pipe.hdel(self._keys.shelf, digest)
+                pipe.zrem(self._keys.bases_used, digest)
+                pipe.execute()
+            except redis.exceptions.WatchError:
+                return False
+        return True
+
     def all_shared(self) -> list[Shared]:
         """Every base that is listed, the newest first."""
         found = [_shared(digest, text) for digest, text in self._client.hgetall(self._keys.shelf).items()]
@@ -85,6 +115,7 @@ class Knowledge:
 
     def forget(self, digest: str) -> bool:
         """Take a base off the list. False: it was not there. Removing it from the shelf is the caller's."""
+        self._client.zrem(self._keys.bases_used, digest)
         return bool(self._client.hdel(self._keys.shelf, digest))
 
 

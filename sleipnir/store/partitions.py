@@ -37,6 +37,7 @@ from sleipnir.store.scripts import Arg, Script, run_batch
 from sleipnir.transitions import Notice, Transition
 from sleipnir.values import Known, Wanted
 
+_ARCHIVED = Script("archived")
 _COMMIT = Script("commit")
 _DISCARD = Script("discard")
 _FIRE_TIMERS = Script("fire_timers")
@@ -285,18 +286,20 @@ class Partitions:
             run_id, seq, _ = parse_member(name)
             run = self._keys.of_run(run_id)
             pipe.hget(run.frontier, str(seq))
-            pipe.hget(run.run, "status")
+            pipe.hmget(run.run, "status", "batch")
             pipe.get(run.spec)
         replies = pipe.execute()
         found: list[Due] = []
         gone: list[str] = []
-        for name, text, status, spec_text in zip(names, replies[::3], replies[1::3], replies[2::3], strict=True):
+        for name, text, (status, batch), spec_text in zip(
+            names, replies[::3], replies[1::3], replies[2::3], strict=True
+        ):
             run_id, seq, attempt = parse_member(name)
             visit = Visit.from_json(text) if text else None
             if visit is None or visit.attempt != attempt or visit.state != "queued" or spec_text is None:
                 gone.append(name)
                 continue
-            call = call_of(run_id, RunSpec(**json.loads(spec_text)), visit)
+            call = call_of(run_id, RunSpec(**json.loads(spec_text)), visit, batch)
             found.append(Due(call, str(visit.queue), name, visit.opened_ms, held=status == "paused"))
         if gone:
             self._client.zrem(part.outbox, *gone)
@@ -321,6 +324,34 @@ class Partitions:
             self._client.zrem(part.expiring, *runs)
         return len(runs)
 
+    def unarchived(self, partition: int, before_ms: int, limit: int) -> list[tuple[str, int]]:
+        """Finished runs that expire before then and are not noted as archived, and when each expires; soonest first."""
+        found = self._client.zrangebyscore(
+            self._of(partition).expiring, "-inf", before_ms, start=0, num=limit, withscores=True
+        )
+        return [(run_id, int(expires_ms)) for run_id, expires_ms in found]
+
+    def archived(self, partition: int, runs: Sequence[tuple[str, int]]) -> int:
+        """Note that these are archived, as `unarchived` gave them. Returns how many were."""
+        part = self._of(partition)
+        flat: list[Arg] = [each for run in runs for each in run]
+        return int(_ARCHIVED(self._client, {"expiring": part.expiring, "archived": part.archived}, {}, flat))
+
+    def forget_archived(self, partition: int, now_ms: int, limit: int) -> int:
+        """The same as `forget_expired`, of runs that were archived. One that is still there was revived: it stays in
+        the index of runs."""
+        part = self._of(partition)
+        due = self._client.zrangebyscore(part.archived, "-inf", now_ms, start=0, num=limit)
+        if due:
+            pipe = self._client.pipeline(transaction=False)
+            for run_id in due:
+                pipe.exists(self._keys.of_run(run_id).run)
+            gone = [run_id for run_id, there in zip(due, pipe.execute(), strict=True) if not there]
+            if gone:
+                self._client.zrem(part.runs, *gone)
+            self._client.zrem(part.archived, *due)
+        return len(due)
+
     def now_ms(self) -> int:
         seconds, micros = self._client.time()
         return int(seconds) * 1000 + int(micros) // 1000
@@ -329,9 +360,10 @@ class Partitions:
         return self._keys.of_partition(partition)
 
 
-def call_of(run_id: str, spec: RunSpec, visit: Visit) -> VisitCall:
-    """The message that tells a worker of a visit."""
-    return VisitCall(run_id, visit.node, visit.seq, visit.attempt, spec.agent, spec.bundle, visit.role)
+def call_of(run_id: str, spec: RunSpec, visit: Visit, place: str | None) -> VisitCall:
+    """The message that tells a worker of a visit. `place` is RunView.batch."""
+    batch = place.partition("/")[0] if place else ""
+    return VisitCall(run_id, visit.node, visit.seq, visit.attempt, spec.agent, spec.bundle, visit.role, batch=batch)
 
 
 def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
@@ -354,6 +386,7 @@ def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping
         steps=int(record.get("steps", 0)),
         arrived=json.loads(record.get("arrived", "{}")),
         tops={key: tuple(rank) for key, rank in json.loads(record.get("tops", "{}")).items()},
+        batch=record.get("batch"),
     )
 
 

@@ -17,7 +17,7 @@ from sleipnir.sessions import SessionName, instructions_of
 from sleipnir.store.commit import dumps, record, session_keys
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, SessionKeys, member
-from sleipnir.store.scripts import Arg, Command, Script, run_batch
+from sleipnir.store.scripts import Arg, Command, Script, run_batch, run_in_order
 from sleipnir.store.streams import before, entries, ms_of
 from sleipnir.transitions import Step
 from sleipnir.views import (
@@ -39,7 +39,7 @@ _CREATE_RUN = Script("create_run")
 _RESUME_ALL = Script("resume_all")
 _TELL = Script("tell")
 
-_SUMMARY = ("status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "retrying", "retries")
+_SUMMARY = ("status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "retrying", "retries", "batch")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
 
@@ -63,12 +63,13 @@ class Runs:
             raise SessionBusy.by(str(spec.session), spec.agent, busy)
         return bool(code)
 
-    def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any]) -> Command:
-        """What `create` does, as a command; create_run.lua says how it replies."""
-        return Command(_CREATE_RUN, _CREATE_RUN.vector(*self._creation(run_id, spec, state)))
+    def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> Command:
+        """What `create` does, as a command; create_run.lua says how it replies. `batch` is the row that it, or the run
+        at its top, is (batches.place_of)."""
+        return Command(_CREATE_RUN, _CREATE_RUN.vector(*self._creation(run_id, spec, state, batch)))
 
     def _creation(
-        self, run_id: str, spec: RunSpec, state: Mapping[str, Any]
+        self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = ""
     ) -> tuple[dict[str, str], dict[str, Arg], list[Arg]]:
         """Keys, arguments and values of create_run.lua."""
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
@@ -89,6 +90,7 @@ class Runs:
         args: dict[str, Arg] = {"run_id": run_id, "spec": record(spec), "step": step}
         args |= {"in_session": str(name or ""), "listed": int(name is not None and name.expire_ms is None)}
         args["instructions_of"] = instructions_of(spec.bundle, spec.variables) if name is not None else ""
+        args["batch"] = batch
         return keys, args, values
 
     def info(self, run_id: str) -> RunInfo:
@@ -197,16 +199,6 @@ class Runs:
             until_ms = {visit.seq: _number(next(replies)) for visit in info.visits}
             found.append(info.with_reasons(partial(_held, by=by, until_ms=until_ms)))
         return found
-
-    def bundles_in_use(self) -> set[str]:
-        """The digests that kept runs are pinned to."""
-        digests: set[str] = set()
-        for partition in range(self._keys.partitions):
-            pipe = self._client.pipeline(transaction=False)
-            for run_id in self._client.zrange(self._keys.of_partition(partition).runs, 0, -1):
-                pipe.get(self._keys.of_run(run_id).spec)
-            digests |= {json.loads(text)["bundle"] for text in pipe.execute() if text}
-        return digests
 
     def output(self, run_id: str) -> str | None:
         """The result text of a completed run. One that goes on, or failed, may have passed an end node already."""
@@ -387,6 +379,12 @@ class Runs:
             raise RunNotFound(f"no run {run_id!r}")
         return str(status)
 
+    def cancel_all(self, run_ids: Sequence[str]) -> None:
+        """Ask for the ends of runs, in one round trip; those that are over, or not there, are left alone."""
+        for reply in run_in_order(self._client, [self.telling(run_id, "cancelled") for run_id in run_ids]):
+            if isinstance(reply, Exception):
+                raise reply
+
     def telling(self, run_id: str, type_: str, *fields: str) -> Command:
         """Pass something on to a run, as a command. One that is over, or gone, is left alone."""
         return Command(_TELL, _TELL.vector(*self._telling(run_id, type_, None), fields))
@@ -457,6 +455,7 @@ def _info(
         session=submitted.get("session"),
         root=submitted.get("root"),
         retries=int(record_["retries"] or 0),
+        batch=record_["batch"],
     )
 
 

@@ -26,12 +26,18 @@ class Sessions:
 
     def of_agent(self, agent: str) -> list[SessionInfo]:
         """The sessions of an agent that are kept for good, the one used last first."""
+        found = self._read([name for name in self._listed() if name.agent == agent])
+        return sorted(found, key=lambda info: (-info.used_ms, info.name))
+
+    def all(self) -> list[SessionInfo]:
+        """The sessions of all agents that are kept for good."""
+        return self._read(self._listed())
+
+    def _listed(self) -> list[SessionName]:
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.zrange(self._keys.of_partition(partition).sessions, 0, -1)
-        names = [tuple(listed.split("/", 1)) for reply in pipe.execute() for listed in reply]
-        found = self._read([SessionName(agent, name) for of, name in names if of == agent])
-        return sorted(found, key=lambda info: (-info.used_ms, info.name))
+        return [SessionName(*listed.split("/", 1)) for reply in pipe.execute() for listed in reply]
 
     def info(self, name: SessionName) -> SessionInfo | None:
         """None: there is no such session."""

@@ -3,11 +3,14 @@
 runs        clients: create, look, answer, cancel
 visits      workers: claim, heartbeat, deliver
 partitions  schedulers: own, read, commit, keep things moving
+records     whole runs as they are stored, for export and archive
+batches     clients: submit many runs at once; schedulers: let rows become runs
 bundles     packed agent folders
 live        workers: say what models say; clients: follow a run
 limiter     workers: ask whether a model may be called now
 sessions    clients: look at sessions of agents, and remove them
 knowledge   builders: build a knowledge base, one at a time; clients: which ones are shared
+garbage     `gc`: what is left of runs that are gone
 fleet       who is there, and the broker's queues when it is a Redis
 """
 
@@ -19,15 +22,19 @@ from typing import Any
 
 from sleipnir.errors import ConfigError
 from sleipnir.settings import Settings
+from sleipnir.store.address import is_redis
+from sleipnir.store.batches import Batches
 from sleipnir.store.bundles import Bundles
-from sleipnir.store.connect import check_server, connect, is_redis, store_errors
+from sleipnir.store.connect import check_server, connect, store_errors
 from sleipnir.store.effects import Effects
 from sleipnir.store.fleet import Fleet
+from sleipnir.store.garbage import Garbage
 from sleipnir.store.keys import Keys
 from sleipnir.store.knowledge import Knowledge
 from sleipnir.store.limits import Limiter
 from sleipnir.store.live import Live
 from sleipnir.store.partitions import Partitions
+from sleipnir.store.records import Pinned, Records
 from sleipnir.store.runs import Runs
 from sleipnir.store.sessions import Sessions
 from sleipnir.store.visits import Visits
@@ -49,6 +56,7 @@ class Store:
         broker = settings.broker
         self._broker = connect(broker, client_name=client_name) if broker and is_redis(broker) else None
         self.runs = Runs(self._client, self.keys)
+        self.records = Records(self._client, self.keys)
         self.sessions = Sessions(self._client, self.keys)
         self.visits = Visits(
             lambda: connect(self.url, client_name=client_name, single_connection_client=True), self.keys
@@ -62,10 +70,12 @@ class Store:
                 socket_connect_timeout=1.0,
             ),
         )  # fmt: skip
+        self.batches = Batches(self._client, self.keys, retention_ms=int(settings.retention_s * 1000))
         self.bundles = Bundles(self._bytes, self.keys)
-        self.effects = Effects(self._client, self.keys, self.runs)
+        self.effects = Effects(self._client, self.keys, self.runs, self.batches)
         self.limiter = Limiter(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
         self.knowledge = Knowledge(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
+        self.garbage = Garbage(self._client, self.keys)
         self.fleet = Fleet(self._client, self.keys, self._broker)
         self.partitions = Partitions(
             self._client,
@@ -94,6 +104,10 @@ class Store:
         """A packed agent folder. Raises StoreUnavailable, so that a Redis that is away is no missing bundle."""
         with self.errors():
             return self.bundles.get(digest)
+
+    def pinned(self) -> Pinned:
+        """What runs and batches go by. Reads every spec: some seconds for a million."""
+        return self.records.pinned() | self.batches.pinned()
 
     def now_ms(self) -> int:
         """Redis' clock."""

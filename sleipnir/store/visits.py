@@ -160,6 +160,7 @@ class Visits:
             "delta": run.delta(call.seq, call.attempt),
             "leases": partition.leases,
             "inbox": partition.inbox,
+            "late": partition.late,
         }
         args: dict[str, Arg] = {
             "run_id": call.run,

@@ -1,6 +1,8 @@
-"""compose.yaml as local processes: each service's exact command and environment, only host names and ports replaced.
+"""compose.yaml as local processes: each service's exact command and environment, only places and ports replaced.
 
-The demo runs through them with a scripted model server; Flower shows it; a planted key is found nowhere.
+Runs go through them with a scripted model server; Flower shows them; the health checks are those of the images; Redis
+refuses nothing that is needed; a planted key is found nowhere. What Kubernetes and systemd start is the same
+(tests/unit/test_deployment_files.py).
 """
 
 from __future__ import annotations
@@ -8,54 +10,84 @@ from __future__ import annotations
 import base64
 import json
 import os
-import socket
+import re
+import shutil
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from sleipnir import launch
 from sleipnir.client import Client
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
-from sleipnir.supervisor import find_server
 from sleipnir.testing import ModelServer
-from tests.processes import wait_for_redis, wait_until
+from tests.deployments import ROOT, Service, of_compose, stages
+from tests.processes import wait_for_redis, wait_until, write_agent
+from tests.secured import ADMIN, FILES, PASSWORD, free_port, redis_environment
 
-ROOT = Path(__file__).parents[2]
-SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 KEY = "sk-planted-4f1d2c"
-PLANTED = (KEY, "sk-planted-in-the-secrets-file", "sk-planted-in-the-config")
+PLANTED = (KEY, "sk-planted-in-the-secrets-file", "sk-planted-in-the-config", PASSWORD)
 CONFIG = """\
 clients:
   - {type: openai-compatible, name: ours, api_base: "URL", api_key: "{{OURS}}", models: [{name: gpt-test}]}
   - {type: openai-compatible, name: theirs, api_base: "http://127.0.0.1:9/v1", api_key: sk-planted-in-the-config}
 """
 AUTH = "ops:flower-pass"
+KNOWN = {
+    "REDIS_PASSWORD": PASSWORD,
+    "FLOWER_BASIC_AUTH": AUTH,
+    "GRAFANA_PASSWORD": "unused",
+    "SLEIPNIR_MODEL": "ours:gpt-test",
+    "OPENAI_API_KEY": KEY,
+}
+SERVICES = of_compose(KNOWN)
+NOT_OURS = {"prometheus", "grafana"}
+WORKERS = sorted(name for name in SERVICES if name.startswith("worker-"))
 DIAGNOSIS = {
     "cause": "Redis ran out of memory.",
     "confidence": "high",
     "evidence": ["OOM command not allowed"],
     "next_steps": ["Raise maxmemory", "Add TTLs"],
 }
+STEPS = """
+name: steps
+start: script
+nodes:
+  script: {type: script, script: scripts/s.sh, next: function}
+  function: {type: function, call: "f.py:f", next: done}
+  done: {type: end, output: "{{initial_prompt}}: {{made}}"}
+"""
+LOOK = """
+name: look
+start: look
+nodes:
+  look: {type: rag, documents: [stones], query: "{{initial_prompt}}", embedding_model: none, top_k: 1,
+         state_updates: {found: "{{output.context}}"}, next: done}
+  done: {type: end, output: "{{found}}"}
+"""
 
 
 @dataclass
 class Deployment:
-    """The services of compose.yaml, running here."""
+    """The services of compose.yaml, running here. `replaced` is what is elsewhere here than in containers."""
 
     server: ModelServer
     folder: Path
-    redis_url: str
+    redis_port: int
     flower_url: str
+    replaced: Mapping[str, str]
+
+    @property
+    def redis_url(self) -> str:
+        return f"redis://sleipnir:{PASSWORD}@127.0.0.1:{self.redis_port}/0"
 
     def client(self) -> Client:
         return Client(Settings(redis_url=self.redis_url, home=self.folder / "client"))
@@ -69,36 +101,42 @@ class Deployment:
     def logs(self) -> str:
         return "".join(file.read_text(errors="replace") for file in self.folder.glob("*.log"))
 
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
+    def execute(self, service: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """`docker compose exec SERVICE COMMAND...`, or `run`: in the service's environment, to its end."""
+        return subprocess.run(
+            _here(command, self.replaced), env=_environment(SERVICES[service], self.replaced), cwd=self.folder,
+            capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
 
 
 @contextmanager
 def deployed(folder: Path, server: ModelServer) -> Iterator[Deployment]:
-    redis_port, flower_port = _free_port(), _free_port()
-    known = {"SLEIPNIR_MODEL": "ours:gpt-test", "OPENAI_API_KEY": KEY}
+    redis_port, flower_port = free_port(), free_port()
     _configure(folder, server.url)
+    shutil.copytree(FILES, folder / "redis-files")
+    with (folder / "redis-files" / "users.acl").open("a") as users:
+        users.write(ADMIN)
     replaced = {
         "redis:6379": f"127.0.0.1:{redis_port}",
-        "--address=0.0.0.0": "--address=127.0.0.1",
-        "--port=5555": f"--port={flower_port}",
+        "0.0.0.0": "127.0.0.1",
+        "5555": str(flower_port),
+        "/etc/sleipnir-redis": str(folder / "redis-files"),
+        "/etc/sleipnir/flowerconfig.py": str(ROOT / "ops" / "flower" / "flowerconfig.py"),
+        "/opt/sleipnir/healthcheck.py": str(ROOT / "ops" / "healthcheck.py"),
+        "/knowledge": str(folder / "knowledge"),
+        "/agents": str(folder / "agents"),
+        "/data": str(folder),
     }
     running: list[subprocess.Popen[bytes]] = []
     try:
         for name, service in SERVICES.items():
-            command = [_replace(str(part), replaced) for part in service["command"]]
+            if name in NOT_OURS or "profiles" in service.raw:
+                continue
+            for number in range(service.raw["deploy"].get("replicas", 1)):
+                running.append(_start(name, number, service, replaced, folder, redis_port))
             if name == "redis":
-                own = ["--port", str(redis_port), "--bind", "127.0.0.1", "--dir", str(folder)]
-                command = [str(find_server()), *command[1:], *own]
-            if command[0] == "python":
-                command[0] = sys.executable
-            environment = _environment(service.get("environment", {}), replaced, known)
-            running.append(_start(name, command, environment, folder))
-            if name == "redis":
-                wait_for_redis(f"redis://127.0.0.1:{redis_port}/0")
-        yield Deployment(server, folder, f"redis://127.0.0.1:{redis_port}/0", f"http://127.0.0.1:{flower_port}")
+                wait_for_redis(f"redis://sleipnir:{PASSWORD}@127.0.0.1:{redis_port}/0")
+        yield Deployment(server, folder, redis_port, f"http://127.0.0.1:{flower_port}", replaced)
     finally:
         for process in reversed(running):
             process.terminate()
@@ -110,6 +148,12 @@ def deployed(folder: Path, server: ModelServer) -> Iterator[Deployment]:
                 process.wait()
 
 
+def _here(command: Sequence[str], replaced: Mapping[str, str]) -> list[str]:
+    words = [_replace(word, replaced) for word in command]
+    programs = {"python": [sys.executable], "sleipnir": [sys.executable, "-m", "sleipnir"]}
+    return [*programs.get(words[0], words[:1]), *words[1:]]
+
+
 def _configure(folder: Path, model_url: str) -> None:
     """Clients and secrets where a worker looks for them, which is in the home of its user."""
     place = folder / "worker-llm" / ".config" / "loki"
@@ -119,15 +163,12 @@ def _configure(folder: Path, model_url: str) -> None:
     (place / "secrets.env").chmod(0o600)
 
 
-def _environment(
-    declared: Mapping[str, str | None], replaced: Mapping[str, str], known: Mapping[str, str]
-) -> dict[str, str]:
-    """A name without a value is taken from outside, as compose does; an image's own PATH and HOME stay."""
-    values = {name: known.get(name) if value is None else str(value) for name, value in declared.items()}
-    if "FLOWER_BASIC_AUTH" in values:
-        values["FLOWER_BASIC_AUTH"] = AUTH
-    found = {name: _replace(value, replaced) for name, value in values.items() if value is not None}
-    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ} | found
+def _environment(service: Service, replaced: Mapping[str, str]) -> dict[str, str]:
+    """What the file says, and of an image PATH and HOME."""
+    found = {name: _replace(value, replaced) for name, value in service.environment.items()}
+    if "SLEIPNIR_METRICS_PORT" in found:
+        found["SLEIPNIR_METRICS_PORT"] = "0"  # two of them share this machine's ports
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ} | found
 
 
 def _replace(text: str, replaced: Mapping[str, str]) -> str:
@@ -136,15 +177,22 @@ def _replace(text: str, replaced: Mapping[str, str]) -> str:
     return text
 
 
-def _start(name: str, command: list[str], env: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
-    home = folder / name
+def _start(
+    name: str, number: int, service: Service, replaced: Mapping[str, str], folder: Path, redis_port: int
+) -> subprocess.Popen[bytes]:
+    home = folder / (name if number == 0 else f"{name}-{number}")
     home.mkdir(exist_ok=True)
-    own = {"SLEIPNIR_HOME": str(home)} if name != "redis" else {}  # every container has a disk of its own
+    command, env = _here(service.command, replaced), _environment(service, replaced)
+    if name == "redis":
+        command += ["--port", str(redis_port), "--bind", "127.0.0.1"]
+        env |= redis_environment(folder)
+    else:
+        env["SLEIPNIR_HOME"] = str(home)  # every container has a disk of its own
     if name == "worker-llm":
-        own["HOME"] = str(home)
-    with (folder / f"{name}.log").open("wb") as log:
+        env["HOME"] = str(home)
+    with (folder / f"{home.name}.log").open("wb") as log:
         return subprocess.Popen(
-            launch.command(command), env={**env, **own}, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            launch.command(command), env=env, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
 
 
@@ -153,8 +201,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     folder = tmp_path_factory.mktemp("compose")
     with ModelServer(lambda request: json.dumps(DIAGNOSIS)) as server, deployed(folder, server) as running:
         with running.client() as client:
-            wait_until(lambda: len(client.health().workers) == 3, "three workers are up", timeout_s=60)
-        wait_until(lambda: len(_workers_in(running)) == 3, "Flower sees three workers", timeout_s=60)
+            wait_until(lambda: len(client.health().workers) == len(WORKERS), "all workers are up", timeout_s=90)
+            wait_until(lambda: len(client.health().schedulers) == 2, "both schedulers are up", timeout_s=60)
+        wait_until(lambda: len(_workers_in(running)) == len(WORKERS), "Flower sees all workers", timeout_s=60)
         yield running
 
 
@@ -199,7 +248,7 @@ def test_a_visit_is_readable_in_flower(deployment: Deployment, demo_run: str) ->
     assert tasks is not None
     first = tasks[f"{demo_run}:read_log:1:1"]
     assert first["name"] == "log-triage.read_log"
-    assert first["args"] == f"run={demo_run} node=read_log visit=1 attempt=1"
+    assert first["args"] == f"run={demo_run} node=read_log visit=1 attempt=1 agent=log-triage"
     assert first["root_id"] == demo_run
     assert "'next': 'diagnose'" in first["result"]
     assert "'summary'" in first["result"], "the keys written are shown"
@@ -228,6 +277,64 @@ def _everything_about(deployment: Deployment, run_id: str) -> Iterator[Any]:
         yield str(run.info())
 
 
+def test_many_runs_and_one_that_looks_into_documents_go_through_all_workers(deployment: Deployment) -> None:
+    """The base is built by the command line of compose.yaml, and found by the rag worker in the folder they share."""
+    agents = deployment.folder / "agents"
+    write_agent(
+        agents / "steps",
+        STEPS,
+        scripts__s_sh="echo '{\"made\": 1}'\n",
+        f_py="def f(state):\n    return {'made': state['made'] + 1}\n",
+    )
+    stones = write_agent(agents / "look", LOOK) / "stones"
+    stones.mkdir()
+    (stones / "granite.md").write_text("# Granite\n\nGranite is a coarse rock of quartz.\n")
+    (stones / "basalt.md").write_text("# Basalt\n\nBasalt flows out of volcanoes.\n")
+    (cli,) = SERVICES["sleipnir"].command[:1]
+    built = deployment.execute("sleipnir", [cli, "kb", "build", "look"])
+    assert built.returncode == 0, built.stderr
+    found = deployment.execute("sleipnir", [cli, "run", "look", "volcanoes"])
+    assert found.returncode == 0, found.stderr
+    assert "Basalt flows out of volcanoes." in found.stdout
+    with deployment.client() as client:
+        runs = [client.submit(agents / "steps", str(number)) for number in range(20)]
+        for number, run in enumerate(runs):
+            assert run.wait(60).status == "completed", run.error
+            assert run.output == f"{number}: 2"
+        workers = {step.worker.split("@")[0] for run in runs for step in run.history() if step.worker}
+    assert workers == {"scripts", "functions"}
+
+
+@pytest.mark.parametrize("service", ["scheduler", *WORKERS])
+def test_the_health_check_of_an_image_finds_its_service_healthy(deployment: Deployment, service: str) -> None:
+    file = ROOT / SERVICES[service].raw["build"]["dockerfile"]
+    (check,) = re.findall(
+        r"HEALTHCHECK .*\\\n\s+CMD (\[.*\])", stages(file)[SERVICES[service].raw["build"].get("target", "")]
+    )
+    done = deployment.execute(service, json.loads(check))
+    assert done.returncode == 0, done.stderr
+    assert "healthy: " in done.stdout or f"consumes {service.removeprefix('worker-')}" in done.stdout
+
+
+def test_the_health_check_of_flower_finds_it_healthy(deployment: Deployment) -> None:
+    kind, *check = SERVICES["flower"].raw["healthcheck"]["test"]
+    assert kind == "CMD"
+    done = deployment.execute("flower", check)
+    assert done.returncode == 0, done.stderr
+
+
+def test_doctor_is_content_with_the_deployment(deployment: Deployment) -> None:
+    done = deployment.execute("sleipnir", SERVICES["sleipnir"].command)
+    assert done.returncode == 0, done.stdout
+    assert "broker: redis://sleipnir:***@" in done.stdout
+
+
+def test_redis_refused_nothing(deployment: Deployment, demo_run: str) -> None:
+    admin: Any = connect(f"redis://admin:all@127.0.0.1:{deployment.redis_port}/0")
+    refused = [(entry["reason"], entry["object"]) for entry in admin.acl_log()]
+    assert [each for each in refused if not each[1].startswith("client")] == []
+
+
 def test_flower_asks_for_a_password(deployment: Deployment) -> None:
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"{deployment.flower_url}/api/workers", timeout=10)
@@ -236,10 +343,10 @@ def test_flower_asks_for_a_password(deployment: Deployment) -> None:
 def test_no_service_but_the_llm_worker_loads_litellm(deployment: Deployment, demo_run: str) -> None:
     loaded = {
         name: _maps_litellm(pid)
-        for name in ("scheduler", "worker-scripts", "worker-functions", "worker-llm")
+        for name in ("scheduler", "worker-scripts", "worker-functions", "worker-rag", "worker-llm")
         for pid in [_pid_of(deployment.folder / name)]
     }
-    assert loaded == {"scheduler": False, "worker-scripts": False, "worker-functions": False, "worker-llm": True}
+    assert loaded == {name: name == "worker-llm" for name in loaded}
 
 
 def _pid_of(home: Path) -> int:

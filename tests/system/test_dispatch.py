@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.app.task import Context
+from kombu.transport.redis import Channel
 
-from sleipnir.messages import TASK_NAME, VisitCall
+from sleipnir.messages import BATCH_PRIORITY, TASK_NAME, VisitCall
 from sleipnir.settings import Settings
-from sleipnir.store.connect import broker_url, connect
+from sleipnir.store.address import celery_broker
+from sleipnir.store.connect import connect
+from sleipnir.store.keys import lines_of
 from sleipnir.store.store import Store
 from sleipnir_scheduler.dispatch import KombuDispatcher, Published, RedisDispatcher, body, envelope, headers, message
 from sleipnir_scheduler.main import linger_s
@@ -59,10 +62,13 @@ def test_what_a_message_leaves_out_is_what_celery_assumes(celery_s: Any) -> None
 
 @pytest.mark.parametrize("name", ["a", 'a "quoted" 100% {name}s\n', "größer"])
 def test_an_envelope_from_the_template_says_what_its_message_says(name: str) -> None:
-    for call in (CALL, VisitCall("zzzzzzzzzzzz", name, 1, 1, name, name), VisitCall("a1", name, 10**9, 7, name, name)):
+    others = VisitCall("zzzzzzzzzzzz", name, 1, 1, name, name), VisitCall("a1", name, 10**9, 7, name, name)
+    batched = [replace(call, batch=batch) for call in (CALL, *others) for batch in ("nightly.2", "A_b-3")]
+    for call in (CALL, *others, *batched):
         made = json.loads(envelope(call, name))
         assert made == message(call, name, made["properties"]["delivery_tag"])
-        assert VisitCall.from_json(json.loads(made["body"])[0][0]) == call
+        assert VisitCall.from_json(json.loads(made["body"])[0][0]) == replace(call, batch="")
+        assert made["headers"]["argsrepr"].endswith(f" batch={call.batch}" if call.batch else f" agent={call.agent}")
 
 
 def test_publishing_tells_how_much_the_workers_still_had_before_them(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -85,6 +91,25 @@ def test_a_visit_that_has_had_its_turn_is_first_in_line(redis_server: RedisServe
         client.close()
         taken = [json.loads(message["body"])[0][0]["seq"] for message in reversed(line)]
         assert taken == [3, 4, 1, 2]
+
+
+def test_visits_of_batches_have_a_line_of_their_own_behind_others(redis_server: RedisServer, tmp_path: Path) -> None:
+    with Store.open(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="behind")) as store:
+        of_batch = replace(CALL, attempt=1, batch="nightly")
+        RedisDispatcher(store).publish([(of_batch, "scripts"), (replace(CALL, attempt=1), "scripts")])
+        first, second = lines_of("scripts")
+        client = connect(redis_server.url)
+        before, after = (json.loads(client.rpop(store.keys.broker_prefix + line) or "") for line in (first, second))
+        client.close()
+        assert before["properties"]["priority"] == 0
+        assert after["properties"]["priority"] == BATCH_PRIORITY
+        assert after["headers"]["argsrepr"].endswith(" batch=nightly")
+        assert after == message(of_batch, "scripts", after["properties"]["delivery_tag"])
+    options = celery_config(Settings(redis_url=redis_server.url, home=tmp_path))["broker_transport_options"]
+    assert options["priority_steps"] == [0, BATCH_PRIORITY]
+    channel = Channel.__new__(Channel)
+    channel.priority_steps = options["priority_steps"]
+    assert [channel._q_for_pri("scripts", priority) for priority in options["priority_steps"]] == [first, second]
 
 
 def test_the_scheduler_lingers_only_while_the_workers_have_work() -> None:
@@ -118,7 +143,7 @@ def _published(redis: RedisServer, folder: Path, prefix: str) -> dict[str, Any]:
             assert RedisDispatcher(store).publish([(CALL, "scripts")]) == Published(1)
         else:
             options = celery_config(settings)["broker_transport_options"]
-            assert KombuDispatcher(broker_url(redis.url), options).publish([(CALL, "scripts")]) == Published(1)
+            assert KombuDispatcher(celery_broker(redis.url).url, options).publish([(CALL, "scripts")]) == Published(1)
         assert store.fleet.queue_lengths()["scripts"] == 1
         message: dict[str, Any] = json.loads(store._client.lindex(store.keys.broker_prefix + "scripts", 0))
     return message

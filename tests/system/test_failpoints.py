@@ -6,6 +6,7 @@ with every step committed once and no key left over. A Lua script without a case
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -18,11 +19,13 @@ import pytest
 
 from ops.chaos import verdict
 from sleipnir.client import Client, Run
+from sleipnir.errors import RunNotFound
 from sleipnir.failpoints import VARIABLE
 from sleipnir.knowledge.files import base_file, lease_name
 from sleipnir.knowledge.order import Done, Order, told_of
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.messages import ResultHeader, VisitCall
+from sleipnir.store.keys import lines_of
 from sleipnir.store.visits import Claim
 from sleipnir_workers.live import LiveText
 from tests import starter
@@ -30,7 +33,10 @@ from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
 
-OF_SCHEDULERS = ("own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child")
+OF_SCHEDULERS = (
+    "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child", "batch_admit",
+    "batch_ended",
+)  # fmt: skip
 OF_WORKERS = ("claim", "heartbeat", "deliver", "hand_back", "ack")
 OF_CLIENTS = {
     "submit": "create_run",
@@ -40,8 +46,11 @@ OF_CLIENTS = {
     "pause": "tell",
     "resume": "tell",
     "resume_all": "resume_all",
+    "submit_batch": "batch_add",
+    "seal_batch": "batch_change",
 }
-ALONE = {"change_session"}  # one atomic change that nobody follows up (tests/store/test_sessions.py)
+ALONE = {"change_session", "archived"}
+"""One atomic change that nobody follows up (tests/store/test_sessions.py, test_export_and_archive.py)."""
 OF_WRITERS = ("add_pieces",)
 OF_BUILDERS = ("build_lease",)
 NO_SCRIPTS = {"publish", "ack"}
@@ -125,7 +134,8 @@ class Deployment:
 
     def message(self) -> VisitCall | None:
         """What a Celery worker would get next from the queue."""
-        text = self.redis.rpop(self.client.store.keys.broker_prefix + "scripts")
+        lines = (self.client.store.keys.broker_prefix + line for line in lines_of("scripts"))
+        text = next((text for line in lines if (text := self.redis.rpop(line))), None)
         return VisitCall.from_json(json.loads(json.loads(text)["body"])[0][0]) if text else None
 
     def claim(self, call: VisitCall, lease_ms: int = 60_000) -> str | None:
@@ -149,7 +159,9 @@ class Deployment:
         self.work()
         for gate in run.gates():
             run.answer("yes", gate)
-        return run.info().is_final
+        with contextlib.suppress(RunNotFound):  # a row that is no run yet
+            return run.info().is_final
+        return False
 
     def with_a_scheduler(self, condition: Callable[[], object], description: str) -> None:
         """Let a healthy one work until it has done this; then it is killed."""
@@ -205,6 +217,18 @@ def child_to_go_on(world: Deployment) -> Run:
     return run
 
 
+def waiting_row(world: Deployment) -> Run:
+    batch = world.client.batch(world.two, [{"prompt": ""}])
+    return Run(world.client.store, batch.run_id(0), world.client.settings)
+
+
+def ending_row(world: Deployment) -> Run:
+    run = waiting_row(world)
+    world.with_a_scheduler(lambda: world.work() or run.gates(), "the row asks")
+    run.answer("yes")
+    return run
+
+
 SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "own": fresh_run,
     "commit": fresh_run,
@@ -214,6 +238,8 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "fire_timers": due_timer,
     "child_ended": ending_child,
     "retry_child": child_to_go_on,
+    "batch_admit": waiting_row,
+    "batch_ended": ending_row,
 }
 
 
@@ -246,6 +272,9 @@ def test_a_scheduler_dies_at_a_point_and_another_goes_on(deployment: Deployment,
         assert [step.node for step in run.history()] == [None, *nodes.get(point, ["a", "ask", "done"])]
         for child in client.store.runs.children([run.id])[run.id]:
             assert client.run(child.id).info().retries == (point == "retry_child")
+        batches = [client.open_batch(batch.id) for batch in client.batches()]
+        wait_until(lambda: all(batch.info().state == "done" for batch in batches), "the batch knows of its end")
+        assert [result.output for batch in batches for result in batch.results("done")] == ["done"] * len(batches)
     is_well(client, run, deployment.effects)
     # What the victim has told may be told again after the end of the run, and is dropped then.
     wait_until(lambda: list(verdict.leaks(client, deployment.redis)) == [], "nothing is left")
@@ -426,7 +455,19 @@ def resume_all(caller: Caller) -> Run:
     return run
 
 
-CALLS = {call.__name__: call for call in (submit, answer, cancel, retry, pause, resume, resume_all)}
+def submit_batch(caller: Caller) -> Run:
+    caller.dies_in("client.batch(sys.argv[1], [{'prompt': ''}], id=sys.argv[1].rpartition('/')[2])")
+    batch = caller.client.batch(caller.agent, [{"prompt": ""}], id=caller.agent.name)
+    assert batch.info().total == 1
+    wait_until(lambda: batch.info().active, "its row is a run")
+    return Run(caller.client.store, batch.run_id(0), caller.client.settings)
+
+
+seal_batch = submit_batch  # which dies later, when the row is there
+
+CALLS: dict[str, Callable[[Caller], Run]] = {
+    call.__name__: call for call in (submit, answer, cancel, retry, pause, resume, resume_all, submit_batch)
+} | {"seal_batch": seal_batch}
 
 
 @both_sides
@@ -441,3 +482,5 @@ def test_a_client_dies_at_a_point_and_asks_again(shared: Stack, tmp_path: Path, 
         wait_until(lambda: run.info().is_final, "the run is over")
         assert (run.status, run.output) == (("cancelled", None) if call == "cancel" else ("completed", "me"))
         is_well(client, run, Counter())
+        batches = [client.open_batch(batch.id) for batch in client.batches() if batch.agent == agent.name]
+        wait_until(lambda: all(batch.info().state == "done" for batch in batches), "the batch knows of its end")

@@ -28,6 +28,7 @@ from sleipnir.knowledge.files import base_file, digest_of, lease_name
 from sleipnir.knowledge.order import Failed, Order, Progress, Question, Told, told_of
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.settings import Settings
+from sleipnir.staging import staging
 from sleipnir.store.store import Store
 from sleipnir.testing.reply import Reply
 from sleipnir.testing.request import Request
@@ -40,7 +41,6 @@ from sleipnir_workers.knowledge.bucket import client
 from sleipnir_workers.knowledge.build import run
 from sleipnir_workers.knowledge.search import search
 from sleipnir_workers.knowledge.shelf import shelf_of
-from sleipnir_workers.knowledge.staging import staging
 from sleipnir_workers.llm.failure import CallFailed
 from tests import starter
 from tests.processes import RedisServer, wait_until

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,34 @@ def run_logged(redis: RedisServer, folder: Path, level: str, settings: str = "")
         if level != "warning":
             wait_until(lambda: "performance summary" in stack.log("scheduler"), "the end is logged")
         return stack.log("scheduler"), stack.log("worker")
+
+
+def records(log: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+
+
+def test_every_record_about_a_visit_names_run_node_visit_and_attempt(redis_server: RedisServer, tmp_path: Path) -> None:
+    code = "import logging\ndef f(state):\n    logging.getLogger('mine').warning('from a node')\n    return {}\n"
+    agent = write_agent(tmp_path / "logged", GRAPH.replace("SETTINGS", ""), f_py=code)
+    with Stack(redis_server, tmp_path / "home", key_prefix="log-records", log_format="json") as stack:
+        stack.start_scheduler()
+        stack.start_worker()
+        with stack.client() as client:
+            run = client.submit(agent)
+            assert run.wait(60).status == "completed"
+        wait_until(lambda: "performance summary" in stack.log("scheduler"), "the end is logged")
+        about = {"run": run.id, "node": "a", "visit": 1, "attempt": 1}
+        worker = records(stack.log("worker"))
+        [said] = [each for each in worker if each["event"] == "from a node" and each["node"] == "a"]
+        assert said.items() >= {**about, "level": "warning", "logger": "mine"}.items(), "whoever logs it"
+        [state] = [each for each in worker if each["event"].startswith("[graph:logged] [a] state: ")]
+        assert state.items() >= about.items()
+        [entered] = [each for each in records(stack.log("scheduler")) if "entering 'b'" in each["event"]]
+        assert entered.items() >= {"run": run.id, "node": "b", "visit": 2, "attempt": 1}.items()
+        [closed] = [each for each in records(stack.log("scheduler")) if each["event"] == "[graph:logged] a -> b"]
+        assert closed.items() >= about.items()
+        ours = stack.log("worker").partition("ready.")[2]
+        assert all(line.startswith("{") for line in ours.splitlines()[1:]), "also what Celery says is JSON"
 
 
 @pytest.mark.conformance("B02", "B03", "S07")

@@ -88,7 +88,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             with events_of(app) as events, stack.client() as client:
                 run = client.submit(write_agent(folder / "secrets", GRAPH, tools_py=TOOLS, scripts__shown_py=SHOWN))
                 assert run.wait(80).status == "completed", run.info().error
-                wait_until(lambda: str(events).count("task-succeeded") >= 7, "Flower is told of the last visit")
+                wait_until(
+                    lambda: len(re.findall("task-(?:succeeded|failed)", str(events))) >= 7,
+                    "Flower is told of the last visit",
+                )
                 yield Fleet(stack, redis, model, run, folder / "tape", events)
     finally:
         redis.stop()

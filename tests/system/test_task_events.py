@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.events.state import State
 
+from sleipnir.messages import VisitCall
 from sleipnir.settings import Settings
+from sleipnir_scheduler.dispatch import RedisDispatcher
 from sleipnir_workers.celeryconfig import celery_config
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
@@ -41,7 +44,7 @@ def test_flower_is_told_when_a_visit_is_received_started_and_done(
             told = {event["type"]: event for event in events if event["type"].startswith("task-")}
             assert list(told) == ["task-received", "task-started", "task-succeeded"]
             assert {event["uuid"] for event in told.values()} == {f"{run.id}:a:1:1"}
-            assert told["task-received"]["args"] == f"run={run.id} node=a visit=1 attempt=1"
+            assert told["task-received"]["args"] == f"run={run.id} node=a visit=1 attempt=1 agent=seen"
             assert told["task-received"]["root_id"] == run.id
             assert all(event["hostname"].startswith("one") and event["pid"] for event in told.values())
             assert [{k: v for k, v in event.items() if k not in VARYING} for event in told.values()] == [
@@ -49,9 +52,9 @@ def test_flower_is_told_when_a_visit_is_received_started_and_done(
                     "type": "task-received", "name": "seen.a", "kwargs": "{}", "parent_id": None, "retries": 0,
                     "eta": None, "expires": None, "utcoffset": told["task-received"]["utcoffset"],
                 },
-                {"type": "task-started", "utcoffset": told["task-started"]["utcoffset"]},
+                {"type": "task-started", "routing_key": "work", "utcoffset": told["task-started"]["utcoffset"]},
                 {
-                    "type": "task-succeeded", "result": "{'keys': ['word'], 'next': None, 'ok': True}",
+                    "type": "task-succeeded", "result": "{'keys': ['word'], 'next': 'done'}",
                     "utcoffset": told["task-succeeded"]["utcoffset"],
                 },
             ]  # fmt: skip
@@ -66,6 +69,41 @@ def test_task_events_can_be_left_out(redis_server: RedisServer, tmp_path: Path) 
             assert client.submit(agent).wait(30).status == "completed"
             wait_until(lambda: any(e["type"] == "worker-heartbeat" for e in events), "Flower sees the worker")
             assert not [event for event in events if event["type"].startswith("task-")]
+
+
+FAILING = """
+name: failing
+start: a
+nodes:
+  a: {type: function, call: "f.py:f", queue: work, next: done, fallback: done}
+  done: {type: end}
+"""
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads", "prefork"])
+def test_a_failed_node_is_a_failed_task_and_what_another_message_had_done_already_a_revoked_one(
+    redis_server: RedisServer, tmp_path: Path, pool: str
+) -> None:
+    agent = write_agent(tmp_path / "failing", FAILING, f_py="def f(state):\n    raise ValueError('no\\nsuch word')\n")
+    with Stack(redis_server, tmp_path / "home", key_prefix=f"failing-{pool}") as stack:
+        stack.start_scheduler()
+        stack.start_worker("one", "work", pool=pool)
+        with events_of(celery_app(redis_server, tmp_path, f"failing-{pool}")) as events, stack.client() as client:
+            run = client.submit(agent)
+            assert run.wait(30).status == "completed"
+            call = VisitCall(run.id, "a", 1, 1, "failing", "gone")
+            RedisDispatcher(client.store).publish([(call, "work")])
+            wait_until(lambda: any(e["type"] == "task-revoked" for e in events), "the events arrive")
+            state = State()
+            for event in events:
+                state.event(event)
+            assert state.tasks[f"{run.id}:a:1:1"].state == "FAILURE", "as Flower shows it in the end"
+        told = {event["type"]: event for event in events if event["type"].startswith("task-")}
+        assert list(told) == ["task-received", "task-started", "task-failed", "task-revoked"]
+        failed = told["task-failed"]
+        assert failed["exception"].startswith("exception: Function 'f.py:f' raised ValueError: no such word (f.py:2: ")
+        assert failed["result"] == "{'keys': ['_error', 'last_error'], 'next': None}"
+        assert failed["traceback"] is None
 
 
 @pytest.mark.parametrize("pool", ["solo", "threads"])

@@ -1,7 +1,9 @@
-"""compose.yaml and the Dockerfiles say what the command line does, and keep secrets where they are needed."""
+"""Compose, Kubernetes, systemd and the Dockerfiles say what the command line does, the same everywhere, and keep
+secrets where they are needed. tests/system/test_deployment.py starts what they say."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -12,80 +14,264 @@ import yaml
 
 from sleipnir.cli.services import scheduler_command, worker_command
 from sleipnir.settings import Settings
+from tests.deployments import (
+    COMPOSE,
+    K8S,
+    ROOT,
+    SYSTEMD,
+    Service,
+    container,
+    manifests,
+    of_compose,
+    of_kubernetes,
+    of_systemd,
+    pod,
+    stages,
+    workloads,
+)  # fmt: skip
 
-ROOT = Path(__file__).parents[2]
-SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
-WORKERS = {"worker-scripts": "scripts", "worker-functions": "functions", "worker-llm": "llm", "worker-rag": "rag"}
+KNOWN = {"REDIS_PASSWORD": "r3dis", "FLOWER_BASIC_AUTH": "ops:fl0wer", "GRAFANA_PASSWORD": "gr4fana"}
+SERVICES = of_compose(KNOWN)
+PODS = of_kubernetes({("sleipnir-redis", "password"): "r3dis"})
+UNITS = of_systemd("r3dis")
+QUEUES = {"worker-scripts": "scripts", "worker-functions": "functions", "worker-llm": "llm", "worker-rag": "rag"}
+OURS = ["scheduler", *QUEUES]
+HANDBACK_S = 8.0
+"""What a worker needs after its grace period, by docs/operations.md."""
+DOCKERFILES = [ROOT / "scheduler" / "Dockerfile", ROOT / "workers" / "Dockerfile"]
 
 
-def command(service: str) -> list[str]:
-    return [str(part) for part in SERVICES[service]["command"]]
-
-
-def option(argv: list[str], name: str) -> str:
+def option(argv: tuple[str, ...], name: str) -> str:
     return argv[argv.index(name) + 1]
 
 
-@pytest.mark.parametrize(("service", "queue"), WORKERS.items())
+@pytest.mark.parametrize(("service", "queue"), QUEUES.items())
 def test_a_worker_service_runs_what_sleipnir_worker_runs(service: str, queue: str) -> None:
-    ours = command(service)
+    ours = SERVICES[service].command
     told = worker_command(queue, int(option(ours, "-c")), option(ours, "-P"), None, "info")
     without_level = [part for part in told if part not in ("--loglevel", "INFO")]
-    assert ours == ["python", *without_level[1:]]
+    assert list(ours) == ["python", *without_level[1:]]
 
 
 def test_the_scheduler_service_runs_what_sleipnir_scheduler_runs() -> None:
-    assert [sys.executable, *command("scheduler")[1:]] == scheduler_command()
+    assert [sys.executable, *SERVICES["scheduler"].command[1:]] == scheduler_command()
 
 
-def test_only_workers_that_ask_models_know_api_keys_and_one_of_them_installs_a_model_library() -> None:
-    knows = {name for name, service in SERVICES.items() if any("API" in key for key in service.get("environment", {}))}
-    installs = {name for name, service in SERVICES.items() if _extras(service) == "llm"}
-    assert knows == {"worker-llm", "worker-rag"}
-    assert installs == {"worker-llm"}
+@pytest.mark.parametrize("name", [*OURS, "redis"])
+def test_kubernetes_runs_what_compose_runs(name: str) -> None:
+    assert PODS[name].command == SERVICES[name].command
+    told = {key: value for key, value in SERVICES[name].environment.items() if key != "REDIS_PASSWORD"}
+    assert {key: value for key, value in PODS[name].environment.items() if key != "REDIS_PASSWORD"} == told
 
 
-def test_every_setting_in_compose_exists() -> None:
-    names = {name for service in SERVICES.values() for name in service.get("environment", {})}
-    ours = {name.removeprefix("SLEIPNIR_").lower() for name in names if name.startswith("SLEIPNIR_")}
-    assert ours <= set(Settings.model_fields)
-    assert "redis_url" in ours
+@pytest.mark.parametrize("name", OURS)
+def test_systemd_runs_what_compose_runs(name: str) -> None:
+    assert UNITS[name].command == SERVICES[name].command
+    address = SERVICES[name].environment["SLEIPNIR_REDIS_URL"].replace("redis:6379", "127.0.0.1:6379")
+    assert UNITS[name].environment["SLEIPNIR_REDIS_URL"] == address
 
 
-def test_redis_is_durable_and_evicts_nothing() -> None:
-    argv = command("redis")
-    assert option(argv, "--appendonly") == "yes"
-    assert option(argv, "--appendfsync") == "everysec"
-    assert option(argv, "--maxmemory-policy") == "noeviction"
+@pytest.mark.parametrize("name", OURS)
+def test_every_setting_exists_and_its_value_is_one(name: str) -> None:
+    for services in (SERVICES, PODS, UNITS):
+        settings = Settings.from_env(services[name].environment)
+        assert settings.redis_url is not None
+        assert ":r3dis@" in settings.redis_url
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_a_worker_is_given_the_time_that_its_drain_takes(name: str) -> None:
+    for services in (SERVICES, PODS, UNITS):
+        grace = services[name].grace_s
+        assert grace is not None
+        assert grace >= Settings.from_env(services[name].environment).drain_s + HANDBACK_S
+
+
+def test_api_keys_are_known_where_models_are_asked_and_model_libraries_are_where_they_are_used() -> None:
+    def knows(service: Service) -> bool:
+        return any("API" in key for key in service.raw.get("environment") or {})
+
+    assert {name for name, service in SERVICES.items() if knows(service)} == {"worker-llm", "worker-rag", "sleipnir"}
+    keys = [name for name, workload in workloads().items() if "sleipnir-model-keys" in json.dumps(workload)]
+    assert keys == ["worker-llm", "worker-rag"]
+    assert {name: extras for name in SERVICES if (extras := _extras(name))} == {
+        "worker-llm": "llm", "worker-rag": "rag", "sleipnir": "rag", "flower": "flower"
+    }  # fmt: skip
+
+
+def _extras(service: str) -> str:
+    return str(SERVICES[service].raw.get("build", {}).get("args", {}).get("EXTRAS", ""))
+
+
+def test_no_secret_is_in_a_file() -> None:
+    for service in SERVICES.values():
+        for name, value in (service.raw.get("environment") or {}).items():
+            if re.search("PASSWORD|AUTH|KEY", name):
+                assert value is None or re.fullmatch(r"\$\{\w+:\?[^}]+\}", value), name
+        assert not any(secret in word for word in service.command for secret in KNOWN.values())
+    texts = [file.read_text() for file in [*K8S.glob("*"), *SYSTEMD.glob("*"), ROOT / "compose.yaml"]]
+    urls = [url for text in texts for url in re.findall(r"redis://\S+@", text)]
+    assert urls
+    assert all(re.search(r":(\$\{REDIS_PASSWORD:\?|\$\(REDIS_PASSWORD\)@|PASSWORD@)", url) for url in urls)
+    assert not any(document["kind"] == "Secret" for document in manifests())
+
+
+def test_redis_is_durable_and_evicts_nothing_and_has_its_users_alone() -> None:
+    folder = ROOT / "ops" / "deploy" / "redis"
+    lines = (folder / "redis.conf").read_text().splitlines()
+    assert {"appendonly yes", "appendfsync everysec", "maxmemory-policy noeviction"} <= set(lines)
+    assert "user default off" in (folder / "users.acl").read_text().splitlines()
+    generated = yaml.safe_load((folder / "kustomization.yaml").read_text())["configMapGenerator"]
+    assert [(each["name"], sorted(each["files"])) for each in generated] == [
+        ("redis-files", ["redis.conf", "start.sh", "users.acl"])
+    ]
 
 
 def test_nothing_is_published_beyond_this_machine() -> None:
-    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    ports = [port for service in SERVICES.values() for port in service.raw.get("ports", [])]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_flower_asks_for_a_password_and_does_not_switch_events_on_everywhere() -> None:
-    assert "--enable_events=False" in command("flower")
-    assert str(SERVICES["flower"]["environment"]["FLOWER_BASIC_AUTH"]).startswith("${FLOWER_BASIC_AUTH:?")
+def test_flower_asks_for_a_password_and_uses_our_configuration() -> None:
+    (conf,) = (part.removeprefix("--conf=") for part in SERVICES["flower"].command if part.startswith("--conf="))
+    (volume,) = SERVICES["flower"].raw["volumes"]
+    assert volume == f"./ops/flower/flowerconfig.py:{conf}:ro"
+    assert (ROOT / "ops/flower/flowerconfig.py").is_file()
+    assert str(SERVICES["flower"].raw["environment"]["FLOWER_BASIC_AUTH"]).startswith("${FLOWER_BASIC_AUTH:?")
 
 
-@pytest.mark.parametrize("file", ["scheduler/Dockerfile", "workers/Dockerfile"])
-def test_an_image_runs_as_its_own_user_and_says_when_it_is_unhealthy(file: str) -> None:
-    text = (ROOT / file).read_text()
-    final_stage = text[text.rindex("\nFROM ") :]
-    assert re.search(r"^USER sleipnir$", final_stage, re.MULTILINE)
-    assert "HEALTHCHECK" in final_stage
+@pytest.mark.parametrize("name", OURS)
+def test_a_service_of_compose_can_be_scaled(name: str) -> None:
+    raw = SERVICES[name].raw
+    assert not {"container_name", "ports", "hostname"} & raw.keys()
+    if name != "scheduler":
+        assert option(SERVICES[name].command, "-n").endswith("@%h"), "each container has a host name of its own"
 
 
-@pytest.mark.parametrize("file", ["scheduler/Dockerfile", "workers/Dockerfile"])
-def test_what_an_image_copies_is_let_through_by_dockerignore(file: str) -> None:
+def test_compose_starts_two_schedulers_and_limits_what_each_service_takes() -> None:
+    assert SERVICES["scheduler"].raw["deploy"]["replicas"] == 2
+    for name, service in SERVICES.items():
+        if name != "sleipnir":
+            assert service.raw["deploy"]["resources"]["limits"]["memory"], name
+            assert service.raw["restart"] == "unless-stopped"
+        assert service.raw["cap_drop"] == ["ALL"]
+
+
+def test_volumes_of_compose_are_declared_and_bases_are_shared_with_who_builds_them() -> None:
+    used = [volume.split(":")[0] for service in SERVICES.values() for volume in service.raw.get("volumes", [])]
+    assert {name for name in used if not name.startswith(".")} == set(COMPOSE["volumes"])
+    for name in ("worker-rag", "sleipnir"):
+        place = SERVICES[name].environment["SLEIPNIR_KNOWLEDGE"]
+        assert f"./knowledge:{place}" in [volume.removesuffix(":ro") for volume in SERVICES[name].raw["volumes"]]
+
+
+def test_images_are_pinned() -> None:
+    images = [service.raw["image"] for service in SERVICES.values() if "image" in service.raw]
+    images += [container(workloads()["redis"])["image"]]
+    for file in DOCKERFILES:
+        images += [image for image in re.findall(r"^FROM (\S+)", file.read_text(), re.MULTILINE) if ":" in image]
+    assert len(images) >= 8
+    assert [image for image in images if not re.search(r":v?\d+\.\d+\.\d+", image)] == []
+
+
+@pytest.mark.parametrize("file", DOCKERFILES, ids=str)
+def test_an_image_runs_as_its_own_user_and_says_when_it_is_unhealthy(file: Path) -> None:
+    built = stages(file)
+    assert len(built) > 1, "what is needed to build is not in what runs"
+    for name in built.keys() - {"build", "node"}:
+        users = re.findall(r"^USER (\S+)$", built[name], re.MULTILINE)
+        assert users[-1] == "sleipnir"
+        assert "HEALTHCHECK" in built[name]
+
+
+def test_the_image_for_scripts_has_what_scripts_are_written_in() -> None:
+    assert SERVICES["worker-scripts"].raw["build"]["target"] == "scripts"
+    text = stages(DOCKERFILES[1])["scripts"]
+    assert all(f"/usr/local/bin/{program}" in text for program in ("node", "npx", "tsx"))
+    assert "/usr/local/bin/node" not in stages(DOCKERFILES[1])[""]
+
+
+@pytest.mark.parametrize("file", DOCKERFILES, ids=str)
+def test_what_an_image_copies_is_let_through_by_dockerignore(file: Path) -> None:
     let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copied = re.findall(r"^COPY (?!--)(.+) \S+$", (ROOT / file).read_text(), re.MULTILINE)
+    copied = re.findall(r"^COPY (?!--)(.+) \S+$", file.read_text(), re.MULTILINE)
     sources = {source for line in copied for source in line.split()}
     assert sources <= let_through
     assert all((ROOT / source).exists() for source in sources)
 
 
-def _extras(service: dict[str, Any]) -> str:
-    return str(service.get("build", {}).get("args", {}).get("EXTRAS", ""))
+def test_pods_are_probed_as_containers_of_compose_are() -> None:
+    for name, file in {"scheduler": DOCKERFILES[0], **dict.fromkeys(QUEUES, DOCKERFILES[1])}.items():
+        (check,) = re.findall(r"HEALTHCHECK .*\\\n\s+CMD (\[.*\])", stages(file)[""])
+        probe = container(workloads()[name])["livenessProbe"]
+        assert probe["exec"]["command"] == json.loads(check)
+        assert probe["timeoutSeconds"] >= 10
+    ready = container(workloads()["redis"])["readinessProbe"]["exec"]["command"]
+    assert ready[-1] == SERVICES["redis"].raw["healthcheck"]["test"][-1]
+
+
+@pytest.mark.parametrize("name", [*OURS, "redis"])
+def test_pods_have_no_more_rights_than_they_need(name: str) -> None:
+    workload = workloads()[name]
+    assert pod(workload)["securityContext"]["runAsNonRoot"] is True
+    assert pod(workload)["automountServiceAccountToken"] is False
+    rights = container(workload)["securityContext"]
+    assert rights["capabilities"] == {"drop": ["ALL"]}
+    assert (rights["allowPrivilegeEscalation"], rights["readOnlyRootFilesystem"]) == (False, True)
+    if name != "redis":
+        assert pod(workload)["enableServiceLinks"] is False, "a Service named sleipnir-x sets SLEIPNIR_X_PORT"
+
+
+@pytest.mark.parametrize("name", [*OURS, "redis"])
+def test_what_a_pod_mounts_is_there(name: str) -> None:
+    workload = workloads()[name]
+    claimed = [each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", [])]
+    volumes = {volume["name"] for volume in pod(workload)["volumes"]} | set(claimed)
+    assert {mount["name"] for mount in container(workload)["volumeMounts"]} == volumes
+    claims = {m["metadata"]["name"] for m in manifests() if m["kind"] == "PersistentVolumeClaim"}
+    for volume in pod(workload)["volumes"]:
+        if "persistentVolumeClaim" in volume:
+            assert volume["persistentVolumeClaim"]["claimName"] in claims
+
+
+def test_each_service_of_kubernetes_may_lose_one_pod_at_a_time() -> None:
+    budgets = {m["metadata"]["name"]: m["spec"] for m in manifests() if m["kind"] == "PodDisruptionBudget"}
+    assert budgets.keys() == set(OURS)
+    for name, spec in budgets.items():
+        assert spec["selector"] == workloads()[name]["spec"]["selector"]
+        labels = workloads()[name]["spec"]["template"]["metadata"]["labels"]
+        assert spec["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_keda_scales_each_worker_by_the_visits_of_its_queue() -> None:
+    scaled = {m["spec"]["scaleTargetRef"]["name"]: m["spec"] for m in manifests() if m["kind"] == "ScaledObject"}
+    assert scaled.keys() == set(QUEUES)
+    for name, spec in scaled.items():
+        assert "replicas" not in workloads()[name]["spec"], "two would set them"
+        (trigger,) = spec["triggers"]
+        gauges = re.findall(r'(\w+)\{queue="(\w+)"\}', trigger["metadata"]["query"])
+        assert gauges == [("sleipnir_visits_queued", QUEUES[name]), ("sleipnir_visits_leased", QUEUES[name])]
+        assert trigger["metadata"]["threshold"] == option(SERVICES[name].command, "-c")
+
+
+def test_every_manifest_is_applied() -> None:
+    listed: list[str] = yaml.safe_load((K8S / "kustomization.yaml").read_text())["resources"]
+    assert {file.name for file in K8S.glob("*.yaml")} - {"kustomization.yaml"} == {x for x in listed if x != "../redis"}
+    images = {image["name"] for image in yaml.safe_load((K8S / "kustomization.yaml").read_text())["images"]}
+    assert images == {container(workloads()[name])["image"].partition(":")[0] for name in OURS}
+
+
+@pytest.mark.parametrize("kind", ["scheduler", "worker"])
+def test_units_are_confined_and_keep_what_they_write_apart(kind: str) -> None:
+    raw: Any = UNITS["scheduler" if kind == "scheduler" else "worker-llm"].raw
+    confined = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "PrivateTmp": "yes", "CapabilityBoundingSet": ""}
+    lasting = {"Restart": "always", "StartLimitIntervalSec": "0"}
+    for name, value in {"User": "sleipnir", **confined, **lasting}.items():
+        assert raw[name] == [value]
+    (home,) = (entry.partition("=")[2] for entry in raw["Environment"] if entry.startswith("SLEIPNIR_HOME"))
+    kept = [f"/var/lib/{folder}" for folder in raw["StateDirectory"][0].split()]
+    assert home in kept
+    if kind == "worker":
+        assert raw["KillMode"] == ["mixed"], "SIGTERM is not for the scripts that it runs"
+        assert UNITS["worker-llm"].environment["SLEIPNIR_KNOWLEDGE"] in kept

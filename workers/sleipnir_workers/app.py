@@ -19,7 +19,7 @@ from celery.exceptions import Reject
 from celery.worker import state as celery_state
 from kombu.common import ignore_errors
 
-from sleipnir import failpoints
+from sleipnir import failpoints, tracing
 from sleipnir.errors import ConfigError, SleipnirError
 from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
@@ -32,7 +32,8 @@ from sleipnir_workers.host import here
 from sleipnir_workers.llm import extraction, provider, summary, turn
 from sleipnir_workers.llm import node as llm
 from sleipnir_workers.pulse import Pulse
-from sleipnir_workers.strategy import Shown, VisitRequest, strategy
+from sleipnir_workers.shown import MOST_TEXT, Shown
+from sleipnir_workers.strategy import VisitRequest, strategy
 from sleipnir_workers.tools import node as tool
 from sleipnir_workers.visit import Worker
 
@@ -40,11 +41,12 @@ try:
     settings = Settings.from_env()
     if settings.redis_url is None:
         raise ConfigError("SLEIPNIR_REDIS_URL is not set; a worker needs the Redis of its deployment")
+    config = celery_config(settings)
 except SleipnirError as error:
     sys.exit(f"error: {error}")
 
 app = Celery("sleipnir", set_as_current=True, amqp=SteadyAMQP)
-app.config_from_object(celery_config(settings))
+app.config_from_object(config)
 
 ANNOUNCE_S = 5.0
 GOODBYE_S = 2.0
@@ -62,7 +64,10 @@ _main_pid = os.getpid()
 _name = f"{socket.gethostname()}:{os.getpid()}"
 
 
-@app.task(name=TASK_NAME, ignore_result=True, acks_late=True, Strategy=staticmethod(strategy), Request=VisitRequest)
+@app.task(
+    name=TASK_NAME, ignore_result=True, acks_late=True, Strategy=staticmethod(strategy), Request=VisitRequest,
+    resultrepr_maxsize=MOST_TEXT,
+)  # fmt: skip
 def visit(call: dict[str, Any]) -> Shown:
     """Run one visit. The result is for Flower only; the real one was delivered to the store.
 
@@ -205,12 +210,13 @@ def _ready(sender: Any, **_: Any) -> None:
 
 @signals.worker_shutdown.connect
 @signals.worker_process_shutdown.connect
-def _end_mcp_servers(**_: Any) -> None:
-    """No visit runs here any more. In a prefork pool each child has servers of its own.
+def _leave(**_: Any) -> None:
+    """No visit runs here any more. In a prefork pool each child has MCP servers, and spans to send, of its own.
 
-    Those of a worker that dies without a word die with it (mcp/child.py).
+    The servers of a worker that dies without a word die with it (mcp/child.py).
     """
     mcp.close()
+    tracing.flush()
 
 
 def _queues(consumer: Any) -> list[str]:

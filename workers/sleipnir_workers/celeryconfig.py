@@ -9,9 +9,9 @@ from typing import Any
 from celery.app.amqp import AMQP
 from kombu import Connection, Queue
 
-from sleipnir.messages import QUEUES
+from sleipnir.messages import BATCH_PRIORITY, QUEUES
 from sleipnir.settings import Settings
-from sleipnir.store.connect import broker_url, is_redis
+from sleipnir.store.address import celery_broker, is_redis
 from sleipnir.store.keys import Keys
 
 FLUSH_EVENTS_S = 0.2
@@ -32,9 +32,10 @@ class SteadyAMQP(AMQP):  # type: ignore[misc]  # nor has Celery
 
 def celery_config(settings: Settings) -> dict[str, Any]:
     """The configuration of one worker (or Flower) process."""
-    url = broker_url(settings.broker or "redis://localhost:6379/0")
+    url = settings.broker or "redis://localhost:6379/0"
+    broker = celery_broker(url)
     config: dict[str, Any] = {
-        "broker_url": url,
+        "broker_url": broker.url,
         "result_backend": None,  # a backend that is down acknowledges tasks and drops their results
         "task_ignore_result": True,
         "task_serializer": "json",
@@ -60,8 +61,10 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "broker_connection_max_retries": None,
         "broker_channel_error_retry": True,
     }
+    if broker.ssl is not None:
+        config["broker_use_ssl"] = dict(broker.ssl)
     if is_redis(url):
-        config["broker_transport_options"] = _redis_options(settings)
+        config["broker_transport_options"] = {**_redis_options(settings), **broker.options}
         config["worker_disable_prefetch"] = True
     return config
 
@@ -70,7 +73,7 @@ def _redis_options(settings: Settings) -> dict[str, Any]:
     return {
         "global_keyprefix": Keys(settings.key_prefix).broker_prefix,
         "client_name": "sleipnir-worker",
-        "priority_steps": [0],
+        "priority_steps": [0, BATCH_PRIORITY],
         "ack_emulation": False,  # leases replace it: half of a worker's work per task
         "health_check_interval": 2,  # a BRPOP that stays silent is given up after 3 to 5 s
         "socket_timeout": 2,

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import structlog
 
 from sleipnir.errors import StoreUnavailable
+from sleipnir.logs import handling
 from sleipnir.messages import VisitCall
 from sleipnir.store.store import Store
 
@@ -48,8 +49,10 @@ class Heartbeat:
             return 0
         lost = self._store.visits.heartbeat([call for call, _ in running.values()], self._lease_ms)
         for task_id in lost:
-            self._log.warning("visit is no longer ours; stopping it", task=task_id)
-            running[task_id][1].set()
+            call, ours_no_more = running[task_id]
+            with handling(call.run, call.node, call.seq, call.attempt):
+                self._log.warning("visit is no longer ours; stopping it")
+            ours_no_more.set()
         self._also()
         return len(lost)
 

@@ -20,10 +20,12 @@ from typing import Any
 
 import structlog
 
+from sleipnir import tracing
 from sleipnir.bundle import BundleCache, Unpacked
 from sleipnir.errors import BundleError, GraphError, NodeFailed, StoreUnavailable
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode
 from sleipnir.graph.template import state_read_by
+from sleipnir.logs import handling
 from sleipnir.messages import (
     INSTEAD,
     MOST_KEYS,
@@ -48,6 +50,7 @@ from sleipnir_workers.lazy_state import StoredState
 from sleipnir_workers.live import LiveText
 from sleipnir_workers.llm.permits import Permits
 from sleipnir_workers.node import ProcessLost, Visit, VisitLost, executor_of
+from sleipnir_workers.shown import shown_error
 
 RETRY_S = (0.1, 0.3, 1.0, 2.0)
 
@@ -71,8 +74,9 @@ class Worker:
     @classmethod
     def open(cls, name: str, settings: Settings, drain: Drain) -> Worker:
         """Connect. Raises StoreUnavailable and ConfigError."""
+        tracing.configure("sleipnir-worker")
         store = Store.open(settings, client_name="sleipnir-worker")
-        bundles = BundleCache(settings.home / "bundles", store.bundle)
+        bundles = BundleCache(settings.home / "bundles", store.bundle, settings.bundle_cache_bytes)
         permits = Permits(store, settings)
         lease_ms = int(settings.lease_s * 1000)
         heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=lease_ms, also=permits.renew)
@@ -80,7 +84,14 @@ class Worker:
         return cls(name, settings, store, bundles, heartbeat, drain, LiveText(store), permits)
 
     def run(self, call: VisitCall) -> dict[str, Any]:
-        """Execute a visit, if it is still to do. Returns the summary that Flower shows: keys written and next edge."""
+        """Execute a visit, if it is still to do. Returns the summary that Flower shows: keys written and next edge.
+
+        Whatever is logged meanwhile names the visit, and spans belong to it.
+        """
+        with handling(call.run, call.node, call.seq, call.attempt), self.bundles.used(call.bundle):
+            return self._run(call)
+
+    def _run(self, call: VisitCall) -> dict[str, Any]:
         try:
             unpacked: Unpacked | None = self.bundles.get(call.bundle, call.agent)
             problem = ""
@@ -90,7 +101,7 @@ class Worker:
             # Whatever is wrong with the bundle here must end in a visible failure of the visit, not in a message that
             # is published again for ever.
             if not isinstance(error, BundleError | GraphError):
-                structlog.get_logger().exception("bundle cannot be used", task=call.task_id)
+                structlog.get_logger().exception("bundle cannot be used")
             unpacked, problem = None, f"{type(error).__name__}: {error}"
         node = unpacked.graph.nodes.get(call.node) if unpacked else None
         token = f"{self.process}-{next(self.executions)}"
@@ -102,8 +113,20 @@ class Worker:
             wanted=self._wanted(call.role, unpacked, node),
         )
         if isinstance(claim, Refused):
-            structlog.get_logger().debug("claim refused", task=call.task_id, reason=claim.reason)
+            structlog.get_logger().debug("claim refused", reason=claim.reason)
             return {"refused": claim.reason}
+        with tracing.executing(call.shown_name, (call.run, call.seq, call.attempt)) as span:
+            summary = self._claimed(call, claim, unpacked, node, token, problem)
+            if span is not None:
+                span.set_attributes({"sleipnir.run": call.run, "sleipnir.worker": self.name})
+                if "refused" in summary or not summary.get("ok", True):
+                    tracing.failed(span, "late_result" if "refused" in summary else summary.get("error", "failed"))
+            return summary
+
+    def _claimed(
+        self, call: VisitCall, claim: Claim, unpacked: Unpacked | None, node: Node | None, token: str, problem: str
+    ) -> dict[str, Any]:
+        """Execute and deliver a visit that is ours. Without a graph, or the node in it, it fails with `problem`."""
         lost, started = threading.Event(), time.monotonic()
         self.heartbeat.hold(call, lost)
         try:
@@ -120,7 +143,7 @@ class Worker:
             if result is None:
                 return self._stopped(call, token)
             took_ms = int((time.monotonic() - started) * 1000)
-            return self._deliver(call, result, token=token, started_ms=claim.started_ms, took_ms=took_ms)
+            return self._deliver(call, result, claim, node, token=token, took_ms=took_ms)
         except ProcessLost:
             return self._stopped(call, token, process_lost=True)
         finally:
@@ -142,7 +165,7 @@ class Worker:
         """Size and keys at debug; the values at trace only, because state can hold secrets (spec 2.13)."""
         if not visit.graph.settings.log_state_snapshots or self.settings.log_level not in ("debug", "trace"):
             return
-        log, place = structlog.get_logger().bind(run=visit.run), f"[graph:{visit.agent}] [{visit.node.id}]"
+        log, place = structlog.get_logger(), f"[graph:{visit.agent}] [{visit.node.id}]"
         size = sum(len(key) + len(text) for key, text in claim.state.items())
         log.debug(f"{place} state: {size} bytes, keys={sorted(claim.state)}")
         if self.settings.log_level == "trace":
@@ -185,11 +208,11 @@ class Worker:
 
     def _stopped(self, call: VisitCall, token: str, *, process_lost: bool = False) -> dict[str, Any]:
         """The executor has stopped without a result: the visit was lost, or we cannot go on and hand it back."""
-        log = structlog.get_logger().bind(task=call.task_id)
+        log = structlog.get_logger()
         reason = "process_lost" if process_lost else "drain"
         if (process_lost or self.drain.over.is_set()) and self._hand_back(call, token, reason):
             log.info("visit handed back", reason=reason)
-            return {"handed_back": True}
+            return {"later": f"handed back: {reason}"}
         log.info("visit stopped: cancelled or taken over")
         return {"lost": True}
 
@@ -199,21 +222,25 @@ class Worker:
             with self.store.errors():
                 return self.store.visits.hand_back(call, token=token, reason=reason)
         except StoreUnavailable as error:
-            structlog.get_logger().warning("visit cannot be handed back", task=call.task_id, error=str(error))
+            structlog.get_logger().warning("visit cannot be handed back", error=str(error))
             return False
 
     def _deliver(
-        self, call: VisitCall, result: VisitResult, *, token: str, started_ms: int, took_ms: int
+        self, call: VisitCall, result: VisitResult, claim: Claim, node: Node | None, *, token: str, took_ms: int
     ) -> dict[str, Any]:
         result, values = encoded(result, call.node, self.settings.max_output_bytes)
-        header = ResultHeader.of(result, worker=self.name, started_ms=started_ms, took_ms=took_ms)
-        accepted = self._deliver_while_leased(call, header, values, token)
-        summary: dict[str, Any] = {"keys": sorted(result.delta), "next": result.next, "ok": result.ok}
+        header = ResultHeader.of(result, worker=self.name, started_ms=claim.started_ms, took_ms=took_ms)
+        if not self._deliver_while_leased(call, header, values, token):
+            return {"refused": "late result"}
+        if result.later_ms is not None:
+            return {"later": shown_error(result.error or "put off", claim.state)}
+        summary: dict[str, Any] = {"keys": sorted(result.delta), "next": _next_edge(call, result, claim, node)}
+        summary["ok"] = result.ok
         if result.sends is not None:
             summary["sends"] = len(result.sends)
-        if result.error:
-            summary["error"] = result.error_kind or "failed"
-        return summary if accepted else summary | {"refused": "late result"}
+        if not result.ok:
+            summary["error"] = shown_error(f"{result.error_kind or 'failed'}: {result.error or ''}", claim.state)
+        return summary
 
     def _deliver_while_leased(
         self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], token: str
@@ -235,6 +262,14 @@ class Worker:
 _path = lru_cache(maxsize=1024)(Path)
 
 
+def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | None) -> str | tuple[str, ...] | None:
+    """Where the run goes on, as far as the visit knows: what it chose itself, or else its node's plain edges."""
+    goes_on = result.next is None and result.sends is None and result.ok and not result.calls and not result.goes_on
+    if not goes_on or node is None or node.branch or claim.item is not None or call.role not in ("node", "turn"):
+        return result.next
+    return node.next if node.next is None or isinstance(node.next, str) else tuple(node.next)
+
+
 def execute(visit: Visit) -> VisitResult | None:
     """Run the visit's executor. None means that the visit is not ours any more. Raises ProcessLost, nothing else."""
     usage: Usage | None = None
@@ -253,7 +288,7 @@ def execute(visit: Visit) -> VisitResult | None:
     except BaseException as error:
         # Also SystemExit, MemoryError and KeyboardInterrupt of a node's own code: one that leaves a Celery task
         # wedges a thread slot for ever or kills a prefork worker.
-        structlog.get_logger().exception("executor crashed", run=visit.run, node=visit.node.id)
+        structlog.get_logger().exception("executor crashed")
         return failed(visit, f"{type(error).__name__}: {error}", "crash", usage)
 
 

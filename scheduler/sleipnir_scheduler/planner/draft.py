@@ -24,6 +24,7 @@ from sleipnir.transitions import (
     StartChild,
     Step,
     Take,
+    TellBatch,
     TellChild,
     TellParent,
     TellRoot,
@@ -332,7 +333,7 @@ class Draft:
     def _owed(self, changed: list[tuple[Visit | None, Visit | None]]) -> Iterator[Effect]:
         """The effects, and what follows from this draft: children that nobody waits for any more are cancelled, who
         watches at the top sees questions and children, the model there hears which questions need no answer any more,
-        and the parent of a run that is over is told."""
+        and the parent or the batch of a run that is over is told."""
         yield from self._effects
         started = [effect.child for effect in self._effects if isinstance(effect, StartChild | RetryChild)]
         had, kept = _children(before for before, _ in changed), _children(after for _, after in changed)
@@ -352,6 +353,8 @@ class Draft:
                     yield TellRun(spec.root, SETTLED, {"escalation_id": question_id(self._run.id, before.seq)})
         if spec.parent is not None and (self._status or self._was_over):
             yield TellParent()
+        elif self._run.batch is not None and self._status:
+            yield TellBatch(self._run.batch, self._run.version + 1)
 
     # What is written
 

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from sleipnir.errors import BundleError, GraphError, StoreUnavailable
-from sleipnir.events import Retried, Unreadable
+from sleipnir.events import Answered, ChildEnded, LeaseLost, Resulted, Retried, Unreadable
+from sleipnir.logs import handling
 from sleipnir.messages import VisitCall
 from sleipnir.runs import RunView
 from sleipnir.store.partitions import APPLIED, CLAIMED, NOT_OWNER, REFUSED, Commit, Drop, Entry, Partitions, call_of
@@ -24,9 +25,11 @@ from sleipnir.transitions import Transition
 from sleipnir.values import NOTHING, Known, Wanted
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
+from sleipnir_scheduler.metrics.tally import Tally
 from sleipnir_scheduler.narration import log_transition
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, fail, plan
 from sleipnir_scheduler.services.ownership import Ownership
+from sleipnir_scheduler.traces import trace_commit
 
 BATCH = 200  # entries per partition and read
 AT_ONCE = 100  # entries of one run that are planned on each other; when one is refused, those after it are in vain
@@ -44,8 +47,10 @@ class Advance:
         dispatcher: Dispatcher,
         *,
         max_redeliveries: int,
+        tally: Tally | None = None,
     ) -> None:
         self._store, self._ownership, self._graphs, self._dispatcher = store, ownership, graphs, dispatcher
+        self._tally = tally or Tally()
         self._max_redeliveries = max_redeliveries
         self._views: OrderedDict[str, RunView] = OrderedDict()
         self.backlog = 0
@@ -94,8 +99,10 @@ class Advance:
                 self._mistaken(commit.entry, by_run, outcome)
         self.backlog = self._dispatcher.publish(published).ahead
         for drop, outcome in zip(drops, self._store.discard(drops, epochs), strict=True):
-            done += outcome == APPLIED
-            if outcome != APPLIED:
+            if outcome == APPLIED:
+                done += 1
+                self._tally.dropped(drop.entry)
+            else:
                 self._mistaken(drop.entry, by_run, outcome)
         return done
 
@@ -115,14 +122,17 @@ class Advance:
 
     def _applied(self, commit: Commit) -> Iterable[tuple[VisitCall, str]]:
         run, transition, after = commit.run, commit.transition, commit.after
-        log_transition(run, after, transition)
+        with _about(commit.entry, run):
+            log_transition(run, after, transition)
+        self._tally.applied(commit)
+        trace_commit(commit, self._tally.clock.now_ms())
         if after.is_final:
             self._views.pop(run.id, None)
         else:
             self._views[run.id] = after
         if commit.entry.partition not in self._ownership.held:
             for visit in transition.dispatches:
-                yield call_of(run.id, run.spec, visit), str(visit.queue)
+                yield call_of(run.id, run.spec, visit, run.batch), str(visit.queue)
 
     def _load_views(self, run_ids: set[str]) -> None:
         missing = [run_id for run_id in run_ids if run_id not in self._views]
@@ -160,7 +170,8 @@ class Advance:
         run = self._views.get(queue[0].run)
         for planned in range(min(len(queue), AT_ONCE)):
             entry = queue[0]
-            outcome = self._plan(entry, run, known.get((entry.run, entry.id), NOTHING))
+            with _about(entry, run):
+                outcome = self._plan(entry, run, known.get((entry.run, entry.id), NOTHING))
             if isinstance(outcome, NeedValues):
                 return None if planned else outcome.wanted
             queue.popleft()
@@ -187,8 +198,17 @@ class Advance:
             return _failed(run, entry, str(error))
         except Exception as error:
             # A bug of ours must end in a visible failure of this run, not in a scheduler that spins on one entry.
-            self._log.exception("planning failed", run=entry.run, entry=repr(entry.event))
+            self._log.exception("planning failed", entry=repr(entry.event))
             return _failed(run, entry, f"internal error: {type(error).__name__}: {error}")
+
+
+def _about(entry: Entry, run: RunView | None) -> handling:
+    """What is logged says of which run it is, and of which visit if the event is of one."""
+    event = entry.event
+    if run is None or not isinstance(event, Resulted | Answered | LeaseLost | ChildEnded):
+        return handling(entry.run)
+    visit = run.frontier.get(event.seq)
+    return handling(entry.run, None if visit is None else visit.node, event.seq, event.attempt)
 
 
 def _failed(run: RunView, entry: Entry, message: str) -> Transition | Ignore:

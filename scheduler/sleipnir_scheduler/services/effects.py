@@ -1,5 +1,5 @@
-"""Deliver what commits owe to other runs: start child runs, let them go on, tell children and parents. Without it no
-child ever starts.
+"""Deliver what commits owe to other runs: start child runs, let them go on, tell children, parents and batches; and
+what batches owe: start runs for rows. Without it no child ever starts.
 
 An effect stays in its partition's stream until it was delivered, so a death anywhere loses none; it may be delivered
 again, and changes nothing then: a child's id follows from its parent's visit, a child goes on once for a visit, and the
@@ -12,13 +12,24 @@ from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
+from sleipnir.batches import place_of, row_of, row_run_id
 from sleipnir.errors import SleipnirError, StoreUnavailable
 from sleipnir.runs import RunSpec
 from sleipnir.sessions import checked
 from sleipnir.store.effects import Delivery, Effects, Ended, Owed
 from sleipnir.store.scripts import Command
 from sleipnir.submission import state_at_start
-from sleipnir.transitions import RetryChild, StartChild, TellChild, TellParent, TellRoot, TellRun
+from sleipnir.transitions import (
+    RetryChild,
+    RetryRow,
+    StartChild,
+    StartRow,
+    TellBatch,
+    TellChild,
+    TellParent,
+    TellRoot,
+    TellRun,
+)
 from sleipnir.variables import resolved_variables
 from sleipnir_scheduler.graphs import Graphs
 
@@ -51,21 +62,32 @@ class Deliveries:
     def _deliver(self, owed: Sequence[Owed]) -> None:
         """Deliver some, in order: what is told to one run by another comes as it was said."""
         known = [each for each in owed if each.effect is not None]
-        ended = [each.run for each in known if isinstance(each.effect, TellParent)]
-        children = [each.run for each in known if isinstance(each.effect, StartChild | TellRoot)]
-        specs, ends = self._store.specs({*ended, *children}), self._store.ends(ended)
-        self._store.deliver([Delivery(each, self._command(each, specs, ends)) for each in known])
+        parents = [each.run for each in known if isinstance(each.effect, StartChild)]
+        ended = [each.run for each in known if isinstance(each.effect, TellParent | TellBatch)]
+        telling = [each.run for each in known if isinstance(each.effect, TellParent | TellRoot)]
+        specs = self._store.specs({*parents, *telling})
+        specs |= self._store.specs_of_rows({each.run for each in known if isinstance(each.effect, StartRow)})
+        ends, batches = self._store.ends(ended), self._store.batches_of(parents)
+        self._store.deliver([Delivery(each, self._command(each, specs, ends, batches)) for each in known])
         for each in owed:
             if each.effect is None:
                 self._log.warning("an effect of a newer release is left alone", entry=each.id, run=each.run)
                 self._passed[each.partition] = each.id
 
-    def _command(self, owed: Owed, specs: Mapping[str, RunSpec], ends: Mapping[str, Ended]) -> Command | None:
-        """What an effect comes to; None: nothing, as its run has expired."""
+    def _command(
+        self, owed: Owed, specs: Mapping[str, RunSpec], ends: Mapping[str, Ended], batches: Mapping[str, str]
+    ) -> Command | None:
+        """What an effect comes to; None: nothing, as its run has expired, or goes on."""
         spec = specs.get(owed.run)
         match owed.effect:
             case StartChild() if spec is not None:
-                return self._start(owed.run, spec, owed.effect)
+                return self._start(owed.run, spec, owed.effect, batches.get(owed.run, ""))
+            case StartRow() if spec is not None:
+                return self._start_row(spec, owed.effect)
+            case RetryRow(batch, row):
+                return self._store.retry_row(row_run_id(batch, row))
+            case TellBatch(place, version) if owed.run in ends:
+                return self._store.tell_batch(place, version, ends[owed.run])
             case RetryChild(child, _, seq, attempt):
                 return self._store.retry(child, seq, attempt)
             case TellChild(child, what, by, keeps):
@@ -78,18 +100,31 @@ class Deliveries:
                 return self._store.tell_parent(spec, ends[owed.run])
         return None
 
-    def _start(self, parent: str, above: RunSpec, effect: StartChild) -> Command:
+    def _start(self, parent: str, above: RunSpec, effect: StartChild, batch: str) -> Command:
         try:
             spec, state = self._begin(parent, above, effect)
-            return self._store.start(effect.child, spec, state)
+            return self._store.start(effect.child, spec, state, batch)
         except StoreUnavailable:
             raise  # nothing is wrong with the child
         except Exception as error:
             # A bug of ours must end in a visible failure of the parent, not in a stream that stands still for all.
             if not isinstance(error, SleipnirError):
                 self._log.exception("a child cannot be started", run=parent, agent=effect.agent)
-            why = str(error) if isinstance(error, SleipnirError) else f"internal error: {type(error).__name__}: {error}"
-            return self._store.refuse(parent, effect.seq, effect.attempt, effect.child, why)
+            return self._store.refuse(parent, effect.seq, effect.attempt, effect.child, _why(error))
+
+    def _start_row(self, spec: RunSpec, effect: StartRow) -> Command:
+        place = place_of(effect.batch, effect.row)
+        try:
+            prompt, given = row_of(effect.text)
+            graph = self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
+            state = state_at_start(graph, prompt, given, self._max_state_bytes)
+            return self._store.start(row_run_id(effect.batch, effect.row), spec, state, place)
+        except StoreUnavailable:
+            raise  # nothing is wrong with the row
+        except Exception as error:
+            if not isinstance(error, SleipnirError):
+                self._log.exception("a row cannot be started", batch=effect.batch, row=effect.row)
+            return self._store.refuse_row(place, _why(error), effect.text)
 
     def _begin(self, parent: str, above: RunSpec, effect: StartChild) -> tuple[RunSpec, dict[str, object]]:
         """What the child is submitted with. Raises SleipnirError for an agent that cannot run so."""
@@ -116,3 +151,7 @@ class Deliveries:
             path=[*above.path, effect.node],
         )
         return spec, state_at_start(graph, effect.prompt, {}, self._max_state_bytes)
+
+
+def _why(error: Exception) -> str:
+    return str(error) if isinstance(error, SleipnirError) else f"internal error: {type(error).__name__}: {error}"

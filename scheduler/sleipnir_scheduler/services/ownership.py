@@ -33,6 +33,11 @@ class Ownership:
             return dict(self._epochs)
 
     @property
+    def partitions(self) -> int:
+        """How many there are in the deployment."""
+        return len(self._all)
+
+    @property
     def held(self) -> frozenset[int]:
         """Partitions in which nothing may start, as of the last renewal: the deployment is paused. A saving, no fence:
         what is published all the same is refused by claim.lua."""

@@ -9,15 +9,18 @@ import pytest
 from sleipnir.cli import main
 from sleipnir.cli.doctor import (
     Finding,
+    look_at_archive,
+    look_at_archiving,
     look_at_durability,
     look_at_fleet,
     look_at_home,
     look_at_knowledge,
+    look_at_memory,
     look_at_model,
 )
 from sleipnir.cli.services import scheduler_command, worker_command
 from sleipnir.settings import Settings
-from sleipnir.views import Health, WorkerInfo
+from sleipnir.views import ArchiveState, Health, WorkerInfo
 
 SOUND = Health(
     version="7.2.4",
@@ -136,3 +139,24 @@ def test_the_services_are_started_by_these_commands() -> None:
         "--loglevel DEBUG --without-gossip --without-mingle"
     )
     assert "me@there" in worker_command("llm", 1, "solo", "me@there", "info")
+
+
+def test_a_redis_that_is_nearly_full_or_cannot_write_is_noticed() -> None:
+    assert levels(list(look_at_memory(replace(SOUND, used_memory=5)))) == {"memory": "ok"}
+    assert levels(list(look_at_memory(replace(SOUND, used_memory=5, maxmemory=10)))) == {"memory": "ok"}
+    full = replace(SOUND, used_memory=9, maxmemory=10, persists=False)
+    assert levels(list(look_at_memory(full))) == {"persistence": "fail", "memory": "warn"}
+
+
+def test_an_archive_that_cannot_be_written_is_noticed_here_and_where_the_schedulers_are(tmp_path: Path) -> None:
+    assert list(look_at_archive(None)) == []
+    assert levels(list(look_at_archive(tmp_path / "archive")))["archive"] == "ok"
+    (tmp_path / "file").write_text("")
+    assert levels(list(look_at_archive(tmp_path / "file"))) == {"archive": "warn"}
+    sound, full = ArchiveState("/a", written=3), ArchiveState("/a", error="/a: No space left on device", lost=7)
+    (ok,) = look_at_archiving(replace(SOUND, archives={"s:1": sound}))
+    assert (ok.level, ok.text) == ("ok", "s:1 writes to /a, 3 runs since its start")
+    (fail,) = look_at_archiving(replace(SOUND, archives={"s:1": full}))
+    assert (fail.level, "7 runs have expired" in fail.text) == ("fail", True)
+    (warn,) = look_at_archiving(replace(SOUND, archives={"s:1": replace(full, error=None)}))
+    assert warn.level == "warn"

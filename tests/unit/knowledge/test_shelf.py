@@ -19,10 +19,10 @@ import pytest
 from sleipnir import launch
 from sleipnir.errors import KnowledgeError
 from sleipnir.settings import Settings
+from sleipnir.staging import clear_up, staging
 from sleipnir_workers.knowledge import shelf as shelves
 from sleipnir_workers.knowledge.bucket import client, pack
 from sleipnir_workers.knowledge.shelf import Shelf, shelf_of
-from sleipnir_workers.knowledge.staging import clear_up, staging
 from tests.processes import wait_until
 from tests.s3_server import S3, s3_server
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,7 +78,7 @@ def run(folder: Path, redis: Redis, *nodes: Node, **fields: Any) -> dict[str, An
     (folder / "steps.py").write_text(STEPS)
     graph = Graph(name="g", start=nodes[0].id, nodes={node.id: node for node in nodes}, **fields.pop("graph", {}))
     unpacked = SimpleNamespace(graph=graph, folder=folder)
-    bundles = SimpleNamespace(get=lambda *_: unpacked)
+    bundles = SimpleNamespace(get=lambda *_: unpacked, used=lambda _: nullcontext())
     heartbeat = SimpleNamespace(hold=lambda *_: None, release=lambda *_: None)
     worker = Worker(
         "w", Settings(), cast(Any, redis), cast(Any, bundles), cast(Any, heartbeat), Drain(), NOBODY, NOBODY

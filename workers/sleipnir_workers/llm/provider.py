@@ -11,6 +11,7 @@ request; that is five times cheaper.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import datetime
 import functools
 import inspect
@@ -129,7 +130,8 @@ class _Call:
         self._left = False
         self._outcome: queue.SimpleQueue[Answer | CallFailed] = queue.SimpleQueue()
         # Daemon: a call that was left behind must not keep the worker from stopping.
-        threading.Thread(target=self._run, name="llm-call", daemon=True).start()
+        # With the context of the visit, which logs and spans read.
+        threading.Thread(target=contextvars.copy_context().run, args=(self._run,), name="llm-call", daemon=True).start()
 
     def answer(self, wait_s: float) -> Answer | None:
         """The answer; None if it has not come within `wait_s`. Raises CallFailed."""
