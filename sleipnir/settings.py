@@ -65,7 +65,7 @@ class Settings(BaseModel):
     """How long a worker that is told to stop waits for its running visits before it hands them back. Stopping takes up
     to 8 s more, so the default fits Kubernetes' 30 s."""
     task_events: bool = True
-    """Workers tell Flower of each visit. Costs a seventh of a worker's time for a visit of no work."""
+    """Workers tell Flower of each visit. Costs an eighth of a worker's time for a visit of no work."""
     redispatch_after_s: float = Field(10.0, gt=0)
     """A visit queued this long without a claim is published again; doubles each time, to 5 minutes."""
     max_redeliveries: int = Field(3, ge=0)

@@ -45,11 +45,6 @@ class ReadingRoom:
         finally:
             self._give_back(lent)
 
-    def close(self) -> None:
-        """Close what nobody reads."""
-        with self._lock:
-            self._make_room(0)
-
     def _take(self, digest: str) -> _Lent:
         # Under the lock: two threads that want the same index, which may have to be fetched, get it once.
         with self._lock:
@@ -68,10 +63,6 @@ class ReadingRoom:
     def _give_back(self, lent: _Lent) -> None:
         with self._lock:
             lent.readers -= 1
-            self._make_room(self._most)
-
-    def _make_room(self, most: int) -> None:
-        for digest in [digest for digest, lent in self._lent.items() if not lent.readers]:
-            if len(self._lent) <= most:
-                return
-            self._lent.pop(digest).close()
+            for digest in [digest for digest, each in self._lent.items() if not each.readers]:
+                if len(self._lent) > self._most:
+                    self._lent.pop(digest).close()
