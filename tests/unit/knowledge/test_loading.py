@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from datetime import date, datetime
 from pathlib import Path
@@ -238,8 +239,13 @@ def test_the_lines_of_a_csv_stay_where_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["1,2\n3,4\n", "just one column\nof words\n", "a,a\nb,c\n", 'a,b\n"x,' + "y" * 140_000]
 )
-def test_a_csv_without_names_of_columns_is_taken_as_it_is(tmp_path: Path, text: str) -> None:
-    assert one(tmp_path, "a.csv", text).text == text
+@pytest.mark.parametrize("limit", [128 * 1024, 2**31 - 1])  # the csv module has one for the whole process
+def test_a_csv_without_names_of_columns_is_taken_as_it_is(tmp_path: Path, text: str, limit: int) -> None:
+    before = csv.field_size_limit(limit)
+    try:
+        assert one(tmp_path, "a.csv", text).text == text
+    finally:
+        csv.field_size_limit(before)
 
 
 def test_tsv_is_split_at_tabs_whatever_else_is_in_it(tmp_path: Path) -> None:
