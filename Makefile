@@ -65,8 +65,9 @@ demo: $(READY) ## Run the shipped agent, with everything it writes in .build/dem
 	@env -u SLEIPNIR_REDIS_URL -u SLEIPNIR_BROKER_URL SLEIPNIR_HOME="$(CURDIR)/.build/demo" \
 	  $(BIN)/sleipnir run log-triage server.log --answer approve=yes
 
+# Three at once, though there may be two cores: what breaks things waits most of its time until it is noticed.
 test: $(READY)
-	@$(BIN)/python -m pytest -n 2 --dist load --maxschedchunk 1 $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist load --maxschedchunk 1 $(ARGS)
 
 test-slow: $(READY)
 	@$(BIN)/python -m pytest -n 2 -q --hypothesis-profile slow \

@@ -1,8 +1,12 @@
 """Start `python -m MODULE ...` or `python -c CODE ...` quickly: from a process that has the libraries loaded.
 
-Four fifths of what a scheduler, a worker or a command costs before it does anything is importing Celery, pydantic and
+Nearly all that a scheduler, a worker or a command costs before it does anything is importing Celery, pydantic and
 their like, and the tests start hundreds of them. A process from here is as real as any other: it has a pid, an
-environment, a log, signals and a death of its own, and imports all of our code itself. starter_server.py forks it.
+environment, a log, signals and a death of its own. starter_server.py forks it, of which there are three:
+
+bare    has the libraries. For processes with failpoints, which our code looks for while it is imported.
+ours    has our own code too, but for what is made for its process while it is imported (OF_A_PROCESS).
+models  has litellm too, whose import costs more than all else together. For workers that ask models.
 
 What is not as from a cold start: the hash seed is shared, `/proc/PID/cmdline` and `environ` are the server's. A command
 whose environment speaks to the interpreter or to a library is started cold (`suits`), and so is whatever our own
@@ -23,12 +27,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Literal, TypeAlias
 
 from sleipnir import launch
+from sleipnir.failpoints import VARIABLE
 
 SERVER = Path(__file__).with_name("starter_server.py")
-OF_THE_INTERPRETER = ("PYTHON", "LC_", "LANG", "TZ", "CELERY", "KOMBU")
+READ_WHILE_IMPORTED = ("PYTHON", "LC_", "LANG", "TZ", "CELERY", "KOMBU", "LITELLM")
+
+Kind: TypeAlias = Literal["bare", "ours", "models"]
 
 
 class Process:
@@ -78,15 +85,15 @@ Started: TypeAlias = Process | subprocess.Popen[bytes]
 
 
 class Starter:
-    """The server, which lives as long as this process, and the requests to it. For one thread."""
+    """A server, which lives as long as this process, and the requests to it. For one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         env = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
         with theirs:
             theirs.set_inheritable(True)
             self._server = subprocess.Popen(
-                launch.command([sys.executable, str(SERVER), str(theirs.fileno())]),
+                launch.command([sys.executable, str(SERVER), kind, str(theirs.fileno())]),
                 env=env, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
             )  # fmt: skip
 
@@ -111,20 +118,28 @@ class Starter:
 
 
 @cache
-def starter() -> Starter:
+def starter(kind: Kind) -> Starter:
     """That of this process, started when it is first wanted."""
-    made = Starter()
+    made = Starter(kind)
     atexit.register(made.stop)
     return made
 
 
 def suits(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether the command is a module or code for this Python, and nothing but that looks at what its environment says
-    otherwise than ours."""
+    """Whether the command is a module or code for this Python, and nothing that is loaded already has looked at what
+    its environment says otherwise than ours."""
     if command[0] != sys.executable or command[1] not in ("-m", "-c") or sys.platform != "linux":
         return False
-    names = {name for name in {**env, **os.environ} if name.startswith(OF_THE_INTERPRETER)}
+    names = {name for name in {**env, **os.environ} if name.startswith(READ_WHILE_IMPORTED)}
     return all(env.get(name) == os.environ.get(name) for name in names)
+
+
+def kind_for(command: Sequence[str], env: Mapping[str, str]) -> Kind:
+    """The server that has the most of what this command will import, and nothing that it may not."""
+    if env.get(VARIABLE):
+        return "bare"
+    queues = command[command.index("-Q") + 1] if "-Q" in command else ""
+    return "models" if "llm" in queues.split(",") else "ours"
 
 
 def start(
@@ -132,7 +147,7 @@ def start(
 ) -> Started:
     """Start a command with nothing but this environment; it dies with us."""
     if suits(command, env):
-        return starter().start(command[1:], env, stdin, stdout, stderr)
+        return starter(kind_for(command, env)).start(command[1:], env, stdin, stdout, stderr)
     return subprocess.Popen(launch.command(list(command)), env=env, stdin=stdin, stdout=stdout, stderr=stderr)
 
 

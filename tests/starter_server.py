@@ -1,7 +1,6 @@
 """Be a Python that has the libraries loaded: fork for every command, and run its module or code as `__main__` there.
 
-`starter.py` starts it as `python starter_server.py CONTROL_FD` and says why. Of our own code nothing is loaded here:
-every process imports it anew, under its own environment.
+`starter.py` starts it as `python starter_server.py KIND CONTROL_FD` and says why, and which kinds there are.
 """
 
 from __future__ import annotations
@@ -26,6 +25,9 @@ LIBRARIES = (
     "celery.concurrency.thread", "celery.worker.consumer", "celery.worker.strategy", "click", "jsonschema",
     "kombu.transport.redis", "pydantic", "redis", "rich.console", "structlog", "yaml",
 )  # fmt: skip
+OURS = ("sleipnir.cli.app", "sleipnir.client", "sleipnir_scheduler.planner.plan", "sleipnir_workers.visit")
+OF_A_PROCESS = ("sleipnir_scheduler.dispatch", "sleipnir_workers.app")  # the mark of its messages; its settings
+LOADED = {"bare": LIBRARIES, "ours": LIBRARIES + OURS, "models": (*LIBRARIES, *OURS, "litellm")}
 REQUEST_BYTES = 256 * 1024
 FDS = 4  # stdin, stdout, stderr, and where the pid and the end are told
 PR_SET_PDEATHSIG = 1
@@ -101,11 +103,14 @@ def take(fds: list[int], parent: int) -> None:
 
 
 def main() -> None:
-    control = socket.socket(fileno=int(sys.argv[1]))
+    _, kind, fd = sys.argv
+    control = socket.socket(fileno=int(fd))
     del sys.path[0]  # this folder; a child gets its own, as from `python -m`
-    for name in LIBRARIES:
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # as a worker sets it, which must not ask the internet either
+    for name in LOADED[kind]:
         importlib.import_module(name)
     assert threading.active_count() == 1, "a fork has only the thread that forks"
+    assert not sys.modules.keys() & OF_A_PROCESS, "each process must make these itself"
     gc.collect()
     gc.freeze()
     request = Server(control).serve()
