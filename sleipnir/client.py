@@ -12,13 +12,11 @@ A client needs a running deployment (SLEIPNIR_REDIS_URL, or `settings`); `sleipn
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -27,26 +25,20 @@ from typing import Any
 from sleipnir import agents, sessions, streaming, tracing
 from sleipnir.batch import Batch, Given, OnBad, OnProgress, Submission, check_plan
 from sleipnir.batches import DEFAULT_PRIORITY, ROW_STATES, BatchInfo, BatchPlan, row_run_id
-from sleipnir.bundle import Bundle, folder_signature, graph_in, pack, packed_part
-from sleipnir.errors import AgentNotFound, BatchNotFound, BundleError, GateError, GraphError, RunNotFound, UsageError
+from sleipnir.bundle import graph_in
+from sleipnir.errors import BatchNotFound, BundleError, GateError, RunNotFound, UsageError
 from sleipnir.export import lines_of
-from sleipnir.graph.check import check, format_headline
-from sleipnir.graph.load import AgentFolder, load_agent, refusal
-from sleipnir.graph.loaded import Loaded
-from sleipnir.graph.model import Graph, Json, agents_of
+from sleipnir.graph.model import Graph
 from sleipnir.graph.overrides import overridden
-from sleipnir.graph.tools import may_spawn
 from sleipnir.knowledge import preparing as knowledge
-from sleipnir.knowledge.builder import Builder
-from sleipnir.knowledge.files import is_missing, pin_name, shelf_name
 from sleipnir.messages import FINAL, RunStatus
+from sleipnir.preparation import Preparation
 from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_answer
 from sleipnir.sessions import NO_SESSIONS, SessionName
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.submission import state_at_start
-from sleipnir.tools.folder import custom_tools
-from sleipnir.variables import Asker, of_environment, resolved_variables
+from sleipnir.variables import Asker
 from sleipnir.views import (
     AgentInfo,
     GateInfo,
@@ -65,19 +57,6 @@ PREFIX_LENGTH = 6
 BATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BLOCK_MS = 2_000
 _PAGE = 500
-OFFERED_FOR_S = 60.0
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """An agent's folder ready to submit, as of `signature` and `overrides`; `written` is the graph without these."""
-
-    folder: AgentFolder
-    signature: tuple[tuple[str, int, int], ...]
-    written: Graph
-    overrides: dict[str, Json]
-    graph: Graph
-    bundle: Bundle
 
 
 class Client:
@@ -85,9 +64,8 @@ class Client:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings.from_env()
-        self._prepared: dict[AgentFolder, Prepared] = {}
-        self._offered: dict[str, float] = {}
         self.store = Store.open(self.settings, client_name="sleipnir-client")
+        self._preparation = Preparation(self.settings, self.store)
 
     def submit(
         self,
@@ -118,28 +96,24 @@ class Client:
         KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
         session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
-        found = agents.look_up(agent, self.settings)
-        prepared = self._prepare(found)
+        roster = self._preparation.roster(agent)
+        name, graph = roster.agent.folder.name, roster.agent.graph
         refuse_text("the prompt", prompt, self.settings.max_prompt_bytes)
-        graph, named = prepared.graph, self._named(prepared.graph)
-        children = {**self._others(graph, named), **named}
         begin = state_at_start(graph, prompt, {} if state is None else state, self.settings.max_output_bytes)
-        spec = self._spec(
-            prepared,
-            children,
-            variables=resolved_variables(graph, variables or {}, os.environ, ask_variable),
-            cwd=str(cwd) if cwd else None,
-            caller_dir=str(caller_dir or Path.cwd()),
-            session=_session(graph, found.name, session),
-            sessions={
-                name: kept for name, child in children.items() if (kept := _kept_session(child.graph)) is not None
-            },
-            knowledge=self._knowledge((prepared, *named.values()), children.values(), ask_knowledge, tell_knowledge),
+        in_session = _session(graph, name, session)
+        spec = self._preparation.spec(
+            roster,
+            variables=variables,
+            cwd=cwd,
+            caller_dir=caller_dir,
+            ask_variable=ask_variable,
+            ask_knowledge=ask_knowledge,
+            tell_knowledge=tell_knowledge,
         )
+        spec = replace(spec, session=in_session, sessions=roster.sessions())
         run_id = self._new_id(spec)
-        with tracing.submitting(found.name, run_id), self.store.errors():
-            for each in (prepared, *children.values()):
-                self._offer(each.bundle)
+        with tracing.submitting(name, run_id), self.store.errors():
+            self._preparation.offer(roster)
             self.store.runs.create(run_id, spec, begin)
         return Run(self.store, run_id, self.settings)
 
@@ -188,21 +162,19 @@ class Client:
         check_plan(plan)
         spec = None if id is None else self._spec_of_batch(id, agents.look_up(agent, self.settings).name)
         if spec is None:
-            prepared = self._prepare(agents.look_up(agent, self.settings))
-            graph, named = prepared.graph, self._named(prepared.graph)
-            children = {**self._others(graph, named), **named}
-            bases = self._knowledge((prepared, *named.values()), children.values(), ask_knowledge, tell_knowledge)
-            spec = self._spec(
-                prepared,
-                children,
-                variables=resolved_variables(graph, variables or {}, os.environ, ask_variable),
-                cwd=str(cwd) if cwd else None,
-                caller_dir=str(caller_dir or Path.cwd()),
-                knowledge=bases,
+            roster = self._preparation.roster(agent)
+            graph = roster.agent.graph
+            spec = self._preparation.spec(
+                roster,
+                variables=variables,
+                cwd=cwd,
+                caller_dir=caller_dir,
+                ask_variable=ask_variable,
+                ask_knowledge=ask_knowledge,
+                tell_knowledge=tell_knowledge,
             )
             with self.store.errors():
-                for each in (prepared, *children.values()):
-                    self._offer(each.bundle)
+                self._preparation.offer(roster)
         else:
             with self.store.errors():
                 graph = _pinned_graph(self.store, spec)
@@ -243,20 +215,6 @@ class Client:
         with self.store.errors():
             return self.store.batches.recent(limit)
 
-    def _spec(self, prepared: Prepared, children: Mapping[str, Prepared], **others: Any) -> RunSpec:
-        """What runs of an agent are submitted with, which may start `children`."""
-        agent = prepared.folder.name
-        return RunSpec(
-            agent=agent,
-            bundle=prepared.bundle.digest,
-            agents={name: child.bundle.digest for name, child in children.items()},
-            overrides={name: each.overrides for name, each in {**children, agent: prepared}.items() if each.overrides},
-            presets={
-                name: given for name, child in children.items() if (given := of_environment(child.graph, os.environ))
-            },
-            **others,
-        )
-
     def prepare_knowledge(
         self,
         agent: str | Path,
@@ -266,8 +224,7 @@ class Client:
     ) -> None:
         """See to the knowledge bases that runs of `agent` need, as `submit` does, and with its errors: a program that
         submits later need not wait then."""
-        prepared = self._prepare(agents.look_up(agent, self.settings))
-        self._knowledge((prepared, *self._named(prepared.graph).values()), (), ask_knowledge, tell_knowledge)
+        self._preparation.knowledge(self._preparation.roster(agent), ask_knowledge, tell_knowledge)
 
     def _new_id(self, spec: RunSpec) -> str:
         """A run lives in the partition of its id: that of its session, if it is in one."""
@@ -281,7 +238,7 @@ class Client:
     def definition(self, agent: str | Path) -> Graph:
         """What the agent's folder and the environment say now, checked. Raises AgentNotFound, GraphError and
         BundleError."""
-        return self._prepare(agents.look_up(agent, self.settings)).graph
+        return self._preparation.agent(agent).graph
 
     def sessions(self, agent: str) -> list[SessionInfo]:
         """The agent's sessions, the one used last first; temporary ones are not listed."""
@@ -307,19 +264,6 @@ class Client:
         """Forget what was said. False: there is no such session. Raises SessionBusy."""
         with self.store.errors():
             return self.store.sessions.remove(SessionName(agent, session))
-
-    def _offer(self, bundle: Bundle) -> None:
-        """Make sure that Redis has the bundle. Not asked each time: nobody drops one that was used lately."""
-        if self._was_offered(bundle.digest):
-            return
-        now_ms = self.store.now_ms()
-        if not self.store.bundles.touch(bundle.digest, now_ms):
-            self.store.bundles.put(bundle.digest, bundle.packed, now_ms)
-        self._offered[bundle.digest] = time.monotonic()
-
-    def _was_offered(self, digest: str) -> bool:
-        lately_s = min(OFFERED_FOR_S, self.settings.retention_s / 4)
-        return time.monotonic() - self._offered.get(digest, -lately_s) < lately_s
 
     def run(self, run_id: str) -> Run:
         """The run of that id, or of that unique prefix of at least 6 characters. Raises RunNotFound."""
@@ -405,94 +349,6 @@ class Client:
     def health(self) -> Health:
         with self.store.errors():
             return self.store.health()
-
-    def _named(self, graph: Graph) -> dict[str, Prepared]:
-        """The agents that agent nodes of a graph start, and those in their turn, by name.
-
-        Raises as `submit` does for one that is missing or wrong.
-        """
-        found: dict[str, Prepared] = {}
-        names = agents_of(graph)
-        while names:
-            name = names.pop()
-            if name not in found:
-                found[name] = self._prepare(agents.look_up(name, self.settings))
-                names += agents_of(found[name].graph)
-        return found
-
-    def _others(self, graph: Graph, named: Mapping[str, Prepared]) -> dict[str, Prepared]:
-        """Where a model chooses whom to start: all other agents that there are, but for broken ones."""
-        found: dict[str, Prepared] = {}
-        if any(may_spawn(each) for each in (graph, *(child.graph for child in named.values()))):
-            for name in agents.names(self.settings):
-                with contextlib.suppress(AgentNotFound, GraphError, BundleError, UsageError):
-                    found[name] = self._prepare(agents.look_up(name, self.settings))
-        return found
-
-    def _knowledge(
-        self, needed: Iterable[Prepared], others: Iterable[Prepared], ask: knowledge.Asker | None, tell: knowledge.Tell
-    ) -> dict[str, str]:
-        """The knowledge bases that a run and its children may ask, as RunSpec has them: those of `needed` agents are
-        made if they are missing, of `others` those that are there count, if they can be used.
-
-        Raises UsageError, KnowledgeError and ConfigError.
-        """
-        found: dict[str, str] = {}
-        builder = Builder(self.settings)
-        for each in needed:
-            bases = knowledge.bases_of(each.folder, each.graph, builder.carry_out, self._is_shared, ask, tell)
-            found |= {pin_name(each.folder.name, node): digest for node, digest in bases.items()}
-        for each in others:
-            for node, digest in knowledge.existing_bases(each.folder, each.graph).items():
-                if self._is_shared(digest):
-                    found.setdefault(pin_name(each.folder.name, node), digest)
-        return found
-
-    def _is_shared(self, digest: str) -> bool:
-        """Whether workers find the index of a base. Not asked each time: nobody drops one that was used lately."""
-        if self._was_offered(digest):
-            return True
-        with self.store.errors():
-            shared = self.store.knowledge.use(digest)
-        shelf = shelf_name(self.settings)
-        if shared is None or shared.shelf != shelf or is_missing(shelf, digest):
-            return False
-        self._offered[digest] = time.monotonic()
-        return True
-
-    def _prepare(self, agent: AgentFolder) -> Prepared:
-        """The checked graph and the bundle of a folder; kept for batches of runs, while neither a file of it changes
-        nor what the environment says of it."""
-        signature = folder_signature(agent.path, agent.config_file)
-        known = self._prepared.get(agent)
-        changed = known is None or known.signature != packed_part(signature, known.graph)
-        if known is None or changed or known.overrides != _overrides(known.written, agent):
-            loaded = load_agent(agent)
-            if loaded.graph is None:
-                raise GraphError(refusal(agent.kind, str(agent.file), agent.name), loaded.problems)
-            overrides = _overrides(loaded.graph, agent)
-            graph = overridden(loaded.graph, overrides)
-            if graph.settings.validate_before_run:
-                self._refuse_errors(graph, loaded, agent)
-            bundle = pack(
-                agent.path, limit_bytes=self.settings.max_bundle_bytes, graph=graph, config_file=agent.config_file
-            )
-            known = self._prepared[agent] = Prepared(
-                agent, packed_part(signature, graph), loaded.graph, overrides, graph, bundle
-            )
-        return known
-
-    def _refuse_errors(self, graph: Graph, loaded: Loaded, agent: AgentFolder) -> None:
-        found = check(
-            graph,
-            loaded.positions,
-            str(agent.file),
-            agent.path,
-            lambda name: agents.folder_or_none(name, self.settings),
-            read_tools=custom_tools,
-        )
-        if any(problem.level == "error" for problem in found):
-            raise GraphError(format_headline(found), [*loaded.problems, *found])
 
     def close(self) -> None:
         self.store.close()
@@ -722,10 +578,6 @@ def _pinned_graph(store: Store, spec: RunSpec) -> Graph:
     return overridden(graph_in(packed, spec.agent), spec.overrides.get(spec.agent, {}))
 
 
-def _overrides(graph: Graph, agent: AgentFolder) -> dict[str, Json]:
-    return agents.overrides(graph, agent.name)
-
-
 def refuse_text(what: str, text: str, limit_bytes: int) -> None:
     """Raise UsageError for a text that is too large, or that is no text (bytes of another encoding)."""
     try:
@@ -737,12 +589,6 @@ def refuse_text(what: str, text: str, limit_bytes: int) -> None:
             f"{what} has {size:,} bytes, more than SLEIPNIR_MAX_PROMPT_BYTES={limit_bytes:,}. "
             "Write it to a file and pass the file's path instead"
         )
-
-
-def _kept_session(graph: Graph) -> str | None:
-    """The session in which runs go on that other runs start; a temporary one is of no use to a single run."""
-    name = graph.loop.agent_session if graph.loop is not None else None
-    return None if name == sessions.TEMP else name
 
 
 def _session(graph: Graph, agent: str, name: str | None) -> str | None:

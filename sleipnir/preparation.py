@@ -1,0 +1,214 @@
+"""What runs of an agent go by, made ready before they are submitted: graphs, bundles, knowledge bases, variables.
+
+Rules. All is as the folders and this process's environment are at that moment; what changes later is of no account to
+runs that are there. Agents are found and refused first, people are asked next, then missing bases are built, and
+nothing is stored by then but bases. An agent's folder is read again only when it, or what the environment says of it,
+has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sleipnir import agents, sessions
+from sleipnir.bundle import Bundle, folder_signature, pack, packed_part
+from sleipnir.errors import AgentNotFound, BundleError, GraphError, UsageError
+from sleipnir.graph.check import check, format_headline
+from sleipnir.graph.load import AgentFolder, load_agent, refusal
+from sleipnir.graph.loaded import Loaded
+from sleipnir.graph.model import Graph, Json, agents_of
+from sleipnir.graph.overrides import overridden
+from sleipnir.graph.tools import may_spawn
+from sleipnir.knowledge import preparing as knowledge
+from sleipnir.knowledge.builder import Builder
+from sleipnir.knowledge.files import is_missing, pin_name, shelf_name
+from sleipnir.runs import RunSpec
+from sleipnir.settings import Settings
+from sleipnir.store.store import Store
+from sleipnir.tools.folder import custom_tools
+from sleipnir.variables import Asker, of_environment, resolved_variables
+
+OFFERED_FOR_S: Final = 60.0  # Redis is not asked again so soon for what it had: nobody drops what was used lately
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An agent's folder ready to submit, as of `signature` and `overrides`; `written` is the graph without these."""
+
+    folder: AgentFolder
+    signature: tuple[tuple[str, int, int], ...]
+    written: Graph
+    overrides: dict[str, Json]
+    graph: Graph
+    bundle: Bundle
+
+
+@dataclass(frozen=True)
+class Roster:
+    """An agent, and all that its runs and theirs may start, by name: those that agent nodes name, and those that a
+    model may choose."""
+
+    agent: Prepared
+    named: Mapping[str, Prepared]
+    chosen: Mapping[str, Prepared]
+
+    @property
+    def children(self) -> dict[str, Prepared]:
+        return {**self.chosen, **self.named}
+
+    def sessions(self) -> dict[str, str]:
+        """The sessions in which children go on; a temporary one is of no use to a single run."""
+        loops = {name: child.graph.loop for name, child in self.children.items()}
+        wanted = {name: loop.agent_session for name, loop in loops.items() if loop is not None}
+        return {name: session for name, session in wanted.items() if session is not None and session != sessions.TEMP}
+
+
+class Preparation:
+    """Prepares agents for one client; thread-safe."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings, self._store = settings, store
+        self._prepared: dict[AgentFolder, Prepared] = {}
+        self._offered_s: dict[str, float] = {}
+
+    def agent(self, agent: str | Path) -> Prepared:
+        """The checked graph and the bundle of an agent, by name or folder. Raises AgentNotFound, GraphError (with all
+        problems) and BundleError."""
+        return self._prepare(agents.look_up(agent, self._settings))
+
+    def roster(self, agent: str | Path) -> Roster:
+        """An agent and those that its runs may start. Raises as `agent` does, also for one that an agent node names."""
+        top = self.agent(agent)
+        named = self._named(top.graph)
+        may_choose = any(may_spawn(each.graph) for each in (top, *named.values()))
+        return Roster(top, named, self._all_that_work() if may_choose else {})
+
+    def spec(
+        self,
+        roster: Roster,
+        *,
+        variables: Mapping[str, str] | None,
+        cwd: Path | None,
+        caller_dir: Path | None,
+        ask_variable: Asker | None,
+        ask_knowledge: knowledge.Asker | None,
+        tell_knowledge: knowledge.Tell,
+    ) -> RunSpec:
+        """What runs are submitted with, in no session. Client.submit says what is asked for, built and refused."""
+        agent, children = roster.agent, roster.children
+        everybody = {**children, agent.folder.name: agent}
+        presets = {name: of_environment(child.graph, os.environ) for name, child in children.items()}
+        return RunSpec(
+            agent=agent.folder.name,
+            bundle=agent.bundle.digest,
+            agents={name: child.bundle.digest for name, child in children.items()},
+            overrides={name: each.overrides for name, each in everybody.items() if each.overrides},
+            presets={name: given for name, given in presets.items() if given},
+            variables=resolved_variables(agent.graph, variables or {}, os.environ, ask_variable),
+            cwd=str(cwd) if cwd else None,
+            caller_dir=str(caller_dir or Path.cwd()),
+            knowledge=self.knowledge(roster, ask_knowledge, tell_knowledge),
+        )
+
+    def knowledge(self, roster: Roster, ask: knowledge.Asker | None, tell: knowledge.Tell) -> dict[str, str]:
+        """The knowledge bases that runs may ask, as RunSpec has them. Those that the agent and named ones lack are
+        built; of agents that a model may choose those count that are there and can be used.
+
+        Raises UsageError, KnowledgeError and ConfigError.
+        """
+        found: dict[str, str] = {}
+        builder = Builder(self._settings)
+        for each in (roster.agent, *roster.named.values()):
+            bases = knowledge.bases_of(each.folder, each.graph, builder.carry_out, self._is_shared, ask, tell)
+            found |= {pin_name(each.folder.name, node): digest for node, digest in bases.items()}
+        for each in roster.children.values():
+            for node, digest in knowledge.existing_bases(each.folder, each.graph).items():
+                if self._is_shared(digest):
+                    found.setdefault(pin_name(each.folder.name, node), digest)
+        return found
+
+    def offer(self, roster: Roster) -> None:
+        """Make sure that Redis has all bundles."""
+        for each in (roster.agent, *roster.children.values()):
+            self._offer(each.bundle)
+
+    def _named(self, graph: Graph) -> dict[str, Prepared]:
+        """The agents that agent nodes of a graph start, and those in their turn, by name."""
+        found: dict[str, Prepared] = {}
+        names = agents_of(graph)
+        while names:
+            name = names.pop()
+            if name not in found:
+                found[name] = self.agent(name)
+                names += agents_of(found[name].graph)
+        return found
+
+    def _all_that_work(self) -> dict[str, Prepared]:
+        """All agents that there are, but for broken ones, by name."""
+        found: dict[str, Prepared] = {}
+        for name in agents.names(self._settings):
+            with contextlib.suppress(AgentNotFound, GraphError, BundleError, UsageError):
+                found[name] = self.agent(name)
+        return found
+
+    def _prepare(self, agent: AgentFolder) -> Prepared:
+        signature = folder_signature(agent.path, agent.config_file)
+        known = self._prepared.get(agent)
+        changed = known is None or known.signature != packed_part(signature, known.graph)
+        if known is None or changed or known.overrides != agents.overrides(known.written, agent.name):
+            known = self._prepared[agent] = self._read(agent, signature)
+        return known
+
+    def _read(self, agent: AgentFolder, signature: tuple[tuple[str, int, int], ...]) -> Prepared:
+        loaded = load_agent(agent)
+        if loaded.graph is None:
+            raise GraphError(refusal(agent.kind, str(agent.file), agent.name), loaded.problems)
+        overrides = agents.overrides(loaded.graph, agent.name)
+        graph = overridden(loaded.graph, overrides)
+        if graph.settings.validate_before_run:
+            self._refuse_errors(graph, loaded, agent)
+        limit_bytes = self._settings.max_bundle_bytes
+        bundle = pack(agent.path, limit_bytes=limit_bytes, graph=graph, config_file=agent.config_file)
+        return Prepared(agent, packed_part(signature, graph), loaded.graph, overrides, graph, bundle)
+
+    def _refuse_errors(self, graph: Graph, loaded: Loaded, agent: AgentFolder) -> None:
+        found = check(
+            graph,
+            loaded.positions,
+            str(agent.file),
+            agent.path,
+            lambda name: agents.folder_or_none(name, self._settings),
+            read_tools=custom_tools,
+        )
+        if any(problem.level == "error" for problem in found):
+            raise GraphError(format_headline(found), [*loaded.problems, *found])
+
+    def _offer(self, bundle: Bundle) -> None:
+        if self._was_offered(bundle.digest):
+            return
+        now_ms = self._store.now_ms()
+        if not self._store.bundles.touch(bundle.digest, now_ms):
+            self._store.bundles.put(bundle.digest, bundle.packed, now_ms)
+        self._offered_s[bundle.digest] = time.monotonic()
+
+    def _is_shared(self, digest: str) -> bool:
+        """Whether workers find the index of a base."""
+        if self._was_offered(digest):
+            return True
+        with self._store.errors():
+            shared = self._store.knowledge.use(digest)
+        shelf = shelf_name(self._settings)
+        if shared is None or shared.shelf != shelf or is_missing(shelf, digest):
+            return False
+        self._offered_s[digest] = time.monotonic()
+        return True
+
+    def _was_offered(self, digest: str) -> bool:
+        lately_s = min(OFFERED_FOR_S, self._settings.retention_s / 4)
+        return time.monotonic() - self._offered_s.get(digest, -lately_s) < lately_s
