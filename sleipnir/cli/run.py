@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 
 import click
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from sleipnir.views import GateInfo
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
+Command = TypeVar("Command", bound=Callable[..., int])
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Pairs:
@@ -89,18 +92,56 @@ _TAPE = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of text.")
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """The run that a command line asks for: the parameters that `run` and `submit` share."""
+
+    agent: str
+    prompt: str | None
+    file: Path | None
+    variables: Pairs
+    agent_variables: Pairs
+    state: dict[str, Any]
+    cwd: Path | None
+    session: str | None
+    without_session: bool
+
+    def checked_prompt(self, options: GlobalOptions) -> str:
+        """Read the prompt, and refuse what needs no stack to be seen as wrong, such as an agent that does not exist."""
+        from sleipnir.agents import look_up
+
+        refuse_session(self.session, self.without_session, look_up(self.agent, options.settings()))
+        return prompt_text(self.prompt, self.file, sys.stdin)
+
+    def submit(self, client: Client, prompt: str) -> Run:
+        """Start the run; who is at the terminal is asked for what is missing, and sees bases being built."""
+        with BuildView() as view:
+            return client.submit(
+                self.agent,
+                prompt,
+                variables=dict([*self.agent_variables, *self.variables]),
+                state=self.state,
+                cwd=self.cwd,
+                session=_kept_session(client, self.agent, self.session, self.without_session),
+                ask_variable=variable_asker(),
+                ask_knowledge=asker(view),
+                tell_knowledge=view.tell,
+            )
+
+
+def _wanted(command: Command) -> Command:
+    """The parameters of a Wanted."""
+    for parameter in reversed((AGENT, _PROMPT, _FILE, VAR, AGENT_VARIABLE, _STATE, CWD, SESSION, NO_SESSION)):
+        command = parameter(command)
+    return command
+
+
 @click.command()
-@AGENT
-@_PROMPT
-@_FILE
-@VAR
-@AGENT_VARIABLE
-@_STATE
+@_wanted
 @click.option(
     "--answer", "answers", multiple=True, metavar="NODE=TEXT", callback=pairs,
     help="Answer NODE's question with TEXT at each visit; repeat it for a second, third, ... visit.",
 )  # fmt: skip
-@CWD
 @click.option("--record", type=_TAPE, metavar="DIR", help="Write the models' answers into DIR, to replay them later.")
 @click.option(
     "--replay", "replay_from", type=_TAPE, metavar="DIR",
@@ -108,25 +149,16 @@ _JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON doc
 )  # fmt: skip
 @_JSON
 @STREAM
-@SESSION
-@NO_SESSION
 @pass_options
 def run(
     options: GlobalOptions,
-    agent: str,
-    prompt: str | None,
-    file: Path | None,
-    variables: Pairs,
-    agent_variables: Pairs,
-    state: dict[str, Any],
+    /,
     answers: Pairs,
-    cwd: Path | None,
     record: Path | None,
     replay_from: Path | None,
     as_data: bool,
     stream: bool | None,
-    session: str | None,
-    without_session: bool,
+    **wanted: Any,
 ) -> int:
     """Run AGENT (a name or a folder) with PROMPT, narrate on stderr, print its result on stdout.
 
@@ -138,72 +170,24 @@ def run(
     Exit codes: 0 completed, 1 failed or cancelled, 2 wrong usage or a broken agent, 3 waiting for an answer,
     130 interrupted (the run goes on).
     """
-    from sleipnir.agents import look_up
-
-    found = look_up(agent, options.settings())  # before a stack is started for an agent that does not exist
-    refuse_session(session, without_session, found)
-    text = prompt_text(prompt, file, sys.stdin)
+    order = Wanted(**wanted)
+    prompt = order.checked_prompt(options)
     with connected_to_run(with_tape(options, record, replay_from)) as client:
-        with BuildView() as view:
-            started = client.submit(
-                agent,
-                text,
-                variables=dict([*agent_variables, *variables]),
-                state=state,
-                cwd=cwd,
-                session=_kept_session(client, agent, session, without_session),
-                ask_variable=variable_asker(),
-                ask_knowledge=asker(view),
-                tell_knowledge=view.tell,
-            )
+        started = order.submit(client, prompt)
         terminal.narrate_lines([f"{MARK}run {started.id}"])
         return _in_foreground(started, ScriptedAnswers(answers), options, as_data=as_data, stream=stream)
 
 
 @click.command()
-@AGENT
-@_PROMPT
-@_FILE
-@VAR
-@AGENT_VARIABLE
-@_STATE
-@CWD
+@_wanted
 @_JSON
-@SESSION
-@NO_SESSION
 @pass_options
-def submit(
-    options: GlobalOptions,
-    agent: str,
-    prompt: str | None,
-    file: Path | None,
-    variables: Pairs,
-    agent_variables: Pairs,
-    state: dict[str, Any],
-    cwd: Path | None,
-    as_data: bool,
-    session: str | None,
-    without_session: bool,
-) -> int:
+def submit(options: GlobalOptions, /, as_data: bool, **wanted: Any) -> int:
     """Start a run of AGENT with PROMPT and print the run's id. The run goes on without this command."""
-    from sleipnir.agents import look_up
-
-    found = look_up(agent, options.settings())  # before a stack is started for an agent that does not exist
-    refuse_session(session, without_session, found)
-    text = prompt_text(prompt, file, sys.stdin)
+    order = Wanted(**wanted)
+    prompt = order.checked_prompt(options)
     with options.connected(workers=False) as client:
-        with BuildView() as view:
-            started = client.submit(
-                agent,
-                text,
-                variables=dict([*agent_variables, *variables]),
-                state=state,
-                cwd=cwd,
-                session=_kept_session(client, agent, session, without_session),
-                ask_variable=variable_asker(),
-                ask_knowledge=asker(view),
-                tell_knowledge=view.tell,
-            )
+        started = order.submit(client, prompt)
         if as_data:
             print_json(result_data(started, started.info()))
         else:
