@@ -19,7 +19,7 @@ from sleipnir.store.connect import connect
 from sleipnir.store.keys import lines_of
 from sleipnir.store.store import Store
 from sleipnir_scheduler.dispatch import KombuDispatcher, Published, RedisDispatcher, body, envelope, headers, message
-from sleipnir_scheduler.main import linger_s
+from sleipnir_scheduler.instance import linger_s
 from sleipnir_workers.celeryconfig import celery_config
 from tests.processes import RedisServer
 

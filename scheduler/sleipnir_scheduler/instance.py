@@ -1,0 +1,164 @@
+"""One scheduler instance: its parts, and the round of each of its services."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+import structlog
+
+from sleipnir.archive import Writer
+from sleipnir.errors import SleipnirError
+from sleipnir.settings import Settings
+from sleipnir.store.store import Store
+from sleipnir_scheduler.dispatch import dispatcher
+from sleipnir_scheduler.graphs import Graphs
+from sleipnir_scheduler.metrics.tally import Tally
+from sleipnir_scheduler.services import archiver as archiving
+from sleipnir_scheduler.services import janitor, reaper, timers
+from sleipnir_scheduler.services.admission import Admission
+from sleipnir_scheduler.services.advance import Advance
+from sleipnir_scheduler.services.effects import Deliveries
+from sleipnir_scheduler.services.loop import Turns
+from sleipnir_scheduler.services.outbox import Outbox
+from sleipnir_scheduler.services.ownership import Ownership
+
+ADMIT_S, ADMIT_SOON_S = 0.05, 0.01  # between looks at batches; sooner while the last one let rows begin
+LINGER_S, MOST_LINGER_S = 0.002, 0.010
+STANDBY_S = 0.2  # between looks at whether a partition is ours by now
+BLOCK_MS = 500  # how long a quiet inbox is waited on; also how soon a stop and a new partition are noticed
+
+Round: TypeAlias = Callable[[], object]
+
+
+class Instance:
+    """Its rounds are called again and again, each by a thread of its own. `stop` ends what they wait for."""
+
+    def __init__(self, settings: Settings, store: Store, stop: threading.Event) -> None:
+        self.tally, self.turns = Tally(), Turns()
+        self.ownership = Ownership(
+            store.partitions,
+            partitions=settings.partitions,
+            instance=f"{socket.gethostname()}:{os.getpid()}",
+            ttl_ms=int(settings.owner_ttl_s * 1000),
+        )
+        self._settings, self._store, self._stop = settings, store, stop
+        dispatch = dispatcher(settings, store)
+        self._advance = Advance(
+            store.partitions,
+            self.ownership,
+            Graphs(store.bundle),
+            dispatch,
+            max_redeliveries=settings.max_redeliveries,
+            tally=self.tally,
+        )
+        patience_ms = int(settings.redispatch_after_s * 1000)
+        self._outbox = Outbox(store.partitions, store.fleet, dispatch, patience_ms=patience_ms)
+        self._deliveries = Deliveries(store.effects, Graphs(store.bundle), max_state_bytes=settings.max_output_bytes)
+        self._admission = Admission(store, window=settings.batch_window)
+        self._archiver = _archiver(settings, store)
+
+    def begin(self) -> None:
+        """Take the first partitions. Raises StoreUnavailable."""
+        with self._store.errors():
+            self.ownership.run_once()
+            self.tally.clock.told(self._store.now_ms())
+
+    def services(self) -> Mapping[str, tuple[Round, float]]:
+        """Their rounds, by name, and the seconds between two. With 0 a round waits by itself: for what comes."""
+        services: dict[str, tuple[Round, float]] = {
+            "advance": (self._apply, 0.0),
+            "ownership": (self.ownership.run_once, self._settings.owner_ttl_s / 3),
+            "announce": (self._announce, 5.0),
+            "reaper": (self._reap, 0.5),
+            "timers": (lambda: timers.run_once(self._store.partitions, self.ownership.epochs), 0.25),
+            "outbox": (self._publish_again, 1.0),
+            "effects": (self._deliver, 0.0),
+            "admission": (self._admit, 0.0),
+            "janitor": (self._clean, min(60.0, self._settings.retention_s / 4)),
+        }
+        if self._archiver is not None:
+            services["archiver"] = (self._archive, 0.0)
+        return services
+
+    def end(self) -> None:
+        """Let others have the partitions. The services have stopped."""
+        log = structlog.get_logger()
+        if self._archiver is not None:
+            self._archiver.close()
+        try:
+            with self._store.errors():
+                self.ownership.give_back()
+                self._store.fleet.leave(scheduler=self.ownership.instance)
+            log.info("scheduler stopped")
+        except SleipnirError as error:
+            log.warning("scheduler stopped without giving its partitions back", error=str(error))
+
+    def _apply(self) -> None:
+        if not self.ownership.epochs:
+            self._stop.wait(STANDBY_S)
+            return
+        done = self._advance.run_once(BLOCK_MS)
+        if done < 0:
+            self._stop.wait(0.2)  # what is there cannot be applied yet; reading it at once would only burn a core
+        elif done > 1:
+            self._stop.wait(linger_s(done, self._advance.backlog))
+
+    def _announce(self) -> None:
+        facts: dict[str, Any] = {"partitions": len(self.ownership.epochs)}
+        facts |= {"host": socket.gethostname(), "pid": os.getpid()}
+        if self._archiver is not None:
+            facts["archive"] = asdict(self._archiver.state)
+        self._store.fleet.announce_scheduler(self.ownership.instance, facts, self._store.now_ms())
+
+    def _reap(self) -> None:
+        now_ms = self._store.now_ms()
+        self.tally.clock.told(now_ms)
+        self.tally.leases_expired.add(by=reaper.run_once(self._store.partitions, self.ownership.epochs, now_ms))
+
+    def _publish_again(self) -> None:
+        partitions = self.ownership.epochs.keys() - self.ownership.held
+        self.tally.republished.add(by=self._outbox.run_once(partitions, self._store.now_ms()))
+
+    def _deliver(self) -> None:
+        if not self.ownership.epochs:
+            self._stop.wait(STANDBY_S)
+            return
+        self.tally.effects.add(by=self._deliveries.run_once(self.ownership.epochs.keys(), BLOCK_MS))
+
+    def _admit(self) -> None:
+        admitted = self._admission.run_once(self.ownership.epochs, self.ownership.held, self._store.now_ms)
+        self._stop.wait(ADMIT_SOON_S if admitted else ADMIT_S)
+
+    def _clean(self) -> None:
+        retention_ms = int(self._settings.retention_s * 1000)
+        lost = self._archiver.lost if self._archiver is not None else lambda count: None
+        janitor.run_once(self._store, self.ownership.epochs, self._store.now_ms(), retention_ms, lost)
+
+    def _archive(self) -> None:
+        assert self._archiver is not None, "there is no such service without one"
+        if self._archiver.run_once(self.ownership.epochs, self._store.now_ms()) <= 0:
+            self._stop.wait(min(10.0, self._archiver.ahead_ms / 4000))
+
+
+def _archiver(settings: Settings, store: Store) -> archiving.Archiver | None:
+    """None: no archive is set."""
+    if settings.archive is None:
+        return None
+    writer = Writer(
+        settings.archive, socket.gethostname(), file_bytes=settings.archive_file_bytes, compressed=settings.archive_gzip
+    )
+    return archiving.Archiver(store, writer, ahead_ms=archiving.ahead_of(int(settings.retention_s * 1000)))
+
+
+def linger_s(done: int, backlog: int) -> float:
+    """How long to let a batch gather after a round with `done` results: many commits share their round trips.
+
+    Under load only, and no longer than the workers have work without us: rounds are LINGER_S or more apart, so a
+    `backlog` of ten times what a round gets done lasts ten times that. Halves the scheduler's time per visit.
+    """
+    return min(LINGER_S * max(1, backlog // done), MOST_LINGER_S)
