@@ -10,6 +10,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,25 @@ def _filled(value: str, known: Mapping[str, str]) -> str:
     return re.sub(r"\$\{(\w+):\?[^}]+\}", lambda match: known[match[1]], value)
 
 
+@cache
 def manifests() -> list[dict[str, Any]]:
     """All that the kustomization applies, but what is generated."""
     listed = yaml.safe_load((K8S / "kustomization.yaml").read_text())["resources"]
     files = [K8S / name for name in listed if name.endswith(".yaml")]
     return [document for file in files for document in yaml.safe_load_all(file.read_text())]
+
+
+@cache
+def generated_files() -> dict[str, list[Path]]:
+    """The files of the config maps that the kustomization generates, by name."""
+    found: dict[str, list[Path]] = {}
+    for name in yaml.safe_load((K8S / "kustomization.yaml").read_text())["resources"]:
+        if (K8S / name).is_dir():
+            listed = yaml.safe_load((K8S / name / "kustomization.yaml").read_text())
+            for each in listed["configMapGenerator"]:
+                assert listed["generatorOptions"] == {"disableNameSuffixHash": True}, "pods know it by its name"
+                found[each["name"]] = [(K8S / name / file).resolve(strict=True) for file in each["files"]]
+    return found
 
 
 def workloads() -> dict[str, dict[str, Any]]:

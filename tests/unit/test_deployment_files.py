@@ -21,6 +21,7 @@ from tests.deployments import (
     SYSTEMD,
     Service,
     container,
+    generated_files,
     manifests,
     of_compose,
     of_kubernetes,
@@ -32,7 +33,7 @@ from tests.deployments import (
 
 KNOWN = {"REDIS_PASSWORD": "r3dis", "FLOWER_BASIC_AUTH": "ops:fl0wer", "GRAFANA_PASSWORD": "gr4fana"}
 SERVICES = of_compose(KNOWN)
-PODS = of_kubernetes({("sleipnir-redis", "password"): "r3dis"})
+PODS = of_kubernetes({("sleipnir-redis", "password"): "r3dis", ("sleipnir-flower", "users"): "ops:fl0wer"})
 UNITS = of_systemd("r3dis")
 QUEUES = {"worker-scripts": "scripts", "worker-functions": "functions", "worker-llm": "llm", "worker-rag": "rag"}
 OURS = ["scheduler", *QUEUES]
@@ -57,7 +58,7 @@ def test_the_scheduler_service_runs_what_sleipnir_scheduler_runs() -> None:
     assert [sys.executable, *SERVICES["scheduler"].command[1:]] == scheduler_command()
 
 
-@pytest.mark.parametrize("name", [*OURS, "redis"])
+@pytest.mark.parametrize("name", [*OURS, "redis", "flower"])
 def test_kubernetes_runs_what_compose_runs(name: str) -> None:
     assert PODS[name].command == SERVICES[name].command
     told = {key: value for key, value in SERVICES[name].environment.items() if key != "REDIS_PASSWORD"}
@@ -121,10 +122,6 @@ def test_redis_is_durable_and_evicts_nothing_and_has_its_users_alone() -> None:
     lines = (folder / "redis.conf").read_text().splitlines()
     assert {"appendonly yes", "appendfsync everysec", "maxmemory-policy noeviction"} <= set(lines)
     assert "user default off" in (folder / "users.acl").read_text().splitlines()
-    generated = yaml.safe_load((folder / "kustomization.yaml").read_text())["configMapGenerator"]
-    assert [(each["name"], sorted(each["files"])) for each in generated] == [
-        ("redis-files", ["redis.conf", "start.sh", "users.acl"])
-    ]
 
 
 def test_nothing_is_published_beyond_this_machine() -> None:
@@ -158,9 +155,23 @@ def test_compose_starts_two_schedulers_and_limits_what_each_service_takes() -> N
         assert service.raw["cap_drop"] == ["ALL"]
 
 
-def test_volumes_of_compose_are_declared_and_bases_are_shared_with_who_builds_them() -> None:
-    used = [volume.split(":")[0] for service in SERVICES.values() for volume in service.raw.get("volumes", [])]
+def mounts(service: str) -> dict[str, str]:
+    """Where the sources of volumes of a service of compose are in its container."""
+    volumes = [volume.split(":") for volume in SERVICES[service].raw.get("volumes", [])]
+    return {source: place for source, place, *_ in volumes}
+
+
+def test_what_compose_mounts_is_in_the_tree_or_declared() -> None:
+    used = {source for name in SERVICES for source in mounts(name)}
     assert {name for name in used if not name.startswith(".")} == set(COMPOSE["volumes"])
+    missing = {name for name in used if name.startswith(".") and not (ROOT / name).exists()} | {"./knowledge"}
+    assert missing == {"./knowledge"}, "which its user makes"
+    assert "/knowledge/" in (ROOT / ".gitignore").read_text().splitlines()
+    for file in ("compose.yaml", "docs/deployment.md"):
+        assert "mkdir knowledge" in (ROOT / file).read_text()
+
+
+def test_bases_are_shared_with_who_builds_them() -> None:
     for name in ("worker-rag", "sleipnir"):
         place = SERVICES[name].environment["SLEIPNIR_KNOWLEDGE"]
         assert f"./knowledge:{place}" in [volume.removesuffix(":ro") for volume in SERVICES[name].raw["volumes"]]
@@ -207,11 +218,15 @@ def test_pods_are_probed_as_containers_of_compose_are() -> None:
         probe = container(workloads()[name])["livenessProbe"]
         assert probe["exec"]["command"] == json.loads(check)
         assert probe["timeoutSeconds"] >= 10
+    for probe in ("livenessProbe", "readinessProbe"):
+        asked = container(workloads()["flower"])[probe]["httpGet"]
+        (port,) = (each for each in container(workloads()["flower"])["ports"] if each["name"] == asked["port"])
+        assert f":{port['containerPort']}{asked['path']}" in SERVICES["flower"].raw["healthcheck"]["test"][-1]
     ready = container(workloads()["redis"])["readinessProbe"]["exec"]["command"]
     assert ready[-1] == SERVICES["redis"].raw["healthcheck"]["test"][-1]
 
 
-@pytest.mark.parametrize("name", [*OURS, "redis"])
+@pytest.mark.parametrize("name", [*OURS, "redis", "flower"])
 def test_pods_have_no_more_rights_than_they_need(name: str) -> None:
     workload = workloads()[name]
     assert pod(workload)["securityContext"]["runAsNonRoot"] is True
@@ -220,10 +235,11 @@ def test_pods_have_no_more_rights_than_they_need(name: str) -> None:
     assert rights["capabilities"] == {"drop": ["ALL"]}
     assert (rights["allowPrivilegeEscalation"], rights["readOnlyRootFilesystem"]) == (False, True)
     if name != "redis":
-        assert pod(workload)["enableServiceLinks"] is False, "a Service named sleipnir-x sets SLEIPNIR_X_PORT"
+        assert pod(workload)["enableServiceLinks"] is False, "Services set SLEIPNIR_X_PORT and FLOWER_PORT"
+    assert container(workload)["resources"]["limits"]["memory"]
 
 
-@pytest.mark.parametrize("name", [*OURS, "redis"])
+@pytest.mark.parametrize("name", [*OURS, "redis", "flower"])
 def test_what_a_pod_mounts_is_there(name: str) -> None:
     workload = workloads()[name]
     claimed = [each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", [])]
@@ -233,6 +249,20 @@ def test_what_a_pod_mounts_is_there(name: str) -> None:
     for volume in pod(workload)["volumes"]:
         if "persistentVolumeClaim" in volume:
             assert volume["persistentVolumeClaim"]["claimName"] in claims
+        if "configMap" in volume:
+            assert volume["configMap"]["name"] in generated_files()
+
+
+def test_files_that_pods_read_are_those_that_compose_mounts() -> None:
+    for name, folder in {"redis": "/etc/sleipnir-redis", "flower": "/etc/sleipnir"}.items():
+        (volume,) = (each for each in pod(workloads()[name])["volumes"] if "configMap" in each)
+        (mount,) = (each for each in container(workloads()[name])["volumeMounts"] if each["name"] == volume["name"])
+        assert mount["mountPath"] == folder
+        used = [word for word in PODS[name].command if folder in word]
+        files = generated_files()[volume["configMap"]["name"]]
+        assert [Path(word).name in {file.name for file in files} for word in used] == [True]
+        (source,) = (bound for bound, place in mounts(name).items() if place.startswith(folder))
+        assert all(file.is_relative_to((ROOT / source).resolve()) for file in files)
 
 
 def test_each_service_of_kubernetes_may_lose_one_pod_at_a_time() -> None:
@@ -257,9 +287,10 @@ def test_keda_scales_each_worker_by_the_visits_of_its_queue() -> None:
 
 def test_every_manifest_is_applied() -> None:
     listed: list[str] = yaml.safe_load((K8S / "kustomization.yaml").read_text())["resources"]
-    assert {file.name for file in K8S.glob("*.yaml")} - {"kustomization.yaml"} == {x for x in listed if x != "../redis"}
+    own = {name for name in listed if not name.startswith("../")}
+    assert {file.name for file in K8S.glob("*.yaml")} - {"kustomization.yaml"} == own
     images = {image["name"] for image in yaml.safe_load((K8S / "kustomization.yaml").read_text())["images"]}
-    assert images == {container(workloads()[name])["image"].partition(":")[0] for name in OURS}
+    assert images == {container(workloads()[name])["image"].partition(":")[0] for name in [*OURS, "flower"]}
 
 
 @pytest.mark.parametrize("kind", ["scheduler", "worker"])
