@@ -1,8 +1,8 @@
 """compose.yaml as local processes: each service's exact command and environment, only places and ports replaced.
 
-Runs go through them with a scripted model server; Flower shows them; the health checks are those of the images; Redis
-refuses nothing that is needed; a planted key is found nowhere. What Kubernetes and systemd start is the same
-(tests/unit/test_deployment_files.py).
+Runs and a batch go through them, with a scripted model server; Flower shows them; the health checks are those of the
+images; Redis refuses nothing that is needed; a planted key is found nowhere. What Kubernetes and systemd start is the
+same (tests/unit/test_deployment_files.py).
 """
 
 from __future__ import annotations
@@ -277,16 +277,47 @@ def _everything_about(deployment: Deployment, run_id: str) -> Iterator[Any]:
         yield str(run.info())
 
 
-def test_many_runs_and_one_that_looks_into_documents_go_through_all_workers(deployment: Deployment) -> None:
-    """The base is built by the command line of compose.yaml, and found by the rag worker in the folder they share."""
-    agents = deployment.folder / "agents"
-    write_agent(
-        agents / "steps",
-        STEPS,
-        scripts__s_sh="echo '{\"made\": 1}'\n",
-        f_py="def f(state):\n    return {'made': state['made'] + 1}\n",
+@pytest.fixture(scope="module")
+def batch(deployment: Deployment) -> tuple[str, list[Any]]:
+    """The id of a batch, and its results: from and into files, by the command line of compose.yaml."""
+    agent = {
+        "scripts__s_sh": "echo '{\"made\": 1}'\n",
+        "f_py": "def f(state):\n    return {'made': state['made'] + 1}\n",
+    }
+    write_agent(deployment.folder / "agents" / "steps", STEPS, **agent)
+    (deployment.folder / "rows.csv").write_text("id,prompt\n" + "".join(f"k{row},row {row}\n" for row in range(20)))
+    submit = "sleipnir batch submit steps rows.csv --key id --name nightly"
+    submitted = deployment.execute("sleipnir", submit.split())
+    assert submitted.returncode == 0, submitted.stderr
+    fetched = deployment.execute(
+        "sleipnir", ["sleipnir", "batch", "results", "nightly", "--follow", "-o", "results.jsonl"]
     )
-    stones = write_agent(agents / "look", LOOK) / "stones"
+    assert fetched.returncode == 0, fetched.stderr
+    lines = (deployment.folder / "results.jsonl").read_text().splitlines()
+    return submitted.stdout.strip(), [json.loads(line) for line in lines]
+
+
+def test_a_batch_goes_through_the_services_from_its_rows_to_its_results(
+    deployment: Deployment, batch: tuple[str, list[Any]]
+) -> None:
+    batch_id, results = batch
+    assert [(each["key"], each["status"], each["output"]) for each in results] == [
+        (f"k{row}", "completed", f"row {row}: 2") for row in range(20)
+    ]
+    with deployment.client() as client:
+        workers = {step.worker.split("@")[0] for step in client.run(results[0]["run"]).history() if step.worker}
+    assert workers == {"scripts", "functions"}
+
+    def found() -> bool:
+        tasks = deployment.flower("/api/tasks?limit=1000").values()
+        return sum(f"batch={batch_id}" in (task["args"] or "") for task in tasks) == 2 * len(results)
+
+    wait_until(found, "Flower has the visits of all rows")
+
+
+def test_a_run_looks_into_documents_on_the_worker_that_shares_its_base(deployment: Deployment) -> None:
+    """The base is built by the command line of compose.yaml, and found by the rag worker in the folder they share."""
+    stones = write_agent(deployment.folder / "agents" / "look", LOOK) / "stones"
     stones.mkdir()
     (stones / "granite.md").write_text("# Granite\n\nGranite is a coarse rock of quartz.\n")
     (stones / "basalt.md").write_text("# Basalt\n\nBasalt flows out of volcanoes.\n")
@@ -296,13 +327,6 @@ def test_many_runs_and_one_that_looks_into_documents_go_through_all_workers(depl
     found = deployment.execute("sleipnir", [cli, "run", "look", "volcanoes"])
     assert found.returncode == 0, found.stderr
     assert "Basalt flows out of volcanoes." in found.stdout
-    with deployment.client() as client:
-        runs = [client.submit(agents / "steps", str(number)) for number in range(20)]
-        for number, run in enumerate(runs):
-            assert run.wait(60).status == "completed", run.error
-            assert run.output == f"{number}: 2"
-        workers = {step.worker.split("@")[0] for run in runs for step in run.history() if step.worker}
-    assert workers == {"scripts", "functions"}
 
 
 @pytest.mark.parametrize("service", ["scheduler", *WORKERS])
@@ -329,7 +353,7 @@ def test_doctor_is_content_with_the_deployment(deployment: Deployment) -> None:
     assert "broker: redis://sleipnir:***@" in done.stdout
 
 
-def test_redis_refused_nothing(deployment: Deployment, demo_run: str) -> None:
+def test_redis_refused_nothing(deployment: Deployment, demo_run: str, batch: tuple[str, list[Any]]) -> None:
     admin: Any = connect(f"redis://admin:all@127.0.0.1:{deployment.redis_port}/0")
     refused = [(entry["reason"], entry["object"]) for entry in admin.acl_log()]
     assert [each for each in refused if not each[1].startswith("client")] == []
