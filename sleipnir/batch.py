@@ -34,7 +34,7 @@ from sleipnir.graph.model import Graph
 from sleipnir.rows import BadRow, Row, row_of
 from sleipnir.runs import RunSpec
 from sleipnir.store.store import Store
-from sleipnir.submission import state_at_start
+from sleipnir.submission import WrongState, state_at_start
 
 Given: TypeAlias = Mapping[str, Any] | Row | BadRow
 """What a row may be given as: columns (`prompt`, and keys of the state), or what sleipnir.rows reads from files."""
@@ -240,7 +240,8 @@ class Submission:
             self._take(row)
         self._send()
         if not self._sent_any:
-            raise UsageError("there is no row that could be run; nothing was submitted")
+            which = " that could be run" if self.so_far.bad else ""
+            raise UsageError(f"there is no row{which}; nothing was submitted")
         with self._store.errors():
             self._store.batches.seal(self._id)
 
@@ -271,6 +272,8 @@ class Submission:
             text = row_text(row.prompt, {name: begin[name] for name in state})
             (row.key + text).encode()
             return text
+        except WrongState as error:
+            return BadRow(row.place, "; ".join(error.problems))
         except UnicodeEncodeError:  # half a surrogate pair, which JSON can say
             return BadRow(row.place, "it is not valid UTF-8 text")
         except (UsageError, TypeError, ValueError) as error:

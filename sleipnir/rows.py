@@ -22,8 +22,9 @@ MAX_ROW_BYTES: Final = 10 * 2**20
 PROMPT: Final = "prompt"
 
 _TOO_LARGE = f"the row has more than {MAX_ROW_BYTES // 2**20} MB; store the data in a file and give its path in the row"
-_NO_UTF8 = "the row is not valid UTF-8 text; convert the file, for example with iconv -t UTF-8"
-_NO_FILE_UTF8 = "{path} is encoded as UTF-16; convert it, for example with iconv -f UTF-16 -t UTF-8"
+_NO_UTF8 = "the row is not valid UTF-8 text; convert the file, for example with iconv -f ISO-8859-1 -t UTF-8"
+_NO_FILE_UTF8 = "{path} is encoded as {encoding}; convert it, for example with iconv -f {encoding} -t UTF-8"
+_NOT_CLOSED = "the row is not CSV: a quote that is opened in it is not closed; what follows belongs to it"
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,22 @@ def read_from(
     """The same of a file that is open already, from its beginning; it may be a pipe. `path` is for messages."""
     try:
         first = file.peek(4)
-        if first.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise UsageError(_NO_FILE_UTF8.format(path=path))
+        if encoding := _other_encoding(first):
+            raise UsageError(_NO_FILE_UTF8.format(path=path, encoding=encoding))
         if first.startswith(b"\xef\xbb\xbf"):
             file.read(3)
         yield from _csv_rows(file, path, key) if as_csv else _json_rows(file, path, key)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _other_encoding(first: bytes) -> str | None:
+    """What a file is encoded as by its first bytes, if it is not UTF-8: no row has a zero byte."""
+    if first.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16"
+    if b"\0" in first[:2]:
+        return "UTF-16BE" if first[0] == 0 else "UTF-16LE"
+    return None
 
 
 def row_of(place: str, number: int, columns: Any, key: str | None, *, as_text: bool = False) -> Row | BadRow:
@@ -88,7 +98,9 @@ def row_of(place: str, number: int, columns: Any, key: str | None, *, as_text: b
         return BadRow(place, f"the column {PROMPT!r} must be a text, not {json.dumps(prompt)[:40]}")
     name: Any = str(number)
     if key is not None:
-        name = columns.get(key)
+        if key not in columns:
+            return BadRow(place, f"the row has no column {key!r}, which tells it from others")
+        name = columns[key]
         if isinstance(name, int) and not isinstance(name, bool):
             name = str(name)
         if not isinstance(name, str) or not name or len(name) > 500:
@@ -184,7 +196,7 @@ def _csv_rows(file: IO[bytes], path: str, key: str | None) -> Iterator[Row | Bad
             return
         except csv.Error as error:
             number += 1
-            yield BadRow(place, _TOO_LARGE if "field larger" in str(error) else f"the row is not CSV: {error}")
+            yield BadRow(place, _wrong_csv(error))
             continue
         if not cells and not text.problem:
             continue
@@ -192,9 +204,16 @@ def _csv_rows(file: IO[bytes], path: str, key: str | None) -> Iterator[Row | Bad
         if text.problem:
             yield BadRow(place, text.problem)
         elif len(cells) != len(header):
-            yield BadRow(place, f"the row has {len(cells)} columns, the header has {len(header)}")
+            columns = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+            yield BadRow(place, f"the row has {columns}, the header has {len(header)}")
         else:
             yield row_of(place, number, dict(zip(header, cells, strict=True)), key, as_text=True)
+
+
+def _wrong_csv(error: csv.Error) -> str:
+    if "field larger" in str(error):
+        return _TOO_LARGE
+    return _NOT_CLOSED if "unexpected end" in str(error) else f"the row is not CSV: {error}"
 
 
 def _header(reader: Any, path: str, key: str | None) -> list[str]:
@@ -204,6 +223,8 @@ def _header(reader: Any, path: str, key: str | None) -> list[str]:
         raise UsageError(f"{path} is empty; its first line must name the columns") from None
     except csv.Error as error:
         raise UsageError(f"{path}:1: the header is not CSV: {error}") from None
+    if len(header) == 1 and (separator := next((each for each in ";\t|" if each in header[0]), None)):
+        raise UsageError(f"{path}:1: the columns are separated by {separator!r}; separate them by commas")
     if not all(header) or len(set(header)) < len(header):
         raise UsageError(f"{path}:1: the header must name each column once, not {','.join(header)!r}")
     if key is not None and key not in header:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sleipnir.errors import UsageError
@@ -12,8 +12,17 @@ from sleipnir.graph.state import StateError, initial
 from sleipnir.messages import MOST_KEYS
 
 
+class WrongState(UsageError):
+    """A run cannot begin with the state that was given. `problems` holds everything that is wrong, one line each."""
+
+    def __init__(self, agent: str, problems: Sequence[str]) -> None:
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        super().__init__(f"agent {agent!r} cannot begin with this state:{listed}\n{_HOW_TO_GIVE}")
+        self.problems = tuple(problems)
+
+
 def state_at_start(graph: Graph, prompt: str, given: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
-    """What the run's state begins with. Raises UsageError, with all that is missing or wrong."""
+    """What the run's state begins with. Raises UsageError: WrongState with all that is missing or of the wrong type."""
     if not isinstance(given, Mapping):
         raise UsageError(f"state must be a mapping of keys to values, not {type(given).__qualname__}")
     for key in given:
@@ -22,8 +31,7 @@ def state_at_start(graph: Graph, prompt: str, given: Mapping[str, Any], limit_by
     try:
         begin = initial(graph, {**given, "initial_prompt": prompt})
     except StateError as error:
-        listed = "".join(f"\n  - {problem}" for problem in error.problems)
-        raise UsageError(f"agent {graph.name!r} cannot begin with this state:{listed}\n{_HOW_TO_GIVE}") from None
+        raise WrongState(graph.name, error.problems) from None
     if len(begin) > MOST_KEYS:
         raise UsageError(f"the state begins with {len(begin):,} keys, at most {MOST_KEYS:,} are possible; nest them")
     size = len(json.dumps({key: begin[key] for key in given}))

@@ -24,6 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, `head` for one, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would complain again
         code = 1
+    except OSError as error:
+        import errno
+
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        code = 1
     return code
 
 

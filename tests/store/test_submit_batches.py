@@ -45,8 +45,10 @@ def test_bad_rows_are_told_and_good_ones_are_kept(client: Client, tmp_path: Path
     submitted, said = refused(client, agent, rows, key="k")
     assert submitted == Submitted(added=2, known=0, bad=7)
     assert [line.split(":")[0] for line in said] == [f"row {number}" for number in (2, 3, 4, 5, 6, 7, 8)]
-    assert "must be int, not string" in said[0]
-    assert "is required" in said[1]
+    assert said[:2] == [
+        "row 2: state key 'n' must be int, not string 'one'",
+        "row 3: state key 'n' is required: give it a value of type int",
+    ]
     assert said[2] == "row 4: its key 'a' is that of a row before it"
     assert said[5] == "row 7: it is not valid UTF-8 text"
 
@@ -84,9 +86,28 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_stored(client: Client, tm
             client.batch(agent, [{"n": 1}], **options)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no row that could be run"):
         client.batch(agent, [{"n": "x"}])
+    with pytest.raises(UsageError, match="there is no row; nothing"):
+        client.batch(agent, [])
     with pytest.raises(AgentNotFound):
         client.batch("nobody", [{"n": 1}])
     assert client.batches() == []
+
+
+def test_all_rows_of_a_batch_have_the_agent_of_its_beginning_whatever_is_edited_meanwhile(
+    client: Client, tmp_path: Path
+) -> None:
+    agent = write_agent(tmp_path / "rows", AGENT)
+    batch = client.batch(agent, [{"n": 1}], id="nightly")
+    began = client.store.batches.spec(batch.id)
+    write_agent(tmp_path / "rows", AGENT.replace("type: int", "type: string"))
+    submitted, said = refused(client, agent, [{"n": 1}, {"n": 2}, {"n": "text"}], id="nightly")
+    assert submitted == Submitted(added=1, known=1, bad=1), "rows are held to the agent of then"
+    assert said == ["row 3: state key 'n' must be int, not string 'text'"]
+    assert client.store.batches.spec(batch.id) == began
+    other = client.store.batches.spec(client.batch(agent, [{"n": "text"}]).id)
+    assert began is not None
+    assert other is not None
+    assert other.bundle != began.bundle, "a batch that begins now has the agent of now"
 
 
 def test_a_batch_is_found_by_its_id_or_the_beginning_of_it(client: Client, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_each_bad_line_is_told_with_its_place_and_the_others_are_kept(tmp_path: 
         "4: the column 'prompt' must be a text, not 1",
         "5: the row is not JSON: 'a' occurs twice in an object",
         "6: the row is not JSON: NaN is no JSON number",
-        "7: the row is not valid UTF-8 text; convert the file, for example with iconv -t UTF-8",
+        "7: the row is not valid UTF-8 text; convert the file, for example with iconv -f ISO-8859-1 -t UTF-8",
     ]
     assert said(file, b"\n".join(lines))[-1].startswith("8: the row is not JSON: maximum recursion")
 
@@ -54,7 +54,7 @@ def test_each_bad_line_is_told_with_its_place_and_the_others_are_kept(tmp_path: 
 def test_keys_must_be_there(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     assert [text[:25] for text in said(file, '{"a": 1}\n{"id": ""}\n{"id": true}', "id")] == [
-        "1: the column 'id' must t", "2: the column 'id' must t", "3: the column 'id' must t"
+        "1: the row has no column ", "2: the column 'id' must t", "3: the column 'id' must t"
     ]  # fmt: skip
 
 
@@ -81,11 +81,12 @@ def test_a_csv_file_has_a_header_and_texts(tmp_path: Path) -> None:
 
 def test_csv_rows_with_wrong_columns_or_quotes_are_told(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
-    assert said(file, b'prompt,n\na\nb,1,2\nc,1\n"d"e,1\n\xff,1\nf,1\n') == [
-        "2: the row has 1 columns, the header has 2",
+    assert said(file, b'prompt,n\na\nb,1,2\nc,1\n"d"e,1\n\xff,1\nf,1\n"g,1\nh,1\n') == [
+        "2: the row has 1 column, the header has 2",
         "3: the row has 3 columns, the header has 2",
         "5: the row is not CSV: ',' expected after '\"'",
-        "6: the row is not valid UTF-8 text; convert the file, for example with iconv -t UTF-8",
+        "6: the row is not valid UTF-8 text; convert the file, for example with iconv -f ISO-8859-1 -t UTF-8",
+        "8: the row is not CSV: a quote that is opened in it is not closed; what follows belongs to it",
     ]
 
 
@@ -95,7 +96,10 @@ def test_files_without_rows_are_refused_as_a_whole(tmp_path: Path) -> None:
         ("", None, "is empty; its first line must name the columns"),
         ("a,a\n", None, "the header must name each column once, not 'a,a'"),
         ("a,b\n", "id", "there is no column 'id'; the header has a, b"),
-        ("a,b\n".encode("utf-16"), None, "is encoded as UTF-16; convert it"),
+        ("a;b\n1;2\n", None, "1: the columns are separated by ';'; separate them by commas"),
+        ("a,b\n".encode("utf-16"), None, "is encoded as UTF-16; convert it, for example with iconv -f UTF-16 -t"),
+        ("a,b\n".encode("utf-16-le"), "a", "is encoded as UTF-16LE"),
+        ("a,b\n".encode("utf-16-be"), None, "is encoded as UTF-16BE"),
     ):
         with pytest.raises(UsageError, match=why):
             rows_of(file, content, key)

@@ -49,6 +49,16 @@ def test_help_names_every_command_and_option(arguments: list[str], capsys: pytes
     assert max(map(len, page.splitlines())) <= 80
 
 
+def test_an_output_that_is_full_is_named() -> None:
+    program = "import sys; from sleipnir.cli import main; sys.exit(main(['--help']))"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: the output cannot be written: No space left on device\n"
+
+
 def test_the_help_page_lists_exactly_the_options_there_are() -> None:
     there_are = {option for param in app.params for option in (*param.opts, *param.secondary_opts)} | {"-h", "--help"}
     listed = {word.rstrip(",") for options in front_page.OPTIONS for word in options.split() if word.startswith("-")}
