@@ -50,11 +50,9 @@ def test_help_names_every_command_and_option(arguments: list[str], capsys: pytes
 
 
 def test_an_output_that_is_full_is_named() -> None:
-    program = "import sys; from sleipnir.cli import main; sys.exit(main(['--help']))"
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
-        )
+    command = [sys.executable, "-m", "sleipnir", "--help"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr == "error: the output cannot be written: No space left on device\n"
 
