@@ -41,6 +41,7 @@ clients:
   - {type: openai-compatible, name: theirs, api_base: "http://127.0.0.1:9/v1", api_key: sk-planted-in-the-config}
 """
 AUTH = "ops:flower-pass"
+ROWS = 8
 KNOWN = {
     "REDIS_PASSWORD": PASSWORD,
     "FLOWER_BASIC_AUTH": AUTH,
@@ -285,7 +286,7 @@ def batch(deployment: Deployment) -> tuple[str, list[Any]]:
         "f_py": "def f(state):\n    return {'made': state['made'] + 1}\n",
     }
     write_agent(deployment.folder / "agents" / "steps", STEPS, **agent)
-    (deployment.folder / "rows.csv").write_text("id,prompt\n" + "".join(f"k{row},row {row}\n" for row in range(20)))
+    (deployment.folder / "rows.csv").write_text("id,prompt\n" + "".join(f"k{row},row {row}\n" for row in range(ROWS)))
     submit = "sleipnir batch submit steps rows.csv --key id --name nightly"
     submitted = deployment.execute("sleipnir", submit.split())
     assert submitted.returncode == 0, submitted.stderr
@@ -302,7 +303,7 @@ def test_a_batch_goes_through_the_services_from_its_rows_to_its_results(
 ) -> None:
     batch_id, results = batch
     assert [(each["key"], each["status"], each["output"]) for each in results] == [
-        (f"k{row}", "completed", f"row {row}: 2") for row in range(20)
+        (f"k{row}", "completed", f"row {row}: 2") for row in range(ROWS)
     ]
     with deployment.client() as client:
         workers = {step.worker.split("@")[0] for step in client.run(results[0]["run"]).history() if step.worker}
