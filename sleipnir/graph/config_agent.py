@@ -94,6 +94,7 @@ def graph_of(agent: ConfigAgent) -> Graph:
         mcp_servers=agent.mcp_servers,
         conversation_starters=agent.conversation_starters,
         variables=agent.variables,
+        concurrency=agent.concurrency,
         loop=LoopAgent(**{field.name: getattr(agent, field.name) for field in fields(LoopAgent)}),
     )
     return with_every_tool(graph)
@@ -127,6 +128,8 @@ def _read(document: Document, findings: Findings, agent: str) -> ConfigAgent | N
         findings.error(("name",), "Agent must have a non-empty 'name' field", f"Write `name: {agent}`.")
     if "variables" in values:
         values["variables"] = shaper.variables(values["variables"])
+    if "concurrency" in values:
+        values["concurrency"] = shaper.concurrency(values["concurrency"])
     return shaper.build(ConfigAgent, values, ())
 
 

@@ -176,6 +176,7 @@ class _GraphReader:
             "settings": self._settings,
             "variables": self._shaper.variables,
             "limits": self._limits,
+            "concurrency": self._shaper.concurrency,
             "state": self._state,
             "retry": lambda data: self._retries(data, ("retry",)),
         }

@@ -334,6 +334,15 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Concurrency:
+    """Ours: the `concurrency:` block of an agent: of its runs with the same rendered `key`, at most `limit` go on at
+    once in the whole deployment."""
+
+    key: str = ""
+    limit: Annotated[int, Field(strict=True, ge=1, le=2**53 - 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class StateField:
     """Ours: what is declared of one state key (spec/graph-package.md F01). `type` is one of `state.TYPES`, or the path
     `file.py:Name` of a pydantic model. `default` None: the zero value of the type."""
@@ -397,6 +406,7 @@ class ConfigAgent(LoopAgent):
     global_tools: list[str] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
     conversation_starters: list[str] = field(default_factory=list)
+    concurrency: Concurrency | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,6 +433,8 @@ class Graph:
     engine: Engine = "bsp"
     state: dict[str, StateField] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    concurrency: Concurrency | None = None
+    """Ours. None: any number of runs go on at once."""
     dialect: Dialect = "loki"
     """Derived by the loader from the keys that the file uses."""
     loop: LoopAgent | None = None

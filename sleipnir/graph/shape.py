@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -22,6 +22,7 @@ from sleipnir.graph.model import (
     NODE_TYPES,
     Branch,
     Choice,
+    Concurrency,
     ConfigAgent,
     Graph,
     Json,
@@ -33,6 +34,7 @@ from sleipnir.graph.model import (
     Variable,
 )
 from sleipnir.graph.source import Document
+from sleipnir.graph.template import malformed
 
 T = TypeVar("T")
 
@@ -67,7 +69,6 @@ _MUST: Mapping[str, str] = {
     "bool_type": "must be true or false",
     "list_type": "must be a list",
     "dict_type": "must be a mapping",
-    "greater_than_equal": "must not be negative",
     "less_than_equal": "must be at most 2**53 - 1",
     "value_error": "must be a duration such as 500ms, 30s or 5m",
 }
@@ -114,7 +115,7 @@ DERIVED: Mapping[type[Any], frozenset[str]] = {Graph: frozenset({"dialect", "loo
 FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
     model: _fields(model)
     for model in (
-        *(Graph, Settings, Limits, StateField, Retry, Variable, Branch, Choice, ConfigAgent),
+        *(Graph, Settings, Limits, StateField, Retry, Variable, Branch, Choice, Concurrency, ConfigAgent),
         *NODE_TYPES.values(),
     )
 }
@@ -156,6 +157,23 @@ class Shaper:
             self._findings.error(path, message)
             return None
         return self.build(Variable, self.fields(Variable, data, path), path)
+
+    def concurrency(self, data: Json) -> Concurrency | None:
+        """The `concurrency:` of a definition, where an unknown key is an error: a limit that is overlooked is none."""
+        path: KeyPath = ("concurrency",)
+        if not isinstance(data, dict):
+            hint = 'Write `concurrency: {key: "{{tenant}}", limit: 5}`.'
+            self._findings.error(path, f"'concurrency' must hold a mapping with a limit, got {shown(data)}", hint)
+            return None
+        known = FIELDS[Concurrency]
+        for key in data.keys() - known.keys():
+            hint = suggestion(key, known, "keys here")
+            self._findings.error((*path, key), f"unknown key '{key}' in 'concurrency'", hint)
+        values = self.fields(Concurrency, {key: value for key, value in data.items() if key in known}, path)
+        if isinstance(template := values.get("key"), str) and (wrong := malformed(template)) is not None:
+            hint = "Write {{name}}, {{a.b}} or {{list[0]}}, without spaces."
+            self._findings.error((*path, "key"), f"'concurrency.key' holds {wrong!r}, which is no placeholder", hint)
+        return self.build(Concurrency, values, path)
 
     def build(
         self, model: type[T], values: Mapping[str, Json], path: KeyPath, names: Mapping[str, str] | None = None
@@ -217,13 +235,22 @@ class Shaper:
             needs = f"{_titled(model)} needs: {', '.join(required)}."
             self._findings.error(path, f"missing field `{path[-1]}`", needs[0].upper() + needs[1:])
             return
-        must = _one_of(detail) if kind == "literal_error" else _MUST.get(kind, "is not valid")
+        must = _SAYING[kind](detail) if kind in _SAYING else _MUST.get(kind, "is not valid")
         self._findings.error(path, f"'{_label(path)}' {must}, got {shown(value)}", _way_out(kind, value))
 
 
 def _one_of(detail: ErrorDetails) -> str:
     choices = detail["ctx"]["expected"].replace("'", "`")
     return f"must be {choices}" if " or " in choices else f"must be {choices} or absent"
+
+
+def _at_least(detail: ErrorDetails) -> str:
+    least = detail["ctx"]["ge"]
+    return f"must be at least {least}" if least else "must not be negative"
+
+
+_SAYING: Mapping[str, Callable[[ErrorDetails], str]] = {"literal_error": _one_of, "greater_than_equal": _at_least}
+"""What it should have been, where the mistake itself tells more."""
 
 
 def _way_out(kind: str, value: Json) -> str | None:
@@ -267,7 +294,7 @@ def _titled(model: type[Any]) -> str:
     return f"{'an' if name[0] in 'aeiou' or name.startswith('llm') else 'a'} {name}"
 
 
-_TITLES: Mapping[type[Any], str] = {ConfigAgent: "config.yaml agent"}
+_TITLES: Mapping[type[Any], str] = {ConfigAgent: "config.yaml agent", Concurrency: "concurrency block"}
 
 
 def _label(path: KeyPath) -> str:

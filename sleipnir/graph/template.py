@@ -110,6 +110,13 @@ def render_typed(template: str, state: Mapping[str, Json]) -> Json:
     return value
 
 
+def malformed(template: str) -> str | None:
+    """The first `{{...}}` that is no placeholder, as rendering leaves it; None: there is none."""
+    rest = PLACEHOLDER.sub("", template)
+    found = re.search(r"\{\{[^}]{0,40}\}{0,2}|\}\}", rest)
+    return None if found is None else found[0]
+
+
 def keys_read(*templates: str | None) -> frozenset[str]:
     """The top-level state keys that these templates name."""
     return frozenset(

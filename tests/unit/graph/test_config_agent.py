@@ -10,7 +10,7 @@ from sleipnir.errors import GraphError, Problem
 from sleipnir.graph.check import validate
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.load import load_file, load_graph
-from sleipnir.graph.model import EndNode, Graph, LlmNode, LoopAgent, RagNode, ToolNode, Variable
+from sleipnir.graph.model import Concurrency, EndNode, Graph, LlmNode, LoopAgent, RagNode, ToolNode, Variable
 
 EVERY_KEY = """
 name: sisyphus
@@ -41,6 +41,7 @@ variables:
   - {name: hill, description: Which one, default: steep}
 conversation_starters: [Roll it., Rest.]
 documents: [stones.md]
+concurrency: {key: "{{tenant}}", limit: 3}
 """
 MESSAGE_TOOLS = ["agent__send_message", "agent__check_inbox"]
 USER_TOOLS = ["user__ask", "user__confirm", "user__input", "user__checkbox"]
@@ -92,6 +93,7 @@ def test_every_key_is_read() -> None:
         Variable(name="hill", description="Which one", default="steep"),
     ]
     assert graph.conversation_starters == ["Roll it.", "Rest."]
+    assert graph.concurrency == Concurrency(key="{{tenant}}", limit=3)
 
 
 @pytest.mark.conformance("C01")
@@ -198,6 +200,7 @@ def test_a_key_that_nobody_knows_is_named_with_the_one_that_is_meant() -> None:
         ("name: x\nvariables: [{name: a}]", "config.yaml:2:13: missing field `description`\n    A variable needs:"),
         ("name: x\nvariables: who", "config.yaml:2:1: 'variables' must be a list, got the text 'who'"),
         ("name: x\nmcp_servers: github", "config.yaml:2:1: 'mcp_servers' must be a list, got the text 'github'"),
+        ("name: x\nconcurrency: {limit: 0}", "config.yaml:2:15: 'concurrency.limit' must be at least 1, got 0"),
         ("name: x\nname: y", "config.yaml:2:1: "),
         ("- x", "config.yaml:1:1: a config.yaml must be a mapping of keys, got a list"),
         ("", "config.yaml: the file is empty"),

@@ -14,6 +14,7 @@ from sleipnir.graph.load import load_graph, parse
 from sleipnir.graph.model import (
     AgentNode,
     ApprovalNode,
+    Concurrency,
     EndNode,
     FunctionNode,
     Graph,
@@ -333,12 +334,33 @@ def test_a_value_of_the_wrong_kind_is_refused_by_name(entry: str, message: str) 
         ("global_tools: x", "'global_tools' must be a list, got the text 'x'"),
         ("model: [x]", "'model' must be text, got a list"),
         ("version: {}", "'version' must be text, got a mapping"),
+        ("concurrency: 5", "'concurrency' must hold a mapping with a limit, got 5"),
+        ("concurrency: {key: x}", "missing field `limit`"),
+        ("concurrency: {limit: 0}", "'concurrency.limit' must be at least 1, got 0"),
+        ("concurrency: {limit: 2.0}", "'concurrency.limit' must be a whole number, got 2.0"),
+        ("concurrency: {limit: 1, key: [x]}", "'concurrency.key' must be text, got a list"),
+        ("concurrency: {limit: 1, kye: x}", "unknown key 'kye' in 'concurrency'"),
+        ('concurrency: {limit: 1, key: "{{ x }}"}', "'concurrency.key' holds '{{ x }}', which is no placeholder"),
+        ('concurrency: {limit: 1, key: "{{a}}}}"}', "'concurrency.key' holds '}}', which is no placeholder"),
+        ('concurrency: {limit: 1, key: "{{a}}-{{b"}', "'concurrency.key' holds '{{b', which is no placeholder"),
     ],
 )
 def test_a_wrong_value_outside_the_nodes_is_refused_by_name(top: str, message: str) -> None:
     loaded = parse(yaml_graph(END, top=top), "g.yaml")
     assert errors(loaded.problems) == [message]
     assert loaded.problems[0].line == 3
+
+
+def test_a_wrong_limit_of_concurrency_is_shown_where_it_stands_with_a_way_out() -> None:
+    [problem] = parse(yaml_graph(END, top="concurrency:\n  kye: x\n  limit: 3"), "g.yaml").problems
+    assert (problem.line, problem.column, problem.hint) == (4, 3, 'Did you mean "key"?')
+
+
+def test_a_limit_of_concurrency_is_for_the_whole_agent_unless_it_has_a_key() -> None:
+    graph = graph_of(yaml_graph(END, top="concurrency: {limit: 5}"))
+    assert (graph.concurrency, graph.dialect) == (Concurrency(key="", limit=5), "loki")
+    graph = graph_of(yaml_graph(END, top='concurrency: {limit: 5, key: "{{tenant}}/{{plan.name}}"}'))
+    assert graph.concurrency == Concurrency(key="{{tenant}}/{{plan.name}}", limit=5)
 
 
 def test_a_template_without_quotes_is_answered_with_the_way_out() -> None:
