@@ -135,3 +135,6 @@ Event: TypeAlias = (
 )
 
 RUN_DEADLINE = "deadline"
+
+SLOT_GRANTED = "slot_granted"
+"""What a run is told by the slots of its agent: it has the one with this `ticket`."""

@@ -366,6 +366,21 @@ class Pause:
 
 
 @dataclass(frozen=True)
+class Slot:
+    """The slot of its agent that a run has, or (not `granted`) waits for: of the runs with this `key` at most `limit`
+    go on at once. `ticket` tells it from those that the run had before it was retried. One that asked `again`, because
+    it was retried, goes on from where it failed; `fresh_children` as in events.Retried."""
+
+    key: str
+    limit: int
+    ticket: int
+    granted: bool = False
+    again: bool = False
+    fresh_children: bool = False
+    v: int = VERSION
+
+
+@dataclass(frozen=True)
 class Timing:
     """How long the visits of one node took that have ended."""
 
@@ -387,7 +402,8 @@ class RunView:
     that. `steps` counts super-steps, in a `dag` visits. `arrived` says per join, by its name, which sources it has got
     since it fired last, each with its depth; below nought, how often a quorum did not wait for it. `tops` (`dag` only)
     are the ranks of what was written to keys, or to the output, while a visit of a lower rank was live. `batch` is the
-    row that it is, or that the run at the top is (batches.place_of).
+    row that it is, or that the run at the top is (batches.place_of). `slot` None: its agent has any number of runs, or
+    the run is over.
     """
 
     id: str
@@ -407,6 +423,12 @@ class RunView:
     arrived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     tops: Mapping[str, Rank] = field(default_factory=dict)
     batch: str | None = None
+    slot: Slot | None = None
+
+    @property
+    def waits_for_slot(self) -> bool:
+        """Whether nothing of it may start, as its agent has as many runs as it may have at once."""
+        return self.slot is not None and not self.slot.granted
 
     @property
     def is_final(self) -> bool:

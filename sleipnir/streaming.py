@@ -144,7 +144,7 @@ class _Reader:
         if not (is_resumed or found.events_full):
             return False
         if self._at.event == "0-0":
-            return bool(found.events) and found.events[0].events[0][0] != "run_started"
+            return bool(found.events) and found.events[0].events[0][0] not in ("run_started", "slot_asked")
         return not _patiently(self._store, lambda: self._store.live.has_event(self._run_id, self._at.event))
 
     def _has_missed_pieces(self, found: Entries, standing: Standing) -> bool:

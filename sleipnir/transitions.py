@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from sleipnir.frontier import Frontier
 from sleipnir.messages import VERSION, Role, RunStatus
-from sleipnir.runs import Gate, Part, Pause, Rank, RunView, Timing, Visit, changed, from_fields
+from sleipnir.runs import Gate, Part, Pause, Rank, RunView, Slot, Timing, Visit, changed, from_fields
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,30 @@ class TellBatch:
     version: int
 
 
+@dataclass(frozen=True)
+class AskSlot:
+    """Let the run have a slot of its agent, or wait for one: of the runs with this key, at most `limit` have one. It is
+    told (TellRun) once it has."""
+
+    agent: str
+    key: str
+    limit: int
+    ticket: int
+
+
+@dataclass(frozen=True)
+class FreeSlot:
+    """The run needs its slot no more, or no more waits for it."""
+
+    agent: str
+    key: str
+    ticket: int
+
+
 Effect: TypeAlias = (
     StartChild | RetryChild | TellChild | TellParent | TellRoot | TellRun | StartRow | RetryRow | TellBatch
-)
+    | AskSlot | FreeSlot
+)  # fmt: skip
 """What a commit owes to another run, which may be in another partition, or what is owed to a batch: delivered at least
 once, after the commit, in order. Each may come twice."""
 
@@ -229,6 +250,7 @@ once, after the commit, in order. Each may come twice."""
 _EFFECTS: Final[Mapping[str, type[Effect]]] = {
     "start_child": StartChild, "retry_child": RetryChild, "tell_child": TellChild, "tell_parent": TellParent,
     "tell_root": TellRoot, "tell_run": TellRun, "start_row": StartRow, "retry_row": RetryRow, "tell_batch": TellBatch,
+    "ask_slot": AskSlot, "free_slot": FreeSlot,
 }  # fmt: skip
 
 
@@ -262,11 +284,11 @@ class Transition:
     has cost; with `usage_of` what that child run has cost in all, and what was counted of it before counts no more.
     `wakes` are live visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the
     closed visits. `revives` brings a run that is over back to life: its keys must no longer expire; `keeps`: one that
-    is cancelled keeps what it needs for that, as one that fails does. `seq`, `paused`, `idle_ms`, `steps`, `arrived`
-    and `tops` are the run's after this. Where the step of one of `writes` says which held steps count from now on
-    (`applies`), the store copies what they wrote into the state, keys in `apart` left out. `folded` goes to the state
-    alone: values that reducers have made. `windows` are kept for keys of a `dag` that may have to be folded anew (see
-    planner/folding.py), None drops one.
+    is cancelled keeps what it needs for that, as one that fails does. `seq`, `paused`, `slot`, `idle_ms`, `steps`,
+    `arrived` and `tops` are the run's after this. Where the step of one of `writes` says which held steps count from
+    now on (`applies`), the store copies what they wrote into the state, keys in `apart` left out. `folded` goes to the
+    state alone: values that reducers have made. `windows` are kept for keys of a `dag` that may have to be folded anew
+    (see planner/folding.py), None drops one.
     """
 
     close: tuple[Visit, ...] = ()
@@ -284,6 +306,7 @@ class Transition:
     error: str | None = None
     failed_at: str | None = None
     paused: Pause | None = None
+    slot: Slot | None = None
     idle_ms: int = 0
     revives: bool = False
     keeps: bool = False
@@ -330,6 +353,7 @@ class Transition:
             started_ms=run.started_ms if self.started_ms is None else self.started_ms,
             failed_at=self.failed_at,
             paused=self.paused,
+            slot=self.slot,
             idle_ms=self.idle_ms,
             counts={**run.counts, **self.counts},
             timings={**run.timings, **self.timings},

@@ -104,12 +104,21 @@ class KeptVisit:
 
 
 @dataclass(frozen=True)
+class SlotInfo:
+    """The slot of its agent that a run has, or waits for: of the runs with this `key` at most `limit` go on at once."""
+
+    key: str
+    limit: int
+    granted: bool
+
+
+@dataclass(frozen=True)
 class RunInfo:
     """One run. Times are milliseconds since the epoch by Redis' clock; `visits` are the live ones, `kept` those that
     `retry` goes on from. A child run has a `parent`, and the run at the top is its `root`; usage counts children that
     have ended. `session` is the one that it goes on with and adds to, `batch` the row (batches.place_of)
     that it, or the run at its top, is. It was over and went on so many times
-    (`retries`)."""
+    (`retries`). `slot` is of an agent that may have few runs at once; while the run waits for it, it has no visits."""
 
     id: str
     agent: str
@@ -127,6 +136,7 @@ class RunInfo:
     session: str | None = None
     retries: int = 0
     batch: str | None = None
+    slot: SlotInfo | None = None
 
     @property
     def is_final(self) -> bool:

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from sleipnir.cli.reasons import slot_in_words
 from sleipnir.cli.terminal import first_line, printable
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ class Narrator:
 
 def _run_started(data: Data) -> list[str]:
     return [f"{MARK}graph: {data['graph']} (start: {data['start']})"]
+
+
+def _slot_asked(data: Data) -> list[str]:
+    return [f"{MARK}{slot_in_words(data['agent'], data['key'], data['limit'])}"]
 
 
 def _run_retried(data: Data) -> list[str]:
@@ -255,6 +260,7 @@ def _without_frame(type_: str, data: Data) -> Data | None:
 
 _LINES: Mapping[str, Callable[[Data], list[str]]] = {
     "run_started": _run_started,
+    "slot_asked": _slot_asked,
     "run_retried": _run_retried,
     "run_paused": _run_paused,
     "run_resumed": _run_resumed,

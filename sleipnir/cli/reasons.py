@@ -15,12 +15,19 @@ FEW = 3  # items of one map that are named one by one
 
 def places(info: RunInfo, now_ms: int, most: int) -> list[str]:
     """Where a live run is: at most `most` of its visits, few of them items, and how many more there are."""
+    if info.slot is not None and not info.slot.granted:
+        return [slot_in_words(info.agent, info.slot.key, info.slot.limit)]
     visits = [visit for visit in info.visits if visit.item is None]
     items = [visit for visit in info.visits if visit.item is not None]
     said = [_at_visit(visit, now_ms) for visit in [*visits, *items[:FEW]][:most]]
     said += [f"and {_counted(len(visits) - most, 'more visit')}"] if len(visits) > most else []
     said += [f"and {_counted(left, 'more item')}"] if (left := _left_out(len(visits), len(items), most)) else []
     return said
+
+
+def slot_in_words(agent: str, key: str, limit: int) -> str:
+    """`waits for a slot of triage 'acme', limit 5`."""
+    return f"waits for a slot of {agent}{f' {one_line(key, 60)!r}' if key else ''}, limit {limit:,}"
 
 
 def _left_out(visits: int, items: int, most: int) -> int:

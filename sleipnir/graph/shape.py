@@ -167,8 +167,9 @@ class Shaper:
             return None
         known = FIELDS[Concurrency]
         for key in data.keys() - known.keys():
-            hint = suggestion(key, known, "keys here")
-            self._findings.error((*path, key), f"unknown key '{key}' in 'concurrency'", hint)
+            self._findings.error(
+                (*path, key), f"unknown key '{key}' in 'concurrency'", suggestion(key, known, "keys here")
+            )
         values = self.fields(Concurrency, {key: value for key, value in data.items() if key in known}, path)
         if isinstance(template := values.get("key"), str) and (wrong := malformed(template)) is not None:
             hint = "Write {{name}}, {{a.b}} or {{list[0]}}, without spaces."

@@ -112,7 +112,7 @@ def control(
     seldom = {
         "unless_claimed": transition.unless_claimed,
         "delivered": transition.delivered is not None,
-        "unset": [name for name in ("paused", *_KEPT) if getattr(run, name) and not getattr(after, name)],
+        "unset": [name for name in ("paused", "slot", *_KEPT) if getattr(run, name) and not getattr(after, name)],
         "applies": counted,
         "apart": sorted(transition.apart) if counted else [],
         "folded": _pairs(transition.folded, texts),
@@ -233,6 +233,8 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
         fields["idle_ms"] = after.idle_ms
     if after.paused and after.paused != run.paused:
         fields["paused"] = record(after.paused)
+    if after.slot and after.slot != run.slot:
+        fields["slot"] = record(after.slot)
     fields |= {f"n:{node}": count for node, count in transition.counts.items()}
     for node, timing in transition.timings.items():
         fields[f"t:{node}"] = f"{timing.visits} {timing.total_ms} {timing.max_ms}"

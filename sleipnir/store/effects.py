@@ -20,6 +20,7 @@ from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.runs import Runs
 from sleipnir.store.scripts import Arg, Command, Script, run_in_order
+from sleipnir.store.slots import Slots
 from sleipnir.store.streams import entries
 from sleipnir.transitions import Effect, RetryChild, RetryRow, StartChild, effect_of
 from sleipnir.views import RunInfo
@@ -62,10 +63,11 @@ class Delivery:
 
 
 class Effects:
-    """`runs` is how runs are created and told, `batches` how batches are."""
+    """`runs` is how runs are created and told, `batches` how batches are, `slots` how slots are asked for."""
 
-    def __init__(self, client: Client, keys: Keys, runs: Runs, batches: Batches) -> None:
+    def __init__(self, client: Client, keys: Keys, runs: Runs, batches: Batches, slots: Slots) -> None:
         self._client, self._keys, self._runs, self._batches = client, keys, runs, batches
+        self.slots = slots
 
     def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[Owed]:
         """The oldest undelivered effects of partitions, up to `limit` each, that come after an entry ("0-0": all);

@@ -10,6 +10,7 @@ keys of the run; an unfinished run never expires. "partition" and "fleet" keys h
 from __future__ import annotations
 
 import binascii
+import hashlib
 from dataclasses import dataclass
 
 from sleipnir.messages import BATCH_PRIORITY
@@ -45,6 +46,15 @@ class Keys:
     def of_batch(self, batch: str) -> BatchKeys:
         """All batches live in the first partition: its owner shares the fleet among them."""
         return BatchKeys(f"{self._tag(0)}:batch:{batch}")
+
+    def of_slots(self, agent: str, key: str) -> SlotKeys:
+        """Of the slots that runs of an agent share whose key is this."""
+        return self.of_slot_set(hashlib.sha256(f"{agent}\n{key}".encode()).hexdigest()[:24])
+
+    def of_slot_set(self, digest: str) -> SlotKeys:
+        """The same, by the name under which its partition knows it."""
+        partition = self.partition_of(digest)
+        return SlotKeys(f"{self._tag(partition)}:slots:{digest}", digest, partition)
 
     def of_limit(self, limit: str) -> LimitKeys:
         """All limits share a hash tag: one call may have to pass several at once."""
@@ -173,6 +183,12 @@ class PartitionKeys:
         return f"{self.tag}:ended"
 
     @property
+    def slots(self) -> str:
+        """ZSET digest of a set of slots (SlotKeys) by the time when its owner looks at it next. An entry dies with its
+        set."""
+        return f"{self.tag}:slots"
+
+    @property
     def batches(self) -> str:
         """ZSET batch id by the time it began, in the first partition only. The janitor drops expired ones."""
         return f"{self.tag}:batches"
@@ -201,7 +217,8 @@ class RunKeys:
     run: str
     """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
     ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while held), retrying (once `retry` is asked for),
-    idle_ms, steps, arrived and tops (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls,
+    slot (JSON, runs.Slot, while the run has one or waits), idle_ms, steps, arrived and tops (JSON, runs.RunView),
+    tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls,
     batch (batches.place_of, if it or the run at its top is a row of one), pieces (how many `live` ever had), retries
     (how often it went on after its end), parent_seq and parent_attempt
     (the visit that waits for it, where that is not the one of its spec), and per node `n:<node>` (entries) and
@@ -340,6 +357,31 @@ class BatchKeys:
             "batch": self.batch, "rows": self.rows, "numbers": self.numbers, "names": self.names,
             "states": self.states, "failures": self.failures, "ends": self.ends,
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SlotKeys:
+    """The slots that runs of one agent with the same key share. Every key dies with the last run that has one or waits
+    for one."""
+
+    tag: str
+    digest: str
+    partition: int
+
+    @property
+    def limit(self) -> str:
+        """STRING how many runs may have a slot, as the run has said that asked last."""
+        return f"{self.tag}:limit"
+
+    @property
+    def holders(self) -> str:
+        """ZSET `run/ticket` (runs.Slot) by the time when it was seen last that the run needs its slot."""
+        return f"{self.tag}:holders"
+
+    @property
+    def waiters(self) -> str:
+        """ZSET `run/ticket` by the time of its arrival in microseconds, or a little later: no two are the same."""
+        return f"{self.tag}:waiters"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from sleipnir.events import (
     Unreadable,
 )
 from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall
-from sleipnir.runs import Pause, RunSpec, RunView, Timing, Visit
+from sleipnir.runs import Pause, RunSpec, RunView, Slot, Timing, Visit, from_fields
 from sleipnir.store.commit import commit_keys, control, dumps, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.keys import Keys, PartitionKeys, parse_member
@@ -387,6 +387,7 @@ def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping
         arrived=json.loads(record.get("arrived", "{}")),
         tops={key: tuple(rank) for key, rank in json.loads(record.get("tops", "{}")).items()},
         batch=record.get("batch"),
+        slot=from_fields(Slot, json.loads(record["slot"])) if "slot" in record else None,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from sleipnir.errors import GateError, RunNotFound, SessionBusy, UsageError
 from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, Usage
-from sleipnir.runs import Gate, Pause, RunSpec, Visit, changed, from_fields
+from sleipnir.runs import Gate, Pause, RunSpec, Slot, Visit, changed, from_fields
 from sleipnir.sessions import SessionName, instructions_of
 from sleipnir.store.commit import dumps, record, session_keys
 from sleipnir.store.connect import Client
@@ -30,6 +30,7 @@ from sleipnir.views import (
     RunEvent,
     RunInfo,
     RunTree,
+    SlotInfo,
     StepInfo,
     VisitInfo,
 )
@@ -39,7 +40,9 @@ _CREATE_RUN = Script("create_run")
 _RESUME_ALL = Script("resume_all")
 _TELL = Script("tell")
 
-_SUMMARY = ("status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "retrying", "retries", "batch")
+_SUMMARY = (
+    "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "retrying", "retries", "batch", "slot",
+)  # fmt: skip
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
 
@@ -437,7 +440,9 @@ def _info(
     # What a person has asked for counts, though no scheduler may have heard of it yet.
     is_retried = record_["retrying"] and record_["status"] in ("failed", "cancelled")
     status = "running" if is_retried else record_["status"]
-    is_live = record_["status"] not in FINAL
+    slot = _slot(record_["slot"])
+    waits = slot is not None and not slot.granted
+    is_live = record_["status"] not in FINAL and not waits
     submitted = json.loads(spec)
     return RunInfo(
         id=run_id,
@@ -456,7 +461,15 @@ def _info(
         root=submitted.get("root"),
         retries=int(record_["retries"] or 0),
         batch=record_["batch"],
+        slot=slot,
     )
+
+
+def _slot(text: str | None) -> SlotInfo | None:
+    if text is None:
+        return None
+    slot = from_fields(Slot, json.loads(text))
+    return SlotInfo(slot.key, slot.limit, slot.granted)
 
 
 def _visits(

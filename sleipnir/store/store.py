@@ -5,6 +5,7 @@ visits      workers: claim, heartbeat, deliver
 partitions  schedulers: own, read, commit, keep things moving
 records     whole runs as they are stored, for export and archive
 batches     clients: submit many runs at once; schedulers: let rows become runs
+slots       schedulers: who has a slot of an agent that may have few runs at once
 bundles     packed agent folders
 live        workers: say what models say; clients: follow a run
 limiter     workers: ask whether a model may be called now
@@ -37,6 +38,7 @@ from sleipnir.store.partitions import Partitions
 from sleipnir.store.records import Pinned, Records
 from sleipnir.store.runs import Runs
 from sleipnir.store.sessions import Sessions
+from sleipnir.store.slots import Slots
 from sleipnir.store.visits import Visits
 from sleipnir.views import Health, RunInfo
 
@@ -72,7 +74,8 @@ class Store:
         )  # fmt: skip
         self.batches = Batches(self._client, self.keys, retention_ms=int(settings.retention_s * 1000))
         self.bundles = Bundles(self._bytes, self.keys)
-        self.effects = Effects(self._client, self.keys, self.runs, self.batches)
+        self.slots = Slots(self._client, self.keys, self.runs)
+        self.effects = Effects(self._client, self.keys, self.runs, self.batches, self.slots)
         self.limiter = Limiter(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
         self.knowledge = Knowledge(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
         self.garbage = Garbage(self._client, self.keys)

@@ -9,13 +9,15 @@ from sleipnir.events import RUN_DEADLINE, ChildEnded
 from sleipnir.frontier import Frontier
 from sleipnir.graph.model import Json
 from sleipnir.messages import ResultHeader, RunStatus
-from sleipnir.runs import Gate, Pause, RunView, Timing, Visit, changed, question_id
+from sleipnir.runs import Gate, Pause, RunView, Slot, Timing, Visit, changed, question_id
 from sleipnir.transitions import (
+    AskSlot,
     Collect,
     Drop,
     Effect,
     Fill,
     Forget,
+    FreeSlot,
     ItemOp,
     Notice,
     Put,
@@ -45,6 +47,7 @@ class Draft:
     def __init__(self, run: RunView, now_ms: int) -> None:
         self._run, self._now_ms = run, now_ms
         self.started_ms, self.idle_ms, self.paused = run.started_ms, run.idle_ms, run.paused
+        self.slot = run.slot
         self.steps = run.steps
         self.arrived: Mapping[str, Mapping[str, int]] = run.arrived
         self.tops = dict(run.tops)
@@ -82,10 +85,15 @@ class Draft:
     # The run
 
     def start(self, graph: str, start: str, deadline_ms: int | None) -> None:
-        self.started_ms = self._fields["started_ms"] = self._now_ms
+        self._start_clock()
         self.notice("run_started", graph=graph, start=start, agent=self._run.spec.agent)
         if deadline_ms is not None:
             self.arm_deadline(deadline_ms)
+
+    def _start_clock(self) -> None:
+        """The run's time begins now. Of a pause that it is in, what was before does not count."""
+        self.started_ms = self._fields["started_ms"] = self._now_ms
+        self.idle_ms = 0 if self.paused is None else self.paused.at_ms - self._now_ms
 
     def arm_deadline(self, deadline_ms: int) -> None:
         """One millisecond later: the rule is "elapsed > timeout", strictly."""
@@ -107,8 +115,7 @@ class Draft:
     def revive(self, nodes: list[str]) -> None:
         """Bring a run back that is over: its clock and the caps of the nodes it failed at start anew."""
         self._fields["revives"] = True
-        self.started_ms = self._fields["started_ms"] = self._now_ms
-        self.idle_ms = 0
+        self._start_clock()
         self._forgiven |= set(nodes)
         self._step += 1
         target = nodes[0] if len(nodes) == 1 else tuple(nodes) or None
@@ -118,6 +125,17 @@ class Draft:
     def heard(self) -> None:
         """What was wanted of the run, should it have failed, is not needed: it has not ended."""
         self._fields["revives"] = True
+
+    def ask_slot(self, slot: Slot) -> None:
+        """Nothing starts until the run has this slot of its agent."""
+        agent = self._run.spec.agent
+        self.slot = slot
+        self.effect(AskSlot(agent, slot.key, slot.limit, slot.ticket))
+        self.notice("slot_asked", agent=agent, key=slot.key, limit=slot.limit)
+
+    @property
+    def waits_for_slot(self) -> bool:
+        return self.slot is not None and not self.slot.granted
 
     def pause(self, by: str, reason: str | None) -> None:
         """Hold the run: what is dispatched from here on waits for `resume`."""
@@ -333,7 +351,7 @@ class Draft:
     def _owed(self, changed: list[tuple[Visit | None, Visit | None]]) -> Iterator[Effect]:
         """The effects, and what follows from this draft: children that nobody waits for any more are cancelled, who
         watches at the top sees questions and children, the model there hears which questions need no answer any more,
-        and the parent or the batch of a run that is over is told."""
+        the slot of a run that is over is free, and its parent or its batch is told."""
         yield from self._effects
         started = [effect.child for effect in self._effects if isinstance(effect, StartChild | RetryChild)]
         had, kept = _children(before for before, _ in changed), _children(after for _, after in changed)
@@ -351,6 +369,8 @@ class Draft:
             for before, after in changed:
                 if before and _asks_at_the_top(before) and not (after and _asks_at_the_top(after)):
                     yield TellRun(spec.root, SETTLED, {"escalation_id": question_id(self._run.id, before.seq)})
+        if self._status and self.slot is not None:
+            yield FreeSlot(spec.agent, self.slot.key, self.slot.ticket)
         if spec.parent is not None and (self._status or self._was_over):
             yield TellParent()
         elif self._run.batch is not None and self._status:
@@ -463,6 +483,7 @@ class Draft:
             ended_ms=self._fields.get("ended_ms"),
             error=self._fields.get("error"),
             paused=None if self._status else self.paused,
+            slot=None if self._status else self.slot,
             idle_ms=self.idle_ms,
             revives=self._fields.get("revives", False),
             keeps=self._fields.get("keeps", False),

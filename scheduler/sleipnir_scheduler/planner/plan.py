@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sleipnir.events import (
     RUN_DEADLINE,
+    SLOT_GRANTED,
     Answered,
     Cancelled,
     ChildEnded,
@@ -40,7 +41,7 @@ from sleipnir.graph.tools import INSTRUCTIONS
 from sleipnir.runs import RunView, Visit, changed
 from sleipnir.transitions import Drop, Notice, Transition
 from sleipnir.values import NOTHING, Known, Wanted
-from sleipnir_scheduler.planner import agents, effects, loops, maps, retries, starting, steps
+from sleipnir_scheduler.planner import agents, effects, loops, maps, retries, slots, starting, steps
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.known import Missing
@@ -118,6 +119,8 @@ class _Planner(Context):
     """What each kind of event means."""
 
     def decide(self, event: Event) -> Ignore | None:
+        if self.run.waits_for_slot and not slots.concerns_one_that_waits(event):
+            return Ignore("the run waits for a slot of its agent", _late(event))
         match event:
             case Submitted():
                 return self._start()
@@ -142,21 +145,39 @@ class _Planner(Context):
                 return self._child_ended(event)
             case ChildGone():
                 return self._child_gone(event)
+            case Told() if event.what == SLOT_GRANTED:
+                return self._slot_granted(event)
             case Told():
                 return None if loops.told(self, event) else Ignore("nobody here waits to be told that")
             case _:
                 return Ignore(f"unknown event {event!r}")
 
     def _start(self) -> Ignore | None:
-        if self.run.seq:
+        if self.run.seq or self.run.slot is not None:
             return Ignore("already started")
+        if self.graph.concurrency is not None:
+            slots.ask(self, self.graph.concurrency)
+        else:
+            self._begin()
+        return None
+
+    def _slot_granted(self, event: Told) -> Ignore | None:
+        slot = slots.granted(self, event)
+        if slot is None:
+            return Ignore("the run does not wait for that slot")
+        if slot.again:
+            self._go_on(slot.fresh_children)
+        else:
+            self._begin()
+        return None
+
+    def _begin(self) -> None:
         deadline_ms = self.graph.settings.timeout and self.now_ms + self.graph.settings.timeout * 1000
         start = self.graph.start
         if self.run.spec.session is not None and start == DYNAMIC and INSTRUCTIONS in self.state([INSTRUCTIONS]):
             start = AGENT  # the session has kept its instructions
         self.draft.start(self.graph.name, start, deadline_ms)
         steps.enter(self, start)
-        return None
 
     def _result(self, event: Resulted) -> Ignore | None:
         visit = self.run.frontier.get(event.seq)
@@ -287,6 +308,8 @@ class _Planner(Context):
         if self.run.paused is None:
             return Ignore("the run is not paused")
         self.draft.resume()
+        if self.run.waits_for_slot:
+            return None
         if (deadline_ms := self.deadline_ms()) is not None and self.run.seq:
             self.draft.arm_deadline(deadline_ms)
         if self.run.frontier:
@@ -324,6 +347,15 @@ class _Planner(Context):
             self.draft.heard()
             self._cancel(Cancelled())
             return None
+        if self.graph.concurrency is not None:
+            self.draft.heard()
+            slots.ask(self, self.graph.concurrency, again=True, fresh_children=event.fresh_children)
+        else:
+            self._go_on(event.fresh_children)
+        return None
+
+    def _go_on(self, fresh_children: bool) -> None:
+        """What has failed runs again, as visits of their own."""
         failed = [visit for visit in self.draft.visits() if visit.failed]
         nodes = sorted({visit.node for visit in failed if visit.is_branch})
         begun = self.draft.steps > 0  # else it failed before its first step, or in an older release
@@ -333,7 +365,7 @@ class _Planner(Context):
         for node in nodes:
             self.draft.count(node)
         for visit in failed:
-            fresh = self.draft.reopen(changed(visit, former=None) if event.fresh_children else visit)
+            fresh = self.draft.reopen(changed(visit, former=None) if fresh_children else visit)
             if visit.fan is not None:
                 fresh = self.draft.put(maps.with_failed_items_to_do(self, fresh))
             if self.graph.engine == "dag" and visit.role == "node" and visit.is_branch:
@@ -347,7 +379,6 @@ class _Planner(Context):
             steps.close(self, group, self.draft.last_step)
         if not begun and not self.draft.visits():
             steps.enter(self, self.run.failed_at or self.graph.start)
-        return None
 
     def _timer(self, event: TimerFired) -> Ignore | None:
         if event.name == RUN_DEADLINE:

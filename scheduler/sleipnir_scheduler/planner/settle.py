@@ -20,6 +20,8 @@ from sleipnir_scheduler.planner.context import Context, RunFailed
 
 def settle(context: Context) -> None:
     """Leave nothing that could start or end. Raises RunFailed."""
+    if context.draft.waits_for_slot:
+        return
     while not context.draft.over:
         for group in steps.waiting_to_reduce(context)[:1]:
             steps.close(context, group, context.draft.last_step)

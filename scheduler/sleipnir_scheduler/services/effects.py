@@ -1,5 +1,5 @@
-"""Deliver what commits owe to other runs: start child runs, let them go on, tell children, parents and batches; and
-what batches owe: start runs for rows. Without it no child ever starts.
+"""Deliver what commits owe to other runs: start child runs, let them go on, tell children, parents and batches, ask
+for slots of agents and free them; and what batches owe: start runs for rows. Without it no child ever starts.
 
 An effect stays in its partition's stream until it was delivered, so a death anywhere loses none; it may be delivered
 again, and changes nothing then: a child's id follows from its parent's visit, a child goes on once for a visit, and the
@@ -20,6 +20,8 @@ from sleipnir.store.effects import Delivery, Effects, Ended, Owed
 from sleipnir.store.scripts import Command
 from sleipnir.submission import state_at_start
 from sleipnir.transitions import (
+    AskSlot,
+    FreeSlot,
     RetryChild,
     RetryRow,
     StartChild,
@@ -92,6 +94,10 @@ class Deliveries:
                 return self._store.retry(child, seq, attempt)
             case TellChild(child, what, by, keeps):
                 return self._store.tell(child, what, by, keeps=keeps)
+            case AskSlot(agent, key, limit, ticket):
+                return self._store.slots.ask(owed.run, agent, key, ticket, limit)
+            case FreeSlot(agent, key, ticket):
+                return self._store.slots.free(owed.run, agent, key, ticket)
             case TellRun(run, what, data):
                 return self._store.tell_run(run, what, data)
             case TellRoot(type_, data) if spec is not None and spec.root is not None:

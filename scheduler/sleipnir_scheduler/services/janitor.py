@@ -1,4 +1,5 @@
-"""Forget what nobody needs. Without it indexes would name expired runs, and bundles would pile up."""
+"""Forget what nobody needs. Without it indexes would name expired runs, bundles would pile up, and a slot of an agent
+that was asked for too late would never be free again."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def run_once(
     retention_ms: int,
     lost: Callable[[int], None] = lambda count: None,
 ) -> int:
-    """Drop index entries of expired runs, silent fleet members and unused bundles. Returns how many.
+    """Drop index entries of expired runs, slots of runs that are over, silent fleet members and unused bundles. Returns
+    how many.
 
     `lost` is told how many of the runs were not in the archive.
     """
@@ -26,6 +28,7 @@ def run_once(
         unarchived = _all(store.partitions.forget_expired, partition, now_ms)
         lost(unarchived)
         dropped += unarchived + _all(store.partitions.forget_archived, partition, now_ms)
+        dropped += store.slots.look(partition, now_ms)
     dropped += store.fleet.forget_silent(now_ms - SILENT_MS)
     dropped += store.batches.forget_expired(now_ms - retention_ms, BATCH)
     return dropped + _forget_bundles(store, now_ms, now_ms - retention_ms)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 
 from sleipnir.cli.reasons import in_words, places, retry_in_words
-from sleipnir.views import KeptVisit, Reason, ReasonCode, RunInfo, VisitInfo
+from sleipnir.views import KeptVisit, Reason, ReasonCode, RunInfo, SlotInfo, VisitInfo
 
 NOW_MS = 1_000_000
 
@@ -62,6 +63,14 @@ def live(seq: int, node: str, reason: Reason, **more: Any) -> VisitInfo:
 
 def run_with(*visits: VisitInfo, kept: tuple[KeptVisit, ...] = ()) -> RunInfo:
     return RunInfo("r1", "x", "failed" if kept else "running", 0, visits=visits, kept=kept)
+
+
+@pytest.mark.parametrize(("key", "who"), [("acme", "x 'acme'"), ("", "x")])
+def test_a_run_that_waits_for_a_slot_of_its_agent_says_so(key: str, who: str) -> None:
+    waiting = replace(run_with(), slot=SlotInfo(key, 5, granted=False))
+    assert places(waiting, NOW_MS, most=3) == [f"waits for a slot of {who}, limit 5"]
+    started = replace(run_with(live(1, "a", Reason("person"))), slot=SlotInfo(key, 5, granted=True))
+    assert places(started, NOW_MS, most=3) == ["a (waits for a person's answer)"]
 
 
 def test_of_the_items_of_a_map_only_some_are_listed_and_the_others_counted() -> None:

@@ -1,0 +1,99 @@
+"""Slots of agents that may have few runs at once (`concurrency:`): who has one, and who waits.
+
+1. The runs of an agent with the same key share a set of slots, which lives in one partition. A run comes there by an
+   effect of its own partition, and is told by an effect of this one.
+2. A run is known by its ticket: what is asked or freed twice changes nothing, and what is freed late frees no slot that
+   the run has asked for since.
+3. A slot is held as long as the run of its ticket is not over. The owner of the partition looks after that every
+   LOOK_MS, should a message have come so late that nobody would free the slot; it tells a run again that has not
+   heard of its slot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from sleipnir.events import SLOT_GRANTED
+from sleipnir.messages import FINAL
+from sleipnir.store.commit import dumps
+from sleipnir.store.connect import Client
+from sleipnir.store.keys import Keys, SlotKeys
+from sleipnir.store.runs import Runs
+from sleipnir.store.scripts import Command, Script, run_in_order
+
+_SLOTS = Script("slots")
+
+LOOK_MS: Final = 60_000
+SETS = 1000  # that one look goes through, and of each
+
+
+class Slots:
+    """`runs` is how runs are told."""
+
+    def __init__(self, client: Client, keys: Keys, runs: Runs) -> None:
+        self._client, self._keys, self._runs = client, keys, runs
+
+    def ask(self, run_id: str, agent: str, key: str, ticket: int, limit: int) -> Command:
+        """Let a run have a slot, or wait for one; slots.lua says how it replies."""
+        return self._command(self._keys.of_slots(agent, key), "ask", run_id, ticket, limit)
+
+    def free(self, run_id: str, agent: str, key: str, ticket: int) -> Command:
+        """The run needs its slot no more, or no more waits for it."""
+        return self._command(self._keys.of_slots(agent, key), "free", run_id, ticket)
+
+    def look(self, partition: int, now_ms: int, limit: int = SETS) -> int:
+        """Free slots of runs that are over or gone, in those sets of the partition that nobody has looked at lately;
+        up to `limit` of these and of their slots each. How many."""
+        sets = self._keys.of_partition(partition).slots
+        freed = 0
+        for digest in self._client.zrangebyscore(sets, "-inf", now_ms, start=0, num=limit):
+            keys = self._keys.of_slot_set(digest)
+            held = self._client.zrangebyscore(keys.holders, "-inf", now_ms - LOOK_MS, start=0, num=limit)
+            freed += self._look_at(keys, held, now_ms)
+            if len(held) < limit:
+                self._client.zadd(sets, {digest: now_ms + LOOK_MS}, xx=True)
+        return freed
+
+    def _look_at(self, keys: SlotKeys, held: Sequence[str], now_ms: int) -> int:
+        pipe = self._client.pipeline(transaction=False)
+        for run_id, _ in map(_parsed, held):
+            pipe.hmget(self._keys.of_run(run_id).run, ["status", "slot"])
+        over: list[Command] = []
+        late: list[Command] = []
+        needed: list[str] = []
+        for name, (status, slot) in zip(held, pipe.execute(), strict=True):
+            run_id, ticket = _parsed(name)
+            asked = json.loads(slot) if slot and status not in FINAL else {}
+            if asked.get("ticket") != ticket:
+                over.append(self._command(keys, "free", run_id, ticket))
+                continue
+            needed.append(name)
+            if not asked.get("granted"):
+                late.append(self._runs.telling(run_id, "told", "what", SLOT_GRANTED, "data", dumps({"ticket": ticket})))
+        if needed:
+            self._client.zadd(keys.holders, dict.fromkeys(needed, now_ms), xx=True)
+        for reply in run_in_order(self._client, [*over, *late]):
+            if isinstance(reply, Exception):
+                raise reply
+        return len(over)
+
+    def _command(
+        self, keys: SlotKeys, wish: Literal["ask", "free"], run_id: str, ticket: int, limit: int = 0
+    ) -> Command:
+        partition = self._keys.of_partition(keys.partition)
+        slots = {
+            "limit": keys.limit,
+            "holders": keys.holders,
+            "waiters": keys.waiters,
+            "sets": partition.slots,
+            "effects": partition.effects,
+        }
+        args: dict[str, Any] = {"digest": keys.digest, "wish": wish, "run_id": run_id, "ticket": ticket}
+        return Command(_SLOTS, _SLOTS.vector(slots, args | {"most": limit, "look_ms": LOOK_MS}))
+
+
+def _parsed(member: str) -> tuple[str, int]:
+    run_id, ticket = member.rsplit("/", 1)
+    return run_id, int(ticket)
