@@ -159,7 +159,7 @@ def leaks(client: Client, redis: RedisClient) -> Iterator[Wrong]:
         for stream in (part.inbox, part.effects):
             if count := redis.xlen(stream):
                 yield Wrong("leak", f"{stream}: {count} entries left")
-        for key in (part.outbox, part.leases, part.timers, part.gates):
+        for key in (part.outbox, part.leases, part.timers, part.gates, part.slots):
             if count := redis.zcard(key):
                 yield Wrong("leak", f"{key}: {count} members left: {redis.zrange(key, 0, 3)}")
     for kind in ("frontier", "claims", "gates", "items", "windows", "delta:*"):

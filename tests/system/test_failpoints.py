@@ -35,8 +35,10 @@ LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
 
 OF_SCHEDULERS = (
     "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child", "batch_admit",
-    "batch_ended",
+    "batch_ended", "ask_slot", "free_slot",
 )  # fmt: skip
+SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots"}
+"""Situations that are not called after their script."""
 OF_WORKERS = ("claim", "heartbeat", "deliver", "hand_back", "ack")
 OF_CLIENTS = {
     "submit": "create_run",
@@ -62,7 +64,7 @@ both_sides = pytest.mark.parametrize("side", ["before", "after"])
 
 def test_every_lua_script_has_a_case() -> None:
     assert {file.stem for file in LUA.glob("*.lua")} - ONLY_READ - LIMITS - ALONE == {
-        *OF_SCHEDULERS,
+        *(SCRIPT_OF.get(point, point) for point in OF_SCHEDULERS),
         *OF_WORKERS,
         *OF_CLIENTS.values(),
         *OF_WRITERS,
@@ -127,6 +129,7 @@ class Deployment:
         self.two = write_agent(folder / "two", TWO_STEPS, a_sh="")
         self.question = write_agent(folder / "question", QUESTION)
         self.parent = write_agent(folder / "parent", PARENT)
+        self.limited = write_agent(folder / "limited", TWO_STEPS + "concurrency: {limit: 1}\n", a_sh="")
         write_agent(folder / "picky", PICKY)
         self.strict = write_agent(folder / "strict", PARENT.replace("agent: two", "agent: picky"))
         self.redis = client.store._client
@@ -229,6 +232,17 @@ def ending_row(world: Deployment) -> Run:
     return run
 
 
+def run_of_a_limited_agent(world: Deployment) -> Run:
+    return world.client.submit(world.limited)
+
+
+def ending_run_of_a_limited_agent(world: Deployment) -> Run:
+    run = world.client.submit(world.limited)
+    world.with_a_scheduler(lambda: world.work() or run.gates(), "the run asks")
+    run.answer("yes")
+    return run
+
+
 SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "own": fresh_run,
     "commit": fresh_run,
@@ -240,6 +254,8 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "retry_child": child_to_go_on,
     "batch_admit": waiting_row,
     "batch_ended": ending_row,
+    "ask_slot": run_of_a_limited_agent,
+    "free_slot": ending_run_of_a_limited_agent,
 }
 
 
@@ -256,7 +272,7 @@ def deployment(redis_server: RedisServer, tmp_path: Path, request: pytest.Fixtur
 def test_a_scheduler_dies_at_a_point_and_another_goes_on(deployment: Deployment, point: str, side: str) -> None:
     stack, client = deployment.stack, deployment.client
     run = SITUATIONS[point](deployment)
-    stack.start_scheduler("victim", env={VARIABLE: f"{point}.{side}=kill"})
+    stack.start_scheduler("victim", env={VARIABLE: f"{SCRIPT_OF.get(point, point)}.{side}=kill"})
     dies(stack, "victim")
     stack.start_scheduler("second")
     if point == "fire_timers":
