@@ -33,7 +33,7 @@ nodes:
 
 
 def test_of_a_batch_no_more_than_two_rows_of_a_tenant_go_on_at_once_and_all_end(stack: Stack, tmp_path: Path) -> None:
-    """Without the limit nearly all rows would have begun before the first one ends: the queue is first in, first out."""
+    """Without the limit nearly all rows would begin before the first one ends: the queue is first in, first out."""
     agent = write_agent(tmp_path / "limited", TWO_STEPS, mark_sh=MARK.replace("FOLDER", str(tmp_path)))
     tenants = ["acme", "zeta"] * 6
     with stack.client() as client:

@@ -131,7 +131,8 @@ class Draft:
         agent = self._run.spec.agent
         self.slot = slot
         self.effect(AskSlot(agent, slot.key, slot.limit, slot.ticket))
-        self.notice("slot_asked", agent=agent, key=slot.key, limit=slot.limit)
+        if self._run.batch is None:  # rows may wait by the thousand, and the first event of a run costs 4 kB
+            self.notice("slot_asked", agent=agent, key=slot.key, limit=slot.limit)
 
     @property
     def waits_for_slot(self) -> bool:

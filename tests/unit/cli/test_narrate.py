@@ -57,6 +57,11 @@ def test_a_whole_run_reads_like_lokis_narration() -> None:
     ]
 
 
+def test_a_run_that_asks_for_a_slot_of_its_agent_says_which() -> None:
+    asked = event("slot_asked", agent="triage", key="acme", limit=5)
+    assert narrate(asked) == ["▸ waits for a slot of triage 'acme', limit 5"]
+
+
 def test_the_frame_of_an_agent_that_is_one_loop_can_be_left_out() -> None:
     narrator = Narrator(brief=True)
     events = [

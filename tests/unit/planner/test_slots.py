@@ -17,7 +17,7 @@ from sleipnir.events import (
     Told,
 )
 from sleipnir.messages import RunStatus
-from sleipnir.runs import Slot
+from sleipnir.runs import Slot, changed
 from sleipnir.transitions import AskSlot, Effect, FreeSlot
 from sleipnir_scheduler.planner.plan import Ignore, fail
 from tests.unit.planner.driver import Driver, ok
@@ -68,6 +68,12 @@ def test_a_run_asks_for_a_slot_before_anything_of_it_starts() -> None:
     )  # fmt: skip
     assert driver.last is not None and driver.last.started_ms is None
     assert [notice.type for notice in driver.last.notices] == ["slot_asked"]
+
+
+def test_a_row_of_a_batch_tells_nobody_that_it_asks() -> None:
+    driver = Driver(LIMITED, {"tenant": "acme"})
+    driver.run = changed(driver.run, batch="batch0000001/7")
+    assert (driver.send(Submitted()).notices, slot_of(driver).granted) == ((), False)
 
 
 def test_it_starts_when_it_has_the_slot_and_its_time_begins_then() -> None:
