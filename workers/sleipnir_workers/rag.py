@@ -1,8 +1,9 @@
 """The rag node: what is found for its query in its knowledge base (spec 2.7.6).
 
 Rules. Every failure is a failure of the node, and nothing forgives it. The base is the one that was there when the run
-was submitted. A visit that meets a limit of its embedding model is put off, as one of an llm node is. numpy is imported
-by the first visit, so a worker that has none to run does not pay for it.
+was submitted. A visit that meets a limit of its models is put off, as one of an llm node is. What it has spent counts
+however it ends. The timeout also covers fetching the base. numpy is imported by the first visit, so a worker that has
+none to run does not pay for it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sleipnir.errors import KnowledgeError, NodeFailed, SleipnirError
 from sleipnir.graph.model import RagNode
 from sleipnir.graph.template import TemplateError, render
+from sleipnir.knowledge.files import shelf_name
 from sleipnir.knowledge.order import Question
 from sleipnir.messages import VisitResult
 from sleipnir.settings import Settings
@@ -23,6 +25,7 @@ from sleipnir_workers import typed_state
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.items import with_own_output
 from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.llm.spending import Spent
 from sleipnir_workers.node import Visit, executor
 
 if TYPE_CHECKING:
@@ -32,16 +35,17 @@ if TYPE_CHECKING:
 
 @executor("rag")
 def run_rag(node: RagNode, visit: Visit, host: Host | None = None) -> VisitResult:
-    """Search. `host` None means this process's. Raises NodeFailed and VisitLost."""
-    host = host or here()
+    """Search. `host` None means this process's. Raises VisitLost and ProcessLost, nothing else."""
+    spent = Spent()
     try:
-        query = render(node.query, visit.state)
-    except TemplateError as error:
-        raise NodeFailed(f"Failed to interpolate rag node query: {error}", "template") from error
-    if visit.knowledge is None:
-        raise NodeFailed(f"rag node '{node.id}' has no initialized knowledge base", "knowledge")
-    question = Question(query, node.top_k, tuple(node.sources or ()), node.per_source)
-    return _searched(node, visit, visit.knowledge, question, host)
+        return _searched(node, visit, host or here(), spent)
+    except PutOff as later:
+        # For a scheduler of an older release, which does not know `later_ms`, it has failed, and not ended well.
+        return VisitResult(ok=False, error=str(later), error_kind="limit", usage=spent.usage(), later_ms=later.until_ms)
+    except NodeFailed as error:
+        return VisitResult(
+            ok=False, error=str(error), error_kind=error.kind, transient=error.transient, usage=spent.usage()
+        )
 
 
 def warm_up() -> None:
@@ -50,7 +54,14 @@ def warm_up() -> None:
         import sleipnir_workers.knowledge.asking  # noqa: F401
 
 
-def _searched(node: RagNode, visit: Visit, digest: str, question: Question, host: Host) -> VisitResult:
+def _searched(node: RagNode, visit: Visit, host: Host, spent: Spent) -> VisitResult:
+    """Raises NodeFailed, PutOff, VisitLost and ProcessLost."""
+    try:
+        query = render(node.query, visit.state)
+    except TemplateError as error:
+        raise NodeFailed(f"Failed to interpolate rag node query: {error}", "template") from error
+    if visit.knowledge is None:
+        raise NodeFailed(f"rag node '{node.id}' has no initialized knowledge base", "knowledge")
     try:
         from sleipnir_workers.knowledge.asking import Asking
     except ModuleNotFoundError as error:
@@ -58,26 +69,25 @@ def _searched(node: RagNode, visit: Visit, digest: str, question: Question, host
     asking = Asking(
         host,
         timeout_s=node.timeout,
+        spent=spent,
         permits=visit.permits,
         caller=f"{visit.run}/{visit.seq}",
         waits=False,
         tick=visit.check,
     )
+    meanwhile = f": knowledge base {visit.knowledge[:12]} was still being fetched from {shelf_name(host.settings)}"
     try:
-        with _reading_room(host.settings, os.getpid()).read(digest) as index:
-            top_k = index.info.recipe.top_k if question.top_k is None else question.top_k
-            found = asking.search(index, question)
-    except PutOff as later:
-        # For a scheduler of an older release, which does not know `later_ms`, it has failed, and not ended well.
-        usage = asking.usage()
-        return VisitResult(ok=False, error=str(later), error_kind="limit", usage=usage, later_ms=later.until_ms)
+        with _reading_room(host.settings, os.getpid()).read(visit.knowledge, asking.check) as index:
+            meanwhile = ""
+            top_k = index.info.recipe.top_k if node.top_k is None else node.top_k
+            found = asking.search(index, Question(query, top_k, tuple(node.sources or ()), node.per_source))
     except SleipnirError as error:
-        raise _failure(node, error) from error
+        raise _failure(node, error, meanwhile) from error
     output = _output(found)
     return VisitResult(
         ok=True,
         delta=with_own_output(visit, typed_state.updates(visit, {}, value=output), output),
-        usage=asking.usage(),
+        usage=spent.usage(),
         notes=(f"rag lookup: node={node.id} top_k={top_k}",),
     )
 
@@ -88,10 +98,11 @@ def _output(found: Found) -> dict[str, Any]:
     return {"context": found.context, "sources": list(found.sources), "hits": hits}
 
 
-def _failure(node: RagNode, error: SleipnirError) -> NodeFailed:
+def _failure(node: RagNode, error: SleipnirError, meanwhile: str) -> NodeFailed:
+    """`meanwhile` is what a timeout struck in, if that is worth saying."""
     kind = error.kind if isinstance(error, NodeFailed | KnowledgeError) else "knowledge"
     if kind == "timeout":
-        return NodeFailed(f"rag node '{node.id}' timed out after {node.timeout}s", "timeout")
+        return NodeFailed(f"rag node '{node.id}' timed out after {node.timeout}s{meanwhile}", "timeout")
     transient = isinstance(error, NodeFailed | KnowledgeError) and error.transient
     return NodeFailed(f"rag node '{node.id}' retrieval failed: {error}", kind, transient=transient)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import MapNode, RagNode
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.messages import VisitResult
@@ -20,7 +20,8 @@ from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
 from sleipnir_workers.knowledge import artefact
 from sleipnir_workers.knowledge.base import Base, Chunk, Source
-from sleipnir_workers.llm.permits import PutOff
+from sleipnir_workers.knowledge.shelf import FolderShelf, Open
+from sleipnir_workers.llm.permits import Permit, PutOff
 from sleipnir_workers.node import VisitLost
 from sleipnir_workers.rag import run_rag
 from tests.unit.workers.visits import host, visit
@@ -39,6 +40,7 @@ class Shelf:
     words: str = "a" * 64
     vectors: str = "b" * 64
     ranked: str = "c" * 64
+    both: str = "d" * 64
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
         (shelf.words, None, None, None),
         (shelf.vectors, "openai:embed", None, vectors),
         (shelf.ranked, None, "jina:rank", None),
+        (shelf.both, "openai:embed", "jina:rank", vectors),
     ):
         recipe = Recipe(["/docs"], model, reranker_model=reranker, top_k=2)
         artefact.write(Base(recipe, sources, rows), shelf.home / "knowledge" / digest, digest)
@@ -75,10 +78,11 @@ def look(shelf: Shelf, digest: str | None, query: str = "{{initial_prompt}}", **
     return run_rag(node, visit(node, shelf.home, state={"initial_prompt": ASKED}, knowledge=digest, **more), here)
 
 
-def failure(*args: Any, **more: Any) -> NodeFailed:
-    with pytest.raises(NodeFailed) as caught:
-        look(*args, **more)
-    return caught.value
+def failure(*args: Any, **more: Any) -> str:
+    result = look(*args, **more)
+    assert (result.ok, result.later_ms) == (False, None)
+    assert result.error is not None
+    return result.error
 
 
 @pytest.mark.conformance("K02", "K04")
@@ -120,17 +124,17 @@ def test_an_item_of_a_map_leaves_what_it_found(shelf: Shelf) -> None:
 
 
 def test_a_node_without_a_base_says_so(shelf: Shelf) -> None:
-    assert str(failure(shelf, None)) == "rag node 'look' has no initialized knowledge base"
+    assert failure(shelf, None) == "rag node 'look' has no initialized knowledge base"
 
 
 def test_a_query_that_cannot_be_rendered_says_so(shelf: Shelf) -> None:
-    assert str(failure(shelf, shelf.words, "{{nowhere}}")).startswith("Failed to interpolate rag node query: ")
+    assert failure(shelf, shelf.words, "{{nowhere}}").startswith("Failed to interpolate rag node query: ")
 
 
 def test_a_base_that_is_not_on_the_shelf_is_named(shelf: Shelf) -> None:
     error = failure(shelf, "e" * 64)
-    assert str(error).startswith("rag node 'look' retrieval failed: ")
-    assert str(shelf.home / "knowledge") in str(error)
+    assert error.startswith("rag node 'look' retrieval failed: ")
+    assert str(shelf.home / "knowledge") in error
 
 
 REFUSALS: list[tuple[Iterable[Reply], str]] = [
@@ -143,16 +147,18 @@ REFUSALS: list[tuple[Iterable[Reply], str]] = [
 def test_a_model_that_does_not_help_fails_the_node(shelf: Shelf, replies: Iterable[Reply], message: str) -> None:
     with ModelServer(embeddings=replies) as server:
         error = failure(shelf, shelf.vectors, env=server.env())
-    assert str(error).startswith("rag node 'look' retrieval failed: ")
-    assert message in str(error)
+    assert error.startswith("rag node 'look' retrieval failed: ")
+    assert message in error
 
 
 @pytest.mark.conformance("K10")
 def test_a_model_that_takes_too_long_fails_the_node(shelf: Shelf) -> None:
     with ModelServer(embeddings=[Reply(hang=True)]) as server:
-        error = failure(shelf, shelf.vectors, env=server.env(), timeout=1)
+        result = look(shelf, shelf.vectors, env=server.env(), timeout=1)
         server.release()
-    assert (str(error), error.kind) == ("rag node 'look' timed out after 1s", "timeout")
+    assert (result.error, result.error_kind) == ("rag node 'look' timed out after 1s", "timeout")
+    assert result.usage is not None, "what it cost nobody knows"
+    assert (result.usage.calls, result.usage.cost_usd) == (1, None)
     assert RagNode(id="a", documents=["d"]).timeout == 120
 
 
@@ -166,23 +172,80 @@ def test_a_lost_visit_waits_no_longer(shelf: Shelf) -> None:
             server.release()
 
 
+@dataclass
 class _Full:
-    """Limits that let nothing pass before a time."""
+    """Limits that let no call of some models pass before a time."""
 
-    def call(self, *_: Any) -> Any:
-        raise PutOff(12_345, "the limit of openai:embed is met")
+    models: tuple[str, ...]
+
+    def call(self, _caller: str, _attempt: int, _endpoint: Any, model: str, _tokens: int) -> Any:
+        if model in self.models:
+            raise PutOff(12_345, f"the limit of {model} is met")
+        return nullcontext(Permit())
+
+
+def both(server: ModelServer) -> dict[str, str]:
+    """The variables that send an embedding model and a reranker there."""
+    return {**server.env(), "JINA_API_KEY": "k", "JINA_API_BASE": server.env()["OPENAI_API_BASE"]}
 
 
 def test_a_visit_that_meets_a_limit_is_put_off(shelf: Shelf, embeddings: ModelServer) -> None:
-    result = look(shelf, shelf.vectors, env=embeddings.env(), permits=_Full())
+    result = look(shelf, shelf.vectors, env=embeddings.env(), permits=_Full(("openai:embed",)))
     assert (result.ok, result.later_ms, result.error) == (False, 12_345, "the limit of openai:embed is met")
-    assert embeddings.requests == []
+    assert (embeddings.requests, result.usage) == ([], None)
+
+
+def test_a_visit_that_its_reranker_puts_off_has_its_question_embedded_and_counted_once(
+    shelf: Shelf, embeddings: ModelServer
+) -> None:
+    first, second, again = (
+        look(shelf, shelf.both, env=both(embeddings), permits=_Full(full)) for full in (("jina:rank",), (), ())
+    )
+    assert (first.later_ms, first.error) == (12_345, "the limit of jina:rank is met")
+    asked = [bool(request.inputs) for request in embeddings.requests]
+    assert asked == [True, False, True, False], "what a visit knows is not another's"
+    used = [(usage.calls, usage.model) for each in (first, second, again) if (usage := each.usage)]
+    assert used == [(1, "openai:embed"), (1, "jina:rank"), (2, "openai:embed")]
+
+
+def test_what_a_visit_spent_before_it_failed_is_counted(shelf: Shelf) -> None:
+    with ModelServer(reranks=[Reply(status=503, error="busy", retry_after=1)]) as server:
+        result = look(shelf, shelf.both, env=both(server))
+    assert (result.ok, result.transient, result.error_kind) == (False, True, "model_call")
+    assert "Failed to rerank" in (result.error or "")
+    assert result.usage is not None
+    assert (result.usage.calls, result.usage.model, result.usage.input_tokens > 0) == (2, "openai:embed", True)
 
 
 def test_a_reranker_orders_what_was_found(shelf: Shelf) -> None:
     with ModelServer() as server:
-        env = {"JINA_API_KEY": "k", "JINA_API_BASE": server.env()["OPENAI_API_BASE"]}
-        result = look(shelf, shelf.ranked, "granite quartz", env=env, top_k=1)
+        result = look(shelf, shelf.ranked, "granite quartz", env=both(server), top_k=1)
         assert [request.query for request in server.requests] == ["granite quartz"]
     assert result.delta["context"].count("[Source:") == 1
     assert result.usage is not None and result.usage.model == "jina:rank"
+
+
+def test_a_visit_waits_for_a_base_that_is_fetched_no_longer_than_it_may(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrives, opened, at_once = threading.Event(), [], FolderShelf.open
+
+    def slowly(self: FolderShelf, digest: str) -> Open:
+        opened.append(digest)
+        arrives.wait(60)
+        return at_once(self, digest)
+
+    monkeypatch.setattr(FolderShelf, "open", slowly)
+    (tmp_path / "knowledge").symlink_to(shelf.home / "knowledge")
+    far = Shelf(tmp_path)
+    lost = threading.Event()
+    lost.set()
+    with pytest.raises(VisitLost):
+        look(far, far.words, lost=lost)
+    result = look(far, far.words, timeout=1)
+    arrives.set()
+    meanwhile = f"knowledge base {far.words[:12]} was still being fetched from {tmp_path / 'knowledge'}"
+    assert result.error == f"rag node 'look' timed out after 1s: {meanwhile}"
+    assert (result.error_kind, result.transient, result.usage) == ("timeout", False, None)
+    assert look(far, far.words).ok
+    assert opened == [far.words], "the fetch had gone on"

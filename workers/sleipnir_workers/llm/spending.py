@@ -23,11 +23,15 @@ class Spent:
     cost_usd: float | None = field(default=0.0)
 
     def add(self, answer: Answer) -> None:
+        self.count(answer.input_tokens, answer.output_tokens, answer.cost_usd)
+
+    def count(self, input_tokens: int, output_tokens: int, cost_usd: float | None) -> None:
+        """An answer that took so much."""
         self.answers += 1
-        self.input_tokens += answer.input_tokens
-        self.output_tokens += answer.output_tokens
-        known = answer.cost_usd is not None and self.cost_usd is not None
-        self.cost_usd = (self.cost_usd or 0.0) + (answer.cost_usd or 0.0) if known else None
+        self.input_tokens += input_tokens
+        self.output_tokens += output_tokens
+        known = cost_usd is not None and self.cost_usd is not None
+        self.cost_usd = (self.cost_usd or 0.0) + (cost_usd or 0.0) if known else None
 
     def usage(self) -> Usage | None:
         """None if no call was made. Failed calls are counted; what they cost nobody knows."""
