@@ -11,7 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from sleipnir import tracing
 from sleipnir.graph.model import MapNode, RagNode
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.messages import VisitResult
@@ -249,3 +253,23 @@ def test_a_visit_waits_for_a_base_that_is_fetched_no_longer_than_it_may(
     assert (result.error_kind, result.transient, result.usage) == ("timeout", False, None)
     assert look(far, far.words).ok
     assert opened == [far.words], "the fetch had gone on"
+
+
+def test_its_calls_of_models_are_spans_of_the_visit(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    monkeypatch.setattr(tracing, "_tracer", provider.get_tracer("test"))
+    with (
+        ModelServer(reranks=[Reply(status=401, error="no such key")]) as server,
+        tracing.executing("triage.look", ("r1", 7, 1)),
+    ):
+        look(shelf, shelf.both, env=both(server))
+    embedding, rerank, visit = kept.get_finished_spans()
+    assert (embedding.name, rerank.name) == ("embeddings openai:embed", "rerank jina:rank")
+    assert [span.parent and span.parent.span_id for span in (embedding, rerank)] == [visit.context.span_id] * 2
+    assert embedding.attributes is not None
+    assert int(str(embedding.attributes["gen_ai.usage.input_tokens"])) > 0
+    assert [span.status.is_ok or span.status.is_unset for span in (embedding, rerank)] == [True, False]
+    assert rerank.attributes is not None
+    assert rerank.attributes["error.type"] == "model_call"
+    assert ASKED not in "".join(span.to_json() for span in (embedding, rerank))

@@ -9,6 +9,7 @@ Rules.
 
 from __future__ import annotations
 
+import contextvars
 import queue
 import threading
 import time
@@ -30,6 +31,7 @@ from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permit, Permits, PutOff
 from sleipnir_workers.llm.reach import Reached, reach
+from sleipnir_workers.llm.spans import span_of, used
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors
@@ -255,7 +257,10 @@ class Embedder:
         here, or how many there were would be forgotten."""
         while True:
             try:
-                with self._permit(batch, attempt) as permit:
+                with (
+                    self._permit(batch, attempt) as permit,
+                    span_of("embeddings", self._model.id, self._model.endpoint) as span,
+                ):
                     embedded = embedding.embed(
                         self._model.endpoint,
                         batch.texts,
@@ -263,6 +268,7 @@ class Embedder:
                         timeout_s=self._timeout_s,
                         clean=self._model.clean,
                     )
+                    used(span, embedded.tokens)
                     permit.tokens = embedded.tokens or None
                     return embedded
             except PutOff as later:
@@ -355,7 +361,9 @@ class _Flight:
         self._outcomes: queue.SimpleQueue[tuple[_Batch, Embedded] | BaseException | None] = queue.SimpleQueue()
         for _ in range(threads):
             # Daemon: a call that was left behind must not keep the process from stopping.
-            threading.Thread(target=self._fly, name="embedding", daemon=True).start()
+            # With the context of the visit, which logs and spans read.
+            context = contextvars.copy_context()
+            threading.Thread(target=context.run, args=(self._fly,), name="embedding", daemon=True).start()
 
     @property
     def is_under_way(self) -> bool:

@@ -6,6 +6,7 @@ lost waits no longer. Every failure is `Failed to rerank` with its cause.
 
 from __future__ import annotations
 
+import contextvars
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.permits import Permit, Permits
 from sleipnir_workers.llm.reach import Reached
 from sleipnir_workers.llm.reranking import Reranked
+from sleipnir_workers.llm.spans import span_of, used
 
 
 class Reranker:
@@ -50,7 +52,9 @@ class Reranker:
                 outcomes.put(error)
 
         # Daemon: a call that was left behind must not keep the worker from stopping.
-        threading.Thread(target=ask, name="reranking", daemon=True).start()
+        # With the context of the visit, which logs and spans read.
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(ask,), name="reranking", daemon=True).start()
         while True:
             tick()
             try:
@@ -63,7 +67,10 @@ class Reranker:
 
     def _ask(self, query: str, texts: Sequence[str], top_n: int) -> Reranked:
         try:
-            with self._permit(query, texts) as permit:
+            with (
+                self._permit(query, texts) as permit,
+                span_of("rerank", self._model.id, self._model.endpoint) as span,
+            ):
                 found = reranking.rerank(
                     self._model.endpoint,
                     query,
@@ -72,6 +79,7 @@ class Reranker:
                     timeout_s=self._timeout_s,
                     clean=self._model.clean,
                 )
+                used(span, found.tokens)
                 permit.tokens = found.tokens or None
                 return found
         except CallFailed as error:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from sleipnir import tracing
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.graph.model import Json, LlmNode
 from sleipnir.messages import VisitResult
@@ -25,12 +24,11 @@ from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permit, PutOff, tokens_of_chat
 from sleipnir_workers.llm.reply import Answer, Message
+from sleipnir_workers.llm.spans import span_of, used
 from sleipnir_workers.llm.spending import Spent
 from sleipnir_workers.node import Visit
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span
-
     from sleipnir.testing.tape import Tape
 
 
@@ -217,46 +215,31 @@ class Session:
     ) -> Answer:
         temperature, top_p = self._sampling()
         try:
-            with self._permit(endpoint, messages) as permit, self._traced(endpoint) as span:
+            with (
+                self._permit(endpoint, messages) as permit,
+                span_of(
+                    "chat", self.spent.model or endpoint.model, endpoint, temperature=temperature, top_p=top_p
+                ) as span,
+            ):
                 self.spent.calls += 1
-                try:
-                    answer = provider.ask(
-                        endpoint,
-                        messages,
-                        tools=tools,
-                        temperature=temperature,
-                        top_p=top_p,
-                        timeout_s=self._remaining(),
-                        on_text=on_text,
-                        tick=self._visit.check,
-                        clean=self.clean,
-                    )
-                except CallFailed as error:
-                    tracing.failed(span, error.kind)
-                    raise
-                if span is not None:
-                    span.set_attribute("gen_ai.usage.input_tokens", answer.input_tokens)
-                    span.set_attribute("gen_ai.usage.output_tokens", answer.output_tokens)
+                answer = provider.ask(
+                    endpoint,
+                    messages,
+                    tools=tools,
+                    temperature=temperature,
+                    top_p=top_p,
+                    timeout_s=self._remaining(),
+                    on_text=on_text,
+                    tick=self._visit.check,
+                    clean=self.clean,
+                )
+                used(span, answer.input_tokens, answer.output_tokens)
                 permit.tokens = answer.input_tokens + answer.output_tokens
         except CallFailed:
             self._check_deadline()  # a provider's own timeout that struck together with ours is ours
             raise
         self.spent.add(answer)
         return answer
-
-    def _traced(self, endpoint: Endpoint) -> AbstractContextManager[Span | None]:
-        """A span of one call, named as OpenTelemetry's conventions for models have it."""
-        model, (temperature, top_p) = self.spent.model or endpoint.model, self._sampling()
-        attributes: dict[str, str | float] = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": endpoint.model.partition("/")[0],
-            "gen_ai.request.model": model,
-        }
-        if temperature is not None:
-            attributes["gen_ai.request.temperature"] = temperature
-        if top_p is not None:
-            attributes["gen_ai.request.top_p"] = top_p
-        return tracing.calling(f"chat {model}", attributes)
 
     def _sampling(self) -> tuple[float | None, float | None]:
         """Temperature and top_p: the node's, else the graph's."""

@@ -1,0 +1,44 @@
+"""Spans of calls of models, named as OpenTelemetry's conventions for them have it (docs/metrics.md, Traces)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from sleipnir import tracing
+from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.models import Endpoint
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+Operation: TypeAlias = Literal["chat", "embeddings", "rerank"]
+
+
+@contextmanager
+def span_of(operation: Operation, model: str, endpoint: Endpoint, **request: float | None) -> Iterator[Span | None]:
+    """Around one call, within the span of its visit; what raises CallFailed has failed. None: tracing is off.
+
+    `model` is its id, as graphs have it; `request` says how it is asked, None: nobody says it.
+    """
+    attributes: dict[str, str | float] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": endpoint.model.partition("/")[0],
+        "gen_ai.request.model": model,
+    }
+    attributes |= {f"gen_ai.request.{name}": value for name, value in request.items() if value is not None}
+    with tracing.calling(f"{operation} {model}", attributes) as span:
+        try:
+            yield span
+        except CallFailed as error:
+            tracing.failed(span, error.kind)
+            raise
+
+
+def used(span: Span | None, input_tokens: int, output_tokens: int | None = None) -> None:
+    """Tokens that a call took. `output_tokens` None: its answer is no text."""
+    if span is not None:
+        span.set_attribute("gen_ai.usage.input_tokens", input_tokens)
+        if output_tokens is not None:
+            span.set_attribute("gen_ai.usage.output_tokens", output_tokens)
