@@ -8,12 +8,14 @@ Rules.
    bound of their cache, the streams of what models say to their expiry.
 3. What a person has said is theirs: sessions are removed only if that is asked for.
 4. Only what this machine can see is looked at. A base that is used on another machine, and in no run for the whole
-   retention, may be dropped from a shelf; who submits there next indexes it again, and asks no model for it.
+   retention, may be dropped from a shelf; who submits there next indexes it again, and asks no model for it. A shelf is
+   one deployment's: a base on it that Redis does not list is nobody's, once it is as old. What else lies there stays.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
@@ -24,7 +26,9 @@ from functools import partial
 from pathlib import Path
 
 from sleipnir import agents
-from sleipnir.knowledge.files import digest_of, shelf_name
+from sleipnir.knowledge.builder import Builder
+from sleipnir.knowledge.files import digest_of, is_digest, shelf_name
+from sleipnir.knowledge.order import Order
 from sleipnir.sessions import SessionName
 from sleipnir.settings import Settings
 from sleipnir.staging import abandoned, clear_up, staging
@@ -57,16 +61,18 @@ Found = tuple[Rubbish, Callable[[], bool]]
 
 def rubbish(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Found]:
     """Everything, each piece when it is asked for; nothing is removed by looking. `sessions`: those of agents that are
-    not found here too. Raises StoreUnavailable and OSError."""
+    not found here too. Raises StoreUnavailable and OSError, and at the end KnowledgeError for a shelf that cannot be
+    looked at."""
     with store.errors():
         yield from _of_runs(store)
         pinned = store.pinned()
         yield from _bundles(store, pinned.bundles)
-        yield from _bases(store, settings, pinned.bases)
         if sessions:
             yield from _sessions(store, settings)
     yield from _staged(settings)
     yield from _temporary(Path(tempfile.gettempdir()))
+    with store.errors():  # last: a shelf may be away
+        yield from _bases(store, settings, pinned.bases)
 
 
 def _of_runs(store: Store) -> Iterator[Found]:
@@ -87,17 +93,39 @@ def _bundles(store: Store, pinned: frozenset[str]) -> Iterator[Found]:
 
 
 def _bases(store: Store, settings: Settings, pinned: frozenset[str]) -> Iterator[Found]:
-    """Those on a shelf that is a folder; of objects in S3 nobody here knows who else reads them."""
-    shelf = shelf_name(settings)
-    before_ms = store.now_ms() - int(settings.retention_s * 1000)
-    unused = [each for each in store.knowledge.unused_since(before_ms) if each.digest not in pinned]
-    unused = [each for each in unused if each.shelf == shelf and not shelf.startswith("s3://")]
+    """Those on the shelf, whether Redis lists them or not."""
+    shelf, keep_ms = shelf_name(settings), max(GRACE_MS, int(settings.retention_s * 1000))
+    before_ms = store.now_ms() - keep_ms
+    listed = [each for each in store.knowledge.unused_since(before_ms) if each.shelf == shelf]
+    unused = [(each.digest, f"{each.agent}/{each.node} {each.digest[:12]}", each.bytes_) for each in listed]
+    known = {each.digest for each in store.knowledge.all_shared()} | store.knowledge.used_since(before_ms)
+    for digest, bytes_, age_s in _lying_in_s3(settings) if shelf.startswith("s3://") else _lying_in(Path(shelf)):
+        if digest not in known and age_s * 1000 > keep_ms:
+            unused.append((digest, digest[:12], bytes_))
     named = _named_here(settings) if unused else set()
-    for each in unused:
-        if each.digest not in named:
-            why = "no kept run and no agent here asks it"
-            found = Rubbish("base", f"{each.agent}/{each.node} {each.digest[:12]}", each.bytes_, why)
-            yield found, partial(_drop_base, store, Path(shelf), each.digest, before_ms)
+    for digest, name, bytes_ in unused:
+        if digest not in pinned and digest not in named:
+            found = Rubbish("base", name, bytes_, "no kept run and no agent here asks it")
+            if shelf.startswith("s3://"):
+                yield found, partial(_drop_from_s3, settings, digest, before_ms)
+            else:
+                yield found, partial(_drop_base, store, Path(shelf), digest, before_ms)
+
+
+def _lying_in(shelf: Path) -> Iterator[tuple[str, int, float]]:
+    """The digest, the bytes and the age in seconds of each index in a folder."""
+    for manifest in shelf.glob("*/manifest.json"):
+        folder = manifest.parent
+        with contextlib.suppress(OSError, ValueError):  # gone meanwhile, or none of ours
+            written = json.loads(manifest.read_text())
+            if is_digest(folder.name) and isinstance(written, dict) and written.get("digest") == folder.name:
+                yield folder.name, size_of(folder), _age_s(folder)
+
+
+def _lying_in_s3(settings: Settings) -> Iterator[tuple[str, int, float]]:
+    """The same of a bucket, of which only builders know."""
+    shelved = Builder(settings).carry_out(Order("shelved", agent="gc", node="shelf", folder=""))
+    yield from (tuple(each) for each in shelved["bases"])
 
 
 def _named_here(settings: Settings) -> set[str]:
@@ -113,6 +141,11 @@ def _drop_base(store: Store, shelf: Path, digest: str, before_ms: int) -> bool:
     with contextlib.suppress(FileNotFoundError), staging(shelf) as away:
         (shelf / digest).rename(away / digest)
     return True
+
+
+def _drop_from_s3(settings: Settings, digest: str, before_ms: int) -> bool:
+    order = Order("unshelve", agent="gc", node="shelf", folder="", digest=digest, before_ms=before_ms)
+    return bool(Builder(settings).carry_out(order)["removed"])
 
 
 def _sessions(store: Store, settings: Settings) -> Iterator[Found]:

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -18,6 +19,7 @@ _XML = '<?xml version="1.0" encoding="UTF-8"?>'
 class Stored:
     def __init__(self, body: bytes, metadata: dict[str, str]) -> None:
         self.body, self.metadata = body, metadata
+        self.modified = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class S3:
@@ -102,7 +104,22 @@ class _Handler(BaseHTTPRequestHandler):
     def _head(self) -> None:
         self._get(only_head=True)
 
+    def _list(self) -> None:
+        """All objects at once."""
+        bucket, prefix = self.name.partition("/")[0], self.query.get("prefix", [""])[0]
+        found = [(name.removeprefix(f"{bucket}/"), each) for name, each in self.s3.objects.items()]
+        contents = "".join(
+            f"<Contents><Key>{key}</Key><Size>{len(each.body)}</Size><LastModified>{each.modified}</LastModified></Contents>"
+            for key, each in found
+            if key.startswith(prefix)
+        )
+        text = f"<IsTruncated>false</IsTruncated><Name>{bucket}</Name>{contents}"
+        self._reply(200, f"{_XML}<ListBucketResult>{text}</ListBucketResult>".encode())
+
     def _get(self, only_head: bool = False) -> None:
+        if "list-type" in self.query:
+            self._list()
+            return
         stored = self.s3.objects.get(self.name)
         if stored is None:
             self._error(404, "NoSuchKey")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import click
@@ -9,7 +11,9 @@ import click
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json, print_table, size
-from sleipnir.errors import SleipnirError
+from sleipnir.errors import KnowledgeError, SleipnirError
+from sleipnir.knowledge.files import shelf_name
+from sleipnir.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> 
     from sleipnir.garbage import rubbish
 
     swept: list[Swept] = []
-    with options.connected(workers=False) as client:
+    with options.connected(workers=False) as client, _shelf_that_is_away(swept, client.settings):
         for found, remove in rubbish(client.store, client.settings, sessions=sessions):
             removed, problem = False, None
             if not dry_run:
@@ -52,6 +56,15 @@ def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> 
     else:
         _print(swept, dry_run=dry_run)
     return exit_codes.FAILED if any(each.problem for each in swept) else exit_codes.COMPLETED
+
+
+@contextmanager
+def _shelf_that_is_away(swept: list[Swept], settings: Settings) -> Iterator[None]:
+    """Make a row of it: what was found before still counts."""
+    try:
+        yield
+    except KnowledgeError as error:
+        swept.append(Swept("shelf", shelf_name(settings), 0, "cannot be looked at", False, str(error)))
 
 
 def _print(swept: list[Swept], *, dry_run: bool) -> None:

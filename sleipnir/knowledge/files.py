@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 from pathlib import Path
 
 from sleipnir.settings import Settings
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def base_file(folder: Path, node: str) -> Path:
@@ -28,6 +31,11 @@ def digest_of(file: Path) -> str | None:
 def _digest(file: Path, size: int, mtime_ns: int, inode: int) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def is_digest(name: str) -> bool:
+    """Whether a file or an object may be a base by its name."""
+    return _DIGEST.fullmatch(name) is not None
 
 
 def pin_name(agent: str, node: str) -> str:

@@ -14,13 +14,15 @@ from typing import Any, Final, Literal, TypeAlias
 
 from sleipnir.knowledge.recipe import Recipe
 
-Task: TypeAlias = Literal["build", "rebuild", "index", "forecast", "show", "search"]
+Task: TypeAlias = Literal["build", "rebuild", "index", "forecast", "show", "search", "shelved", "unshelve"]
 """build    make the base, unless it is there meanwhile; what is not changed is not embedded again
 rebuild  make the base anew from its documents as they are now, in place of the old one
 index    make what workers search from a base that is there (Loki's, or one whose index was dropped), and share it
 forecast say what a build would take: sources, chunks, tokens, cost; asks no model and writes nothing
 show     say what is in a base
-search   ask a base"""
+search   ask a base
+shelved  say what lies on a shelf in S3
+unshelve remove a base from it, unless a submit has asked for it since a time"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Question:
 class Order:
     """`folder` is the agent's. `recipe` is for build, rebuild and forecast, `question` for search. `loaders` are
     commands by extension or protocol (spec 8.2, 8.3). `wait`: a build that somebody else has begun is waited for.
-    `go_on`: documents that cannot be loaded are left out, with a notice each; otherwise the build fails (`sources`)."""
+    `go_on`: documents that cannot be loaded are left out, with a notice each; otherwise the build fails (`sources`).
+    `digest` and `before_ms`, by Redis' clock, are for unshelve, which as shelved is about no agent."""
 
     task: Task
     agent: str
@@ -48,6 +51,8 @@ class Order:
     loaders: Mapping[str, str] = field(default_factory=dict)
     wait: bool = True
     go_on: bool = False
+    digest: str = ""
+    before_ms: int = 0
 
     def line(self) -> str:
         return json.dumps(asdict(self)) + "\n"
@@ -85,7 +90,8 @@ class Notice:
 @dataclass(frozen=True)
 class Done:
     """`value` is what `--json` shows: of a build, rebuild, index or show a BaseInfo, of a forecast a Forecast, of a
-    search {hits, context, sources} (views of sleipnir/knowledge/views.py, as dicts)."""
+    search {hits, context, sources, embedding_model} (views of sleipnir/knowledge/views.py, as dicts). Of shelved it is
+    {bases}, a list of (digest, bytes, age in seconds), of unshelve {removed}."""
 
     value: Mapping[str, Any]
 

@@ -81,7 +81,8 @@ class Knowledge:
         return None if text is None else _shared(digest, text)
 
     def use(self, digest: str) -> Shared | None:
-        """The same, and note that a run that asks this base is about to be submitted: `gc` leaves it alone."""
+        """The same, and note that a run that asks this base is about to be submitted, or that it is about to be shared:
+        `gc` leaves it alone."""
         seconds, micros = self._client.time()
         self._client.zadd(self._keys.bases_used, {digest: int(seconds) * 1000 + int(micros) // 1000})
         return self.shared(digest)
@@ -90,6 +91,10 @@ class Knowledge:
         """Bases that are listed, were listed before then, and that no submit has asked for since."""
         used = dict(self._client.zrange(self._keys.bases_used, 0, -1, withscores=True))
         return [each for each in self.all_shared() if max(each.at_ms, used.get(each.digest, 0)) <= before_ms]
+
+    def used_since(self, before_ms: int) -> set[str]:
+        """The digests that submits and builders have asked for since then."""
+        return set(self._client.zrange(self._keys.bases_used, before_ms + 1, "+inf", byscore=True))
 
     def forget_unused(self, digest: str, before_ms: int) -> bool:
         """Take a base off the list, unless a submit has asked for it since; WATCH makes the look and the removal one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from sleipnir import garbage
 from sleipnir.client import Client
+from sleipnir.errors import KnowledgeError
 from sleipnir.garbage import rubbish
 from sleipnir.knowledge.files import shelf_name
 from sleipnir.runs import RunSpec
@@ -17,6 +19,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from tests.finished import created, finished
 from tests.processes import write_agent
+from tests.s3_server import S3, Stored, s3_server
 
 RUN = "run000000001"
 OLD_MS = 1000
@@ -45,8 +48,9 @@ def sweep(store: Store, settings: Settings, *, sessions: bool = False) -> list[s
 def share(store: Store, settings: Settings, digest: str) -> Path:
     """An index on the shelf, listed long ago."""
     folder = Path(shelf_name(settings)) / digest
-    folder.mkdir(parents=True)
-    (folder / "index").write_text("x" * 10)
+    if not shelf_name(settings).startswith("s3://"):
+        folder.mkdir(parents=True)
+        (folder / "index").write_text("x" * 10)
     shared = store.knowledge.share(digest, agent="agent", node="rag", bytes_=10, shelf=shelf_name(settings))
     text = store._client.hget(store.keys.shelf, digest)
     assert text is not None
@@ -115,6 +119,73 @@ def test_bases_that_no_run_pins_and_no_agent_here_asks_leave_the_shelf(store: St
     assert [digest for digest, folder in folders.items() if not folder.exists()] == [unused]
     assert store.knowledge.shared(unused) is None
     assert store._client.zscore(store.keys.bases_used, unused) is None
+
+
+def lie(settings: Settings, name: str, manifest: str) -> Path:
+    """A folder on the shelf that nobody has listed, and that is old."""
+    folder = Path(shelf_name(settings)) / name
+    folder.mkdir(parents=True)
+    for file in (folder / "manifest.json", folder):
+        if file != folder:
+            file.write_text(manifest)
+        os.utime(file, (1, 1))
+    return folder
+
+
+def test_bases_on_the_shelf_that_are_not_listed_are_removed_and_what_is_no_base_is_not(
+    store: Store, settings: Settings
+) -> None:
+    unlisted, asked, pinned, new, elsewhere, other = (letter * 64 for letter in "abcdef")
+    for digest in (unlisted, asked, pinned, new, elsewhere):
+        lie(settings, digest, json.dumps({"digest": digest}))
+    lie(settings, "notes", json.dumps({"digest": unlisted}))
+    lie(settings, other, "[1]")
+    os.utime(Path(shelf_name(settings)) / new)
+    store.knowledge.use(asked)
+    store.knowledge.share(elsewhere, agent="a", node="n", bytes_=1, shelf="/another")
+    created(store, RUN, knowledge={"agent/rag": pinned})
+    ((base, remove),) = list(rubbish(store, settings, sessions=False))
+    assert (base.kind, base.name, base.bytes_) == ("base", unlisted[:12], 78)
+    assert remove()
+    left = {path.name for path in Path(shelf_name(settings)).iterdir()}
+    assert left == {asked, pinned, new, elsewhere, other, "notes"}
+
+
+def test_bases_leave_a_shelf_in_s3_too(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed, unlisted, pinned, new = (letter * 64 for letter in "abcd")
+    in_s3 = settings.model_copy(update={"knowledge": "s3://bucket/bases"})
+    with s3_server("bucket") as s3:
+        for name, value in s3.env.items():
+            monkeypatch.setenv(name, value)
+        for name in (*(f"{each}.tar" for each in (listed, unlisted, pinned, new)), "notes.tar", f"deep/{listed}.tar"):
+            s3.objects[f"bucket/bases/{name}"] = stored = Stored(b"12345", {})
+            stored.modified = stored.modified if name.startswith(new) else "1970-01-02T00:00:00.000Z"
+        share(store, in_s3, listed)
+        created(store, RUN, knowledge={"agent/rag": pinned})
+        looked = list(rubbish(store, in_s3, sessions=False))
+        assert [(base.name, base.bytes_) for base, _ in looked] == [
+            (f"agent/rag {listed[:12]}", 10),
+            (unlisted[:12], 5),
+        ]
+        store.knowledge.use(unlisted)
+        assert [remove() for _, remove in looked] == [True, False], "a submit has asked for one meanwhile"
+        gone = {f"bucket/bases/{listed}.tar"}
+        assert gone.isdisjoint(s3.objects) and len(s3.objects) == 5
+        assert store.knowledge.shared(listed) is None
+
+
+def test_a_shelf_that_is_away_keeps_nothing_else_from_being_found(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.bundles.put("nobodys", b"12345", OLD_MS)
+    away = S3(("bucket",))
+    away.url = "http://127.0.0.1:9"
+    for name, value in {**away.env, "AWS_MAX_ATTEMPTS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    looking = rubbish(store, settings.model_copy(update={"knowledge": "s3://bucket"}), sessions=False)
+    assert next(looking)[0].name == "nobodys"
+    with pytest.raises(KnowledgeError, match="s3://bucket cannot be used"):
+        next(looking)
 
 
 def test_sessions_are_a_persons_and_removed_only_when_that_is_asked_for(store: Store, settings: Settings) -> None:

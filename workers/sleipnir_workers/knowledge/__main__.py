@@ -62,9 +62,14 @@ def _carried_out(line: str, tell: Callable[[Told], None]) -> Done | Failed:
     try:
         host = here()
         logs.configure(host.settings)
+        order = order_of(line)
+        if order.task in ("shelved", "unshelve"):
+            from sleipnir_workers.knowledge import sweeping  # here: it needs the extra `s3` alone
+
+            return sweeping.run(order, host.settings)
         from sleipnir_workers.knowledge.build import run  # here: it needs the extra `rag`
 
-        return run(order_of(line), host, tell)
+        return run(order, host, tell)
     except (SleipnirError, CallFailed, ProcessLost) as error:
         return Failed(str(error), kind_of(error))
     except ModuleNotFoundError as error:

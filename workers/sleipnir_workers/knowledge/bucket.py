@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sleipnir.errors import KnowledgeError
+from sleipnir.knowledge.files import is_digest
 from sleipnir.staging import staging
 from sleipnir_workers.knowledge.cache import Cache
 from sleipnir_workers.knowledge.shelf import Damaged, Moved, Open, checked, disk_error, not_there, size_of
@@ -69,6 +70,15 @@ class Bucket:
 
     def open(self, digest: str) -> Open:
         return self._cache.open(checked(digest), functools.partial(self._size, digest), self._fetcher(digest))
+
+    def all(self) -> Iterator[tuple[str, int, float]]:
+        """The digest, the bytes and the time (seconds since 1970) of each index. Other objects are nobody's here."""
+        with self._errors():
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
+            for each in (each for page in pages for each in page.get("Contents", ())):
+                digest = each["Key"].removeprefix(self._prefix).removesuffix(".tar")
+                if is_digest(digest) and each["Key"] == self._key(digest):
+                    yield digest, int(each["Size"]), each["LastModified"].timestamp()
 
     def drop(self, digest: str) -> None:
         with self._errors():

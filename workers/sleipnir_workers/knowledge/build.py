@@ -63,6 +63,7 @@ def run(order: Order, host: Host, tell: Callable[[Told], None]) -> Done:
             return Done(asdict(job.show()))
         case "search":
             return Done(job.search())
+    raise KnowledgeError(f"the order to {order.task} is not for a builder of bases", "bug")
 
 
 class _Job:
@@ -110,6 +111,7 @@ class _Job:
             staged = beside / self.file.name
             loki_file.write(base, staged)
             digest = str(digest_of(staged))
+            self._use(store, digest)
             info = self.indexes.share(base, digest)
             lease.keep()
             lease.check()
@@ -187,6 +189,7 @@ class _Job:
     def _index(self, store: Store) -> BaseInfo:
         """Of a base that is there."""
         digest = self._digest()
+        self._use(store, digest)
         info = self.indexes.usable(digest)
         if info is None:
             base = loki_file.read(self.file)
@@ -204,14 +207,16 @@ class _Job:
             )
         return digest
 
+    def _use(self, store: Store, digest: str) -> None:
+        """Before it is looked for on the shelf, so that `gc` does not remove what was just found there."""
+        with _tolerated("a base is not marked as used", digest), store.errors():
+            store.knowledge.use(digest)
+
     def _list(self, store: Store, info: Info) -> None:
         """Say that it is shared. If that is lost, the next run that needs it has it indexed again."""
         agent, node, shelf = self.order.agent, self.order.node, self.indexes.shelf.name
-        try:
-            with store.errors():
-                store.knowledge.share(info.digest, agent=agent, node=node, bytes_=info.index_bytes, shelf=shelf)
-        except StoreUnavailable as error:
-            structlog.get_logger().warning("a shared base is not listed", digest=info.digest, error=str(error))
+        with _tolerated("a shared base is not listed", info.digest), store.errors():
+            store.knowledge.share(info.digest, agent=agent, node=node, bytes_=info.index_bytes, shelf=shelf)
 
     # What asks and changes nothing.
 
@@ -255,7 +260,9 @@ class _Job:
             asking = Asking(self.host, timeout_s=SEARCH_S, permits=Permits(store, self.settings), caller=caller)
             with self.indexes.open(digest) as index:
                 found = asking.search(index, question)
-        return {"hits": [asdict(hit) for hit in found.hits], "context": found.context, "sources": list(found.sources)}
+                model = index.info.recipe.embedding_model
+        hits = [asdict(hit) for hit in found.hits]
+        return {"hits": hits, "context": found.context, "sources": list(found.sources), "embedding_model": model}
 
     def _info(self, info: Info, spent: Spent = NOTHING) -> BaseInfo:
         return BaseInfo(
@@ -334,6 +341,15 @@ def _known(old: Base | None, model: str) -> _Known:
     if old is None or old.vectors is None or old.recipe.embedding_model != model:
         return _Known({}, None)
     return _Known({chunk.text: row for row, (_, chunk) in enumerate(old.chunks())}, old.vectors)
+
+
+@contextmanager
+def _tolerated(what: str, digest: str) -> Iterator[None]:
+    """Redis may be away: no build fails for it."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        structlog.get_logger().warning(what, digest=digest, error=str(error))
 
 
 @contextmanager

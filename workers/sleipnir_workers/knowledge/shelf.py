@@ -6,20 +6,17 @@ is `s3://bucket/prefix` (bucket.py), from which a worker fetches what it is aske
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from sleipnir.errors import KnowledgeError
-from sleipnir.knowledge.files import shelf_name
+from sleipnir.knowledge.files import is_digest, shelf_name
 from sleipnir.settings import Settings
 from sleipnir.staging import is_there, put_in_place, staging
 
 Moved: TypeAlias = Callable[[int, int], None]
 """Told how many bytes of how many are shared."""
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Damaged(KnowledgeError):
@@ -112,7 +109,7 @@ class FolderShelf:
 
 def checked(digest: str) -> str:
     """A digest becomes a part of a path, so it must be one. Raises KnowledgeError."""
-    if not _DIGEST.fullmatch(digest):
+    if not is_digest(digest):
         raise KnowledgeError(f"{digest!r} is not the digest of a knowledge base", "usage")
     return digest
 

@@ -1,0 +1,37 @@
+"""What `gc` asks of a shelf in S3 (sleipnir/garbage.py): what lies there, and that a base leaves it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sleipnir.errors import KnowledgeError
+from sleipnir.knowledge.files import shelf_name
+from sleipnir.knowledge.order import Done, Order
+from sleipnir.settings import Settings
+from sleipnir.store.store import Store
+from sleipnir_workers.knowledge.bucket import Bucket
+from sleipnir_workers.knowledge.shelf import shelf_of
+
+
+def run(order: Order, settings: Settings) -> Done:
+    """Carry out `shelved` or `unshelve`. Raises KnowledgeError and StoreUnavailable."""
+    shelf = shelf_of(settings)
+    if not isinstance(shelf, Bucket):
+        raise KnowledgeError(f"the shelf {shelf_name(settings)} is not in S3", "usage")
+    return Done(_shelved(shelf) if order.task == "shelved" else {"removed": _unshelved(shelf, order, settings)})
+
+
+def _shelved(shelf: Bucket) -> Mapping[str, Any]:
+    now_s = time.time()
+    return {"bases": [(digest, bytes_, now_s - put_s) for digest, bytes_, put_s in shelf.all()]}
+
+
+def _unshelved(shelf: Bucket, order: Order, settings: Settings) -> bool:
+    """Off the list first, and here: who asks for it now is seen until a moment before it goes."""
+    with Store.open(settings, client_name="sleipnir-builder") as store, store.errors():
+        if not store.knowledge.forget_unused(order.digest, order.before_ms):
+            return False
+    shelf.drop(order.digest)
+    return True
