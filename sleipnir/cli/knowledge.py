@@ -15,6 +15,7 @@ import click
 
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.bases import print_base, print_forecast, print_hits
+from sleipnir.cli.building import KEYWORDS_ONLY
 from sleipnir.cli.completion import complete_agent, complete_rag_node
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import moment, print_json, print_table, size
@@ -145,10 +146,13 @@ def search(
         answer = carry_out(order, lambda told: view.tell(f"{found.agent.name}/{node}", told))
     if as_data:
         print_json(answer)
-    elif answer["hits"]:
-        print_hits(answer["hits"], found.agent.path, full=full)
-    else:
-        terminal.note("nothing found")
+        return
+    print_hits(answer["hits"], found.agent.path, full=full)
+    notes = [] if answer["hits"] else ["nothing found"]
+    if answer["embedding_model"] is None:
+        notes.append(f"searched by {KEYWORDS_ONLY}")
+    if notes:
+        terminal.note("; ".join(notes))
 
 
 @kb.command()

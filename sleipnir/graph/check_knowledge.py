@@ -15,6 +15,7 @@ from sleipnir.graph.model import RagNode
 _URL = re.compile(r"https?://", re.IGNORECASE)
 _LOADER = re.compile(r"[A-Za-z_][\w.-]*:")
 _WILD = re.compile(r"[*?{]")
+_BASES_BEGIN = b"embedding_model:"
 
 
 def every_document_is_somewhere_below(case: Case) -> None:
@@ -58,11 +59,21 @@ def every_source_pattern_can_match(case: Case) -> None:
                 case.findings.warning((*path, "sources", index), "an empty pattern matches no source", hint)
 
 
+def every_base_of_documents_is_asked(case: Case) -> None:
+    """Loki asks a rag.yaml that is there whatever the config.yaml says."""
+    if case.folder is None or case.graph.loop is None or any(case.nodes(RagNode)):
+        return
+    if _begins_as_a_base(case.folder / "rag.yaml"):
+        message = "rag.yaml is a knowledge base, and nothing asks it: the agent has no `documents`"
+        case.findings.graph_warning((), message, "Name the documents that it was made of, or remove the file.")
+
+
 RULES: Sequence[Rule] = (
     every_document_is_somewhere_below,
     every_document_exists,
     every_size_makes_sense,
     every_source_pattern_can_match,
+    every_base_of_documents_is_asked,
 )
 
 
@@ -96,4 +107,12 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _begins_as_a_base(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(_BASES_BEGIN)) == _BASES_BEGIN
+    except OSError:
         return False

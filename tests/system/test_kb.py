@@ -99,12 +99,12 @@ def test_a_base_of_keywords_is_built_once_shown_and_searched(agent: Path, capsys
     assert set(built["sources"]) == {str(agent / "docs" / name) for name in ("storms.md", "bread.md")}
     assert ["gone.md" in notice for notice in built["notices"]] == [True]
 
-    before = (agent / "look.yaml").stat()
+    before = (agent / "look.yaml").stat().st_mtime_ns
     (agent / "docs" / "ships.md").write_text("A new ship.\n")
     shelf = agent.parents[1] / "home" / "knowledge"
     shutil.rmtree(shelf / built["digest"])
     assert kb(capsys, "build", "helper") == [{**built, "notices": []}]
-    assert (agent / "look.yaml").stat() == before
+    assert (agent / "look.yaml").stat().st_mtime_ns == before
     assert (shelf / built["digest"]).is_dir()
     assert main(["kb", "build", "helper", "--dry-run"]) == 0
     told = capsys.readouterr()
@@ -116,9 +116,11 @@ def test_a_base_of_keywords_is_built_once_shown_and_searched(agent: Path, capsys
     assert found["sources"] == [str(agent / "docs" / "storms.md")]
     assert found["hits"][0]["lines"] == [1, 3]
     assert main(["kb", "search", "helper", "look", "yeast"]) == 0
-    assert capsys.readouterr().out.startswith("1. docs/bread.md:1-3  ")
+    told = capsys.readouterr()
+    assert told.out.startswith("1. docs/bread.md:1-3  ")
+    assert told.err == "searched by keywords only, no embedding model\n"
     assert main(["kb", "search", "helper", "nowhere"]) == 0
-    assert capsys.readouterr() == ("", "nothing found\n")
+    assert capsys.readouterr() == ("", "nothing found; searched by keywords only, no embedding model\n")
     assert kb(capsys, "search", "helper", "dough gale", "--source", "bread.md")["sources"] == [
         str(agent / "docs" / "bread.md")
     ]

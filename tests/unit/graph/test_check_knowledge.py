@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.errors import Problem
+from sleipnir.graph.check import validate
 from tests.unit.graph.test_graph_check import hints, in_folder, places
 from tests.unit.graph.writing import checked, errors, notices
 
@@ -73,3 +74,16 @@ def test_models_are_checked_as_those_of_llm_nodes_are() -> None:
     ]
     assert "`none` is for a base without one" in str(hints(problems)[0])
     assert "names the client 'opneai'" in notices(found("documents: [d], embedding_model: 'opneai:ada'"))[0]
+
+
+def test_a_base_that_nothing_asks_is_a_warning(tmp_path: Path) -> None:
+    warning = "rag.yaml is a knowledge base, and nothing asks it: the agent has no `documents`"
+    (tmp_path / "config.yaml").write_text("name: x\n")
+    assert notices(validate(tmp_path)) == []
+    (tmp_path / "rag.yaml").write_text("embedding_model: null\n")
+    assert notices(validate(tmp_path)) == [warning]
+    (tmp_path / "config.yaml").write_text("name: x\ndocuments: [rag.yaml]\n")
+    assert notices(validate(tmp_path)) == []
+    (tmp_path / "config.yaml").write_text("name: x\n")
+    (tmp_path / "rag.yaml").write_text("- notes of mine\n")
+    assert notices(validate(tmp_path)) == []
