@@ -1,7 +1,9 @@
 """Approximate search by cosine, for bases with so many chunks that exact search would take too long.
 
-A graph of neighbours (HNSW, by usearch) proposes candidates; their cosines are then worked out exactly. Its file is
-mapped into memory, and shared by all processes of a machine.
+A graph of neighbours (HNSW, by usearch) proposes candidates; their cosines are then worked out exactly. So the graph
+may be coarse: it holds numbers of 8 bits, with which it is built more than twice as fast as with 16, is half as large,
+and finds as much (docs/knowledge.md, Large bases). Its file is mapped into memory, and shared by all processes of a
+machine.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ import numpy as np
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors
 
-_NEIGHBOURS: Final = 32  # of each chunk: Loki's figures (spec 8.6), as is the next
-_LOOKED_AT_WRITING: Final = 200
+_NEIGHBOURS: Final = 32  # of each chunk, as Loki has it (spec 8.6); with half as many less is found
+_LOOKED_AT_WRITING: Final = 128  # Loki looks at 200, which finds no more
 _LOOKED_AT: Final = 256  # when searching; Loki looks at 30
 _AT_ONCE: Final = 20_000
 
@@ -25,7 +27,7 @@ def write(vectors: Vectors, file: Path) -> None:
     from usearch.index import Index
 
     index = Index(
-        ndim=vectors.shape[1], metric="cos", dtype="f16", connectivity=_NEIGHBOURS, expansion_add=_LOOKED_AT_WRITING
+        ndim=vectors.shape[1], metric="cos", dtype="i8", connectivity=_NEIGHBOURS, expansion_add=_LOOKED_AT_WRITING
     )
     for start in range(0, len(vectors), _AT_ONCE):
         rows = vectors[start : start + _AT_ONCE]
