@@ -1,0 +1,334 @@
+"""Run a batch while everything is killed: `python ops/chaos/batch.py --rows 2000`.
+
+Each row is a run of five nodes: a script, two model calls that are answered after 200 ms, a question that a robot
+answers, and another script. The batch runs once in peace, and then once more while one of two schedulers, two script
+workers, two llm workers and a redis-server with an append-only file is killed (SIGKILL) and started again every few
+seconds (kills.py), from its submission on. The model is the scripted server, which is not killed, nor is the robot.
+Afterwards:
+
+* `sleipnir batch results` has each row once, with the output that follows from it, and the counts of the batch agree;
+* each row has one run, and no run is there that is of no row;
+* each journal has each node once, and the state is the fold of it;
+* a script ran again, and a model was asked again, at most as often as a worker died that held the visit;
+* nothing waits in a queue, nobody holds a lease, and of the batch only what is kept of one that is over is left.
+
+Prints one line of figures with the seed, and how much longer it took than in peace; exits with 1 when a promise was
+broken, or when a batch was not over in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from ops.chaos import kills  # noqa: E402
+from ops.chaos.run import retried, settled  # noqa: E402
+from ops.chaos.verdict import Wrong, leaks, of_journal  # noqa: E402
+from sleipnir.batches import BatchInfo, row_run_id  # noqa: E402
+from sleipnir.client import Client  # noqa: E402
+from sleipnir.errors import SleipnirError  # noqa: E402
+from sleipnir.settings import Settings  # noqa: E402
+from sleipnir.store.connect import connect  # noqa: E402
+from sleipnir.testing import ModelServer, Reply, Request  # noqa: E402
+from tests.processes import FAST, wait_until, write_agent  # noqa: E402
+
+ANSWER_S = 0.2
+TOLD_EVERY_S = 10.0  # where there is no terminal
+STEPS = ("take", "first", "second", "approve", "close")
+OF_SCRIPTS, OF_MODELS = ("take", "close"), ("first", "second")
+
+GRAPH = """
+name: row
+model: openai:gpt-test
+start: take
+nodes:
+  take: {type: script, script: take.py, next: first}
+  first: {type: llm, prompt: "[conversation {{initial_prompt}}.first] {{taken}}", next: second,
+          state_updates: {one: "{{output}}"}}
+  second: {type: llm, prompt: "[conversation {{initial_prompt}}.second] {{one}}", next: approve,
+           state_updates: {two: "{{output}}"}}
+  approve: {type: approval, question: "{{two}}?", options: [yes, no], routes: {yes: close, no: e}, on_other: e}
+  close: {type: script, script: close.py, next: e}
+  e: {type: end, output: "{{closed}}"}
+"""
+CODE = """
+import json, os
+
+file = os.environ.get("GRAPH_STATE_FILE")
+state = json.load(open(file)) if file else json.loads(os.environ["GRAPH_STATE"])
+with open(EFFECTS, "a") as effects:
+    effects.write(state["initial_prompt"] + ".STEP\\n")
+print(json.dumps(RESULT))
+"""
+TAKEN = '{"taken": state["initial_prompt"].upper()}'
+CLOSED = '{"closed": " + ".join([state["taken"], state["one"], state["two"]])}'
+
+
+def prompt_of(batch: str, row: int) -> str:
+    return f"{batch}.{row}"
+
+
+def said(conversation: str) -> str:
+    """What the model says; `conversation` names the row and the node."""
+    return f"answer to {conversation}"
+
+
+def output_of(batch: str, row: int) -> str:
+    """How the row must end."""
+    prompt = prompt_of(batch, row)
+    return " + ".join([prompt.upper(), *(said(f"{prompt}.{node}") for node in OF_MODELS)])
+
+
+def answer(request: Request) -> Reply:
+    return Reply(said(str(request.conversation)), delay_s=ANSWER_S)
+
+
+class Fleet(kills.Fleet):
+    """The processes of this campaign."""
+
+    workers = ("scripts-1", "scripts-2", "models-1", "models-2")
+    model: ModelServer
+
+    def launch_worker(self, name: str) -> None:
+        if name.startswith("models"):
+            self.stack.start_worker(name, "llm", concurrency=16, env=self.model.env(), ready=False)
+        else:
+            self.stack.start_worker(name, "scripts", concurrency=4, ready=False)
+
+    def by_kind(self) -> dict[str, int]:
+        """Kills by what was killed."""
+        found = Counter({"redis": self.counts["kill_redis"], "schedulers": self.counts["kill_scheduler"]})
+        for name, starts in self.starts.items():
+            found[f"{name.split('-')[0]} workers"] += starts - 1
+        return dict(found)
+
+
+class Robot:
+    """Says yes to whatever is asked, until told to stop."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._stop = client, threading.Event()
+        self._thread = threading.Thread(target=self._work)
+
+    def _work(self) -> None:
+        while not self._stop.wait(0.05):
+            try:
+                for gate in self._client.gates():
+                    self._tried(lambda gate=gate: self._client.store.runs.answer(gate.run, gate.seq, "yes"))  # type: ignore[misc]
+            except SleipnirError:
+                pass  # Redis is away
+
+    def _tried(self, call: Callable[[], None]) -> None:
+        try:
+            with self._client.store.errors():
+                call()
+        except SleipnirError:
+            pass  # Redis is away, or it was answered although the reply was lost
+
+    def __enter__(self) -> Robot:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+class Progress:
+    """Lines on stderr of how far something is: one that changes on a terminal, else a new one now and then."""
+
+    def __init__(self) -> None:
+        self._began_s = self._told_s = time.monotonic()
+
+    def tell(self, text: str, *, last: bool) -> None:
+        now_s, terminal = time.monotonic(), sys.stderr.isatty()
+        if terminal or last or now_s - self._told_s > TOLD_EVERY_S:
+            self._told_s = now_s
+            begin, end = ("\r\033[K" if terminal else "", "\n" if last or not terminal else "")
+            print(f"{begin}  {text}, {now_s - self._began_s:.0f} s", end=end, file=sys.stderr, flush=True)
+
+
+def campaign(options: argparse.Namespace, folder: Path) -> int:
+    """The whole of it. Returns how many promises were broken."""
+    effects, found = folder / "effects.txt", list[Wrong]()
+    scripts = {
+        f"{step}_py": CODE.replace("EFFECTS", repr(str(effects))).replace("STEP", step).replace("RESULT", result)
+        for step, result in (("take", TAKEN), ("close", CLOSED))
+    }
+    agent = write_agent(folder / "row", GRAPH, **scripts)
+    leases = {} if options.fast else {name: Settings.model_fields[name].default for name in FAST}
+    chaos, batches = Fleet(folder, options, **leases), dict[str, BatchInfo]()
+    try:
+        with ModelServer(answer) as chaos.model, chaos.stack.client() as client:
+            chaos.start()
+            with Robot(client):
+                batches["peace"] = run(client, agent, "peace", options, chaos)
+                chaos.under_fire(lambda: batches.update(fire=run(client, agent, "fire", options, chaos)))
+                if "fire" not in batches:
+                    batches["fire"] = retried(client.open_batch("fire").info)
+            found = settled(lambda: list(wrongs(client, batches, effects, chaos, options.rows, folder)))
+            facts = retried(lambda: measured(options, chaos, batches, effects, found))
+            print(json.dumps(facts) if options.json else in_words(facts))
+        return kills.report(chaos, found)
+    finally:
+        chaos.end()
+
+
+def run(client: Client, agent: Path, name: str, options: argparse.Namespace, chaos: Fleet) -> BatchInfo:
+    """Submit the batch, and wait for its end. What a blow interrupts is repeated."""
+    rows = [{"prompt": prompt_of(name, row), "id": row} for row in range(options.rows)]
+    progress = Progress()
+
+    def submitted() -> bool:
+        try:
+            client.batch(agent, rows, id=name, key="id", parallel=max(100, options.rows))
+        except SleipnirError:
+            return False  # Redis is away
+        return True
+
+    def over() -> BatchInfo | None:
+        try:
+            info = client.open_batch(name).info()
+        except SleipnirError:
+            return None  # Redis is away
+        text = f"{name}: {info.ended:,} of {info.total:,} rows over, {info.active:,} under way"
+        progress.tell(f"{text}, {chaos.counts.total()} kills", last=info.is_over)
+        return info if info.is_over else None
+
+    wait_until(submitted, f"{name} is submitted", options.limit)
+    found = wait_until(over, f"{name} is over", options.limit, every_s=0.25)
+    assert found is not None
+    return found
+
+
+def wrongs(
+    client: Client, batches: Mapping[str, BatchInfo], effects: Path, chaos: Fleet, rows: int, folder: Path
+) -> Iterator[Wrong]:
+    done = Counter(effects.read_text().split())
+    done.update({place: sum(turns.values()) for place, turns in chaos.model.counts().items()})
+    for name, info in batches.items():
+        if not info.is_over:
+            yield Wrong("stuck", f"{name}: {info}")
+            return
+        if (info.total, info.completed, info.ended, info.waiting, info.active) != (rows, rows, rows, 0, 0):
+            yield Wrong("lost", f"{name}: its counts say {info}")
+        yield from of_results(name, chaos, rows, folder)
+        for row in range(rows):
+            yield from of_run(client, name, row, done, chaos)
+    expected = {row_run_id(name, row) for name in batches for row in range(rows)}
+    for stranger in {info.id for info in client.store.runs.recent(4 * rows + 100)} ^ expected:
+        yield Wrong("double", f"{stranger}: a run that is of no row, or a row without a run")
+    redis = connect(chaos.redis.url)
+    yield from leaks(client, redis)
+    yield from left_of(client, batches, redis)
+    redis.close()
+
+
+def of_results(name: str, chaos: Fleet, rows: int, folder: Path) -> Iterator[Wrong]:
+    """What the product says of each row."""
+    file = folder / f"{name}.jsonl"
+    done = chaos.stack.sleipnir("batch", "results", name, "-o", str(file), "--overwrite")
+    if done.returncode:
+        yield Wrong("lost", f"{name}: batch results: {done.stderr}")
+        return
+    results = [json.loads(line) for line in file.read_text().splitlines()]
+    times = Counter(result["key"] for result in results)
+    for row in range(rows):
+        if times[str(row)] != 1:
+            yield Wrong("double" if times[str(row)] else "lost", f"{name}.{row}: has {times[str(row)]} results")
+    if len(results) != rows:
+        yield Wrong("double", f"{name}: {len(results)} results of {rows} rows")
+    for result in results:
+        row = int(result["key"])
+        told = (result["status"], result["output"], result["row"], result["run"])
+        if told != ("completed", output_of(name, row), row, row_run_id(name, row)):
+            yield Wrong("differs", f"{result['run']}: {name}.{row} has ended so: {result}")
+
+
+def of_run(client: Client, name: str, row: int, done: Counter[str], chaos: Fleet) -> Iterator[Wrong]:
+    """Its journal, and how often each of its nodes really ran."""
+    each = client.run(row_run_id(name, row))
+    steps = each.history()
+    yield from of_journal(client, each, steps)
+    of_nodes = [step for step in steps if step.node in STEPS]
+    if tuple(step.node for step in of_nodes) != STEPS:
+        yield Wrong("double", f"{each.id}: {name}.{row}: in the journal are {[step.node for step in of_nodes]}")
+    for step in of_nodes:
+        place, most = f"{prompt_of(name, row)}.{step.node}", 1 + chaos.deaths(each, step)
+        times = 1 if step.node == "approve" else done[place]
+        if not 1 <= times <= most:
+            yield Wrong("effect", f"{each.id}: {place} ran {times} times, at most {most}")
+
+
+def left_of(client: Client, batches: Mapping[str, BatchInfo], redis: Any) -> Iterator[Wrong]:
+    """What should be gone of batches that are over, and of their messages."""
+    for queue, length in client.health().queues.items():
+        if length:
+            yield Wrong("leak", f"queue {queue}: {length} messages left")
+    if left := redis.smembers(client.store.keys.of_partition(0).open_batches):
+        yield Wrong("leak", f"batches that are open: {left}")
+    for name in batches:
+        keys = client.store.keys.of_batch(name)
+        for key in (keys.rows, keys.failures):
+            if redis.exists(key):
+                yield Wrong("leak", f"{key}: left over")
+        for key in (keys.batch, keys.numbers, keys.names, keys.states, keys.ends):
+            if redis.pttl(key) <= 0:
+                yield Wrong("leak", f"{key}: would never expire, or is gone")
+
+
+def measured(
+    options: argparse.Namespace, chaos: Fleet, batches: Mapping[str, BatchInfo], effects: Path, found: list[Wrong]
+) -> dict[str, Any]:
+    took_s = {name: ((info.ended_ms or info.now_ms) - info.created_ms) / 1000 for name, info in batches.items()}
+    ran = sum(1 for line in effects.read_text().split() if line.startswith("fire."))
+    asked = sum(sum(turns.values()) for name, turns in chaos.model.counts().items() if str(name).startswith("fire."))
+    return {
+        "seed": options.seed,
+        "rows": options.rows,
+        "kill_every_s": options.kill_every,
+        "kills": chaos.by_kind(),
+        "peace_s": round(took_s["peace"], 1),
+        "fire_s": round(took_s["fire"], 1),
+        "ratio": round(took_s["fire"] / took_s["peace"], 2),
+        "scripts_repeated": ran - len(OF_SCRIPTS) * options.rows,
+        "calls_repeated": asked - len(OF_MODELS) * options.rows,
+        "held": len(chaos.blows.visits),
+        "broken": dict(Counter(wrong.kind for wrong in found)),
+    }
+
+
+def in_words(facts: Mapping[str, Any]) -> str:
+    broken = Counter(facts["broken"])
+    return (
+        f"seed {facts['seed']}: {facts['rows']:,} rows of five nodes, {sum(facts['kills'].values())} kills, one every "
+        f"{facts['kill_every_s']:g} s {facts['kills']}: {broken['lost']} lost, {broken['double']} doubled, "
+        f"{broken['differs']} other results, {broken['state']} states that are not the fold of their journal, "
+        f"{broken['effect']} repeated without a death, {broken['stuck']} stuck, {broken['leak']} keys left over; "
+        f"killed workers held {facts['held']} visits; {facts['scripts_repeated']} scripts and "
+        f"{facts['calls_repeated']} model calls were repeated; {facts['peace_s']:.1f} s in peace, "
+        f"{facts['fire_s']:.1f} s under fire: {facts['ratio']:.2f}x"
+    )
+
+
+def main() -> None:
+    parser = kills.parser(__doc__)
+    parser.set_defaults(kill_every=5.0)
+    parser.add_argument("--rows", type=int, default=2000, help="of the batch (default 2000)")
+    parser.add_argument("--fast", action="store_true", help="leases of 2 s, for a short campaign")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    kills.main(campaign, parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
