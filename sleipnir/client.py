@@ -298,7 +298,7 @@ class Client:
         with self.store.errors():
             found = (
                 info
-                for info in (self.store.runs.recent(10_000) if batch is None else self._runs_of(batch, status))
+                for info in (self.store.runs.recent(10_000, status) if batch is None else self._runs_of(batch, status))
                 if (status is None or info.status in status) and (children or info.parent is None)
             )
             return self.store.explained(list(islice(found, limit)))

@@ -152,6 +152,38 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
+        "A second worker beside the first: rows of one node, eight slots in each worker",
+        (
+            Figure("scale_models_ratio", "models that answer after 0.5 s", "x", at_least=1.8, digits=2),
+            Figure("scale_models_one_per_s", "  rows, one llm worker", "/s", digits=1),
+            Figure("scale_models_two_per_s", "  rows, two", "/s", digits=1),
+            Figure("scale_scripts_ratio", "scripts that sleep for 0.3 s", "x", at_least=1.8, digits=2),
+            Figure("scale_scripts_one_per_s", "  rows, one script worker", "/s", digits=1),
+            Figure("scale_scripts_two_per_s", "  rows, two", "/s", digits=1),
+        ),
+    ),
+    Section(
+        "Very many runs in Redis: half of them wait for an answer, the newer half is over",
+        (
+            Figure("million_runs", "runs"),
+            Figure("million_waiting_bytes", "  memory of one that waits", "B", at_most=4000),
+            Figure("million_over_bytes", "  of one that is over", "B"),
+            Figure("million_ps_ms", "ps, none of the newest 10,000 to be listed", "ms", at_most=200),
+            Figure("million_ps_slowest_ms", "  the slowest of 20", "ms"),
+            Figure("million_ps_all_ms", "ps --all, the newest 50", "ms", at_most=200),
+            Figure("million_ps_all_slowest_ms", "  the slowest of 20", "ms"),
+            Figure("million_batch_ls_ms", "batch ls, the newest 50 of 60", "ms", at_most=200),
+            Figure("million_batch_ls_slowest_ms", "  the slowest of 20", "ms"),
+            Figure("million_ps_command_ms", "the command `sleipnir ps`", "ms"),
+            Figure("million_batch_ls_command_ms", "  `sleipnir batch ls`", "ms"),
+            Figure("million_start_ms", "  `sleipnir --version`, which asks nobody", "ms"),
+            Figure("million_advance_share", "visits, against an empty Redis", "x", at_least=0.9, digits=2),
+            Figure("million_visits_per_s", "  with them", "/s"),
+            Figure("million_empty_visits_per_s", "  without", "/s"),
+            Figure("million_slow_commands", "commands that took Redis over 5 ms"),
+        ),
+    ),
+    Section(
         "Models: one llm worker process of 64 threads, an answer 0.5 s after each call",
         (
             Figure("model_share", "calls, of 128 a second that are possible", "x", at_least=0.9, digits=2),

@@ -31,10 +31,12 @@ from ops.bench import (  # noqa: E402
     fans,
     figures,
     knowledge,
+    million,
     models,
     peers,
     postgres,
     report,
+    scaling,
     scripts,
     task_events,
 )
@@ -52,6 +54,8 @@ SUBJECTS = (
     "costs",
     "maps",
     "batches",
+    "scaling",
+    "million",
     "models",
     "knowledge",
     "python",
@@ -72,6 +76,8 @@ class Effort:
     repeats: int
     waiting_runs: int
     beside: int
+    scaling_s: float
+    many_runs: int
     model_calls: int
     turns: int
     chunks: int
@@ -80,12 +86,15 @@ class Effort:
 
 FULL = Effort(
     rounds=5, runs=1000, hops=30, tasks=8000, peer_runs=300, trial_runs=50, trials=2, repeats=4, waiting_runs=1000,
-    beside=200, model_calls=1920, turns=10, chunks=100_000, questions=1000,
+    beside=200, scaling_s=20, many_runs=1_000_000, model_calls=1920, turns=10, chunks=100_000, questions=1000,
 )  # fmt: skip
 QUICK = Effort(
     rounds=1, runs=300, hops=10, tasks=3000, peer_runs=60, trial_runs=30, trials=1, repeats=2, waiting_runs=200,
-    beside=50, model_calls=1280, turns=5, chunks=100_000, questions=1000,
+    beside=50, scaling_s=8, many_runs=20_000, model_calls=1280, turns=5, chunks=100_000, questions=1000,
 )  # fmt: skip
+
+
+LEAST_RUNS = 1_000
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,11 @@ JOIN = ("join_s",)
 ACCEPTING = ("batch_accept_s", "batch_first_node_s", "batch_submit_mb")
 BEHIND = ("batch_wait_p99_ms", "batch_wait_p50_ms", "batch_rows_per_s")
 SHARING = ("batch_equal_off", "batch_three_off")
+SCALING = ("scale_models_ratio", "scale_scripts_ratio")
+MILLION = (
+    "million_waiting_bytes", "million_over_bytes", "million_ps_ms", "million_ps_all_ms", "million_batch_ls_ms",
+    "million_ps_command_ms", "million_batch_ls_command_ms", "million_advance_share",
+)  # fmt: skip
 MODELS = ("model_share", "stream_share", "model_worker_mb", "litellm_calls_per_s")
 LOOPS = ("loop_turns_per_s", "loop_call_us")
 KNOWLEDGE = (
@@ -201,6 +215,10 @@ class Bench:
             yield Measurement("accepting rows", ACCEPTING, batches.accepting)
             yield Measurement("runs beside a batch", BEHIND, lambda: batches.waiting_behind(effort.beside))
             yield Measurement("shares of batches", SHARING, batches.sharing)
+        if "scaling" in asked:
+            yield Measurement("a second worker", SCALING, lambda: scaling.measure(effort.scaling_s))
+        if "million" in asked and not self.rounds:  # once: filling takes minutes
+            yield Measurement("very many runs", MILLION, lambda: million.measure(effort.many_runs, effort.runs))
         if "models" in asked:
             yield Measurement("calls of models", MODELS, lambda: models.calls(effort.model_calls))
             yield Measurement("loops of turns and tools", LOOPS, lambda: models.loops(effort.turns))
@@ -292,13 +310,21 @@ def from_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, help=f"default {FULL.rounds}, with --quick {QUICK.rounds}")
     parser.add_argument("--quick", action="store_true", help="one round of small loads: a look, not a measurement")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        metavar="N",
+        help=f"of the subject million: default {FULL.many_runs:,}, with --quick {QUICK.many_runs:,}",
+    )
     parser.add_argument("--json", type=Path, help=f"also write what is found here (always: {LATEST.relative_to(ROOT)})")
     parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if options.runs is not None and options.runs < LEAST_RUNS:
+        parser.error(f"--runs must be at least {LEAST_RUNS:,}")
     effort = QUICK if options.quick else FULL
-    options.effort = replace(effort, rounds=options.rounds or effort.rounds)
+    options.effort = replace(effort, rounds=options.rounds or effort.rounds, many_runs=options.runs or effort.many_runs)
     return options
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -151,15 +152,38 @@ class Runs:
         over = [run_id for run_id, status in statuses if status is None or status in FINAL]
         return [info for info in self.infos(over) if info.is_final] if over else []
 
-    def recent(self, limit: int) -> Iterator[RunInfo]:
-        """The runs submitted last, newest first; read as they are asked for, a page at a time."""
-        pipe = self._client.pipeline(transaction=False)
-        for partition in range(self._keys.partitions):
-            pipe.zrevrange(self._keys.of_partition(partition).runs, 0, limit - 1, withscores=True)
-        listed = sorted(((score, run_id) for reply in pipe.execute() for run_id, score in reply), reverse=True)
-        for at in range(0, min(limit, len(listed)), PAGE):
-            page = [run_id for _, run_id in listed[at : min(at + PAGE, limit)]]
+    def recent(self, limit: int, statuses: Collection[str] | None = None) -> Iterator[RunInfo]:
+        """The runs submitted last, newest first, of these `limit` those of such a status; read as they are asked for, a
+        page at a time. Of the others no more than the status is read."""
+        listed = self._newest(limit)
+        for at in range(0, len(listed), PAGE):
+            page = listed[at : at + PAGE]
+            if statuses is not None:
+                page = [run_id for run_id, status in self._statuses(page) if status in statuses]
             yield from (info for info in self._read(page) if info is not None)
+
+    def _newest(self, limit: int) -> list[str]:
+        """The ids of the runs submitted last, newest first. Runs are spread over the partitions about evenly, so a
+        little more than a partition's part is read of each; and more, where that was not enough to be sure."""
+        most = 2 * limit // self._keys.partitions + 10
+        while True:
+            pipe = self._client.pipeline(transaction=False)
+            for partition in range(self._keys.partitions):
+                pipe.zrevrange(self._keys.of_partition(partition).runs, 0, most - 1, withscores=True)
+            replies = pipe.execute()
+            # Of a partition that may have more, all that is younger than the last one read is known.
+            since = max((reply[-1][1] for reply in replies if len(reply) == most), default=-math.inf)
+            listed = sorted(((at_ms, run_id) for reply in replies for run_id, at_ms in reply), reverse=True)[:limit]
+            if most >= limit or not listed or listed[-1][0] > since:
+                return [run_id for _, run_id in listed]
+            most *= 4
+
+    def _statuses(self, run_ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipe.hmget(self._keys.of_run(run_id).run, "status", "retrying")
+        for run_id, (status, retrying) in zip(run_ids, pipe.execute(), strict=True):
+            yield run_id, _status(status, retrying)
 
     def ids_starting_with(self, prefix: str, limit: int = 20) -> list[str]:
         """Run ids by prefix, of the runs listed; for completing and resolving what people type."""
@@ -290,23 +314,17 @@ class Runs:
 
     def gates(self, run_id: str) -> list[GateInfo]:
         """The open questions of a run, answered ones left out, in the order they were asked."""
-        keys = self._keys.of_run(run_id)
+        return self._gates([run_id])
+
+    def _gates(self, run_ids: Sequence[str]) -> list[GateInfo]:
+        """The same of several runs, one after the other, in one round trip."""
         pipe = self._client.pipeline(transaction=False)
-        pipe.hgetall(keys.gates)
-        pipe.get(keys.spec)
-        fields, spec = pipe.execute()
-        path = tuple(json.loads(spec).get("path", ())) if spec and fields else ()
-        found = [
-            Gate(**json.loads(text))
-            for name, text in fields.items()
-            if name.isdigit() and f"{name}:answer" not in fields
-        ]
-        return [
-            GateInfo(
-                run_id, g.seq, g.node, g.kind, g.question, tuple(g.options), g.default, g.opened_ms, g.attempt, path
-            )
-            for g in sorted(found, key=lambda gate: gate.seq)
-        ]
+        for keys in map(self._keys.of_run, run_ids):
+            pipe.hgetall(keys.gates)
+            pipe.get(keys.spec)
+        replies = pipe.execute()
+        read = zip(run_ids, replies[::2], replies[1::2], strict=True)
+        return [gate for run_id, fields, spec in read for gate in _open_gates(run_id, fields, spec)]
 
     def gates_below(self, run_id: str) -> list[GateInfo]:
         """The open questions of a run and of all runs below that it waits for, in the order they were asked."""
@@ -320,8 +338,9 @@ class Runs:
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.zrange(self._keys.of_partition(partition).gates, 0, -1)
-        runs = {name.rsplit("/", 1)[0] for reply in pipe.execute() for name in reply}
-        return sorted((gate for run_id in runs for gate in self.gates(run_id)), key=lambda gate: gate.opened_ms)
+        runs = list({name.rsplit("/", 1)[0] for reply in pipe.execute() for name in reply})
+        pages = (self._gates(runs[at : at + PAGE]) for at in range(0, len(runs), PAGE))
+        return sorted((gate for page in pages for gate in page), key=lambda gate: gate.opened_ms)
 
     def answer(self, run_id: str, seq: int, text: str, attempt: int = 1) -> None:
         """Answer the gate that this attempt of a visit has opened. Safe to repeat. Raises GateError when there is none,
@@ -437,9 +456,7 @@ def _info(
     if spec is None:
         return None
     visits = sorted(map(Visit.from_json, frontier.values()), key=lambda visit: visit.seq)
-    # What a person has asked for counts, though no scheduler may have heard of it yet.
-    is_retried = record_["retrying"] and record_["status"] in ("failed", "cancelled")
-    status = "running" if is_retried else record_["status"]
+    status = _status(record_["status"], record_["retrying"])
     slot = _slot(record_["slot"])
     waits = slot is not None and not slot.granted
     is_live = record_["status"] not in FINAL and not waits
@@ -470,6 +487,22 @@ def _slot(text: str | None) -> SlotInfo | None:
         return None
     slot = from_fields(Slot, json.loads(text))
     return SlotInfo(slot.key, slot.limit, slot.granted)
+
+
+def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None) -> Iterator[GateInfo]:
+    path = tuple(json.loads(spec).get("path", ())) if spec and fields else ()
+    found = [
+        Gate(**json.loads(text)) for name, text in fields.items() if name.isdigit() and f"{name}:answer" not in fields
+    ]
+    for g in sorted(found, key=lambda gate: gate.seq):
+        yield GateInfo(
+            run_id, g.seq, g.node, g.kind, g.question, tuple(g.options), g.default, g.opened_ms, g.attempt, path
+        )
+
+
+def _status(status: str | None, retrying: str | None) -> str | None:
+    """What a person has asked for counts, though no scheduler may have heard of it yet."""
+    return "running" if retrying and status in ("failed", "cancelled") else status
 
 
 def _visits(

@@ -397,6 +397,24 @@ def test_usage_adds_up_and_an_unknown_price_makes_the_total_unknown(bench: Bench
     assert (usage.input_tokens, usage.calls, usage.cost_usd) == (6, 2, None)
 
 
+def test_the_newest_runs_are_listed_in_order_however_unevenly_they_are_spread(bench: Bench) -> None:
+    store, spec = bench.store, RunSpec("agent", "digest")
+    ids = [f"run{number:09}" for number in range(1000)]
+    here = [run_id for run_id in ids if store.keys.partition_of(run_id) == bench.partition][:50]
+    listed = [run_id for run_id in ids if run_id not in here][:50] + here
+    for at_ms, run_id in enumerate(listed):
+        store.runs.create(run_id, spec, {})
+        run = store.keys.of_run(run_id)
+        store._client.zadd(store.keys.of_partition(store.keys.partition_of(run_id)).runs, {run_id: at_ms})
+        store._client.hset(run.run, "status", "completed" if at_ms % 2 else "waiting")
+    newest = listed[::-1]
+    for limit in (1, 20, 45, 70, 100, 1000):
+        assert [info.id for info in store.runs.recent(limit)] == newest[:limit]
+    assert [info.id for info in store.runs.recent(45, {"waiting"})] == newest[:45][1::2], "filtered among the newest 45"
+    store._client.hset(store.keys.of_run(newest[0]).run, mapping={"status": "failed", "retrying": "1"})
+    assert [info.status for info in store.runs.recent(2, {"running"})] == ["running"], "as somebody wants it to go on"
+
+
 def test_a_finished_run_leaves_only_keys_that_expire(bench: Bench) -> None:
     bench.create()
     call = bench.open_visit(timers={"deadline": bench.store.now_ms() + 10**9})

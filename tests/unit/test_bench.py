@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench import limits, models, report
+from ops.bench import limits, models, report, scaling
 from ops.bench.figures import (
     FIGURES,
     RATIOS,
     SECTIONS,
+    BenchFailed,
     Figure,
     medians,
     missed,
@@ -50,6 +51,16 @@ def test_the_rate_of_calls_is_that_of_the_time_in_which_all_threads_are_busy() -
     assert models.rate(waves) == models.POSSIBLE_PER_S
     slow_to_start = [0.0] * models.THREADS + [at_s + 60 for at_s in waves[models.THREADS :]]
     assert models.rate(slow_to_start) == models.POSSIBLE_PER_S
+
+
+def test_the_rate_of_rows_is_that_of_the_middle_of_a_batch() -> None:
+    waves = {8 * wave: 500 * wave for wave in range(1, 20)}
+    assert scaling.middle_rate(waves, 160) == 16.0
+    assert (
+        scaling.middle_rate({0: 0, 1: 9_000} | {ended: at_ms + 10_000 for ended, at_ms in waves.items()}, 160) == 16.0
+    )
+    with pytest.raises(BenchFailed):
+        scaling.middle_rate({0: 0, 160: 500}, 160)
 
 
 def test_the_worst_window_is_found_wherever_it_begins() -> None:
