@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ops.bench.engine import Stack, finish, stack, write_agent
@@ -20,6 +21,8 @@ from sleipnir.rows import read
 ACCEPTED, MANY, QUEUED = 10_000, 200_000, 50_000
 SHARED = 400
 """Rows of the batch that leads, when both are looked at."""
+STILL_S = 120
+"""So long may a batch stand still on a machine that is busy."""
 
 GRAPH = """
 name: row
@@ -98,12 +101,19 @@ def shared(engine: Stack, agent: Path, *priorities: int) -> float:
         for priority in priorities
     )
     engine.client.resume_all()
-    wait_until(lambda: first.info().completed >= SHARED, "the first batch is half done", 300)
+    while_it_moves(lambda: first.info().completed >= SHARED, first, "the first batch is half done")
     ratio = first.info().completed / second.info().completed
     for batch in (first, second):
         batch.cancel()
-        wait_until(lambda batch=batch: batch.info().is_over, "it is cancelled", 60)  # type: ignore[misc]
+        while_it_moves(lambda batch=batch: batch.info().is_over, batch, "it is cancelled")  # type: ignore[misc]
     return ratio
+
+
+def while_it_moves(condition: Callable[[], object], batch: Batch, what: str) -> None:
+    """Wait, however slow the machine is, as long as rows of the batch end. Raises BenchFailed."""
+    while not condition():
+        before = batch.info().ended
+        wait_until(lambda before=before: condition() or batch.info().ended > before, what, STILL_S)  # type: ignore[misc]
 
 
 def first_start_ms(engine: Stack, batch: Batch) -> int:

@@ -223,8 +223,10 @@ def wrongs(
         if (info.total, info.completed, info.ended, info.waiting, info.active) != (rows, rows, rows, 0, 0):
             yield Wrong("lost", f"{name}: its counts say {info}")
         yield from of_results(name, chaos, rows, folder)
+        progress = Progress()
         for row in range(rows):
             yield from of_run(client, name, row, done, chaos)
+            progress.tell(f"{name}: {row + 1:,} of {rows:,} journals read", last=row + 1 == rows)
     expected = {row_run_id(name, row) for name in batches for row in range(rows)}
     for stranger in {info.id for info in client.store.runs.recent(4 * rows + 100)} ^ expected:
         yield Wrong("double", f"{stranger}: a run that is of no row, or a row without a run")

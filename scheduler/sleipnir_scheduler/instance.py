@@ -131,7 +131,7 @@ class Instance:
         self.tally.effects.add(by=self._deliveries.run_once(self.ownership.epochs.keys(), BLOCK_MS))
 
     def _admit(self) -> None:
-        admitted = self._admission.run_once(self.ownership.epochs, self.ownership.held, self._store.now_ms)
+        admitted = self._admission.run_once(self.ownership.epochs, self.ownership.held)
         self._stop.wait(ADMIT_SOON_S if admitted else ADMIT_S)
 
     def _clean(self) -> None:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -68,8 +68,23 @@ class Open:
     """A batch that is not over, as admission sees it."""
 
     id: str
+    created_ms: int
     kept: Kept
     plan: BatchPlan
+
+
+@dataclass(frozen=True)
+class Look:
+    """What admission goes by: the time, the batches that are not over, the oldest first, and how much the fleet has
+    begun: visits that run on workers, events that are not planned, and rows that were admitted and are no runs yet.
+    With what waits in queues that is what it has before it. Of no batches nothing else is known."""
+
+    now_ms: int
+    batches: tuple[Open, ...]
+    under_way: int
+
+
+NOTHING_OPEN: Final = Look(0, (), 0)
 
 
 class Batches:
@@ -249,20 +264,31 @@ class Batches:
             _ENDED, _ENDED.vector({**self._keys.of_batch(batch).all(), "open": self._first.open_batches}, args)
         )
 
-    def open(self) -> list[Open]:
-        """The batches that are not over, the oldest first."""
-        ids = self._client.smembers(self._first.open_batches)
+    def look(self, known: Collection[str]) -> Look:
+        """What there is to admit. `known` are the batches of the last look: with them it is one round trip, unless
+        another batch has come."""
+        ids = list(known) or sorted(self._client.smembers(self._first.open_batches))
         if not ids:
-            return []
+            return NOTHING_OPEN
         pipe = self._client.pipeline(transaction=False)
+        pipe.time()
+        pipe.smembers(self._first.open_batches)
+        pipe.xlen(self._first.effects)
+        for partition in map(self._keys.of_partition, range(self._keys.partitions)):
+            pipe.xlen(partition.inbox)
+            pipe.zcard(partition.leases)
         for batch in ids:
             pipe.hmget(self._keys.of_batch(batch).batch, _LOOK)
-        found = []
-        for batch, texts in zip(ids, pipe.execute(), strict=True):
-            fields = dict(zip(_LOOK, texts, strict=True))
-            if fields["plan"] is not None:
-                found.append((int(fields["created_ms"]), Open(batch, _kept(fields), _plan(fields["plan"]))))
-        return [each for _, each in sorted(found, key=lambda pair: (pair[0], pair[1].id))]
+        (seconds, micros), members, *replies = pipe.execute()
+        counts, fields = replies[: -len(ids)], dict(zip(ids, replies[-len(ids) :], strict=True))
+        if new := sorted(set(members) - fields.keys()):
+            pipe = self._client.pipeline(transaction=False)
+            for batch in new:
+                pipe.hmget(self._keys.of_batch(batch).batch, _LOOK)
+            fields |= zip(new, pipe.execute(), strict=True)
+        found = [_open(batch, texts) for batch, texts in fields.items() if batch in members]
+        in_order = sorted((each for each in found if each is not None), key=lambda each: (each.created_ms, each.id))
+        return Look(int(seconds) * 1000 + int(micros) // 1000, tuple(in_order), sum(map(int, counts)))
 
     def admit(self, batch: str, epoch: int, most: int, now_ms: int) -> int:
         """Let up to `most` rows become runs. How many; -1: the first partition is another's."""
@@ -275,16 +301,6 @@ class Batches:
             "effects": self._first.effects,
         }
         return int(_ADMIT(self._client, slots, {"id": batch, "epoch": epoch, "most": most, "now_ms": now_ms}))
-
-    def under_way(self) -> int:
-        """How much the fleet has begun: visits that run on workers, events that are not planned, and rows that were
-        admitted and are no runs yet. With what waits in queues that is what it has before it."""
-        pipe = self._client.pipeline(transaction=False)
-        pipe.xlen(self._first.effects)
-        for partition in map(self._keys.of_partition, range(self._keys.partitions)):
-            pipe.xlen(partition.inbox)
-            pipe.zcard(partition.leases)
-        return sum(map(int, pipe.execute()))
 
     def unclaimed(self) -> int:
         """How many visits no worker has taken, also those that are held or that nobody serves: where the broker cannot
@@ -315,6 +331,14 @@ class Batches:
     def now_ms(self) -> int:
         seconds, micros = self._client.time()
         return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _open(batch: str, texts: Sequence[str | None]) -> Open | None:
+    """None: it is gone."""
+    fields = dict(zip(_LOOK, texts, strict=True))
+    if fields["plan"] is None:
+        return None
+    return Open(batch, _number(fields["created_ms"]), _kept(fields), _plan(fields["plan"]))
 
 
 def _plan(text: str) -> BatchPlan:

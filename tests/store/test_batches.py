@@ -51,7 +51,7 @@ class World:
             self.batches.seal(ID)
 
     def admit(self) -> int:
-        return self.admission.run_once(self.advance._ownership.epochs, (), self.store.now_ms)
+        return self.admission.run_once(self.advance._ownership.epochs, ())
 
     def deliver(self) -> None:
         while self.deliveries.run_once(range(self.store.keys.partitions), 1) > 0:
@@ -145,8 +145,8 @@ def test_an_end_that_is_told_twice_counts_once_and_costs_are_those_of_all_tries(
 def test_a_scheduler_that_does_not_own_the_first_partition_admits_nothing(store: Store) -> None:
     world = World(store)
     assert store.batches.admit(ID, 99, 10, 1) == -1
-    assert world.admission.run_once({1: 1}, (), store.now_ms) == 0
-    assert world.admission.run_once(world.advance._ownership.epochs, {0}, store.now_ms) == 0
+    assert world.admission.run_once({1: 1}, ()) == 0
+    assert world.admission.run_once(world.advance._ownership.epochs, {0}) == 0
     assert world.states == "www"
 
 
@@ -277,6 +277,21 @@ def test_rows_that_come_later_go_on_with_a_batch_that_was_over(store: Store) -> 
     assert (world.states, store.batches.info(ID).state) == ("ca", "accepting")
 
 
+def test_a_look_with_what_the_last_one_found_sees_those_that_came_and_went_since(store: Store) -> None:
+    first, second, third = (Batch(store, name) for name in ("first", "second", "third"))
+    for each in (first, second):
+        store.batches.add(each.id, SPEC, BatchPlan(), rows(0))
+    look = store.batches.look(())
+    assert {(each.id, each.kept.waiting) for each in look.batches} == {("first", 1), ("second", 1)}
+    store.batches.add(third.id, SPEC, BatchPlan(), rows(0, 1))
+    second.cancel()
+    looks = [store.batches.look(known) for known in ([each.id for each in look.batches], ["second"], ())]
+    assert [{(each.id, each.kept.waiting) for each in found.batches} for found in looks] == [
+        {("first", 1), ("third", 2)}
+    ] * 3
+    assert abs(looks[0].now_ms - store.now_ms()) < 60_000 and looks[0].under_way == 0
+
+
 def test_what_has_expired_is_no_batch_and_the_janitor_drops_its_name(store: Store) -> None:
     World(store)
     assert store.batches.forget_expired(store.now_ms(), 10) == 0
@@ -288,4 +303,5 @@ def test_what_has_expired_is_no_batch_and_the_janitor_drops_its_name(store: Stor
     with pytest.raises(BatchNotFound):
         store.batches.hold(ID)
     assert store.batches.forget_expired(store.now_ms(), 10) == 1
-    assert store.batches.open() == []
+    assert store.batches.look(()).batches == ()
+    assert store.batches.look([ID]).batches == (), "it was there at the last look"

@@ -5,17 +5,18 @@ what is submitted by itself need not wait behind them, and a batch that comes la
 are in the first partition, whose owner does this for the deployment; the store refuses anybody else.
 
 It also cancels the runs of batches that were cancelled, again and again until they are over: one may only just have
-been created. What is remembered here from round to round are the shares; a new owner begins with equal ones.
+been created. What is remembered here from round to round are the shares, and which batches there were, so that a look
+is one round trip; a new owner begins with equal shares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
 from sleipnir.batches import may_admit, row_run_id
-from sleipnir.store.batches import Open
+from sleipnir.store.batches import Look, Open
 from sleipnir.store.fleet import SEEN_FOR_MS
 from sleipnir.store.store import Store
 from sleipnir_scheduler.fair import Claim, share
@@ -31,42 +32,42 @@ class Admission:
 
     def __init__(self, store: Store, *, window: int) -> None:
         self._store, self._fixed = store, window
+        self._known: Sequence[str] = ()
         self._times: Mapping[str, float] = {}
         self._window, self._looked_ms, self._cancelled_ms = 0, 0, 0
         self._served: Collection[str] = ()
         self._log = structlog.get_logger().bind(service="admission")
 
-    def run_once(self, epochs: Mapping[int, int], held: Collection[int], now_ms: Callable[[], int]) -> int:
+    def run_once(self, epochs: Mapping[int, int], held: Collection[int]) -> int:
         """Admit what may be now. How many rows."""
         if FIRST_PARTITION not in epochs:
+            self._known, self._times = (), {}
+            return 0
+        look = self._store.batches.look(self._known)
+        self._known = tuple(batch.id for batch in look.batches)
+        if not look.batches:
             self._times = {}
             return 0
-        batches = self._store.batches.open()
-        if not batches:
-            self._times = {}
-            return 0
-        at_ms = now_ms()
-        self._cancel([batch.id for batch in batches if batch.kept.cancelling], at_ms)
-        claims = [] if FIRST_PARTITION in held else _claims(batches)
+        self._cancel([batch.id for batch in look.batches if batch.kept.cancelling], look.now_ms)
+        claims = [] if FIRST_PARTITION in held else _claims(look.batches)
         if not claims:
             return 0
-        capacity = self._capacity(at_ms)
-        shares = share(claims, capacity, self._times)
+        shares = share(claims, self._capacity(look), self._times)
         self._times = shares.times
         admitted = 0
         for batch, rows in shares.rows.items():
             if rows:
-                count = self._store.batches.admit(batch, epochs[FIRST_PARTITION], rows, at_ms)
+                count = self._store.batches.admit(batch, epochs[FIRST_PARTITION], rows, look.now_ms)
                 if count < 0:
                     return admitted
                 admitted += count
         return admitted
 
-    def _capacity(self, at_ms: int) -> int:
-        if at_ms - self._looked_ms >= LOOK_MS:
+    def _capacity(self, look: Look) -> int:
+        if look.now_ms - self._looked_ms >= LOOK_MS:
             self._look_at_workers()
-            self._looked_ms = at_ms
-        return self._window - self._store.batches.under_way() - self._queued()
+            self._looked_ms = look.now_ms
+        return self._window - look.under_way - self._queued()
 
     def _queued(self) -> int:
         """Visits that wait in queues which somebody serves: what waits in others must not hold up all."""
