@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -154,8 +154,14 @@ class Runs:
 
     def recent(self, limit: int, statuses: Collection[str] | None = None) -> Iterator[RunInfo]:
         """The runs submitted last, newest first, of these `limit` those of such a status; read as they are asked for, a
-        page at a time. Of the others no more than the status is read."""
+        page at a time. Of the others no more than the status is read.
+
+        Where only such are asked for that are not over, one that is over and is to go on is left out until a scheduler
+        has heard of that: the index says enough of those that are over, however many there are.
+        """
         listed = self._newest(limit)
+        if statuses is not None and FINAL.isdisjoint(statuses):
+            listed = self._without_ended(listed)
         for at in range(0, len(listed), PAGE):
             page = listed[at : at + PAGE]
             if statuses is not None:
@@ -177,6 +183,23 @@ class Runs:
             if most >= limit or not listed or listed[-1][0] > since:
                 return [run_id for _, run_id in listed]
             most *= 4
+
+    def _without_ended(self, run_ids: Sequence[str]) -> list[str]:
+        """Those of these runs that are not known to be over: of runs that were archived nothing is known here."""
+        by_partition = defaultdict(list)
+        for run_id in run_ids:
+            by_partition[self._keys.partition_of(run_id)].append(run_id)
+        pipe = self._client.pipeline(transaction=False)
+        for partition, members in by_partition.items():
+            pipe.zmscore(self._keys.of_partition(partition).expiring, members)
+        read = zip(by_partition.values(), pipe.execute(), strict=True)
+        over = {
+            run_id
+            for members, scores in read
+            for run_id, score in zip(members, scores, strict=True)
+            if score is not None
+        }
+        return [run_id for run_id in run_ids if run_id not in over]
 
     def _statuses(self, run_ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         pipe = self._client.pipeline(transaction=False)

@@ -413,6 +413,10 @@ def test_the_newest_runs_are_listed_in_order_however_unevenly_they_are_spread(be
     assert [info.id for info in store.runs.recent(45, {"waiting"})] == newest[:45][1::2], "filtered among the newest 45"
     store._client.hset(store.keys.of_run(newest[0]).run, mapping={"status": "failed", "retrying": "1"})
     assert [info.status for info in store.runs.recent(2, {"running"})] == ["running"], "as somebody wants it to go on"
+    for run_id in newest[1:4]:
+        store._client.zadd(store.keys.of_partition(store.keys.partition_of(run_id)).expiring, {run_id: 10**15})
+    assert [info.id for info in store.runs.recent(8, {"waiting"})] == [newest[5], newest[7]], "the index says it"
+    assert [info.id for info in store.runs.recent(8, {"waiting", "failed"})] == newest[:8][1::2]
 
 
 def test_a_finished_run_leaves_only_keys_that_expire(bench: Bench) -> None:
