@@ -36,7 +36,7 @@ from ops.chaos.run import retried, settled  # noqa: E402
 from ops.chaos.verdict import Wrong, leaks, of_journal  # noqa: E402
 from sleipnir.batches import BatchInfo, row_run_id  # noqa: E402
 from sleipnir.client import Client  # noqa: E402
-from sleipnir.errors import SleipnirError  # noqa: E402
+from sleipnir.errors import SleipnirError, StoreUnavailable  # noqa: E402
 from sleipnir.settings import Settings  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
 from sleipnir.testing import ModelServer, Reply, Request  # noqa: E402
@@ -98,12 +98,11 @@ class Fleet(kills.Fleet):
 
     workers = ("scripts-1", "scripts-2", "models-1", "models-2")
     model: ModelServer
+    slots: int
 
     def launch_worker(self, name: str) -> None:
-        if name.startswith("models"):
-            self.stack.start_worker(name, "llm", concurrency=16, env=self.model.env(), ready=False)
-        else:
-            self.stack.start_worker(name, "scripts", concurrency=4, ready=False)
+        queue, env = ("llm", self.model.env()) if name.startswith("models") else ("scripts", None)
+        self.stack.start_worker(name, queue, concurrency=self.slots, env=env, ready=False)
 
     def by_kind(self) -> dict[str, int]:
         """Kills by what was killed."""
@@ -168,6 +167,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     agent = write_agent(folder / "row", GRAPH, **scripts)
     leases = {} if options.fast else {name: Settings.model_fields[name].default for name in FAST}
     chaos, batches = Fleet(folder, options, **leases), dict[str, BatchInfo]()
+    chaos.slots = options.slots
     try:
         with ModelServer(answer) as chaos.model, chaos.stack.client() as client:
             chaos.start()
@@ -192,14 +192,14 @@ def run(client: Client, agent: Path, name: str, options: argparse.Namespace, cha
     def submitted() -> bool:
         try:
             client.batch(agent, rows, id=name, key="id", parallel=max(100, options.rows))
-        except SleipnirError:
-            return False  # Redis is away
+        except StoreUnavailable:
+            return False  # the same again adds what it lacks
         return True
 
     def over() -> BatchInfo | None:
         try:
             info = client.open_batch(name).info()
-        except SleipnirError:
+        except StoreUnavailable:
             return None  # Redis is away
         text = f"{name}: {info.ended:,} of {info.total:,} rows over, {info.active:,} under way"
         progress.tell(f"{text}, {chaos.counts.total()} kills", last=info.is_over)
@@ -298,6 +298,7 @@ def measured(
     return {
         "seed": options.seed,
         "rows": options.rows,
+        "slots": options.slots,
         "kill_every_s": options.kill_every,
         "kills": chaos.by_kind(),
         "peace_s": round(took_s["peace"], 1),
@@ -324,12 +325,15 @@ def in_words(facts: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = kills.parser(__doc__)
-    parser.set_defaults(kill_every=5.0)
+    parser = kills.parser(__doc__, kill_every=5.0)
     parser.add_argument("--rows", type=int, default=2000, help="of the batch (default 2000)")
+    parser.add_argument("--slots", type=int, default=4, help="of each worker (default 4)")
     parser.add_argument("--fast", action="store_true", help="leases of 2 s, for a short campaign")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    kills.main(campaign, parser.parse_args())
+    options = parser.parse_args()
+    if options.rows < 1 or options.slots < 1:
+        parser.error("--rows and --slots must be at least 1")
+    kills.main(campaign, options)
 
 
 if __name__ == "__main__":

@@ -111,11 +111,14 @@ def report(chaos: Chaos, found: Sequence[Wrong]) -> int:
     return len(found)
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
+def parser(description: str | None, *, kill_every: float = 2.0) -> argparse.ArgumentParser:
     """The options that all campaigns have."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="default: drawn")
-    made.add_argument("--kill-every", type=float, default=2.0, metavar="S", help="seconds between kills (default 2)")
+    made.add_argument(
+        "--kill-every", type=float, default=kill_every, metavar="S",
+        help=f"seconds between kills (default {kill_every:g})",
+    )  # fmt: skip
     made.add_argument("--patient", action="store_true", help="strike only when all workers are ready")
     made.add_argument("--limit", type=float, default=900, metavar="S", help="when it is too late (default 900)")
     return made
