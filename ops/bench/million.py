@@ -113,6 +113,7 @@ def add(engine: Stack, agent: Path, count: int, work: Callable[[], Work], done: 
             tell(f"{numbers[-1]:,} of {count:,} runs that are {agent.name}, {told_s - began_s:.0f} s")
     redis.close()
     wait_until(lambda: done() >= count, f"{count:,} runs are {agent.name}", PATIENCE_S)
+    tell(f"{count:,} runs are {agent.name}, {time.monotonic() - began_s:.0f} s")
 
 
 def answered(engine: Stack) -> Values:
@@ -136,6 +137,7 @@ def answered(engine: Stack) -> Values:
         command = [PYTHON, "-m", "sleipnir", *words]
         return statistics.median(times_ms(lambda: output_of(command, env, 60), COMMANDS))
 
+    tell(", ".join(f"{name} {statistics.median(each):.0f} ms" for name, each in times.items()))
     found = {f"{name}_ms": statistics.median(each) for name, each in times.items()}
     found |= {f"{name}_slowest_ms": max(each) for name, each in times.items()}
     found["million_ps_command_ms"] = of_command("ps")
@@ -152,6 +154,7 @@ def slowed_down(full: Stack, empty: Stack, load: int) -> Values:
         pair = [("full", full), ("empty", empty)]
         for name, engine in pair if number % 2 else reversed(pair):
             rates[name].append(under_load(engine, engine.home / "noop", load)["visits_per_s"])
+        tell(f"load {number + 1} of {LOADS}: {rates['full'][-1]:,.0f} visits/s, empty {rates['empty'][-1]:,.0f}")
     redis: Any = connect(full.redis_url)
     slow = sorted(redis.slowlog_get(1000), key=lambda each: -each["duration"])
     redis.close()
