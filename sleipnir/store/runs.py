@@ -48,6 +48,7 @@ _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls"
 
 
 PAGE = 200  # runs that are read in one round trip
+FIRST_PAGE = 50  # as many as people are shown
 
 
 class Runs:
@@ -162,8 +163,8 @@ class Runs:
         listed = self._newest(limit)
         if statuses is not None and FINAL.isdisjoint(statuses):
             listed = self._without_ended(listed)
-        for at in range(0, len(listed), PAGE):
-            page = listed[at : at + PAGE]
+        for at in (0, *range(FIRST_PAGE, len(listed), PAGE)):
+            page = listed[at : at + (PAGE if at else FIRST_PAGE)]
             if statuses is not None:
                 page = [run_id for run_id, status in self._statuses(page) if status in statuses]
             yield from (info for info in self._read(page) if info is not None)
