@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,8 +13,9 @@ from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json, print_table, size
 from sleipnir.errors import KnowledgeError, SleipnirError
-from sleipnir.knowledge.files import shelf_name
-from sleipnir.settings import Settings
+
+if TYPE_CHECKING:
+    from sleipnir.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> 
 @contextmanager
 def _shelf_that_is_away(swept: list[Swept], settings: Settings) -> Iterator[None]:
     """Make a row of it: what was found before still counts."""
+    from sleipnir.knowledge.files import shelf_name
+
     try:
         yield
     except KnowledgeError as error:
