@@ -103,7 +103,7 @@ def test_completion_prints_a_script_for_the_shell(shell: str, capsys: pytest.Cap
     assert f"_SLEIPNIR_COMPLETE={shell}_complete" in script
 
 
-def complete(*words: str, **environment: str) -> list[str]:
+def press(*words: str, **environment: str) -> list[str]:
     """What bash is offered for the last word."""
     finished = run_python(
         "-m", "sleipnir", _SLEIPNIR_COMPLETE="bash_complete", COMP_WORDS=" ".join(["sleipnir", *words]),
@@ -111,6 +111,11 @@ def complete(*words: str, **environment: str) -> list[str]:
     )  # fmt: skip
     assert finished.stderr == ""
     return [line.partition(",")[2] for line in finished.stdout.splitlines() if line]
+
+
+def complete(*words: str, **environment: str) -> list[str]:
+    """The same, of a few key presses: one that takes too long offers nothing."""
+    return next(filter(None, (press(*words, **environment) for _ in range(5))), [])
 
 
 def test_tab_completes_commands_and_options() -> None:
@@ -130,7 +135,7 @@ def test_tab_completes_agents_by_name(tmp_path: Path) -> None:
 def test_tab_completes_the_shipped_agents_that_are_not_named_yet() -> None:
     assert complete("agents", "in") == ["install"]
     assert complete("agents", "install", "he") == ["hello"]
-    assert complete("agents", "install", "hello", "he") == []
+    assert press("agents", "install", "hello", "he") == []
     assert complete("agents", "install", "--reset", "log") == ["log-triage"]
 
 
@@ -141,12 +146,12 @@ def test_tab_completes_the_state_keys_that_an_agent_declares(tmp_path: Path) -> 
         "nodes:\n  done: {type: end}\n"
     )
     assert complete("run", "shop", "--state", "t", SLEIPNIR_AGENTS_DIR=str(tmp_path)) == ["total=", "topic="]
-    assert complete("run", "none", "--state", "t", SLEIPNIR_AGENTS_DIR=str(tmp_path)) == []
+    assert press("run", "none", "--state", "t", SLEIPNIR_AGENTS_DIR=str(tmp_path)) == []
 
 
 def test_tab_is_silent_when_something_is_wrong() -> None:
-    assert complete("run", "z", SLEIPNIR_PARTITIONS="many") == []
-    assert complete("watch", "a", SLEIPNIR_REDIS_URL="redis://127.0.0.1:1/0") == []
+    assert press("run", "z", SLEIPNIR_PARTITIONS="many") == []
+    assert press("watch", "a", SLEIPNIR_REDIS_URL="redis://127.0.0.1:1/0") == []
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--settings"], ["completion", "bash"]])
