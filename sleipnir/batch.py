@@ -29,6 +29,7 @@ from sleipnir.batches import (
     row_run_id,
     row_text,
 )
+from sleipnir.budgets import check_budget
 from sleipnir.errors import UsageError
 from sleipnir.graph.model import Graph
 from sleipnir.rows import BadRow, Row, row_of
@@ -204,7 +205,8 @@ def check_plan(plan: BatchPlan) -> None:
     """Raise UsageError for a plan that makes no sense."""
     if plan.priority not in PRIORITIES:
         raise UsageError(f"priority must be {PRIORITIES[0]} to {PRIORITIES[-1]}, not {plan.priority}")
-    for name in ("parallel", "canary", "max_cost_usd", "max_tokens"):
+    check_budget(plan.max_cost_usd, plan.max_tokens)
+    for name in ("parallel", "canary"):
         if (value := getattr(plan, name)) is not None and value <= 0:
             raise UsageError(f"{name} must be more than 0, not {value}")
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from sleipnir.budgets import Budget, Spent
 from sleipnir.messages import Usage
 from sleipnir.runs import ID_ALPHABET, ID_LENGTH
 
@@ -241,8 +242,7 @@ def may_admit(kept: Kept, plan: BatchPlan) -> int:
 
 
 def is_over_budget(kept: Kept, plan: BatchPlan) -> bool:
-    by_cost = plan.max_cost_usd is not None and kept.cost_usd >= plan.max_cost_usd
-    return by_cost or (plan.max_tokens is not None and kept.tokens >= plan.max_tokens)
+    return Budget(plan.max_cost_usd, plan.max_tokens).is_used_up(Spent(kept.tokens, kept.cost_usd))
 
 
 _AT_NODE = re.compile(r"\bat node '([^'\n]+)': ")

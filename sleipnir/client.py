@@ -25,6 +25,7 @@ from typing import Any
 from sleipnir import agents, sessions, streaming, tracing
 from sleipnir.batch import Batch, Given, OnBad, OnProgress, Submission, check_plan
 from sleipnir.batches import DEFAULT_PRIORITY, ROW_STATES, BatchInfo, BatchPlan, row_run_id
+from sleipnir.budgets import BUDGET, check_budget, read_budget_answer
 from sleipnir.bundle import graph_in
 from sleipnir.errors import BatchNotFound, BundleError, GateError, RunNotFound, UsageError
 from sleipnir.export import lines_of
@@ -77,6 +78,8 @@ class Client:
         cwd: Path | None = None,
         caller_dir: Path | None = None,
         session: str | None = None,
+        max_cost_usd: float | None = None,
+        max_tokens: int | None = None,
         ask_variable: Asker | None = None,
         ask_knowledge: knowledge.Asker | None = None,
         tell_knowledge: knowledge.Tell = knowledge.tell_nobody,
@@ -88,14 +91,18 @@ class Client:
         begins with, over the graph's `initial_state`: JSON, or datetime and bytes objects for keys declared so. `cwd`
         is the working directory of scripts (default: the agent's folder); `caller_dir` is where relative paths in the
         prompt are meant from (default: this process's working directory). `session` names what was said before: the
-        run of a config.yaml agent goes on with it, and adds to it what is said, if it completes. Knowledge bases that
-        are missing are built first, which may take long: `ask_knowledge` is asked for what nobody has said of them,
-        and `tell_knowledge` is told how far they are.
+        run of a config.yaml agent goes on with it, and adds to it what is said, if it completes. When the run, with the
+        runs below that have ended, has cost `max_cost_usd` (calls without a known price are not in it) or used
+        `max_tokens` (of prompts and answers), it is held and asks whether it may go on: a gate of the kind `budget`,
+        answered with `yes` (as much again), `no` (it fails) or a number (what it may cost in all). Knowledge bases that
+        are missing are built first, which may take long: `ask_knowledge` is asked for what nobody has said of them, and
+        `tell_knowledge` is told how far they are.
 
         Nothing is stored when this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
         KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
         session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
+        check_budget(max_cost_usd, max_tokens)
         roster = self._preparation.roster(agent)
         name, graph = roster.agent.folder.name, roster.agent.graph
         refuse_text("the prompt", prompt, self.settings.max_prompt_bytes)
@@ -110,7 +117,9 @@ class Client:
             ask_knowledge=ask_knowledge,
             tell_knowledge=tell_knowledge,
         )
-        spec = replace(spec, session=in_session, sessions=roster.sessions())
+        spec = replace(
+            spec, session=in_session, sessions=roster.sessions(), max_cost_usd=max_cost_usd, max_tokens=max_tokens
+        )
         run_id = self._new_id(spec)
         with tracing.submitting(name, run_id), self.store.errors():
             self._preparation.offer(roster)
@@ -468,7 +477,7 @@ class Run:
 
         Raises GateError when there is no such question, several fit, or it was answered before. Raises UsageError when
         the question about a lost `effect: once` is answered with something else than `run again`, `fail` or a JSON
-        object.
+        object, or the one about a budget with something else than `yes`, `no` or a number.
         """
         refuse_text("the answer", text, self._settings.max_prompt_bytes)
         with self._store.errors():
@@ -476,8 +485,7 @@ class Run:
             if isinstance(meant, int):
                 self._store.runs.answer(self.id, meant, text)
                 return
-            if meant.kind == "effect":
-                _refuse_effect_answer(meant, text)
+            _refuse_unreadable(meant, text)
             self._store.runs.answer(meant.run, meant.seq, text, meant.attempt)
 
     def cancel(self) -> None:
@@ -537,9 +545,13 @@ class Run:
         return f"run {self.id!r} ({self.status}) has no open question{which}"
 
 
-def _refuse_effect_answer(gate: GateInfo, text: str) -> None:
+def _refuse_unreadable(gate: GateInfo, text: str) -> None:
+    """Where the run could make nothing of the answer and would ask again, tell who answers at once."""
     try:
-        read_effect_answer(text)
+        if gate.kind == "effect":
+            read_effect_answer(text)
+        elif gate.kind == BUDGET:
+            read_budget_answer(text)
     except ValueError as error:
         raise UsageError(f"question {gate.seq} ({gate.node}) of run {gate.run!r}: {error}") from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sleipnir.budgets import BUDGET
 from sleipnir.runs import Visit
 
 
@@ -58,8 +59,8 @@ class Frontier(dict[int, Visit]):
             self.failed += 0 if visit.item else by
         elif visit.ready:
             (self.ready.add if by > 0 else self.ready.discard)(visit.seq)
-        elif visit.part is not None:
-            return  # its loop has the slot
+        elif visit.part is not None or visit.kind == BUDGET:
+            return  # its loop has the slot; a question about the run is of no node
         elif visit.item is not None:
             of = visit.item.map
             self.items_of[of] = self.items_of.get(of, 0) + by

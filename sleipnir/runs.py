@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from sleipnir.budgets import BUDGET, NOTHING_SPENT, Budget, Spent
 from sleipnir.messages import FINAL, MOST_KEYS, VERSION, Role, RunStatus
 
 
@@ -27,7 +28,8 @@ class RunSpec:
     `overrides` is what the environment of who submitted it says of agents, by their names (graph/overrides.py), and
     `presets` are the variables that it gives to agents that may be started, `sessions` the names of the sessions in
     which these go on. `knowledge` are the digests of the bases that nodes of all these agents ask, by `agent/node`:
-    those of the moment of submission.
+    those of the moment of submission. `max_cost_usd` and `max_tokens` are what it may use, with all runs below, before
+    a person is asked; child runs have no budget of their own.
     """
 
     agent: str
@@ -47,7 +49,16 @@ class RunSpec:
     presets: dict[str, dict[str, str]] = field(default_factory=dict)
     sessions: dict[str, str] = field(default_factory=dict)
     knowledge: dict[str, str] = field(default_factory=dict)
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
     v: int = VERSION
+
+    @property
+    def budget(self) -> Budget | None:
+        """What it may use to begin with. None: as much as it likes."""
+        if self.max_cost_usd is None and self.max_tokens is None:
+            return None
+        return Budget(self.max_cost_usd, self.max_tokens)
 
     def base_of(self, node: str) -> str | None:
         """The digest of the knowledge base of a node of this run; None: there is none."""
@@ -246,8 +257,8 @@ class Visit:
 
     @property
     def is_branch(self) -> bool:
-        """Whether it is of its super-step itself, and no item of a map or part of a loop."""
-        return self.item is None and self.part is None
+        """Whether it is of its super-step itself: no item of a map, part of a loop or question about the budget."""
+        return self.item is None and self.part is None and self.kind != BUDGET
 
     @property
     def rank(self) -> Rank:
@@ -403,7 +414,8 @@ class RunView:
     since it fired last, each with its depth; below nought, how often a quorum did not wait for it. `tops` (`dag` only)
     are the ranks of what was written to keys, or to the output, while a visit of a lower rank was live. `batch` is the
     row that it is, or that the run at the top is (batches.place_of). `slot` None: its agent has any number of runs, or
-    the run is over.
+    the run is over. `budget` is what it may use by now (None: what it was submitted with), `spent`, kept of runs with a
+    budget alone, what it has used.
     """
 
     id: str
@@ -424,11 +436,18 @@ class RunView:
     tops: Mapping[str, Rank] = field(default_factory=dict)
     batch: str | None = None
     slot: Slot | None = None
+    budget: Budget | None = None
+    spent: Spent = NOTHING_SPENT
 
     @property
     def waits_for_slot(self) -> bool:
         """Whether nothing of it may start, as its agent has as many runs as it may have at once."""
         return self.slot is not None and not self.slot.granted
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing may start: a person holds it, or it has used its budget."""
+        return self.paused is not None or (self.budget is not None and self.budget.asked is not None)
 
     @property
     def is_final(self) -> bool:

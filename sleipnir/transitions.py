@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from sleipnir.budgets import NOTHING_SPENT, Budget, Spent
 from sleipnir.frontier import Frontier
 from sleipnir.messages import VERSION, Role, RunStatus
 from sleipnir.runs import Gate, Part, Pause, Rank, RunView, Slot, Timing, Visit, changed, from_fields
@@ -285,10 +286,10 @@ class Transition:
     `wakes` are live visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the
     closed visits. `revives` brings a run that is over back to life: its keys must no longer expire; `keeps`: one that
     is cancelled keeps what it needs for that, as one that fails does. `seq`, `paused`, `slot`, `idle_ms`, `steps`,
-    `arrived` and `tops` are the run's after this. Where the step of one of `writes` says which held steps count from
-    now on (`applies`), the store copies what they wrote into the state, keys in `apart` left out. `folded` goes to the
-    state alone: values that reducers have made. `windows` are kept for keys of a `dag` that may have to be folded anew
-    (see planner/folding.py), None drops one.
+    `arrived`, `tops`, `budget` and `spent` are the run's after this. Where the step of one of `writes` says which held
+    steps count from now on (`applies`), the store copies what they wrote into the state, keys in `apart` left out.
+    `folded` goes to the state alone: values that reducers have made. `windows` are kept for keys of a `dag` that may
+    have to be folded anew (see planner/folding.py), None drops one.
     """
 
     close: tuple[Visit, ...] = ()
@@ -325,11 +326,13 @@ class Transition:
     folded: Mapping[str, Any] = field(default_factory=dict)
     windows: Mapping[str, Any] = field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
+    budget: Budget | None = None
+    spent: Spent = NOTHING_SPENT
 
     @property
     def dispatches(self) -> tuple[Visit, ...]:
         """The visits that workers have to hear of now."""
-        if self.paused is not None:
+        if self.status == "paused":
             return ()
         return (*(visit for visit in self.open if visit.state == "queued"), *self.wakes)
 
@@ -358,4 +361,6 @@ class Transition:
             counts={**run.counts, **self.counts},
             timings={**run.timings, **self.timings},
             frontier=frontier,
+            budget=self.budget,
+            spent=self.spent,
         )

@@ -13,8 +13,8 @@ from typing import Any
 @dataclass(frozen=True)
 class Wanted:
     """What to fetch: `state` keys as last committed (`whole`: all of them), keys of the `delta` that the event brings,
-    the `updates` of the commands that it brings, the writes of journal `steps`, fields of the run's `items`, and
-    `windows` of keys. Absent ones may stay absent."""
+    the `updates` of the commands that it brings, the writes of journal `steps`, fields of the run's `items`,
+    `windows` of keys, and what was counted so far of the `costs` of child runs. Absent ones may stay absent."""
 
     state: frozenset[str] = frozenset()
     whole: bool = False
@@ -23,6 +23,7 @@ class Wanted:
     items: frozenset[str] = frozenset()
     windows: frozenset[str] = frozenset()
     updates: bool = False
+    costs: frozenset[str] = frozenset()
 
     def __or__(self, other: Wanted) -> Wanted:
         return Wanted(
@@ -33,6 +34,7 @@ class Wanted:
             self.items | other.items,
             self.windows | other.windows,
             self.updates or other.updates,
+            self.costs | other.costs,
         )
 
     def __bool__(self) -> bool:
@@ -47,7 +49,7 @@ class Known:
     """Values that were fetched because they were `wanted`: what is not in the mappings is absent from the store.
 
     `items` are texts, of overlays or of items' results; `windows` are as planner/folding.py has them; `updates` are the
-    texts of overlays, by the number of the command.
+    texts of overlays, by the number of the command; `costs` have the names of the run's own sums (store/keys.py).
     """
 
     wanted: Wanted = NONE
@@ -57,6 +59,7 @@ class Known:
     items: Mapping[str, str] = field(default_factory=dict)
     windows: Mapping[str, Any] = field(default_factory=dict)
     updates: tuple[str, ...] = ()
+    costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 NOTHING = Known()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from sleipnir.budgets import BUDGET
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
 from sleipnir.runs import Part
 
@@ -118,7 +119,8 @@ class RunInfo:
     `retry` goes on from. A child run has a `parent`, and the run at the top is its `root`; usage counts children that
     have ended. `session` is the one that it goes on with and adds to, `batch` the row (batches.place_of)
     that it, or the run at its top, is. It was over and went on so many times
-    (`retries`). `slot` is of an agent that may have few runs at once; while the run waits for it, it has no visits."""
+    (`retries`). `slot` is of an agent that may have few runs at once; while the run waits for it, it has no visits.
+    `max_cost_usd` and `max_tokens` are what it may use by now; None: as much as it likes."""
 
     id: str
     agent: str
@@ -137,10 +139,17 @@ class RunInfo:
     retries: int = 0
     batch: str | None = None
     slot: SlotInfo | None = None
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
 
     @property
     def is_final(self) -> bool:
         return self.status in FINAL
+
+    @property
+    def is_over_budget(self) -> bool:
+        """Whether it is held until somebody says if it may use more."""
+        return any(visit.kind == BUDGET for visit in self.visits)
 
     @property
     def awaits(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from sleipnir.budgets import BUDGET, read_budget_answer
 from sleipnir.cli.terminal import first_line, note, one_line, printable
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from sleipnir.graph.model import Variable
     from sleipnir.views import GateInfo
 
-OTHER = {"approval": "Other (custom)", "effect": "It happened; here is its result (JSON)"}
+OTHER = {"approval": "Other (custom)", "effect": "It happened; here is its result (JSON)", BUDGET: "Another limit"}
+_OWN_WORDS = {"approval": "your own words", "effect": '{"key": "value"}', BUDGET: "a number"}
 
 ReadLine = Callable[[], str]
 
@@ -91,7 +93,7 @@ def _choose(gate: GateInfo, read_line: ReadLine) -> str:
         if chosen is None:
             note(f"Type a number from 1 to {len(choices)}; {len(choices)} is for an answer of your own.")
         elif chosen == len(choices) - 1:
-            return _result(gate, read_line) if gate.kind == "effect" else _read("Custom response: ", gate, read_line)
+            return _own(gate, read_line)
         else:
             return choices[chosen]
 
@@ -105,14 +107,23 @@ def _chosen(typed: str, choices: tuple[str, ...]) -> int | None:
     return None
 
 
-def _result(gate: GateInfo, read_line: ReadLine) -> str:
-    """What a node with `effect: once` would have printed."""
-    from sleipnir.runs import read_effect_answer
+def _own(gate: GateInfo, read_line: ReadLine) -> str:
+    """An answer that is none of the options."""
+    if gate.kind == "effect":
+        from sleipnir.runs import read_effect_answer
 
+        return _understood("JSON object: ", read_effect_answer, gate, read_line)
+    if gate.kind == BUDGET:
+        return _understood("A number: ", read_budget_answer, gate, read_line)
+    return _read("Custom response: ", gate, read_line)
+
+
+def _understood(prompt: str, read: Callable[[str], object], gate: GateInfo, read_line: ReadLine) -> str:
+    """What is typed, as soon as the run can make something of it: `read` raises ValueError until then."""
     while True:
-        typed = _read("JSON object: ", gate, read_line)
+        typed = _read(prompt, gate, read_line)
         try:
-            read_effect_answer(typed)
+            read(typed)
             return typed
         except ValueError as error:
             note(str(error))
@@ -141,7 +152,7 @@ def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[G
     number if another one of `still_open` is the same node's."""
     alone = all(other.node != gate.node or other.seq == gate.seq for other in still_open)
     name = gate.node if alone else str(gate.seq)
-    own_words = {"approval": "your own words", "effect": '{"key": "value"}'}.get(gate.kind, "your answer")
+    own_words = _OWN_WORDS.get(gate.kind, "your answer")
     samples = [*gate.options] if gate.kind == "confirm" else [*gate.options, own_words]
     commands = [f"  {options.command('answer', gate.run, name, text)}" for text in samples]
     headline = f"run {gate.run} waits for an answer to {gate.node!r}: {first_line(gate.question)}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sleipnir.budgets import BUDGET
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers
 from sleipnir.cli.bottom import Bottom
@@ -84,10 +85,15 @@ class _Questions:
 
     def leave_if_stuck(self) -> None:
         """Raise NobodyAnswers once nothing goes on without an answer, and no question is left to be asked."""
-        if not self._unanswered or self._answered or self._run.status != "waiting":
+        if not self._unanswered or self._answered or not self._is_waiting():
             return
         if all((gate.run, gate.seq) in self._unanswered for gate in self._run.gates()):
             raise next(iter(self._unanswered.values()))
+
+    def _is_waiting(self) -> bool:
+        """Whether it is the answers that the run waits for; one that has used its budget is held for that alone."""
+        over_budget = any(nobody.gate.kind == BUDGET for nobody in self._unanswered.values())
+        return self._run.status in (("waiting", "paused") if over_budget else ("waiting",))
 
 
 def gate_of(run_id: str, event: RunEvent) -> GateInfo:

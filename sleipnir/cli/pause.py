@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import getpass
 import socket
+from typing import TYPE_CHECKING
 
 import click
 
+from sleipnir.budgets import BUDGET
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import each_run
+
+if TYPE_CHECKING:
+    from sleipnir.client import Run
 
 _RUNS = click.argument("run_ids", metavar="[RUN]...", nargs=-1, shell_complete=complete_run)
 _ALL = click.option("--all", "everything", is_flag=True, help="The whole deployment, runs still to come included.")
@@ -43,14 +48,21 @@ def pause(options: GlobalOptions, run_ids: tuple[str, ...], everything: bool, re
 @_ALL
 @pass_options
 def resume(options: GlobalOptions, run_ids: tuple[str, ...], everything: bool) -> int:
-    """Let paused runs, or with --all a paused deployment, go on."""
+    """Let paused runs, or with --all a paused deployment, go on. One over its budget waits for an answer."""
     _one_of(run_ids, everything)
     if not everything:
-        return each_run(options, run_ids, lambda run: run.resume(), "goes on")
+        return each_run(options, run_ids, _resume, "goes on")
     with options.connected(workers=False) as client:
         was_held = client.resume_all()
     terminal.note("the deployment goes on" if was_held else "the deployment was not paused")
     return exit_codes.COMPLETED
+
+
+def _resume(run: Run) -> str | None:
+    """What is left to be said."""
+    run.resume()
+    asks = any(gate.kind == BUDGET for gate in run.gates())
+    return f"once its budget is decided about: sleipnir answer {run.id} {BUDGET} yes" if asks else None
 
 
 def _one_of(run_ids: tuple[str, ...], everything: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 
 import click
 
+from sleipnir.budgets import check_budget
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, ask_variable, how_to_answer
 from sleipnir.cli.building import BuildView, asker
@@ -89,6 +90,13 @@ CWD = click.option(
     help="Working directory of the agent's scripts. Default: the agent's folder.",
 )  # fmt: skip
 _TAPE = click.Path(file_okay=False, path_type=Path, resolve_path=True)
+_MAX_COST = click.option(
+    "--max-cost", "max_cost_usd", type=click.FloatRange(min=0, min_open=True), metavar="USD",
+    help="Hold the run when it has cost so much, and ask (as 'budget') whether it may go on.",
+)  # fmt: skip
+_MAX_TOKENS = click.option(
+    "--max-tokens", type=click.IntRange(min=1), metavar="N", help="The same, by tokens of prompts and answers."
+)
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of text.")
 
 
@@ -105,12 +113,15 @@ class Wanted:
     cwd: Path | None
     session: str | None
     without_session: bool
+    max_cost_usd: float | None
+    max_tokens: int | None
 
     def checked_prompt(self, options: GlobalOptions) -> str:
         """Read the prompt, and refuse what needs no stack to be seen as wrong, such as an agent that does not exist."""
         from sleipnir.agents import look_up
 
         refuse_session(self.session, self.without_session, look_up(self.agent, options.settings()))
+        check_budget(self.max_cost_usd, self.max_tokens)
         return prompt_text(self.prompt, self.file, sys.stdin)
 
     def submit(self, client: Client, prompt: str) -> Run:
@@ -123,6 +134,8 @@ class Wanted:
                 state=self.state,
                 cwd=self.cwd,
                 session=_kept_session(client, self.agent, self.session, self.without_session),
+                max_cost_usd=self.max_cost_usd,
+                max_tokens=self.max_tokens,
                 ask_variable=variable_asker(),
                 ask_knowledge=asker(view),
                 tell_knowledge=view.tell,
@@ -131,7 +144,8 @@ class Wanted:
 
 def _wanted(command: Command) -> Command:
     """The parameters of a Wanted."""
-    for parameter in reversed((AGENT, _PROMPT, _FILE, VAR, AGENT_VARIABLE, _STATE, CWD, SESSION, NO_SESSION)):
+    shared = (AGENT, _PROMPT, _FILE, VAR, AGENT_VARIABLE, _STATE, CWD, _MAX_COST, _MAX_TOKENS, SESSION, NO_SESSION)
+    for parameter in reversed(shared):
         command = parameter(command)
     return command
 

@@ -73,7 +73,7 @@ def wait(options: GlobalOptions, run_ids: tuple[str, ...], timeout_s: float | No
         print_json(infos)
     for info in infos:
         _say_how_it_ended(info)
-    return _worst([info.status for info in infos])
+    return _worst(["waiting" if info.is_over_budget else info.status for info in infos])
 
 
 def _as_they_end(

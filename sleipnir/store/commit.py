@@ -109,6 +109,7 @@ def control(
     if not transition.items:
         del body["items"]
     counted = [number for write in transition.writes for number in write.step.applies]
+    used = usage_fields(transition)
     seldom = {
         "unless_claimed": transition.unless_claimed,
         "delivered": transition.delivered is not None,
@@ -117,7 +118,7 @@ def control(
         "apart": sorted(transition.apart) if counted else [],
         "folded": _pairs(transition.folded, texts),
         "windows": _windows(transition.windows, texts),
-        "add": [] if transition.usage_of else [{"field": name, "by": by} for name, by in _usage(transition).items()],
+        "add": [] if transition.usage_of else [{"field": name, "by": by} for name, by in used.items()],
         "cost_of": _cost_of(transition, texts),
         "timers": [{"name": f"{run.id}/{name}", "due_ms": due_ms} for name, due_ms in transition.timers.items()],
         "untimers": [f"{run.id}/{name}" for name in transition.untimers],
@@ -235,6 +236,8 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
         fields["paused"] = record(after.paused)
     if after.slot and after.slot != run.slot:
         fields["slot"] = record(after.slot)
+    if after.budget and after.budget != run.budget:
+        fields["budget"] = record(after.budget)
     fields |= {f"n:{node}": count for node, count in transition.counts.items()}
     for node, timing in transition.timings.items():
         fields[f"t:{node}"] = f"{timing.visits} {timing.total_ms} {timing.max_ms}"
@@ -246,11 +249,11 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
 
 def _cost_of(transition: Transition, texts: list[Arg]) -> str | None:
     if transition.usage_of is not None:
-        texts.append(dumps(_usage(transition)))
+        texts.append(dumps(usage_fields(transition)))
     return transition.usage_of
 
 
-def _usage(transition: Transition) -> dict[str, Any]:
+def usage_fields(transition: Transition) -> dict[str, Any]:
     """Fields of the run's hash and how much each becomes more."""
     if not (usage := transition.usage):
         return {}

@@ -216,13 +216,13 @@ class RunKeys:
 
     run: str
     """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
-    ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while held), retrying (once `retry` is asked for),
-    slot (JSON, runs.Slot, while the run has one or waits), idle_ms, steps, arrived and tops (JSON, runs.RunView),
-    tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls,
-    batch (batches.place_of, if it or the run at its top is a row of one), pieces (how many `live` ever had), retries
-    (how often it went on after its end), parent_seq and parent_attempt
-    (the visit that waits for it, where that is not the one of its spec), and per node `n:<node>` (entries) and
-    `t:<node>` (visits ended, total and longest ms). Dies: run."""
+    ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while a person holds it), slot (JSON, runs.Slot,
+    while the run has one or waits), budget (JSON, budgets.Budget, of a run that has one), retrying (once `retry` is
+    asked for), idle_ms, steps, arrived and tops (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd,
+    unpriced_calls, batch (batches.place_of, if it or the run at its top is a row of one), pieces (how many `live` ever
+    had), retries (how often it went on after its end), parent_seq and parent_attempt (the visit that waits for it,
+    where that is not the one of its spec), and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and
+    longest ms). Dies: run."""
 
     @property
     def spec(self) -> str:
@@ -460,6 +460,11 @@ def member_of(task_id: str) -> str:
     run_id, _, rest = task_id.partition(":")
     _, seq, attempt = rest.rsplit(":", 2)
     return f"{run_id}/{seq}/{attempt}"
+
+
+def cost_field(child: str) -> str:
+    """Where among a run's children is what one of them has cost (commit.lua has it too)."""
+    return f"{child}:cost"
 
 
 def parse_member(text: str) -> tuple[str, int, int]:

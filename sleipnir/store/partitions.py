@@ -12,6 +12,7 @@ from typing import Any
 import redis
 import structlog
 
+from sleipnir.budgets import NOTHING_SPENT, Budget, Spent
 from sleipnir.events import (
     Answered,
     Cancelled,
@@ -32,7 +33,7 @@ from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall
 from sleipnir.runs import Pause, RunSpec, RunView, Slot, Timing, Visit, from_fields
 from sleipnir.store.commit import commit_keys, control, dumps, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
-from sleipnir.store.keys import Keys, PartitionKeys, parse_member
+from sleipnir.store.keys import Keys, PartitionKeys, cost_field, parse_member
 from sleipnir.store.scripts import Arg, Script, run_batch
 from sleipnir.transitions import Notice, Transition
 from sleipnir.values import Known, Wanted
@@ -206,6 +207,7 @@ class Partitions:
             _hmget(pipe, _delta_of(run, entry.event), want.delta)
             _hmget(pipe, run.items, want.items)
             _hmget(pipe, run.windows, want.windows)
+            _hmget(pipe, run.children, {cost_field(child) for child in want.costs})
             if want.updates:
                 pipe.hget(_delta_of(run, entry.event), OVERLAYS)
             for step in sorted(want.steps):
@@ -369,9 +371,10 @@ def call_of(run_id: str, spec: RunSpec, visit: Visit, place: str | None) -> Visi
 def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
     """A run view from what is stored."""
     visits = [Visit.from_json(text) for text in frontier.values()]
+    submitted = RunSpec(**json.loads(spec))
     return RunView(
         id=run_id,
-        spec=RunSpec(**json.loads(spec)),
+        spec=submitted,
         status=record["status"],  # type: ignore[arg-type]
         version=int(record["version"]),
         seq=int(record["seq"]),
@@ -388,7 +391,14 @@ def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping
         tops={key: tuple(rank) for key, rank in json.loads(record.get("tops", "{}")).items()},
         batch=record.get("batch"),
         slot=from_fields(Slot, json.loads(record["slot"])) if "slot" in record else None,
+        budget=from_fields(Budget, json.loads(record["budget"])) if "budget" in record else None,
+        spent=_spent(record) if submitted.budget else NOTHING_SPENT,
     )
+
+
+def _spent(record: Mapping[str, str]) -> Spent:
+    tokens = int(float(record.get("tokens_in", 0))) + int(float(record.get("tokens_out", 0)))
+    return Spent(tokens, float(record.get("cost_usd", 0)))
 
 
 def _event(fields: Mapping[str, str]) -> Event:
@@ -443,9 +453,11 @@ def _known(wanted: Wanted, replies: Iterator[Any]) -> Known:
 
     state = values(next(replies) if wanted.whole else texts(wanted.state))
     delta, items, windows = values(texts(wanted.delta)), texts(wanted.items), values(texts(wanted.windows))
+    counted = values(texts({cost_field(child) for child in wanted.costs}))
+    costs = {child: counted[field] for child in wanted.costs if (field := cost_field(child)) in counted}
     updates = (next(replies) or "").split(OVERLAY_END) if wanted.updates else ()
     steps = {step: journaled(next(replies)) for step in sorted(wanted.steps)}
-    return Known(wanted, state, delta, steps, items, windows, tuple(updates))
+    return Known(wanted, state, delta, steps, items, windows, tuple(updates), costs)
 
 
 def journaled(element: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sleipnir.budgets import Budget
 from sleipnir.errors import GateError, RunNotFound, SessionBusy, UsageError
 from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, Usage
@@ -42,7 +43,8 @@ _RESUME_ALL = Script("resume_all")
 _TELL = Script("tell")
 
 _SUMMARY = (
-    "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "retrying", "retries", "batch", "slot",
+    "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "retrying", "retries", "batch",
+    "slot", "budget",
 )  # fmt: skip
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
@@ -485,6 +487,7 @@ def _info(
     waits = slot is not None and not slot.granted
     is_live = record_["status"] not in FINAL and not waits
     submitted = json.loads(spec)
+    budget = from_fields(Budget, json.loads(record_["budget"]) if record_["budget"] else submitted)
     return RunInfo(
         id=run_id,
         agent=submitted["agent"],
@@ -494,7 +497,7 @@ def _info(
         ended_ms=_number(record_["ended_ms"]),
         error=record_["error"],
         step=int(record_["step"] or 0),
-        visits=tuple(_visits(visits, claims, gates, record_["paused"])) if is_live else (),
+        visits=tuple(_visits(visits, claims, gates, _holder(record_["paused"], budget))) if is_live else (),
         usage=_usage_total(record_),
         kept=() if is_live else tuple(map(_kept, visits)),
         parent=submitted.get("parent"),
@@ -503,6 +506,8 @@ def _info(
         retries=int(record_["retries"] or 0),
         batch=record_["batch"],
         slot=slot,
+        max_cost_usd=budget.max_cost_usd,
+        max_tokens=budget.max_tokens,
     )
 
 
@@ -511,6 +516,13 @@ def _slot(text: str | None) -> SlotInfo | None:
         return None
     slot = from_fields(Slot, json.loads(text))
     return SlotInfo(slot.key, slot.limit, slot.granted)
+
+
+def _holder(paused: str | None, budget: Budget) -> str | None:
+    """Who holds a run."""
+    if paused:
+        return str(json.loads(paused)["by"])
+    return None if budget.asked is None else "its budget"
 
 
 def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None) -> Iterator[GateInfo]:
@@ -530,9 +542,8 @@ def _status(status: str | None, retrying: str | None) -> str | None:
 
 
 def _visits(
-    visits: Sequence[Visit], claims: Mapping[str, str], gates: Collection[str], paused: str | None
+    visits: Sequence[Visit], claims: Mapping[str, str], gates: Collection[str], by: str | None
 ) -> Iterator[VisitInfo]:
-    by = json.loads(paused)["by"] if paused else None
     busy = Counter(_line_of(visit) for visit in visits if _has_slot(visit))
     of_loops = {visit.loop.id: visit.item for visit in visits if visit.loop}
     for visit in visits:

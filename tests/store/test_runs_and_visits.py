@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sleipnir.budgets import Budget, Spent
 from sleipnir.errors import GateError, RunNotFound, StoreUnavailable, UsageError
 from sleipnir.events import Answered, Cancelled, LeaseLost, Resulted, Submitted
 from sleipnir.messages import ResultHeader, VisitCall
@@ -17,6 +18,7 @@ from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
 from sleipnir.transitions import Notice, Step, Transition, Write
 from sleipnir.values import Known, Wanted
+from sleipnir.views import Reason
 
 LEASE_MS = 60_000
 RUN = "run000000001"
@@ -417,6 +419,33 @@ def test_the_newest_runs_are_listed_in_order_however_unevenly_they_are_spread(be
         store._client.zadd(store.keys.of_partition(store.keys.partition_of(run_id)).expiring, {run_id: 10**15})
     assert [info.id for info in store.runs.recent(8, {"waiting"})] == [newest[5], newest[7]], "the index says it"
     assert [info.id for info in store.runs.recent(8, {"waiting", "failed"})] == newest[:8][1::2]
+
+
+def test_a_budget_and_what_was_used_of_it_are_kept(bench: Bench) -> None:
+    spec = RunSpec("agent", "digest", max_cost_usd=0.5)
+    assert bench.store.runs.create(RUN, spec, {"initial_prompt": "hi"})
+    assert (bench.store.runs.info(RUN).max_cost_usd, bench.store.runs.info(RUN).max_tokens) == (0.5, None)
+    usage = {"input_tokens": 5, "output_tokens": 2, "calls": 1, "cost_usd": 0.6}
+    asks = Budget(0.5, asked=2, asked_ms=7)
+    call = bench.open_visit(usage=usage, budget=asks, status="paused")
+    view = bench.store.partitions.load([RUN])[RUN]
+    assert (view.budget, view.spent, view.is_held) == (asks, Spent(7, 0.6), True)
+    assert bench.store.runs.info(RUN).visits[0].reason == Reason("paused", queue="scripts", by="its budget")
+    assert bench.claim(call) == Refused("paused")
+    bench.store.runs.cancel(RUN)
+    bench.commit(bench.entries()[0], Transition(budget=Budget(1.1)))
+    view = bench.store.partitions.load([RUN])[RUN]
+    assert (view.budget, view.is_held, bench.store.runs.info(RUN).max_cost_usd) == (Budget(1.1), False, 1.1)
+
+
+def test_planning_may_ask_for_what_children_have_cost(bench: Bench) -> None:
+    bench.create()
+    usage = {"input_tokens": 5, "output_tokens": 2, "calls": 1, "cost_usd": 0.25}
+    bench.open_visit(usage=usage, usage_of="child1")
+    bench.store.runs.cancel(RUN)
+    wanted = Wanted(costs=frozenset(["child1", "child2"]))
+    [known] = bench.store.partitions.read_values([(bench.entries()[0], wanted)])
+    assert known.costs == {"child1": {"tokens_in": 5, "tokens_out": 2, "model_calls": 1, "cost_usd": 0.25}}
 
 
 def test_a_finished_run_leaves_only_keys_that_expire(bench: Bench) -> None:

@@ -63,8 +63,8 @@ def _wait_for(context: Context, visit: Visit, node: AgentNode, child: Child) -> 
 
 
 def _hold_if_paused(context: Context, child: Child) -> None:
-    if context.draft.paused is not None:
-        context.draft.effect(TellChild(child.run, "paused", context.draft.paused.by))
+    if (holder := context.draft.holder) is not None:
+        context.draft.effect(TellChild(child.run, "paused", holder))
 
 
 def ended(context: Context, visit: Visit, event: ChildEnded) -> Outcome | None:

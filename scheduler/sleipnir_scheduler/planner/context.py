@@ -257,12 +257,21 @@ class Context:
             self.draft.arm(f"{STEP_TIMER}{self.draft.steps}", due_ms)
 
     def deadline_ms(self) -> int | None:
-        """When the run's time is up; a pause stops the clock."""
-        timeout, paused = self.graph.settings.timeout, self.draft.paused
+        """When the run's time is up; the clock stands still while it is held."""
+        timeout, since_ms = self.graph.settings.timeout, self.draft.held_since_ms
         if timeout is None:
             return None
-        idle_ms = self.draft.idle_ms + (self.now_ms - paused.at_ms if paused else 0)
+        idle_ms = self.draft.idle_ms + (0 if since_ms is None else self.now_ms - since_ms)
         return self.draft.started_ms + timeout * 1000 + idle_ms
+
+    def restart_clocks(self) -> None:
+        """The run is held no more, unless something else holds it: timers that came meanwhile have come to nothing."""
+        if self.draft.holder is not None:
+            return
+        if (deadline_ms := self.deadline_ms()) is not None and self.run.seq:
+            self.draft.arm_deadline(deadline_ms)
+        if self.run.frontier:
+            self.arm_step()
 
     def deadline_passed(self) -> bool:
         deadline_ms = self.deadline_ms()

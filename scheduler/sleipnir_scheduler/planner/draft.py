@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from sleipnir.budgets import BUDGET, Budget
 from sleipnir.events import RUN_DEADLINE, ChildEnded
 from sleipnir.frontier import Frontier
 from sleipnir.graph.model import Json
@@ -48,6 +49,7 @@ class Draft:
         self._run, self._now_ms = run, now_ms
         self.started_ms, self.idle_ms, self.paused = run.started_ms, run.idle_ms, run.paused
         self.slot = run.slot
+        self.budget, self.spent = run.budget or run.spec.budget, run.spent
         self.steps = run.steps
         self.arrived: Mapping[str, Mapping[str, int]] = run.arrived
         self.tops = dict(run.tops)
@@ -91,9 +93,9 @@ class Draft:
             self.arm_deadline(deadline_ms)
 
     def _start_clock(self) -> None:
-        """The run's time begins now. Of a pause that it is in, what was before does not count."""
+        """The run's time begins now. Where it is held, what was before does not count."""
         self.started_ms = self._fields["started_ms"] = self._now_ms
-        self.idle_ms = 0 if self.paused is None else self.paused.at_ms - self._now_ms
+        self.idle_ms = 0 if self.held_since_ms is None else self.held_since_ms - self._now_ms
 
     def arm_deadline(self, deadline_ms: int) -> None:
         """One millisecond later: the rule is "elapsed > timeout", strictly."""
@@ -140,18 +142,60 @@ class Draft:
 
     def pause(self, by: str, reason: str | None) -> None:
         """Hold the run: what is dispatched from here on waits for `resume`."""
+        if self.holder is None:
+            self._tell_children("paused", by)
         self.paused = Pause(by, self._now_ms, reason)
-        self._tell_children("paused", by)
         self.notice("run_paused", by=by, reason=reason)
 
     def resume(self) -> None:
-        """Let the run go on; its deadline moves by the length of the pause."""
+        """Let the run go on, unless its budget holds it; its clocks have stood still."""
         assert self.paused is not None
-        self.idle_ms += self._now_ms - self.paused.at_ms
-        self.paused = None
-        self._tell_children("resumed")
-        self._wakes += [visit for visit in self._run.frontier.values() if visit.state == "queued"]
+        since_ms, self.paused = self.paused.at_ms, None
+        self._release(since_ms)
         self.notice("run_resumed")
+
+    def hold(self, visit: Visit) -> None:
+        """Hold the run until it is allowed more; `visit` is the one that asks for that."""
+        assert self.budget is not None
+        if self.holder is None:
+            self._tell_children("paused", f"the budget of run {self._run.id}")
+        self.budget = changed(self.budget, asked=visit.seq, asked_ms=self._now_ms)
+
+    def allow(self, budget: Budget) -> None:
+        """Let the run go on with another budget, unless a person holds it; its clocks have stood still."""
+        assert self.budget is not None
+        since_ms, self.budget = self.budget.asked_ms, budget
+        self._release(since_ms)
+
+    @property
+    def holder(self) -> str | None:
+        """Who holds the run. None: nobody does."""
+        if self.paused is not None:
+            return self.paused.by
+        asks = self.budget is not None and self.budget.asked is not None
+        return f"the budget of run {self._run.id}" if asks else None
+
+    @property
+    def held_since_ms(self) -> int | None:
+        """Since when the run is held, as far as `idle_ms` does not count that yet. None: it is not."""
+        since = [] if self.paused is None else [self.paused.at_ms]
+        if self.budget is not None and self.budget.asked is not None:
+            since.append(self.budget.asked_ms)
+        return min(since, default=None)
+
+    def _release(self, since_ms: int) -> None:
+        """What held the run since then does not any more. Where something else still does, that counts from its own
+        beginning on."""
+        other_ms = self.held_since_ms
+        until_ms = self._now_ms if other_ms is None else max(since_ms, other_ms)
+        self.idle_ms += until_ms - since_ms
+        for visit in self.visits():  # the clocks of loops and children have stood still
+            if (visit.loop is not None or visit.child is not None) and visit.wake_ms is not None:
+                idle_ms = max(0, until_ms - max(since_ms, visit.opened_ms))
+                self.put(changed(visit, wake_ms=visit.wake_ms + idle_ms))
+        if other_ms is None:
+            self._tell_children("resumed")
+            self._wakes += [visit for visit in self._run.frontier.values() if visit.state == "queued"]
 
     def unless_claimed(self) -> None:
         """Let the commit be void when a worker has one of the visits by then."""
@@ -168,7 +212,7 @@ class Draft:
         ended or are to be run again."""
         keeps = keeps or status == "failed"
         for visit in self.visits():
-            if not keeps or visit.part is not None:
+            if not keeps or visit.part is not None or visit.kind == BUDGET:
                 self.drop(visit)
             elif visit.state not in ("ended", "failed"):
                 never_begun = visit.ready or visit.wake_ms is not None or self._is_unclaimed
@@ -176,6 +220,8 @@ class Draft:
                 self.put(changed(stays, former=visit.child or visit.former))
         self._wakes = []
         self._gates = {}
+        if self.budget is not None:
+            self.budget = changed(self.budget, asked=None, asked_ms=0)
         self._status, self.over = status, True
         self.output = self.output if output is None else output
         self._fields |= {"ended_ms": self._now_ms, "error": error, "keeps": keeps}
@@ -379,6 +425,12 @@ class Draft:
 
     # What is written
 
+    @property
+    def cost(self) -> tuple[Mapping[str, Any], str | None] | None:
+        """What this commit adds to the cost of the run, or with a child run what that has cost in all."""
+        usage = self._fields.get("usage")
+        return (usage, self._fields.get("usage_of")) if usage else None
+
     def deliver(self, visit: Visit, header: ResultHeader) -> None:
         """This commit uses up what a worker has delivered."""
         self._fields["delivered"] = visit.seq
@@ -503,6 +555,8 @@ class Draft:
             folded=self.folded,
             windows=self.windows,
             effects=tuple(self._owed(changed)),
+            budget=self.budget,
+            spent=self.spent,
         )
 
     @property
@@ -528,7 +582,7 @@ class Draft:
         """Waiting when every live visit waits for something else than a worker."""
         if self._was_over:
             return self._run.status
-        if self.paused is not None:
+        if self.holder is not None:
             return "paused"
         waits = False
         for visit in self.frontier.values():

@@ -27,6 +27,7 @@ def require(known: Known, wanted: Wanted) -> None:
         wanted.items - have.items,
         wanted.windows - have.windows,
         wanted.updates and not have.updates,
+        wanted.costs - have.costs,
     )
     if lacking:
         raise Missing(have | lacking)

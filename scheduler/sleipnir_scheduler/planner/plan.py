@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sleipnir.budgets import BUDGET
 from sleipnir.events import (
     RUN_DEADLINE,
     SLOT_GRANTED,
@@ -41,7 +42,7 @@ from sleipnir.graph.tools import INSTRUCTIONS
 from sleipnir.runs import RunView, Visit, changed
 from sleipnir.transitions import Drop, Notice, Transition
 from sleipnir.values import NOTHING, Known, Wanted
-from sleipnir_scheduler.planner import agents, effects, loops, maps, retries, slots, starting, steps
+from sleipnir_scheduler.planner import agents, budgets, effects, loops, maps, retries, slots, starting, steps
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.known import Missing
@@ -84,6 +85,7 @@ def plan(
             if ignored is not None:
                 return ignored
             settle(planner)
+            budgets.count(planner)
         except RunFailed as failure:
             planner.fail(str(failure), failure.node)
     except Missing as missing:
@@ -247,6 +249,9 @@ class _Planner(Context):
         visit = self.run.frontier.get(event.seq)
         if visit is None or not visit.is_asking or visit.attempt != event.attempt:
             return Ignore("the question is closed, or another one")
+        if visit.kind == BUDGET:
+            budgets.answered(self, visit, event.text)
+            return None
         if visit.part is not None:
             loops.answered(self, visit, event.text)
             return None
@@ -308,23 +313,9 @@ class _Planner(Context):
         if self.run.paused is None:
             return Ignore("the run is not paused")
         self.draft.resume()
-        if self.run.waits_for_slot:
-            return None
-        if (deadline_ms := self.deadline_ms()) is not None and self.run.seq:
-            self.draft.arm_deadline(deadline_ms)
-        if self.run.frontier:
-            self.arm_step()
-        self._move_clocks()
+        if not self.run.waits_for_slot:
+            self.restart_clocks()
         return None
-
-    def _move_clocks(self) -> None:
-        """The run was paused, and the clocks of its loops and children stood still."""
-        paused = self.run.paused
-        assert paused is not None
-        for visit in self.draft.visits():
-            if (visit.loop is not None or visit.child is not None) and visit.wake_ms is not None:
-                held_ms = self.now_ms - max(paused.at_ms, visit.opened_ms)
-                self.draft.put(changed(visit, wake_ms=visit.wake_ms + held_ms))
 
     def _cancel(self, event: Cancelled) -> None:
         aborted = f"Graph '{self.graph.name}' aborted at '{self._somewhere()}'"
@@ -398,8 +389,8 @@ class _Planner(Context):
 
     def _time_is_up(self, visit: Visit, due_ms: int) -> Ignore | None:
         """The time of an llm node with tools is up, or of a child run."""
-        if self.run.paused is not None:
-            return Ignore("the run is paused, and the clocks of its nodes with it")
+        if self.run.is_held:
+            return Ignore("the run is held, and the clocks of its nodes with it")
         if self.now_ms < due_ms:  # this was the timer of a deadline that has moved since
             self.draft.arm(visit.timer, due_ms)
         elif visit.loop is not None:
@@ -413,8 +404,8 @@ class _Planner(Context):
         """The run's deadline. A visit that a worker has may finish, and the next step looks again then (spec 2.4),
         unless the graph says `interrupt_on_timeout`."""
         deadline_ms = self.deadline_ms()
-        if deadline_ms is None or self.run.paused is not None:
-            return Ignore("the run has no deadline, or is paused, and its deadline with it")
+        if deadline_ms is None or self.run.is_held:
+            return Ignore("the run has no deadline, or is held, and its deadline with it")
         if not self.deadline_passed():  # this was the timer of a deadline that has moved since
             self.draft.arm_deadline(deadline_ms)
             return None
@@ -424,8 +415,8 @@ class _Planner(Context):
 
     def _step_deadline(self, number: int) -> Ignore | None:
         """The time of a super-step is up: its visits are stopped. One that was held has all its time again."""
-        if self.run.paused is not None:
-            return Ignore("the run is paused, and the clock of its step with it")
+        if self.run.is_held:
+            return Ignore("the run is held, and the clock of its step with it")
         late = [visit for visit in self.draft.group(number) if visit.state not in ("ended", "failed")]
         if not late:
             return Ignore("the step is over")

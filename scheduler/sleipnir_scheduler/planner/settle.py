@@ -12,6 +12,7 @@ fails, for the first failure in visit order, and keeps what has ended: `retry` r
 
 from __future__ import annotations
 
+from sleipnir.budgets import BUDGET
 from sleipnir.graph.model import MapNode
 from sleipnir.runs import Visit
 from sleipnir_scheduler.planner import joins, maps, starting, steps
@@ -110,7 +111,7 @@ def _start_items(context: Context, slots: _Slots, seq: int) -> bool:
 def _is_too_late(context: Context) -> bool:
     """Whether the run's time is up, and workers have visits still: its timer has come to nothing for that, and comes
     once more. Raises RunFailed when they have none."""
-    if context.draft.paused is not None or not context.deadline_passed():
+    if context.draft.holder is not None or not context.deadline_passed():
         return False
     visits = context.draft.visits()
     if not any(visit.state == "queued" for visit in visits):
@@ -127,7 +128,7 @@ def _end_if_done(context: Context) -> None:
             first = min((visit for visit in visits if visit.failed and visit.is_branch), key=lambda visit: visit.rank)
             context.fail_with(first.error or "failed")
         return
-    if frontier or not context.draft.steps:
+    if any(visit.kind != BUDGET for visit in frontier.values()) or not context.draft.steps:
         return  # something is live, or the run has not begun
     graph, draft = context.graph, context.draft
     starved = None if steps.steps_are_used_up(context) else joins.starved(graph, draft.arrived)

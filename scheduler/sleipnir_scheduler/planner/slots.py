@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sleipnir.events import SLOT_GRANTED, Cancelled, ChildEnded, Event, Paused, Resumed, Retried, Told
+from sleipnir.events import SLOT_GRANTED, Answered, Cancelled, ChildEnded, Event, Paused, Resumed, Retried, Told
 from sleipnir.graph.model import Concurrency
 from sleipnir.graph.template import TemplateError, keys_read, render
 from sleipnir.runs import Slot, changed
@@ -47,7 +47,8 @@ def granted(context: Context, event: Told) -> Slot | None:
 
 
 def concerns_one_that_waits(event: Event) -> bool:
-    """Whether the event can mean something to a run that waits for its slot: nothing of it is live."""
+    """Whether the event can mean something to a run that waits for its slot: nothing of it is live, but the question
+    whether it may use more than its budget, if a child run has told late what it has cost."""
     if isinstance(event, Told):
         return event.what == SLOT_GRANTED
-    return isinstance(event, Cancelled | Paused | Resumed | Retried | ChildEnded)
+    return isinstance(event, Answered | Cancelled | Paused | Resumed | Retried | ChildEnded)

@@ -130,8 +130,8 @@ def _spawn(context: Context, of: Visit, seq: int, agent: str, prompt: str) -> di
     draft.put(changed(of, loop=changed(loop, agents=(*loop.agents, spawned))))
     draft.effect(StartChild(run, agent, prompt, of.node, seq, attempt=1))
     draft.notice("child_started", seq=seq, node=of.node, child=run, agent=agent)
-    if draft.paused is not None:
-        draft.effect(TellChild(run, "paused", draft.paused.by))
+    if (holder := draft.holder) is not None:
+        draft.effect(TellChild(run, "paused", holder))
     told = f"Agent '{agent}' spawned as '{spawned.id}'. Use agent__check or agent__collect to get results."
     return {"status": "ok", "id": spawned.id, "agent": agent, "message": told}
 

@@ -10,6 +10,7 @@ from sleipnir.cli.options import GlobalOptions
 from sleipnir.views import GateInfo
 
 APPROVAL = GateInfo("r1run", 4, "approve", "approval", "Send the report?", ("yes", "no"), None, 0)
+BUDGET = GateInfo("r1run", 7, "budget", "budget", "The run has cost 2 USD. Continue?", ("yes", "no"), None, 0)
 INPUT = GateInfo("r1run", 2, "name", "input", "Who is it for? [default: me]", (), "me", 0)
 
 
@@ -38,6 +39,15 @@ def test_a_slip_of_the_pen_is_asked_again(capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_last_choice_is_for_free_text() -> None:
     assert ask(APPROVAL, typed("3", "only to Ann")) == "only to Ann"
+
+
+def test_another_budget_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(BUDGET, typed("1")) == "yes"
+    assert ask(BUDGET, typed("3", "much", "inf", "2.50")) == "2.50"
+    told = capsys.readouterr().err
+    assert "3. Another limit" in told
+    assert told.count("the answer must be 'yes', 'no' or a number of more than 0") == 2
+    assert how_to_answer(BUDGET, GlobalOptions()).endswith("sleipnir answer r1run budget 'a number'")
 
 
 def test_the_question_shows_numbered_options_and_the_free_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,10 @@ def test_a_misspelt_setting_stops_the_command_and_is_named(
         (["answer", "abcdef", "node", "two", "words"], "put it in quotes"),
         (["worker", "-P", "gevent"], "gevent"),
         (["wait"], "RUN"),
+        (["run", "hello", "--max-cost", "0"], "0.0 is not in the range x>0"),
+        (["submit", "hello", "--max-cost", "cheap"], "'cheap' is not a valid float"),
+        (["run", "hello", "--max-tokens", "0"], "0 is not in the range x>=1"),
+        (["submit", "hello", "--max-tokens", "1.5"], "'1.5' is not a valid integer"),
     ],
 )
 def test_wrong_arguments_are_explained(
@@ -123,6 +127,15 @@ def test_a_prompt_file_that_is_no_text_is_refused_before_anything_starts(
     (tmp_path / "picture").write_bytes(b"\xff\xd8\xff")
     assert main(["run", "hello", "--file", str(tmp_path / "picture")]) == 2
     assert "as UTF-8 text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+@pytest.mark.parametrize("cost", ["nan", "inf"])
+def test_a_budget_that_is_no_amount_is_refused_before_anything_starts(
+    command: str, cost: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "hello", "--max-cost", cost]) == 2
+    assert f"max_cost_usd must be a finite number of more than 0, not {cost}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("service", [["scheduler"], ["worker"]])

@@ -16,7 +16,7 @@ from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import Graph
 from sleipnir.messages import ResultHeader, ToolCall, overlay_of, overlay_text
 from sleipnir.runs import Part, RunSpec, RunView, Visit
-from sleipnir.store.commit import dumps, record
+from sleipnir.store.commit import dumps, record, usage_fields
 from sleipnir.transitions import Drop, Fill, Forget, ItemOp, Put, Split, Step, Take, Transition
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
@@ -47,6 +47,7 @@ class Memory:
         self.entries = [_entry(Step(step=0, kind="submitted", at_ms=0), self.state)]
         self.items: dict[str, str] = {}
         self.windows: dict[str, Any] = {}
+        self.costs: dict[str, dict[str, float]] = {}
 
     def fetch(self, wanted: Wanted, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...] = ()) -> Known:
         state = self.state if wanted.whole else {key: self.state[key] for key in wanted.state if key in self.state}
@@ -58,6 +59,7 @@ class Memory:
             {field: self.items[field] for field in wanted.items if field in self.items},
             {key: self.windows[key] for key in wanted.windows if key in self.windows},
             tuple(map(_overlay, overlays)) if wanted.updates else (),
+            {child: self.costs[child] for child in wanted.costs if child in self.costs},
         )
 
     def apply(
@@ -65,6 +67,10 @@ class Memory:
     ) -> None:
         for op in transition.items:
             self._item(op, delta, overlays)
+        if transition.usage_of is not None:
+            total = usage_fields(transition)
+            if total["model_calls"] > self.costs.get(transition.usage_of, {}).get("model_calls", 0):
+                self.costs[transition.usage_of] = total
         for write in transition.writes:
             written = {**(delta if write.delta else {})}
             if write.collect:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sleipnir.budgets import BUDGET
 from sleipnir.events import (
     Answered,
     Cancelled,
@@ -33,7 +35,7 @@ from sleipnir.frontier import Frontier
 from sleipnir.graph.model import ScriptNode
 from sleipnir.journal import state_after
 from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
-from sleipnir.runs import FAIL, RUN_AGAIN, Part, RunView, Visit
+from sleipnir.runs import FAIL, RUN_AGAIN, Part, RunSpec, RunView, Visit
 from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, plan
 from tests.unit.planner.driver import Memory, fetch_and_plan, new_run
@@ -43,7 +45,7 @@ MAX_REDELIVERIES = 2
 TEXTS = ["yes", "no", "", "free text", RUN_AGAIN, FAIL, '{"k": 1}']
 WHERE = [(), ("scripts", PERSON), ("llm", "", "scripts"), ("",), (PERSON, "")]
 """Where the calls of a turn are answered; of no two turns in a row alike."""
-UNCLEAR = ("effect", "confirm", "checkbox")
+UNCLEAR = ("effect", "confirm", "checkbox", BUDGET)
 """Questions whose answers may not be understood."""
 ASKING = ["user__confirm", "user__checkbox", "user__input"]
 
@@ -53,10 +55,10 @@ class HostileWorld(RuleBasedStateMachine):
 
     events = Bundle("events")
 
-    @initialize(drawn=drawn_graphs(), target=events)
-    def submit(self, drawn: Drawn) -> Event:
+    @initialize(drawn=drawn_graphs(), max_tokens=st.sampled_from([None, 1, 3]), target=events)
+    def submit(self, drawn: Drawn, max_tokens: int | None) -> Event:
         self.graph = drawn.graph
-        self.run = new_run()
+        self.run = replace(new_run(), spec=RunSpec("agent", "digest", max_tokens=max_tokens))
         self.memory = Memory(STATE)
         self.now_ms = 1_000
         self.steps: list[tuple[int, int | None]] = []
@@ -175,7 +177,12 @@ class HostileWorld(RuleBasedStateMachine):
             self.run_agains[event.seq] += 1
 
     def _result(self, visit: Visit, ok: bool, chosen: str | None) -> Resulted:
-        """What a worker says of a visit: the body of a map leaves one key, a reducer its own, a choice a label."""
+        """What a worker says of a visit, which takes a token."""
+        said = self._said(visit, ok, chosen)
+        return replace(said, header=replace(said.header, usage={"input_tokens": 1, "calls": 1}))
+
+    def _said(self, visit: Visit, ok: bool, chosen: str | None) -> Resulted:
+        """The body of a map leaves one key, a reducer its own, a choice a label."""
         if visit.role == "tool":
             return Resulted(visit.seq, visit.attempt, self._of_tool(visit, ok))
         if not ok:
@@ -216,7 +223,6 @@ class HostileWorld(RuleBasedStateMachine):
         self, before: RunView, transition: Transition, delta: dict[str, Any], updates: tuple[dict[str, Any], ...]
     ) -> None:
         live = set(before.frontier)
-        assert not (transition.paused and transition.dispatches), "a run that is held sends nothing to workers"
         for name in transition.untimers:
             self.timers.pop(name, None)
         self.timers |= transition.timers
@@ -227,6 +233,7 @@ class HostileWorld(RuleBasedStateMachine):
                 self.completed[write.step.node] += 1
         self.memory.apply(transition, delta, updates)
         self.run = transition.apply(before)
+        assert not (self.run.is_held and transition.dispatches), "a run that is held sends nothing to workers"
         self.applied += 1
         for write in transition.writes:
             if write.step.part is not None:
@@ -289,8 +296,8 @@ class HostileWorld(RuleBasedStateMachine):
             visits = self.run.frontier.values()
             moving = any(visit.state == "queued" or visit.is_asking or visit.wake_ms is not None for visit in visits)
             assert moving, "a visit that is ready, ended or failed, or a map, moves nothing by itself"
-            assert self.run.paused or (self.run.status == "waiting") == (not states & {"queued", "ready"})
-        assert (self.run.status == "paused") == (self.run.paused is not None)
+            assert self.run.is_held or (self.run.status == "waiting") == (not states & {"queued", "ready"})
+        assert (self.run.status == "paused") == self.run.is_held
 
     @invariant()
     def what_the_frontier_counts_along_is_what_there_is(self) -> None:
@@ -299,10 +306,16 @@ class HostileWorld(RuleBasedStateMachine):
 
     @invariant()
     def what_waits_for_a_timer_has_one_and_a_finished_run_has_none(self) -> None:
-        held = self.run.paused is not None  # then a loop's clock stands still, and is armed anew when the run goes on
+        held = self.run.is_held  # then a loop's clock stands still, and is armed anew when the run goes on
         visits = [visit for visit in self.run.frontier.values() if not (held and visit.loop)]
         assert {visit.timer for visit in visits if visit.wake_ms is not None} <= set(self.timers)
         assert not (self.run.is_final and self.timers)
+
+    @invariant()
+    def a_budget_is_asked_about_by_the_one_visit_that_it_names(self) -> None:
+        asking = [visit.seq for visit in self.run.frontier.values() if visit.kind == BUDGET]
+        budget = self.run.budget
+        assert asking == ([budget.asked] if budget and budget.asked is not None else [])
 
     @invariant()
     def an_effect_that_must_happen_once_is_repeated_only_by_its_own_failure_or_a_person(self) -> None:
@@ -424,9 +437,11 @@ class TalkativeWorld(HostileWorld):
     """The same, with a run that begins with a conversation. Half of the examples each, so that two processes share
     them."""
 
-    @initialize(drawn=drawn_graphs(talkative=True), target=HostileWorld.events)
-    def submit(self, drawn: Drawn) -> Event:
-        submitted = super().submit(drawn)
+    @initialize(
+        drawn=drawn_graphs(talkative=True), max_tokens=st.sampled_from([None, 1, 3]), target=HostileWorld.events
+    )
+    def submit(self, drawn: Drawn, max_tokens: int | None) -> Event:
+        submitted = super().submit(drawn, max_tokens)
         self.deliver(submitted, 0)
         return submitted
 

@@ -1,0 +1,78 @@
+"""Budgets: a run that has used what it may is held, and a person is asked whether it may use more.
+
+    an event adds to the cost ─► the budget is used up ─► a question, and nothing starts ─► more is allowed, or the end
+
+It is held as by a pause: what workers have ends and is committed, and its clocks and those of its child runs stand
+still. A pause of a person's is another hold, and neither ends the other. A run that is over by the event that used its
+budget up is not asked about, and one that was retried after it had ended so only when it has used more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sleipnir.budgets import BUDGET, NO, YES, in_words, question, raised, read_budget_answer
+from sleipnir.runs import Gate, Visit, changed
+from sleipnir.values import Wanted
+from sleipnir_scheduler.planner.context import Context
+from sleipnir_scheduler.planner.known import require
+
+
+def count(context: Context) -> None:
+    """After an event: count what it has cost, and ask if that is too much. Raises Missing."""
+    draft, cost = context.draft, context.draft.cost
+    if draft.budget is None or cost is None or draft.over:
+        return
+    usage, child = cost
+    tokens, cost_usd = _of_call(usage) if child is None else _of_child(context, usage, child)
+    draft.spent = draft.spent.plus(tokens, cost_usd)
+    if (tokens or cost_usd) and draft.budget.asked is None and draft.budget.is_used_up(draft.spent):
+        visit = draft.open(BUDGET, BUDGET, group=-1)  # of no super-step
+        draft.hold(visit)
+        draft.ask_instead(visit, _gate(context, visit))
+
+
+def answered(context: Context, visit: Visit, text: str) -> None:
+    """Do as the person says; what cannot be understood, or would allow nothing, is asked again."""
+    draft, submitted = context.draft, context.run.spec.budget
+    assert draft.budget is not None and submitted is not None
+    draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=text)
+    try:
+        verdict = read_budget_answer(text)
+        allowed = None if verdict == NO else raised(submitted, draft.budget, draft.spent, verdict)
+    except ValueError as error:
+        draft.ask_instead(visit, _gate(context, visit, f"{error}\n"))
+        return
+    if allowed is None:
+        context.fail_with(f"over budget: it has {in_words(draft.budget, draft.spent)}")
+    elif allowed.is_used_up(draft.spent):  # there is another limit
+        draft.budget = changed(draft.budget, max_cost_usd=allowed.max_cost_usd, max_tokens=allowed.max_tokens)
+        draft.ask_instead(visit, _gate(context, visit))
+    else:
+        draft.drop(visit)
+        draft.allow(allowed)
+        context.restart_clocks()
+
+
+def _gate(context: Context, visit: Visit, remark: str = "") -> Gate:
+    submitted, now = context.run.spec.budget, context.draft.budget
+    assert now is not None and submitted is not None
+    text = question(submitted, now, context.draft.spent, remark)
+    return Gate(visit.seq, visit.node, BUDGET, text, (YES, NO), None, context.now_ms)
+
+
+def _of_call(usage: Mapping[str, Any]) -> tuple[int, float]:
+    """Tokens and cost of what a worker has delivered."""
+    return usage.get("input_tokens", 0) + usage.get("output_tokens", 0), usage.get("cost_usd") or 0.0
+
+
+def _of_child(context: Context, usage: Mapping[str, Any], child: str) -> tuple[int, float]:
+    """What a child run has cost since it said so last, as commit.lua counts it. Raises Missing."""
+    require(context.known, Wanted(costs=frozenset([child])))
+    counted = context.known.costs.get(child, {})
+    if usage.get("calls", 0) <= counted.get("model_calls", 0):
+        return 0, 0.0
+    tokens, cost_usd = _of_call(usage)
+    before = counted.get("tokens_in", 0) + counted.get("tokens_out", 0)
+    return int(tokens - before), max(0.0, cost_usd - counted.get("cost_usd", 0.0))

@@ -1,0 +1,140 @@
+"""Budgets of runs: what one may cost, the runs that it starts included, before a person is asked whether it may go on.
+
+All are values: nothing here knows Redis or a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sleipnir.errors import UsageError
+from sleipnir.messages import VERSION
+
+BUDGET: Final = "budget"
+"""The kind of the question, of the visit that asks it, and what stands in the place of that visit's node."""
+
+YES: Final = "yes"
+NO: Final = "no"
+
+_YES, _NO = frozenset({YES, "y"}), frozenset({NO, "n"})
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What was used: tokens of prompts and answers, and the cost of calls whose price is known."""
+
+    tokens: int = 0
+    cost_usd: float = 0.0
+
+    def plus(self, tokens: int, cost_usd: float) -> Spent:
+        return Spent(self.tokens + tokens, self.cost_usd + cost_usd)
+
+
+NOTHING_SPENT: Final = Spent()
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be used in all. None: no limit. `asked` is the visit that asks whether a run may use more, since
+    `asked_ms`; the run is held meanwhile."""
+
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
+    asked: int | None = None
+    asked_ms: int = 0
+    v: int = VERSION
+
+    def is_used_up(self, spent: Spent) -> bool:
+        return self.is_cost_used_up(spent) or (self.max_tokens is not None and spent.tokens >= self.max_tokens)
+
+    def is_cost_used_up(self, spent: Spent) -> bool:
+        return self.max_cost_usd is not None and spent.cost_usd >= self.max_cost_usd
+
+
+def check_budget(max_cost_usd: float | None, max_tokens: int | None) -> None:
+    """Raise UsageError for a budget that makes no sense."""
+    if max_cost_usd is not None and not (max_cost_usd > 0 and math.isfinite(max_cost_usd)):
+        raise UsageError(f"max_cost_usd must be a finite number of more than 0, not {max_cost_usd}")
+    if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens > 0):
+        raise UsageError(f"max_tokens must be a whole number of more than 0, not {max_tokens}")
+
+
+def question(submitted: Budget, now: Budget, spent: Spent, remark: str = "") -> str:
+    """What a person is asked. `submitted` is the budget that the run began with; `remark` says why it is asked again.
+    The first line tells what has happened."""
+    limits = " and ".join(_limits(submitted))
+    number = "cost in all, in USD" if _means_cost(now, spent) else "use in all, in tokens"
+    return (
+        f"{remark}The run has {in_words(now, spent)}. Continue?\n"
+        f"'{YES}' allows {limits} more, '{NO}' ends the run; a number is what it may {number}."
+    )
+
+
+def in_words(budget: Budget, spent: Spent) -> str:
+    """`cost 0.5312 USD of 0.50 (12,400 tokens)`, `used 12,400 tokens of 10,000 (0.5312 USD)`."""
+    if _means_cost(budget, spent):
+        assert budget.max_cost_usd is not None
+        return f"cost {_dollars(spent.cost_usd)} USD of {_dollars(budget.max_cost_usd)} ({spent.tokens:,} tokens)"
+    cost = f" ({_dollars(spent.cost_usd)} USD)" if spent.cost_usd else ""
+    return f"used {spent.tokens:,} tokens of {budget.max_tokens:,}{cost}"
+
+
+def read_budget_answer(text: str) -> Literal["yes", "no"] | float:
+    """What a person says of a run that has used its budget: YES, NO, or a limit.
+
+    Raises ValueError, with a message fit for that person, for anything else.
+    """
+    said = text.strip().lower()
+    if said in _YES:
+        return YES
+    if said in _NO:
+        return NO
+    try:
+        number = float(said.removeprefix("$"))
+    except ValueError:
+        number = math.nan
+    if not (number > 0 and math.isfinite(number)):
+        raise ValueError(f"the answer must be '{YES}', '{NO}' or a number of more than 0, not {text[:40]!r}")
+    return number
+
+
+def raised(submitted: Budget, now: Budget, spent: Spent, answer: Literal["yes"] | float) -> Budget:
+    """What a run may use from now on: as much again as it was submitted with, on top of what is spent, or what a number
+    says of the limit that is used up, of the cost where both are.
+
+    Raises ValueError, with a message for who has said it, for a number that would allow nothing.
+    """
+    if answer == YES:
+        cost, tokens = submitted.max_cost_usd, submitted.max_tokens
+        return Budget(
+            None if cost is None else round(spent.cost_usd + cost, 8), None if tokens is None else spent.tokens + tokens
+        )
+    assert not isinstance(answer, str)
+    if _means_cost(now, spent):
+        if answer <= spent.cost_usd:
+            raise ValueError(f"{_dollars(answer)} USD is not more than it has cost already.")
+        return Budget(answer, now.max_tokens)
+    if answer != int(answer):
+        raise ValueError(f"tokens are whole, and {answer:g} is not.")
+    if answer <= spent.tokens:
+        raise ValueError(f"{int(answer):,} tokens are not more than it has used already.")
+    return Budget(now.max_cost_usd, int(answer))
+
+
+def _means_cost(budget: Budget, spent: Spent) -> bool:
+    """Whether it is about the cost, and not about tokens."""
+    return budget.max_tokens is None or budget.is_cost_used_up(spent)
+
+
+def _limits(budget: Budget) -> list[str]:
+    cost = [] if budget.max_cost_usd is None else [f"{_dollars(budget.max_cost_usd)} USD"]
+    return cost + ([] if budget.max_tokens is None else [f"{budget.max_tokens:,} tokens"])
+
+
+def _dollars(amount: float) -> str:
+    """Two digits after the point, more where they say something."""
+    text = f"{amount:.4f}" if amount >= 0.001 else f"{amount:.8f}"
+    whole, _, part = text.partition(".")
+    return f"{whole}.{part.rstrip('0'):0<2}"
