@@ -157,7 +157,7 @@ SECTIONS: tuple[Section, ...] = (
             Figure("scale_models_ratio", "models that answer after 0.5 s", "x", at_least=1.8, digits=2),
             Figure("scale_models_one_per_s", "  rows, one llm worker", "/s", digits=1),
             Figure("scale_models_two_per_s", "  rows, two", "/s", digits=1),
-            Figure("scale_scripts_ratio", "scripts that sleep for 0.3 s", "x", at_least=1.8, digits=2),
+            Figure("scale_scripts_ratio", "scripts that sleep for 0.6 s", "x", at_least=1.8, digits=2),
             Figure("scale_scripts_one_per_s", "  rows, one script worker", "/s", digits=1),
             Figure("scale_scripts_two_per_s", "  rows, two", "/s", digits=1),
         ),
