@@ -58,6 +58,7 @@ PREFIX_LENGTH = 6
 BATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BLOCK_MS = 2_000
 _PAGE = 500
+AMONG = 10_000  # the newest runs that a list is made of, unless somebody wants more: there may be millions
 
 
 class Client:
@@ -300,17 +301,28 @@ class Client:
         return (self.run(run) if isinstance(run, str) else run).stream(modes, cursor)
 
     def runs(
-        self, limit: int = 50, status: set[str] | None = None, *, children: bool = False, batch: str | None = None
+        self,
+        limit: int = 50,
+        status: set[str] | None = None,
+        *,
+        children: bool = False,
+        batch: str | None = None,
+        among: int = AMONG,
     ) -> list[RunInfo]:
-        """Runs, newest first, with `children` also those that runs have started; filtered among the newest 10,000. With
-        `batch` those of its rows that have begun, the last row first, and no children."""
+        """Runs, newest first, with `children` also those that runs have started. Of the newest `among`; `run_count`
+        tells how many there are. With `batch` those of its rows that have begun, the last first, and no children."""
         with self.store.errors():
             found = (
                 info
-                for info in (self.store.runs.recent(10_000, status) if batch is None else self._runs_of(batch, status))
+                for info in (self.store.runs.recent(among, status) if batch is None else self._runs_of(batch, status))
                 if (status is None or info.status in status) and (children or info.parent is None)
             )
             return self.store.explained(list(islice(found, limit)))
+
+    def run_count(self) -> int:
+        """How many runs are kept, over or not, those included that runs have started."""
+        with self.store.errors():
+            return self.store.runs.count()
 
     def _runs_of(self, batch: str, status: set[str] | None) -> Iterator[RunInfo]:
         """The runs of rows that may have such a status: what is over is not read where nobody asks for it."""

@@ -36,6 +36,10 @@ _RUN = click.argument("run_id", metavar="RUN", shell_complete=complete_run)
 @click.option("--children", is_flag=True, help="Also runs that other runs have started.")
 @click.option("--batch", "batch", metavar="BATCH", shell_complete=complete_batch, help="Only those of its rows.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The newest so many.")
+@click.option(
+    "--among", type=click.IntRange(min=1), default=10_000, show_default=True, metavar="N",
+    help="Look at the newest N runs. A million take seconds.",
+)  # fmt: skip
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
 def ps(
@@ -45,6 +49,7 @@ def ps(
     children: bool,
     batch: str | None,
     limit: int,
+    among: int,
     as_data: bool,
 ) -> None:
     """List runs that have not ended, the newest first."""
@@ -53,7 +58,8 @@ def ps(
     wanted = set(statuses or (STATUSES if ended_too else UNFINISHED))
     with options.connected(workers=False) as client:
         batch_id = None if batch is None else client.open_batch(batch).id
-        infos, now_ms = client.runs(limit, wanted, children=children, batch=batch_id), client.now_ms()
+        infos, now_ms = client.runs(limit, wanted, children=children, batch=batch_id, among=among), client.now_ms()
+        total = client.run_count() if batch is None and len(infos) < limit else 0
     if as_data:
         print_json(infos)
     elif infos:
@@ -64,6 +70,8 @@ def ps(
         print_table(("run", "agent", "status", "created", "took", "at"), rows)
     else:
         terminal.note("no runs" if wanted == set(STATUSES) else "no such runs; `sleipnir ps --all` lists all")
+    if total > among:
+        terminal.note(f"looked at the newest {among:,} of {total:,} runs; --among N looks at more")
 
 
 @click.command()

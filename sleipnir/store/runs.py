@@ -171,6 +171,13 @@ class Runs:
                 page = [run_id for run_id, status in self._statuses(page) if status in statuses]
             yield from (info for info in self._read(page) if info is not None)
 
+    def count(self) -> int:
+        """How many there are, over or not."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.zcard(self._keys.of_partition(partition).runs)
+        return sum(pipe.execute())
+
     def _newest(self, limit: int) -> list[str]:
         """The ids of the runs submitted last, newest first. Runs are spread over the partitions about evenly, so a
         little more than a partition's part is read of each; and more, where that was not enough to be sure."""

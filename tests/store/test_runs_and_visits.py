@@ -410,6 +410,7 @@ def test_the_newest_runs_are_listed_in_order_however_unevenly_they_are_spread(be
         store._client.zadd(store.keys.of_partition(store.keys.partition_of(run_id)).runs, {run_id: at_ms})
         store._client.hset(run.run, "status", "completed" if at_ms % 2 else "waiting")
     newest = listed[::-1]
+    assert store.runs.count() == len(newest)
     for limit in (1, 20, 45, 70, 100, 1000):
         assert [info.id for info in store.runs.recent(limit)] == newest[:limit]
     assert [info.id for info in store.runs.recent(45, {"waiting"})] == newest[:45][1::2], "filtered among the newest 45"

@@ -87,6 +87,16 @@ def test_events_tell_the_whole_story_to_who_comes_late(stack: Stack, tmp_path: P
         assert types.count("visit_started") == 3
 
 
+def test_who_lists_runs_is_told_if_not_all_were_looked_at(stack: Stack, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "short", "name: short\nstart: e\nnodes: {e: {type: end}}\n")
+    with stack.client() as client:
+        for _ in range(2):
+            client.submit(agent).wait(60)
+        listed = stack.sleipnir("ps", "--status", "cancelled", "--among", "1").stderr
+        assert f"looked at the newest 1 of {client.run_count():,} runs; --among N looks at more" in listed
+        assert "looked at" not in stack.sleipnir("ps", "--all", "--limit", "1").stderr
+
+
 ASK = """
 name: ask
 start: who
