@@ -12,6 +12,7 @@ import pytest
 from sleipnir import launch
 from sleipnir.store.connect import connect
 from sleipnir.supervisor import find_server
+from tests.asking import ASK, COUNT
 from tests.processes import RedisServer, Stack, wait_for_redis, wait_until, write_agent
 from tests.secured import free_port
 
@@ -25,16 +26,6 @@ sentinel auth-pass ours {password}
 sentinel down-after-milliseconds ours 1000
 sentinel failover-timeout ours 5000
 """
-ASK = """
-name: ask
-start: count
-nodes:
-  count: {type: function, call: "f.py:f", next: sure}
-  sure: {type: input, question: "Sure?", next: again, state_updates: {said: "{{input}}"}}
-  again: {type: function, call: "f.py:f", next: done}
-  done: {type: end, output: "{{said}} {{n}}"}
-"""
-COUNT = "def f(state):\n    return {'n': state.get('n', 0) + 1}\n"
 
 
 class Watched:

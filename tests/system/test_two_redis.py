@@ -6,18 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sleipnir.store.connect import connect
+from tests.asking import ASK, COUNT
 from tests.processes import RedisServer, Stack, wait_until, write_agent
-
-ASK = """
-name: ask
-start: count
-nodes:
-  count: {type: function, call: "f.py:f", next: sure}
-  sure: {type: input, question: "Sure?", next: again, state_updates: {said: "{{input}}"}}
-  again: {type: function, call: "f.py:f", next: done}
-  done: {type: end, output: "{{said}} {{n}}"}
-"""
-COUNT = "def f(state):\n    return {'n': state.get('n', 0) + 1}\n"
 
 
 def test_a_broker_that_lost_everything_costs_no_run(redis_server: RedisServer, tmp_path: Path) -> None:
