@@ -15,6 +15,10 @@ unexport PYTHONPATH
 unexport PYTHONHOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# What a recipe starts is not a part of this make: a make in a test or in an agent's command would otherwise be one of its
+# sub-makes, with its flags, and would print "Entering directory". `unexport` does not work for MAKELEVEL.
+ALONE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
+
 .PHONY: help demo test test-slow test-browser check conformance bench chaos lock clean setup
 .DEFAULT_GOAL := help
 
@@ -62,37 +66,37 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY) ## Run the shipped agent, with everything it writes in .build/demo
 	@rm -rf .build/demo && mkdir -p .build/demo
 	@echo "\$$ sleipnir run log-triage server.log --answer approve=yes"
-	@env -u SLEIPNIR_REDIS_URL -u SLEIPNIR_BROKER_URL SLEIPNIR_HOME="$(CURDIR)/.build/demo" \
+	@$(ALONE) -u SLEIPNIR_REDIS_URL -u SLEIPNIR_BROKER_URL SLEIPNIR_HOME="$(CURDIR)/.build/demo" \
 	  $(BIN)/sleipnir run log-triage server.log --answer approve=yes
 
 # Three at once, though there may be two cores: what breaks things waits most of its time until it is noticed.
 test: $(READY)
-	@$(BIN)/python -m pytest -n 3 --dist load --maxschedchunk 1 $(ARGS)
+	@$(ALONE) $(BIN)/python -m pytest -n 3 --dist load --maxschedchunk 1 $(ARGS)
 
 test-slow: $(READY)
-	@$(BIN)/python -m pytest -n 2 -q --hypothesis-profile slow \
+	@$(ALONE) $(BIN)/python -m pytest -n 2 -q --hypothesis-profile slow \
 	  tests/unit/planner/test_plan_properties.py tests/unit/planner/test_spawning_properties.py \
 	  tests/unit/planner/test_determinism.py $(ARGS)
 
 test-browser: $(READY)
-	@$(BIN)/python -m pytest -q tests/browser $(ARGS)
+	@$(ALONE) $(BIN)/python -m pytest -q tests/browser $(ARGS)
 
 check: $(READY)
-	@ops/check
+	@$(ALONE) ops/check
 
 conformance: $(READY)
-	@$(BIN)/python -m pytest -n 2 -q -p tests.conformance_report -m conformance $(ARGS)
+	@$(ALONE) $(BIN)/python -m pytest -n 2 -q -p tests.conformance_report -m conformance $(ARGS)
 
 bench: $(READY)
-	@$(BIN)/python ops/bench/run.py $(ARGS)
+	@$(ALONE) $(BIN)/python ops/bench/run.py $(ARGS)
 
 chaos: $(READY)
-	@$(BIN)/python ops/chaos/run.py $(ARGS)
+	@$(ALONE) $(BIN)/python ops/chaos/run.py $(ARGS)
 
 # Not a test_*.py: what the suite tests does not depend on what a machine has installed.
 .PHONY: test-brokers
 test-brokers: $(READY)
-	@$(BIN)/python -m pytest -q -o timeout=600 tests/brokers/rabbitmq.py $(ARGS)
+	@$(ALONE) $(BIN)/python -m pytest -q -o timeout=600 tests/brokers/rabbitmq.py $(ARGS)
 
 lock: $(UV)
 	@UV_PYTHON_DOWNLOADS=never $(UV) pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url \

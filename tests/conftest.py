@@ -14,7 +14,10 @@ import pytest
 
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
+from tests import surroundings
 from tests.processes import RedisServer, Stack
+
+surroundings.set_up()
 
 for profile in ("slow", "ci"):  # looked at by what has more examples there: ten thousand of them, or two
     hypothesis.settings.register_profile(profile)
@@ -49,6 +52,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """What needs a browser is collected only if it is named, as `make test-browser` does."""
     named = any(Path(config.invocation_params.dir, arg.split("::")[0]).is_relative_to(BROWSER) for arg in config.args)
     return True if collection_path == BROWSER and not named else None
+
+
+def pytest_report_header() -> str:
+    return surroundings.tested_redis()
 
 
 @pytest.hookimpl(trylast=True)

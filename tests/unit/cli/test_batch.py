@@ -89,6 +89,7 @@ def test_on_a_terminal_the_bar_goes_when_the_batch_is_over(
 ) -> None:
     monkeypatch.setattr(terminal, "can_redraw", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")  # T3 of the second review: rich draws nothing on a dumb one
     with batch_view.WatchView(OPTIONS) as view:
         view.see(RUNNING)
         view.see(replace(RUNNING, state="paused"))
@@ -124,6 +125,7 @@ def test_submitting_tells_bad_rows_and_how_far_it_is(
         assert lines[1].startswith("▸ 1,201 rows, 1 bad, ")
         monkeypatch.setattr(terminal, "can_redraw", lambda: True)
         monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm")  # T3 of the second review: rich draws nothing on a dumb one
         file.seek(150)
         with SubmitView(source) as view:
             view.see(Submitted(50))

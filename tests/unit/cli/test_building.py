@@ -68,6 +68,7 @@ def test_on_a_terminal_a_bar_goes_before_its_line_comes(
     monkeypatch.setattr(terminal, "can_redraw", lambda: True)
     monkeypatch.setattr(building, "DRAW_S", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")  # T3 of the second review: rich draws nothing on a dumb one
     monkeypatch.setenv("COLUMNS", "80")
     with BuildView() as view:
         view.tell("helper/look", Progress("load", 1, 2, "/a/very/long/path/that/is/cut/at/its/front/a.md"))
