@@ -12,6 +12,7 @@ SleipnirError
 ├── BundleError           the agent folder cannot be packed (too large, a link that leaves it, not readable)
 ├── KnowledgeError        a knowledge base cannot be built, shared or read; nothing was changed
 ├── NodeFailed            a node gave up; the graph routes on it (fallback, next) or the run fails
+├── RecordUnreadable      a stored record or a message is damaged, or of a newer release; what it is of is set aside
 ├── ConfigError           a setting or the environment is wrong; the operator must act before anything runs
 └── StoreUnavailable      Redis did not answer; retry with back-off
     └── StoreUnsuitable   Redis answered but cannot be used (too old, read-only, evicting)
@@ -117,6 +118,16 @@ class NodeFailed(SleipnirError):
     def __init__(self, message: str, kind: str = "failed", *, transient: bool = False) -> None:
         super().__init__(message)
         self.kind, self.transient = kind, transient
+
+
+class RecordUnreadable(SleipnirError):
+    """A stored record or a message that this release cannot read. `record` says of which kind it is, `key` which one
+    (empty: not known), `why` what is wrong; `newer`: a newer release has written it and can read it. Nothing was
+    changed: what the record belongs to is set aside, and goes on when the record can be read."""
+
+    def __init__(self, record: str, key: str, why: str, *, newer: bool = False) -> None:
+        super().__init__(f"{record}{f' of {key}' if key else ''} cannot be read: {why}")
+        self.record, self.key, self.why, self.newer = record, key, why, newer
 
 
 class ConfigError(SleipnirError):

@@ -1,0 +1,95 @@
+"""Stored records are read tolerantly, or refused with one error. Finding C1 of the second review."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sleipnir import batches, budgets, messages, reading, runs, transitions, views
+from sleipnir.errors import RecordUnreadable
+from sleipnir.reading import decoded, read, read_text
+from tests.unreadable import Unreadable, cases
+
+KINDS: dict[str, type[Any]] = {"run_spec": runs.RunSpec, "visit": runs.Visit, "gate": runs.Gate}
+STORED = [
+    runs.RunSpec, runs.Visit, runs.Pause, runs.Slot, runs.Gate, messages.ResultHeader, messages.VisitCall,
+    messages.Usage, transitions.Step, budgets.Budget, batches.BatchPlan, views.WorkerInfo, views.ArchiveState,
+    *transitions._EFFECTS.values(),
+]  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@dataclass(frozen=True)
+class Kept:
+    at_ms: int
+    keys: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize("case", [case for kind in KINDS for case in cases(kind)], ids=str)
+def test_a_record_of_the_corpus_is_refused_with_its_key_and_the_reason(case: Unreadable) -> None:
+    """Finding C1."""
+    text = case.of("run000000001").decode(errors="surrogateescape")
+    with pytest.raises(RecordUnreadable, match=f"^{case.kind} of run000000001 cannot be read: ") as caught:
+        read_text(KINDS[case.kind], text, case.kind, "run000000001")
+    assert caught.value.newer == (case.why == "newer")
+
+
+@given(st.sampled_from(STORED), st.data())
+def test_any_json_is_read_or_refused(kind: type[Any], data: st.DataObject) -> None:
+    """Finding C1: what is in the place of a field does not end in another error."""
+    names = st.sampled_from([*kind.__dataclass_fields__, "more"])
+    junk = data.draw(JSON | st.dictionaries(names, JSON))
+    try:
+        found = read_text(kind, json.dumps(junk), "record", "k")
+    except RecordUnreadable as error:
+        assert str(error).startswith("record of k cannot be read: ")
+        str(error).encode()
+    else:
+        assert type(found) is kind
+
+
+@given(st.text() | st.binary())
+def test_any_text_is_json_or_refused(text: str | bytes) -> None:
+    """Finding C1."""
+    try:
+        decoded(text, "record")
+    except RecordUnreadable:
+        return
+    json.loads(text)
+
+
+def test_fields_of_a_newer_release_are_ignored_and_those_it_does_not_say_have_their_defaults() -> None:
+    """Finding C1: a field that is added needs no new version."""
+    spec = read(runs.RunSpec, {"agent": "a", "bundle": "b", "colour": "red", "v": 1})
+    assert spec == runs.RunSpec("a", "b")
+    assert read(runs.RunSpec, {"agent": "a", "bundle": "b"}) == spec
+
+
+def test_a_newer_version_is_refused_until_the_release_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding C1."""
+    newer = {"agent": "a", "bundle": "b", "v": 2}
+    with pytest.raises(RecordUnreadable, match="written by a newer release: version 2, this release reads up to 1"):
+        read(runs.RunSpec, newer)
+    monkeypatch.setattr(reading, "READS", 2)
+    assert read(runs.RunSpec, newer).v == 2
+
+
+def test_what_lua_has_encoded_is_read() -> None:
+    """Its encoder writes an empty list as an empty object, and may write whole numbers with a point."""
+
+    assert read(Kept, {"at_ms": 5.0, "keys": {}}) == Kept(5, ())
+
+
+def test_a_tuple_that_a_newer_release_has_made_longer_is_cut() -> None:
+    """Finding C1: a tool call that a newer worker says more of."""
+    step = read(transitions.Step, {"step": 1, "kind": "tool", "at_ms": 1, "item": [1, 2, "more"]})
+    assert step.item == (1, 2)
