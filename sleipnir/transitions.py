@@ -205,10 +205,12 @@ class StartRow:
 
 @dataclass(frozen=True)
 class RetryRow:
-    """Let the run go on that a row of a batch has become, and that has failed. The batch owes this, no run."""
+    """Let the run go on that a row of a batch has become, and that has failed. The batch owes this, no run. `version`
+    is the run's with which it has failed; None, in effects of older releases: not known."""
 
     batch: str
     row: int
+    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -253,11 +255,17 @@ _EFFECTS: Final[Mapping[str, type[Effect]]] = {
     "tell_root": TellRoot, "tell_run": TellRun, "start_row": StartRow, "retry_row": RetryRow, "tell_batch": TellBatch,
     "ask_slot": AskSlot, "free_slot": FreeSlot,
 }  # fmt: skip
+_NAMES: Final[Mapping[type[Effect], str]] = {kind: name for name, kind in _EFFECTS.items()}
 
 
 def effect_fields(effect: Effect) -> dict[str, Any]:
     """An effect as it is stored."""
-    return {"do": next(name for name, kind in _EFFECTS.items() if isinstance(effect, kind)), **vars(effect)}
+    return {"do": kind_of(effect), **vars(effect)}
+
+
+def kind_of(effect: Effect) -> str:
+    """The name under which an effect is stored."""
+    return _NAMES[type(effect)]
 
 
 def effect_of(fields: Mapping[str, Any]) -> Effect | None:

@@ -299,6 +299,7 @@ class Batches:
             "states": keys.states,
             "owner": self._first.owner,
             "effects": self._first.effects,
+            "failures": keys.failures,
         }
         return int(_ADMIT(self._client, slots, {"id": batch, "epoch": epoch, "most": most, "now_ms": now_ms}))
 

@@ -241,6 +241,8 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
     fields |= {f"n:{node}": count for node, count in transition.counts.items()}
     for node, timing in transition.timings.items():
         fields[f"t:{node}"] = f"{timing.visits} {timing.total_ms} {timing.max_ms}"
+    if transition.ended_ms is not None:
+        fields["end_version"] = after.version
     for name in ("started_ms", "ended_ms", "error", "failed_at"):
         if (value := getattr(transition, name)) is not None:
             fields[name] = value

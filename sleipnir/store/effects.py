@@ -18,15 +18,16 @@ from sleipnir.store.batches import Batches
 from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
-from sleipnir.store.runs import Runs
+from sleipnir.store.runs import NO_FENCE, Fence, Runs
 from sleipnir.store.scripts import Arg, Command, Script, run_in_order
 from sleipnir.store.slots import Slots
 from sleipnir.store.streams import entries
-from sleipnir.transitions import Effect, RetryChild, RetryRow, StartChild, effect_of
+from sleipnir.transitions import Effect, RetryChild, RetryRow, StartChild, effect_of, kind_of
 from sleipnir.views import RunInfo
 
 _CHILD_ENDED = Script("child_ended")
 _RETRY_CHILD = Script("retry_child")
+_TELL_ROOT = Script("tell_root")
 
 BLOCK_MS_MAX = 2_000  # shorter than the connection's own patience
 
@@ -42,6 +43,11 @@ class Owed:
     partition: int
     run: str
     effect: Effect | None
+
+    @property
+    def fence(self) -> Fence:
+        """By this its target knows it, and all before it of the same kind and partition."""
+        return Fence(f"{kind_of(self.effect)}:{self.partition}" if self.effect else "", self.id)
 
 
 @dataclass(frozen=True)
@@ -124,22 +130,30 @@ class Effects:
         }
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Deliver, in order, what nobody has delivered yet. An effect that Redis refuses comes again, and so do all
-        after it. Raises what redis-py does."""
+        """Deliver what is still owed; what one partition owes to one target goes there in order, also where Redis
+        refuses some: no effect overtakes one that was refused. That one comes again. Raises what redis-py does."""
         owed = self._still_owed(deliveries)
-        sent = [each for each in owed if each.command is not None]
-        replies = run_in_order(self._client, [each.command for each in sent if each.command is not None])
-        refused = [number for number, reply in enumerate(replies) if isinstance(reply, Exception)]
-        done = owed if not refused else owed[: owed.index(sent[refused[0]])]
-        answers = list(zip(sent, replies, strict=True))[: refused[0] if refused else None]
-        self._follow_up([(each.owed, reply) for each, reply in answers])
-        self._done([each.owed for each in done])
-        if refused:
-            raise replies[refused[0]]
+        refused: dict[tuple[int, Arg], Exception] = {}
+        while owed:
+            wave, owed = _next_wave(owed, refused.keys())
+            sent = [(each.owed, each.command) for each in wave if each.command is not None]
+            replies = run_in_order(self._client, [command for _, command in sent])
+            refused |= {
+                _way(each, command): reply
+                for (each, command), reply in zip(sent, replies, strict=True)
+                if isinstance(reply, Exception)
+            }
+            answers = [(each, reply) for (each, _), reply in zip(sent, replies, strict=True)]
+            self._follow_up([answer for answer in answers if not isinstance(answer[1], Exception)])
+            self._done(
+                [each.owed for each in wave if each.command is None or _way(each.owed, each.command) not in refused]
+            )
+        for error in refused.values():
+            raise error
 
     def _still_owed(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Who was frozen since it read them must not repeat what another has delivered meanwhile: a stale `paused`
-        after its `resumed` would hold a child for good."""
+        """Those that no other scheduler has delivered since they were read. Only a saving: where one is delivered in
+        the same moment, its target refuses the second delivery (sleipnir/store/lua/README.md)."""
         pipe = self._client.pipeline(transaction=False)
         for each in deliveries:
             pipe.xrange(self._of(each.owed.partition), each.owed.id, each.owed.id)
@@ -183,9 +197,10 @@ class Effects:
         """Accept a child run, or the run of a row; one that exists is left alone. `batch` is RunView.batch."""
         return self._runs.creation(child, spec, state, batch)
 
-    def retry_row(self, run_id: str) -> Command:
-        """Let the failed run of a row go on; one that did not fail is left alone."""
-        return self._runs.telling(run_id, "retried")
+    def retry_row(self, run_id: str, version: int | None) -> Command:
+        """Let the failed run of a row go on; one that did not fail is left alone, and so is one that has ended with
+        another version, because it went on since."""
+        return self._runs.telling_once(run_id, "retried", NO_FENCE, version=version)
 
     def tell_batch(self, place: str, version: int, ended: Ended) -> Command:
         """Let a batch know how one of its rows has ended."""
@@ -202,14 +217,14 @@ class Effects:
         keys = {"run": run.run, "frontier": run.frontier, "inbox": partition.inbox}
         return Command(_RETRY_CHILD, _RETRY_CHILD.vector(keys, {"run_id": child, "seq": seq, "attempt": attempt}))
 
-    def tell(self, child: str, what: str, by: str, *, keeps: bool = False) -> Command:
+    def tell(self, fence: Fence, child: str, what: str, by: str, *, keeps: bool = False) -> Command:
         """Pass on to a child what became of its parent; one that is over, or gone, is left alone."""
         fields = ("by", by, "reason", "") if what == "paused" else ("keeps", "1") if keeps else ()
-        return self._runs.telling(child, what, *fields)
+        return self._runs.telling_once(child, what, fence, *fields)
 
-    def tell_run(self, run_id: str, what: str, data: Mapping[str, Any]) -> Command:
+    def tell_run(self, fence: Fence, run_id: str, what: str, data: Mapping[str, Any]) -> Command:
         """Let a run know something; one that is over, or gone, is left alone."""
-        return self._runs.telling(run_id, "told", "what", what, "data", dumps(data))
+        return self._runs.telling_once(run_id, "told", fence, "what", what, "data", dumps(data))
 
     def tell_parent(self, spec: RunSpec, ended: Ended) -> Command:
         """Let the visit that waits for a child know how that has ended."""
@@ -220,10 +235,12 @@ class Effects:
         visit = (spec.parent, ended.seq or spec.parent_seq, ended.attempt or spec.parent_attempt)
         return self._child_ended(*visit, info.id, info.status, info.error or "", usage, output)
 
-    def tell_watchers(self, run_id: str, type_: str, data: Mapping[str, Any]) -> Command:
-        """An event for those who watch a run, if there is one. It may come twice."""
-        events, event = self._keys.of_run(run_id).events, dumps([[type_, data]])
-        return Command(None, ("XADD", events, "NOMKSTREAM", "MAXLEN", "~", 1000, "*", "e", event))
+    def tell_watchers(self, fence: Fence, run_id: str, type_: str, data: Mapping[str, Any]) -> Command:
+        """An event for those who watch a run, if there is one."""
+        run = self._keys.of_run(run_id)
+        keys = {"run": run.run, "events": run.events}
+        args: dict[str, Arg] = {"source": fence.source, "number": fence.number, "notices": dumps([[type_, data]])}
+        return Command(_TELL_ROOT, _TELL_ROOT.vector(keys, args))
 
     def refuse(self, run_id: str, seq: int, attempt: int, child: str, error: str) -> Command:
         """Let a visit know that its child cannot be started."""
@@ -256,3 +273,24 @@ class Effects:
 
     def _of(self, partition: int) -> str:
         return self._keys.of_partition(partition).effects
+
+
+def _way(owed: Owed, command: Command) -> tuple[int, Arg]:
+    """Where a command comes from and where it leads to: the first key of a script is its target."""
+    return owed.partition, command.vector[0]
+
+
+def _next_wave(owed: Sequence[Delivery], blocked: Collection[tuple[int, Arg]]) -> tuple[list[Delivery], list[Delivery]]:
+    """Of each way the first delivery, and the rest; those of a way that is blocked are left out of both."""
+    wave, rest, taken = [], [], set(blocked)
+    for each in owed:
+        if each.command is None:
+            wave.append(each)
+            continue
+        way = _way(each.owed, each.command)
+        if way not in taken:
+            taken.add(way)
+            wave.append(each)
+        elif way not in blocked:
+            rest.append(each)
+    return wave, rest

@@ -220,8 +220,10 @@ class RunKeys:
     while the run has one or waits), budget (JSON, budgets.Budget, of a run that has one), retrying (once `retry` is
     asked for), idle_ms, steps, arrived and tops (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd,
     unpriced_calls, batch (batches.place_of, if it or the run at its top is a row of one), pieces (how many `live` ever
-    had), retries (how often it went on after its end), parent_seq and parent_attempt (the visit that waits for it,
-    where that is not the one of its spec), and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and
+    had), retries (how often it went on after its end), end_version (version with which it ended last), parent_seq and
+    parent_attempt (the visit that waits for it, where that is not the one of its spec), wishes (tokens of the last
+    eight wishes of clients), per kind of effect and source partition `f:<kind>:<partition>` (the last one that was
+    told: an older one changes nothing), and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and
     longest ms). Dies: run."""
 
     @property

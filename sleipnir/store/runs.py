@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from sleipnir.budgets import Budget
 from sleipnir.errors import GateError, RunNotFound, SessionBusy, UsageError
 from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, Usage
-from sleipnir.runs import Gate, Pause, RunSpec, Slot, Visit, changed, from_fields
+from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Gate, Pause, RunSpec, Slot, Visit, changed, from_fields
 from sleipnir.sessions import SessionName, instructions_of
 from sleipnir.store.commit import dumps, record, session_keys
 from sleipnir.store.connect import Client
@@ -48,6 +49,20 @@ _SUMMARY = (
 )  # fmt: skip
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
+
+TOLD_BEFORE = "known"  # what tell.lua says of a wish that it has passed on already: a reply of ours was lost
+
+
+@dataclass(frozen=True)
+class Fence:
+    """What tells a wish from its repetitions, at the run that it is about. Of an effect, `source` is its kind and its
+    partition, and `number` its stream id, which grows; of a client's wish, `number` is a token."""
+
+    source: str
+    number: str
+
+
+NO_FENCE = Fence("", "")
 
 PAGE = 200  # runs that are read in one round trip
 FIRST_PAGE = 50  # as many as people are shown
@@ -420,7 +435,9 @@ class Runs:
                 f"run {run_id!r} cannot be retried: its session {spec.session!r} has gone on without it. "
                 "Say there again what it was asked"
             )
-        if status != "failed":
+        if status == "retrying":
+            raise UsageError(f"run {run_id!r} is already being retried")
+        if status not in ("failed", TOLD_BEFORE):
             raise UsageError(f"run {run_id!r} is {status}; only a failed run can be retried")
 
     def _tell_unfinished(self, run_id: str, type_: str, verb: str, *fields: str) -> None:
@@ -429,7 +446,8 @@ class Runs:
             raise UsageError(f"run {run_id!r} is already {status}; nothing to {verb}")
 
     def _tell(self, run_id: str, type_: str, *fields: str, session: SessionKeys | None = None) -> str:
-        status = _TELL(self._client, *self._telling(run_id, type_, session), fields)
+        token = Fence("", "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH)))
+        status = _TELL(self._client, *self._telling(run_id, type_, session, token), fields)
         if status is None:
             raise RunNotFound(f"no run {run_id!r}")
         return str(status)
@@ -442,13 +460,21 @@ class Runs:
 
     def telling(self, run_id: str, type_: str, *fields: str) -> Command:
         """Pass something on to a run, as a command. One that is over, or gone, is left alone."""
-        return Command(_TELL, _TELL.vector(*self._telling(run_id, type_, None), fields))
+        return self.telling_once(run_id, type_, NO_FENCE, *fields)
 
-    def _telling(self, run_id: str, type_: str, session: SessionKeys | None) -> tuple[dict[str, str], dict[str, Arg]]:
+    def telling_once(self, run_id: str, type_: str, fence: Fence, *fields: str, version: int | None = None) -> Command:
+        """The same for an effect: nothing changes when this one, or a later one of its source, was told before.
+        `version` is the one with which the run has ended that is to go on; None: any."""
+        return Command(_TELL, _TELL.vector(*self._telling(run_id, type_, None, fence, version), fields))
+
+    def _telling(
+        self, run_id: str, type_: str, session: SessionKeys | None, fence: Fence, version: int | None = None
+    ) -> tuple[dict[str, str], dict[str, Arg]]:
         """Keys and arguments of tell.lua."""
         partition, run = self._keys.of_partition(self._keys.partition_of(run_id)), self._keys.of_run(run_id)
         keys = {"run": run.run, "inbox": partition.inbox, "session": session_keys(run, session)["session"]}
-        return keys, {"run_id": run_id, "type": type_}
+        args: dict[str, Arg] = {"run_id": run_id, "type": type_, "source": fence.source, "number": fence.number}
+        return keys, {**args, "version": "" if version is None else version}
 
     def pause_all(self, pause: Pause) -> None:
         """Hold the deployment: no visit is claimed until `resume_all`. A pause that is in place is kept as it is."""

@@ -16,6 +16,7 @@ from sleipnir.runs import RunSpec
 from sleipnir.store.batches import Added
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
+from sleipnir.transitions import kind_of
 from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.effects import Deliveries
 from tests.store.test_advance import advance_of
@@ -128,6 +129,43 @@ def test_what_failed_is_retried_and_nothing_that_comes_late_counts(store: Store)
     assert (world.states, store.batches.info(ID).state) == ("c", "done")
     assert [r.status for r in world.batch.results("done")] == ["completed", "completed"]  # it has ended twice
     assert world.batch.retry_failed() == 0
+
+
+def test_a_retry_that_is_delivered_again_after_a_second_failure_revives_no_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding C8: a scheduler that freezes before it delivers the retry, while the row fails again."""
+    world = World(store, count=1)
+    world.go_on()
+    world.answer(0, "x")
+    assert world.batch.retry_failed() == 1
+    world.admit()
+    stale = store.effects.read(dict.fromkeys(range(store.keys.partitions), "0-0"), limit=10, block_ms=1)
+    assert [kind_of(owed.effect) for owed in stale if owed.effect] == ["retry_row"]
+    world.go_on()
+    world.answer(0, "x")
+    run = row_run_id(ID, 0)
+    assert (world.states, store.batches.info(ID).state, store.runs.info(run).retries) == ("f", "done", 1)
+    monkeypatch.setattr(store.effects, "_still_owed", list)
+    world.deliveries._deliver(stale)
+    monkeypatch.undo()
+    world.go_on()
+    assert (world.states, store.runs.info(run).status, store.runs.info(run).retries) == ("f", "failed", 1)
+
+
+def test_a_row_whose_run_had_costs_after_its_end_can_be_retried(store: Store) -> None:
+    """Finding C8: the version of a run grows after its end too, when a child tells late what it has cost."""
+    world = World(store, count=1)
+    world.go_on()
+    world.answer(0, "x")
+    run = row_run_id(ID, 0)
+    inbox = store.keys.of_partition(store.keys.partition_of(run)).inbox
+    late = {"t": "child_ended", "run": run, "seq": 1, "attempt": 1, "child": "c", "status": "cancelled", "error": ""}
+    store._client.xadd(inbox, {**late, "usage": '{"calls":1}'})
+    world.go_on()
+    assert world.batch.retry_failed() == 1
+    world.go_on()
+    assert (world.states, store.runs.info(run).retries) == ("a", 1)
 
 
 def test_an_end_that_is_told_twice_counts_once_and_costs_are_those_of_all_tries(store: Store) -> None:

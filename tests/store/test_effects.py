@@ -13,6 +13,8 @@ from structlog.testing import capture_logs
 from sleipnir.errors import BundleError
 from sleipnir.runs import RunSpec, child_id
 from sleipnir.sessions import SessionName
+from sleipnir.store.effects import Owed
+from sleipnir.store.runs import Fence
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.effects import AT_ONCE, Deliveries
@@ -128,6 +130,112 @@ def test_what_another_has_delivered_meanwhile_is_not_delivered_again(store: Stor
     assert [store.runs.info(run).status for run in (RUN, CHILD)] == ["waiting", "waiting"]
 
 
+def all_owed(store: Store) -> list[Owed]:
+    return store.effects.read(dict.fromkeys(range(store.keys.partitions), "0-0"), limit=100, block_ms=1)
+
+
+def deliver_as_one_that_was_frozen(world: World, stale: list[Owed], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has read them, and has looked whether they are owed; then others went on, and now it sends."""
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store.effects, "_still_owed", list)
+        world.deliveries._deliver(stale)
+
+
+def test_a_pause_that_is_delivered_again_after_its_resume_holds_no_child(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding C9: a scheduler that freezes between the look and the delivery."""
+    world = World(store)
+    world.go_on()
+    store.runs.pause(RUN, "me")
+    world.plan()
+    stale = all_owed(store)
+    world.deliver()
+    store.runs.resume(RUN)
+    world.go_on()
+    deliver_as_one_that_was_frozen(world, stale, monkeypatch)
+    world.plan()
+    assert [store.runs.info(run).status for run in (RUN, CHILD)] == ["waiting", "waiting"]
+
+
+def test_an_effect_that_is_delivered_again_after_all_that_followed_changes_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding C9, for every effect of a tree of three runs that fails, is retried, paused, resumed and completes."""
+    world = World(store, {"child": "m1", "leaf": "c1"})
+    leaf, stale = child_id(CHILD, 1), []
+
+    def go_on() -> None:
+        world.plan()
+        while found := all_owed(store):
+            stale.extend(found)
+            world.deliver()
+            world.plan()
+
+    def look() -> list[Any]:
+        seen: list[Any] = []
+        for run in (RUN, CHILD, leaf):
+            keys = store.keys.of_run(run)
+            record = store._client.hgetall(keys.run)
+            seen += [record["status"], record.get("paused"), record["step"], record.get("model_calls")]
+            seen.append(
+                [kind for _, fields in store._client.xrange(keys.events) for kind, _ in json.loads(fields["e"])]
+            )
+        return seen
+
+    def again() -> None:
+        before = look()
+        deliver_as_one_that_was_frozen(world, stale, monkeypatch)
+        go_on_quietly = len(stale)
+        world.go_on()
+        assert look() == before
+        assert len(stale) == go_on_quietly
+
+    for wish in (lambda: store.runs.pause(RUN, "me"), lambda: store.runs.resume(RUN)):
+        go_on()
+        wish()
+        go_on()
+        again()
+    store.runs.cancel(leaf)
+    go_on()
+    again()
+    assert store.runs.info(RUN).status == "failed"
+    store.runs.retry(RUN)
+    go_on()
+    again()
+    [gate] = store.runs.gates_below(RUN)
+    store.runs.answer(gate.run, gate.seq, "well", gate.attempt)
+    go_on()
+    again()
+    assert store.runs.output(RUN) == "so well"
+
+
+def test_an_effect_that_redis_refuses_is_not_overtaken_by_one_to_the_same_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding C9: else the fence would take the one that was refused for an old one, and it would be lost."""
+    world = World(store)
+    world.go_on()
+    store.runs.pause(RUN, "me")
+    world.plan()
+    store.runs.resume(RUN)
+    world.plan()
+    assert len(all_owed(store)) == 2
+    sent: list[int] = []
+
+    def refuse_the_first(client: Any, commands: Any) -> list[Any]:
+        sent.append(len(commands))
+        return [ResponseError("OOM command not allowed")] * len(commands)
+
+    with monkeypatch.context() as patched, pytest.raises(ResponseError):
+        patched.setattr("sleipnir.store.effects.run_in_order", refuse_the_first)
+        world.deliver()
+    assert sent[0] == 1
+    assert len(all_owed(store)) == 2
+    world.go_on()
+    assert [store.runs.info(run).status for run in (RUN, CHILD)] == ["waiting", "waiting"]
+
+
 def test_a_bug_in_starting_a_child_fails_its_parent_and_holds_up_nobody(store: Store) -> None:
     world = World(store)
     world.plan()
@@ -222,7 +330,9 @@ def test_a_child_that_starts_after_it_was_refused_is_cancelled(store: Store, mon
 
 
 def test_what_watchers_are_told_of_a_run_that_has_expired_makes_no_key(store: Store) -> None:
-    run_in_order(store._client, [store.effects.tell_watchers("gone00000000", "gate_opened", {})])
+    run_in_order(
+        store._client, [store.effects.tell_watchers(Fence("tell_root:0", "1-1"), "gone00000000", "gate_opened", {})]
+    )
     assert store._client.exists(store.keys.of_run("gone00000000").events) == 0
 
 
@@ -243,7 +353,7 @@ def test_effects_of_a_newer_release_are_passed_over_once_and_hide_no_others(stor
     assert len(told) == len({each["entry"] for each in told}) == 2 * AT_ONCE + 1
 
 
-def test_what_redis_refuses_comes_again_and_so_does_all_after_it(store: Store) -> None:
+def test_what_redis_refuses_comes_again_and_keeps_no_other_target_waiting(store: Store) -> None:
     world = World(store)
     world.plan()
     first, last = (
@@ -257,9 +367,9 @@ def test_what_redis_refuses_comes_again_and_so_does_all_after_it(store: Store) -
     store._client.set(wrong, "no hash")
     with pytest.raises(ResponseError):
         world.deliver()
-    assert store._client.xlen(world.owed(RUN)) == 2
+    assert store._client.xlen(world.owed(RUN)) == 1
     store._client.delete(wrong)
-    assert world.deliver() == 2
+    assert world.deliver() == 1
     assert store._client.xlen(world.owed(RUN)) == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from sleipnir.events import Answered, Cancelled, LeaseLost, Resulted, Submitted
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs import Ended, Gate, RunSpec, Visit
 from sleipnir.store.partitions import APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry, Owned
+from sleipnir.store.runs import _TELL, Fence
+from sleipnir.store.scripts import Command, run_in_order
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
 from sleipnir.transitions import Notice, Step, Transition, Write
@@ -507,3 +510,45 @@ def test_a_failed_run_counts_as_running_once_somebody_wants_it_to_go_on(bench: B
     assert view.status == "failed", "the planner decides by what was committed"
     bench.store.partitions.commit([Commit(retried, view, Transition(status="failed", revives=True))], bench.epochs)
     assert bench.store.runs.info(RUN).status == "failed", "what was asked for is done"
+
+
+def test_of_many_who_retry_a_run_at_once_one_is_told_that_it_goes_on(bench: Bench) -> None:
+    """Finding C26: two or three of six were told so."""
+    bench.create()
+    [submitted] = bench.entries()
+    view = bench.store.partitions.load([RUN])[RUN]
+    failed = Transition(status="failed", ended_ms=1, error="boom")
+    bench.store.partitions.commit([Commit(submitted, view, failed)], bench.epochs)
+
+    def retry() -> str | None:
+        try:
+            bench.store.runs.retry(RUN)
+        except UsageError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(6) as pool:
+        told = list(pool.map(lambda _: retry(), range(6)))
+    assert sorted(map(str, told)) == sorted(["None", *[f"run {RUN!r} is already being retried"] * 5])
+    assert len(bench.entries()) == 1
+
+
+def test_a_wish_that_is_repeated_as_its_reply_was_lost_is_passed_on_once(bench: Bench) -> None:
+    """Finding C26: redis-py repeats the script, perhaps after the wish of another person."""
+    bench.create()
+    [submitted] = bench.entries()
+    view = bench.store.partitions.load([RUN])[RUN]
+    bench.store.partitions.commit([Commit(submitted, view, Transition(status="running"))], bench.epochs)
+    runs = bench.store.runs
+    pause = Command(
+        _TELL, _TELL.vector(*runs._telling(RUN, "paused", None, Fence("", "token0000001")), ("by", "a", "reason", ""))
+    )
+    resume = Command(_TELL, _TELL.vector(*runs._telling(RUN, "resumed", None, Fence("", "token0000002")), ()))
+    assert run_in_order(bench.store._client, [pause, resume, pause]) == ["running", "running", "known"]
+    assert len(bench.entries()) == 2
+    many = [
+        Command(_TELL, _TELL.vector(*runs._telling(RUN, "resumed", None, Fence("", f"token{n:07}")), ()))
+        for n in range(100)
+    ]
+    run_in_order(bench.store._client, many)
+    assert len(bench.store._client.hget(bench.store.keys.of_run(RUN).run, "wishes")) == 96

@@ -35,7 +35,7 @@ LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
 
 OF_SCHEDULERS = (
     "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child", "batch_admit",
-    "batch_ended", "ask_slot", "free_slot",
+    "batch_ended", "ask_slot", "free_slot", "tell_root",
 )  # fmt: skip
 SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots"}
 """Situations that are not called after their script."""
@@ -207,6 +207,15 @@ def ending_child(world: Deployment) -> Run:
     return run
 
 
+def child_about_to_ask(world: Deployment) -> Run:
+    """Its question is an event of the run at the top, too."""
+    run = world.client.submit(world.parent)
+    lines = [world.client.store.keys.broker_prefix + line for line in lines_of("scripts")]
+    world.with_a_scheduler(lambda: any(map(world.redis.llen, lines)), "the child's first visit is queued")
+    world.work()
+    return run
+
+
 def child_to_go_on(world: Deployment) -> Run:
     run = world.client.submit(world.strict)
 
@@ -256,6 +265,7 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "batch_ended": ending_row,
     "ask_slot": run_of_a_limited_agent,
     "free_slot": ending_run_of_a_limited_agent,
+    "tell_root": child_about_to_ask,
 }
 
 
@@ -283,6 +293,7 @@ def test_a_scheduler_dies_at_a_point_and_another_goes_on(deployment: Deployment,
         assert (run.status, run.output) == ("completed", "done")
         nodes: dict[str, list[str | None]] = {
             "child_ended": ["call", "done"],
+            "tell_root": ["call", "done"],
             "retry_child": ["call", None, "call", "done"],
         }
         assert [step.node for step in run.history()] == [None, *nodes.get(point, ["a", "ask", "done"])]

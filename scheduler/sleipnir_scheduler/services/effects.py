@@ -2,8 +2,9 @@
 for slots of agents and free them; and what batches owe: start runs for rows. Without it no child ever starts.
 
 An effect stays in its partition's stream until it was delivered, so a death anywhere loses none; it may be delivered
-again, and changes nothing then: a child's id follows from its parent's visit, a child goes on once for a visit, and the
-planner ignores what it knows. One that this release does not understand is passed over, and stays for a newer one.
+again, however late, and changes nothing then: a child's id follows from its parent's visit, a child goes on once for a
+visit, and a run keeps which effect of each kind and partition it was told last (sleipnir/store/lua/README.md). One that
+this release does not understand is passed over, and stays for a newer one.
 """
 
 from __future__ import annotations
@@ -86,22 +87,22 @@ class Deliveries:
                 return self._start(owed.run, spec, owed.effect, batches.get(owed.run, ""))
             case StartRow() if spec is not None:
                 return self._start_row(spec, owed.effect)
-            case RetryRow(batch, row):
-                return self._store.retry_row(row_run_id(batch, row))
+            case RetryRow(batch, row, version):
+                return self._store.retry_row(row_run_id(batch, row), version)
             case TellBatch(place, version) if owed.run in ends:
                 return self._store.tell_batch(place, version, ends[owed.run])
             case RetryChild(child, _, seq, attempt):
                 return self._store.retry(child, seq, attempt)
             case TellChild(child, what, by, keeps):
-                return self._store.tell(child, what, by, keeps=keeps)
+                return self._store.tell(owed.fence, child, what, by, keeps=keeps)
             case AskSlot(agent, key, limit, ticket):
                 return self._store.slots.ask(owed.run, agent, key, ticket, limit)
             case FreeSlot(agent, key, ticket):
                 return self._store.slots.free(owed.run, agent, key, ticket)
             case TellRun(run, what, data):
-                return self._store.tell_run(run, what, data)
+                return self._store.tell_run(owed.fence, run, what, data)
             case TellRoot(type_, data) if spec is not None and spec.root is not None:
-                return self._store.tell_watchers(spec.root, type_, data)
+                return self._store.tell_watchers(owed.fence, spec.root, type_, data)
             case TellParent() if spec is not None and owed.run in ends:
                 return self._store.tell_parent(spec, ends[owed.run])
         return None

@@ -1,32 +1,65 @@
--- tell: pass a person's wish about a run on to the scheduler, if the run is in a state for it.
+-- tell: pass a wish about a run on to the scheduler, if the run is in a state for it.
 --
 -- KEYS[1] run     HASH    slp:{p07}:run:<run>
 -- KEYS[2] inbox   STREAM  slp:{p07}:inbox
 -- KEYS[3] session HASH    slp:{p07}:session:<agent>/<name>; of a run without one a key that does not exist
 -- ARGV[1] run_id  str
 -- ARGV[2] type    str     cancelled, paused, resumed, retried, child_gone or told
--- ARGV[3...] fields  name, text, ... of the inbox entry
+-- ARGV[3] source  str     of an effect: its kind and source partition (`tell_child:7`); '' for a wish of a client
+-- ARGV[4] number  str     of an effect: its stream id; of a client: a token of ID_LENGTH characters; '' for no fence
+-- ARGV[5] version int     `retried` only: the version of the run with which it ended; '' for any
+-- ARGV[6...] fields  name, text, ... of the inbox entry
 --
--- Returns the status of the run before; False (nil) when there is no such run. `retried` is for a failed run, all else
--- for one that has not ended; otherwise nothing changes. A run that is not paused may be resumed: the entry that pauses
--- it may be ahead in the inbox. A failed run that is to be retried counts as running from here on, as does a child run
--- that was cancelled (retry_child.lua): what is told now comes behind that in the inbox. Calling twice is safe: the
--- planner ignores what is done already. Returns 'left' for a failed run that cannot be retried, because its session has
--- gone on without it.
-local run, inbox, session, run_id, type = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
+-- Returns  the status of the run before; `retried` is for a failed run, all else for one that has not ended; otherwise
+--          nothing changes
+--          'known'     this wish was told before, or a later effect of this source was; nothing changed
+--          'retrying'  of `retried`: another one has asked for that, and the scheduler has not applied it yet
+--          'left'      of `retried`: the session of the run has gone on without it; nothing changed
+--          'revived'   of `retried` with a version: the run went on since; nothing changed
+--          False (nil) there is no such run
+-- A run that is not paused may be resumed: the entry that pauses it may be ahead in the inbox. A failed run that is to
+-- be retried counts as running from here on, as does a child run that was cancelled (retry_child.lua): what is told now
+-- comes behind that in the inbox. Calling twice is safe with a number: effects of one source come with numbers that
+-- grow, and the last eight tokens of clients are kept. Without one the planner ignores what is done already.
+local run, inbox, session, run_id, type, source, number, version = KEYS[1], KEYS[2], KEYS[3], unpack(ARGV, 1, 5)
+local WISHES_BYTES = 96  -- eight tokens
 
 local status = redis.call('HGET', run, 'status')
-local ended = status == 'completed' or status == 'failed' or status == 'cancelled'
-if type ~= 'retried' and ended and status ~= 'completed' and redis.call('HEXISTS', run, 'retrying') == 1 then
-  ended, status = false, 'running'
+if not status then return false end
+
+local field, last = 'wishes', nil
+if number ~= '' then
+  if source ~= '' then field = 'f:' .. source end
+  last = redis.call('HGET', run, field)
 end
-local fits = status and not ended
-if type == 'retried' then fits = status == 'failed' end
-if fits and type == 'retried' then
-  local last = redis.call('HGET', session, 'run')
-  if last and last ~= run_id then return 'left' end
-  if last then redis.call('HSET', session, 'busy', 1) end
-  redis.call('HSET', run, 'retrying', 1)
+if last and source == '' and string.find(last, number, 1, true) then return 'known' end
+if last and source ~= '' then
+  local ms, seq = string.match(number, '^(%d+)-(%d+)$')
+  local last_ms, last_seq = string.match(last, '^(%d+)-(%d+)$')
+  ms, last_ms = tonumber(ms), tonumber(last_ms)
+  if ms < last_ms or (ms == last_ms and tonumber(seq) <= tonumber(last_seq)) then return 'known' end
 end
-if fits then redis.call('XADD', inbox, '*', 't', type, 'run', run_id, unpack(ARGV, 3)) end
+
+local retrying = redis.call('HEXISTS', run, 'retrying') == 1
+local fits
+if type == 'retried' then
+  local ended = redis.call('HGET', run, 'end_version')
+  if version ~= '' and ended and ended ~= version then return 'revived' end
+  if status == 'failed' and retrying then return 'retrying' end
+  fits = status == 'failed'
+  local owner = fits and redis.call('HGET', session, 'run')
+  if owner and owner ~= run_id then return 'left' end
+  if owner then redis.call('HSET', session, 'busy', 1) end
+  if fits then redis.call('HSET', run, 'retrying', 1) end
+else
+  if retrying and (status == 'failed' or status == 'cancelled') then status = 'running' end
+  fits = status ~= 'completed' and status ~= 'failed' and status ~= 'cancelled'
+end
+if source ~= '' then
+  redis.call('HSET', run, field, number)
+elseif fits and number ~= '' then
+  redis.call('HSET', run, field, string.sub((last or '') .. number, -WISHES_BYTES))
+end
+if not fits then return status end
+redis.call('XADD', inbox, '*', 't', type, 'run', run_id, unpack(ARGV, 6))
 return status
