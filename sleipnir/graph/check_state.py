@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from sleipnir.graph import schema as json_schema
 from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.findings import KeyPath, suggestion
 from sleipnir.graph.model import Json, StateField
@@ -72,7 +73,7 @@ def every_state_schema_is_a_schema(case: Case) -> None:
 def every_first_value_has_its_type(case: Case) -> None:
     """Defaults, and what `initial_state` gives to declared keys."""
     for key, declared in case.graph.state.items():
-        if declared.schema is not None and _schema_problem(declared.schema) is not None:
+        if declared.schema is not None and json_schema.problem(declared.schema) is not None:
             continue
         values: list[tuple[str, Json, KeyPath]] = []
         if declared.default is not None:
@@ -117,25 +118,10 @@ def calls(case: Case) -> Iterator[tuple[KeyPath, str, str]]:
 
 def check_schema(case: Case, schema: dict[str, Json], path: KeyPath, called: str) -> None:
     """Report what keeps `schema` from being a JSON Schema, at the place inside it."""
-    found = _schema_problem(schema)
+    found = json_schema.problem(schema)
     if found is not None:
-        inner, message = found
-        case.findings.error((*path, *inner), f"{called} is not a valid JSON Schema: {message}")
-
-
-def _schema_problem(schema: dict[str, Json]) -> tuple[KeyPath, str] | None:
-    # Imported here: it costs more than all the rest of a check, and few graphs have a schema.
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-
-    if not isinstance(schema.get("$schema", ""), str):
-        return ("$schema",), "'$schema' must be text"
-    try:
-        validator_for(schema, default=Draft202012Validator).check_schema(schema)
-    except SchemaError as error:
-        return tuple(error.absolute_path), error.message[:200]
-    return None
+        what = "cannot be applied" if found.is_refused else "is not a valid JSON Schema"
+        case.findings.error((*path, *found.place), f"{called} {what}: {found.message}")
 
 
 def _reducers(case: Case) -> Iterator[tuple[str, str, KeyPath]]:

@@ -12,15 +12,12 @@ import binascii
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from sleipnir.graph import schema as json_schema
 from sleipnir.graph.model import Graph, Json, StateField
 from sleipnir.graph.plain import first_not_json
 from sleipnir.graph.reducers import is_custom, is_message, is_operation, operation_problem
-
-if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
 
 TYPES: Final = ("any", "string", "int", "float", "bool", "list", "object", "messages", "datetime", "bytes")
 
@@ -199,29 +196,14 @@ def _messages_update_problem(value: Json) -> str | None:
 
 
 def _schema_problem(schema: Json, value: Json) -> str | None:
-    """The most telling violation, as `$.items[0]: ...`. A $ref to another document is never fetched."""
+    """The most telling violation, as `$.items[0]: ...`. What cannot be checked does not fit."""
     if schema is None:
         return None
-    from jsonschema.exceptions import best_match
-    from referencing.exceptions import Unresolvable
-
     try:
-        error = best_match(_validator(json.dumps(schema)).iter_errors(value))
-    except Unresolvable as unresolvable:
-        return f"cannot be checked, its schema refers to {unresolvable.ref!r}, which is not in it"
-    return None if error is None else f"does not match its schema: {error.json_path}: {error.message[:300]}"
-
-
-@lru_cache(maxsize=200)
-def _validator(schema: str) -> Validator:
-    # Imported here: it costs more than all the rest of a check, and few keys have a schema.
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import validator_for
-    from referencing import Registry
-
-    data = json.loads(schema)
-    found: Validator = validator_for(data, default=Draft202012Validator)(data, registry=Registry())
-    return found
+        found = json_schema.violation(schema, value)
+    except json_schema.NotChecked as error:
+        return f"cannot be checked, {error}"
+    return found and f"does not match its schema: {found}"
 
 
 def to_json(field: StateField, value: Any) -> Any:

@@ -13,14 +13,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any, TypeAlias
-
-import jsonschema
-import referencing
-import referencing.exceptions
-from jsonschema.validators import validator_for
+from typing import TypeAlias
 
 from sleipnir.errors import NodeFailed
+from sleipnir.graph import schema as json_schema
 from sleipnir.graph.model import Json
 
 Ask: TypeAlias = Callable[[str, str], str]
@@ -73,27 +69,27 @@ def extract(text: str, schema: Json, ask: Ask, note: Note) -> Json:
 
     Raises NodeFailed (`structured`) when both replies are useless, and what `ask` raises.
     """
-    checker = _checker(schema, note)
+    checked = schema if _is_schema(schema, note) else None
     try:
-        return _usable(text, checker)
+        return _usable(text, checked)
     except _Unusable as error:
         note(_raw_note(error))
     reply = ask(EXTRACTOR, _request(schema, text))
     try:
-        return _usable(reply, checker)
+        return _usable(reply, checked)
     except _Unusable as error:
         note(_reply_note(error))
         repair = REPAIR.format(problem=error)
     reply = ask(EXTRACTOR, f"{repair}\n\n{_request(schema, reply)}")
     try:
-        return _usable(reply, checker)
+        return _usable(reply, checked)
     except _Unusable as error:
         raise NodeFailed(_given_up(error, reply), "structured") from error
 
 
-def _usable(text: str, checker: Any) -> Json:
+def _usable(text: str, schema: Json) -> Json:
     value = _parse(text)
-    if checker is not None and (violation := _violation(checker, value)):
+    if schema is not None and (violation := _violation(schema, value)):
         raise _Unusable(f"it does not match the schema: {violation}", is_json=True)
     return value
 
@@ -126,25 +122,26 @@ def _refuse_constant(name: str) -> Json:
     raise ValueError(f"{name} is not JSON")
 
 
-def _checker(schema: Json, note: Note) -> Any:
-    """A validator; None, and a note saying why, if nothing can be checked."""
-    kind = validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        note(f"structured-output: output_schema is not valid JSON Schema ({error.message}); not checked")
-        return None
-    # An empty registry: a $ref to another document is never fetched.
-    return kind(schema, registry=referencing.Registry())
+def _is_schema(schema: Json, note: Note) -> bool:
+    """Whether anything can be checked; a note says why not. Raises NodeFailed for a schema that could never be applied
+    in bounded time: to go on would be to check nothing."""
+    found = json_schema.problem(schema)
+    if found is None:
+        return True
+    if found.is_refused:
+        raise NodeFailed(f"output_schema cannot be applied: {found.message}", "structured")
+    note(f"structured-output: output_schema is not valid JSON Schema ({found.message}); not checked")
+    return False
 
 
-def _violation(checker: Any, value: Json) -> str | None:
+def _violation(schema: Json, value: Json) -> str | None:
     """The most telling violation, as `$.items[0]: ...`; None if there is none or a $ref leads nowhere."""
     try:
-        error = jsonschema.exceptions.best_match(checker.iter_errors(value))
-    except referencing.exceptions.Unresolvable:
+        return json_schema.violation(schema, value)
+    except json_schema.Unresolvable:
         return None
-    return None if error is None else f"{error.json_path}: {_shortened(error.message, 300)}"
+    except json_schema.NotChecked as error:
+        raise NodeFailed(f"the reply cannot be checked against output_schema: {error}", "structured") from None
 
 
 def _request(schema: Json, text: str) -> str:

@@ -1,0 +1,129 @@
+"""Regular expressions that authors of graphs, model answers and servers bring: matched in bounded time, or refused.
+
+Python's `re` backtracks: `(a+)+$` needs 2^n steps for n times `a`, and no other thread of the process runs meanwhile.
+The engine here is a finite automaton: its time grows with the length of the text times the size of the pattern, both of
+which have a bound. What an automaton cannot do (look-around, back-references) is refused.
+
+The syntax is that of ECMA 262, as JSON Schema asks for: a pattern is found anywhere in the text unless `^` and `$` hold
+it; `\\d` and `\\w` are ASCII, `\\p{L}` is Unicode; `$` is the end of the text, not the place
+before a last newline too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+MOST_CHARACTERS: Final = 1_000
+"""Of a pattern."""
+
+SMALL_BYTES: Final = 65_536
+"""Compiled size of a pattern that is matched with texts of MOST_TEXT characters: at the worst 4 us per character."""
+
+LARGE_BYTES: Final = 1_048_576
+"""Compiled size of any pattern. A counted repetition of a large class, such as `.{1,500}`, needs much of it."""
+
+MOST_TEXT: Final = 200_000
+MOST_TEXT_OF_LARGE: Final = 10_000
+
+_LOOK_AROUND = re.compile(r"\(\?<?[=!]")
+_BACK_REFERENCE = re.compile(r"\\(?:[1-9]|k<)|\(\?P=")
+_POSSESSIVE = re.compile(r"\(\?>")
+_PYTHON_END = re.compile(r"\\Z")
+_ESCAPED_BACKSLASH = re.compile(r"\\\\")
+_IGNORES_CASE = re.compile(r"\(\?[a-z]*i")
+
+
+class PatternRefused(Exception):
+    """A pattern that cannot be matched in bounded time, or a text that is too long for it. One line."""
+
+
+class NoPattern(PatternRefused):
+    """It is no regular expression at all."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A compiled pattern."""
+
+    text: str
+    is_large: bool
+    compile_work: int
+    """What compiling has cost, in steps of `sleipnir.graph.schema`."""
+    _engine: jsonschema_rs.Draft202012Validator = field(repr=False, compare=False)
+
+    def found_in(self, text: str) -> bool:
+        """Whether the pattern matches anywhere in `text`. Raises PatternRefused for a text that is too long."""
+        most = MOST_TEXT_OF_LARGE if self.is_large else MOST_TEXT
+        if len(text) > most:
+            raise PatternRefused(
+                f"the pattern {shown(self.text)} is matched with at most {most:,} characters, not {len(text):,}"
+            )
+        return self._engine.is_valid(text)
+
+    def work(self, text: str) -> int:
+        """What matching `text` may cost, in the same steps."""
+        return 2 * len(text) if self.is_large else len(text) // 4
+
+
+@lru_cache(maxsize=2_000)
+def compiled(text: str) -> Pattern:
+    """The pattern. Raises PatternRefused, with a way out where there is one."""
+    if len(text) > MOST_CHARACTERS:
+        raise PatternRefused(
+            f"the pattern {shown(text)} has {len(text):,} characters, at most {MOST_CHARACTERS:,} are possible"
+        )
+    # A pattern that ignores case folds each of its classes: 1 ms each, where 10 us are usual.
+    work = len(text) * (50 if _IGNORES_CASE.search(text) else 2)
+    for size in (SMALL_BYTES, LARGE_BYTES):
+        engine = _engine(text, size)
+        if engine is not None:
+            return Pattern(text, size == LARGE_BYTES, work, engine)
+    raise _refusal(text)
+
+
+def _engine(text: str, size_bytes: int) -> jsonschema_rs.Draft202012Validator | None:
+    # Imported here: 30 ms, and few graphs have a pattern.
+    import jsonschema_rs
+
+    options = jsonschema_rs.RegexOptions(size_limit=size_bytes, dfa_size_limit=LARGE_BYTES)
+    try:
+        return jsonschema_rs.Draft202012Validator({"pattern": text}, pattern_options=options)
+    except (jsonschema_rs.ValidationError, ValueError):
+        return None
+
+
+def _refusal(text: str) -> PatternRefused:
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        return NoPattern(f"{shown(text)} is not a 'regex': {error}")
+    return PatternRefused(f"the pattern {shown(text)} {_problem(text)}")
+
+
+def _problem(text: str) -> str:
+    plain = _ESCAPED_BACKSLASH.sub("", text)
+    if _LOOK_AROUND.search(plain):
+        return (
+            "uses look-around, which cannot be bounded. Write what must match as one pattern, and combine several with "
+            "`allOf` or `not` of the schema"
+        )
+    if _BACK_REFERENCE.search(plain):
+        return "uses a back-reference, which cannot be bounded. Check equal parts in a node"
+    if _POSSESSIVE.search(plain):
+        return "uses an atomic group, which is not needed here: write (?:...)"
+    if _PYTHON_END.search(plain):
+        return "uses \\Z, which is Python's own: write $"
+    return (
+        f"is no regular expression of ECMA 262 or needs more than {LARGE_BYTES:,} bytes. Write smaller counts, or "
+        "`maxLength` of the schema, in place of a counted repetition"
+    )
+
+
+def shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:59] + "…")
