@@ -45,6 +45,9 @@ FIRST_CHUNK, CHUNK, CHUNK_BYTES = 50, 500, 2**20
 
 SHOWN_KEYS = 20
 
+MOST_GROUPS = 1_000  # of errors; where each row has a message of its own there could be as many as rows
+OTHER_MESSAGES = "other messages"
+
 
 @dataclass(frozen=True)
 class Submitted:
@@ -130,10 +133,11 @@ class Batch:
         with self._store.errors():
             self._store.batches.replan(self.id, plan)
 
-    def cancel(self) -> None:
-        """Begin no more rows, and cancel those under way. Rows that are over stay as they are. Safe to repeat."""
+    def cancel(self) -> bool:
+        """Begin no more rows, and cancel those under way. Rows that are over stay as they are. Safe to repeat. False:
+        all rows were over already; nothing is changed then, and the batch may get more rows."""
         with self._store.errors():
-            self._store.batches.cancel(self.id)
+            return self._store.batches.cancel(self.id)
 
     def retry_failed(self) -> int:
         """Let all rows that failed go on from where they failed, after those that wait. How many. Raises UsageError
@@ -185,12 +189,15 @@ class Batch:
         return not self.info().is_over
 
     def errors(self) -> list[ErrorGroup]:
-        """Why rows failed: grouped by node and the first line of the message, the largest group first."""
+        """Why rows failed: grouped by node and the first line of the message, the largest group first. Rows with other
+        messages than the first 1,000 are one group, with OTHER_MESSAGES."""
         groups: dict[tuple[str | None, str], list[RowResult]] = {}
         counts: dict[tuple[str | None, str], int] = {}
         with self._store.errors():
             for result in self._store.batches.failed(self.id):
                 group = failure_of(result.error or "")
+                if group not in groups and len(groups) >= MOST_GROUPS:
+                    group = (None, OTHER_MESSAGES)
                 counts[group] = counts.get(group, 0) + 1
                 if len(shown := groups.setdefault(group, [])) < SHOWN_KEYS:
                     shown.append(result)

@@ -204,7 +204,7 @@ def parse_place(text: str) -> tuple[str, int]:
 @dataclass(frozen=True)
 class Kept:
     """What is counted and noted of a batch. `admitted` rows were under way at least once, `cost_usd` is what is known
-    of their costs; `sealed`: no more rows are to come."""
+    of their costs; `sealed`: no more rows are to come; `has_work`: a cancel or a retry of many rows is under way."""
 
     waiting: int = 0
     active: int = 0
@@ -214,13 +214,14 @@ class Kept:
     cancelling: bool = False
     tokens: int = 0
     cost_usd: float = 0.0
+    has_work: bool = False
 
 
 def state_of(kept: Kept, plan: BatchPlan) -> BatchState:
     """What this comes to."""
     if kept.cancelling:
-        return "cancelling" if kept.active else "cancelled"
-    if kept.sealed and not kept.waiting and not kept.active:
+        return "cancelling" if kept.active or kept.waiting else "cancelled"
+    if kept.sealed and not (kept.waiting or kept.active or kept.has_work):
         return "done"
     if kept.paused:
         return "paused"

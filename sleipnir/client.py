@@ -37,6 +37,7 @@ from sleipnir.preparation import Preparation
 from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_answer
 from sleipnir.sessions import NO_SESSIONS, SessionName
 from sleipnir.settings import Settings
+from sleipnir.store.batches import STATES_PAGE
 from sleipnir.store.store import Store
 from sleipnir.submission import state_at_start
 from sleipnir.variables import Asker
@@ -329,11 +330,20 @@ class Client:
         passed_over = {"w"} | {
             byte for byte, state in ROW_STATES.items() if state in FINAL and status is not None and state not in status
         }
-        states = self.store.batches.states(batch)
-        rows = [row for row in reversed(range(len(states))) if states[row] not in passed_over]
-        for at in range(0, len(rows), _PAGE):
-            page = self.store.runs.found([row_run_id(batch, row) for row in rows[at : at + _PAGE]])
-            yield from (info for info in page if info is not None)
+        rows = self._rows_from_the_last(batch, passed_over)
+        while page := list(islice(rows, _PAGE)):
+            found = self.store.runs.found([row_run_id(batch, row) for row in page])
+            yield from (info for info in found if info is not None)
+
+    def _rows_from_the_last(self, batch: str, passed_over: set[str]) -> Iterator[int]:
+        """Rows whose state is none of these."""
+        [info] = self.store.batches.infos([batch])
+        last = 0 if info is None else info.total
+        while last > 0:
+            first = max(0, last - STATES_PAGE)
+            states = self.store.batches.states(batch, first, last - 1)
+            yield from (row for row in range(last - 1, first - 1, -1) if states[row - first] not in passed_over)
+            last = first
 
     def now_ms(self) -> int:
         """Redis' clock, by which all times are given."""

@@ -55,3 +55,10 @@ def share(claims: Iterable[Claim], capacity: int, times: Mapping[str, float]) ->
             rows[claim.id] = 1
             after[claim.id] += 1 / claim.weight
     return Shares(rows, after)
+
+
+def one_each(idle: Iterable[Claim], times: Mapping[str, float]) -> Shares:
+    """Where there is no capacity: a row for each batch that is idle. The others keep their times."""
+    claims = list(idle)
+    moved = {claim.id: times[claim.id] + 1 / claim.weight for claim in claims if claim.id in times}
+    return Shares({claim.id: 1 for claim in claims}, {**times, **moved})

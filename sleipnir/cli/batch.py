@@ -156,9 +156,8 @@ def cancel(options: GlobalOptions, batch_id: str) -> None:
     """Stop BATCH for good: no more rows begin, those under way are cancelled."""
     with options.connected(workers=False) as client:
         cancelled = client.open_batch(batch_id)
-        was_over = cancelled.info().is_over
-        cancelled.cancel()
-    terminal.note(f"batch {cancelled.id} " + ("was over already" if was_over else "is being cancelled"))
+        was_open = cancelled.cancel()
+    terminal.note(f"batch {cancelled.id} " + ("is being cancelled" if was_open else "was over already"))
 
 
 @batch.command("retry-failed")

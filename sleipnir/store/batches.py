@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Literal
 
 from sleipnir.batches import (
@@ -33,20 +35,32 @@ from sleipnir.store.commit import record
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.records import Pinned
-from sleipnir.store.scripts import Arg, Command, Script
+from sleipnir.store.scripts import Arg, Command, Script, run_batch
 
 _ADD = Script("batch_add")
 _ADMIT = Script("batch_admit")
 _CHANGE = Script("batch_change")
 _ENDED = Script("batch_ended")
+_FORGET = Script("batch_forget")
+_WORK = Script("batch_work")
+
+CHANGED: Final = -2  # what batch_admit.lua says of a decision that was made on an old copy
 
 PAGE = 500
+STATES_PAGE = 100_000
+"""Bytes of states that are read at once."""
+LOOK_PAGE = 100
+"""Batches that are read in one round trip: a look at a thousand must not hold up Redis, nor this process."""
+PIPED = 20
+"""Batches that admit rows in one round trip."""
+OUTPUT_BYTES = 8 * 2**20
+"""Outputs that are read in one round trip, in all, unless a single one is larger."""
 
 _COUNTS = ("total", "waiting", "active", "completed", "failed", "cancelled", "admitted")
-_FLAGS = ("sealed", "paused", "cancelling")
+_FLAGS = ("sealed", "paused", "cancelling", "cancel_at", "retry")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 _TIMES = ("created_ms", "started_ms", "ended_ms")
-_LOOK: Final = ("plan", *_COUNTS, *_FLAGS, *_USAGE, *_TIMES)
+_LOOK: Final = ("plan", "rev", *_COUNTS, *_FLAGS, *_USAGE, *_TIMES)
 _FIELDS: Final = ("spec", *_LOOK)
 
 _ROW_STATE: Mapping[str, RowState] = {"completed": "completed", "failed": "failed", "cancelled": "cancelled"}
@@ -65,26 +79,23 @@ class Added:
 
 @dataclass(frozen=True)
 class Open:
-    """A batch that is not over, as admission sees it."""
+    """A batch that is not over, as admission sees it. `rev` is that of the decision that is made on this."""
 
     id: str
     created_ms: int
     kept: Kept
     plan: BatchPlan
+    rev: int = 0
 
 
 @dataclass(frozen=True)
 class Look:
-    """What admission goes by: the time, the batches that are not over, the oldest first, and how much the fleet has
-    begun: visits that run on workers, events that are not planned, and rows that were admitted and are no runs yet.
-    With what waits in queues that is what it has before it. Of no batches nothing else is known."""
+    """What admission goes by: the time, and batches as they are now; None: it is over, or gone. `seen` is the number of
+    the last change that is in it."""
 
     now_ms: int
-    batches: tuple[Open, ...]
-    under_way: int
-
-
-NOTHING_OPEN: Final = Look(0, (), 0)
+    seen: float
+    batches: Mapping[str, Open | None]
 
 
 class Batches:
@@ -93,13 +104,14 @@ class Batches:
     def __init__(self, client: Client, keys: Keys, *, retention_ms: int) -> None:
         self._client, self._keys, self._retention_ms = client, keys, retention_ms
         self._first = keys.of_partition(0)
+        self._looked_at = 0
 
     # Clients
 
     def add(self, batch: str, spec: RunSpec, plan: BatchPlan, rows: Sequence[tuple[str, str]]) -> Added:
         """Add rows: pairs of a key and batches.row_text. The batch begins with its first ones; later, `spec` and `plan`
         are not looked at. Safe to repeat. Raises UsageError when it was cancelled."""
-        keys = {**self._keys.of_batch(batch).all(), "batches": self._first.batches, "open": self._first.open_batches}
+        keys = {**self._changing(batch), "batches": self._first.batches}
         fields = json.dumps(["spec", record(spec), "plan", record(plan)])
         args: dict[str, Arg] = {"id": batch, "now_ms": self.now_ms(), "fields": fields}
         added: list[Arg] = [part for key, text in rows for part in (key, row_digest(text), text)]
@@ -122,13 +134,14 @@ class Batches:
         """Raises BatchNotFound."""
         [info] = self.infos([batch])
         if info is None:
-            raise BatchNotFound(f"no batch {batch!r}: never submitted here, or over longer ago than the retention")
+            raise _not_found(batch)
         return info
 
     def recent(self, limit: int) -> list[BatchInfo]:
         """Those that began last, the newest first."""
         ids = self._client.zrevrange(self._first.batches, 0, limit - 1)
-        return [info for info in self.infos(ids) if info is not None]
+        found = [info for at in range(0, len(ids), LOOK_PAGE) for info in self.infos(ids[at : at + LOOK_PAGE])]
+        return [info for info in found if info is not None]
 
     def ids_starting_with(self, prefix: str, limit: int = 20) -> list[str]:
         """Batch ids by prefix, for what people type."""
@@ -156,36 +169,69 @@ class Batches:
         """Admit by this plan from now on."""
         self._change(batch, "set", {"plan": record(plan)})
 
-    def cancel(self, batch: str) -> int:
-        """Admit nothing any more, and let the scheduler cancel what is under way. How many rows had not begun."""
-        return self._change(batch, "cancel")
+    def cancel(self, batch: str) -> bool:
+        """Admit nothing any more, and let the scheduler cancel what is under way. Cancels the rows that wait, too; the
+        scheduler goes on with that if this process dies. False: all rows were over, and nothing was changed."""
+        if self._change(batch, "cancel") == -3:
+            return False
+        while self.work(batch):
+            pass
+        return True
 
     def retry(self, batch: str) -> int:
-        """Let all rows that failed wait again. How many."""
-        return self._change(batch, "retry")
+        """Let all rows that failed wait again. How many. The scheduler goes on with it if this process dies."""
+        request = secrets.token_hex(8)
+        left, rows = 1, 0
+        while left == 1:
+            left, rows = self._work(batch, request)
+        if left == -1:
+            raise _not_found(batch)
+        if left == -2:
+            raise _was_cancelled(batch)
+        return rows
+
+    def work(self, batch: str) -> bool:
+        """Do the next piece of a cancel or a retry that is under way. Whether there is more to do."""
+        left, _ = self._work(batch, "")
+        return left == 1
+
+    def _work(self, batch: str, request: str) -> tuple[int, int]:
+        args: dict[str, Arg] = {"id": batch, "request": request, **self._ending()}
+        left, rows = _WORK(self._client, self._changing(batch), args)
+        return int(left), int(rows)
 
     def _change(
-        self, batch: str, wish: Literal["seal", "set", "cancel", "retry"], fields: Mapping[str, str] | None = None
+        self, batch: str, wish: Literal["seal", "set", "cancel"], fields: Mapping[str, str] | None = None
     ) -> int:
-        keys = {**self._keys.of_batch(batch).all(), "open": self._first.open_batches}
-        args: dict[str, Arg] = {"id": batch, "wish": wish, "now_ms": self.now_ms(), "retention_ms": self._retention_ms}
-        reply = int(_CHANGE(self._client, keys, args, [part for pair in (fields or {}).items() for part in pair]))
+        args: dict[str, Arg] = {"id": batch, "wish": wish, **self._ending()}
+        rest = [part for pair in (fields or {}).items() for part in pair]
+        reply = int(_CHANGE(self._client, self._changing(batch), args, rest))
         if reply == -1:
-            raise BatchNotFound(f"no batch {batch!r}: never submitted here, or over longer ago than the retention")
+            raise _not_found(batch)
         if reply == -2:
-            raise UsageError(f"batch {batch!r} was cancelled; its rows can be submitted again as another batch")
+            raise _was_cancelled(batch)
         return reply
+
+    def _changing(self, batch: str) -> dict[str, str]:
+        """The keys of scripts that change a batch."""
+        indexes = {"open": self._first.open_batches, "changed": self._first.changed_batches}
+        return {**self._keys.of_batch(batch).all(), **indexes}
+
+    def _ending(self) -> dict[str, Arg]:
+        return {"now_ms": self.now_ms(), "retention_ms": self._retention_ms}
 
     # Results
 
-    def states(self, batch: str, first: int = 0, last: int = -1) -> str:
-        """The bytes of rows from `first` to `last`."""
+    def states(self, batch: str, first: int = 0, last: int = STATES_PAGE - 1) -> str:
+        """The bytes of rows from `first` to `last`. Those of all rows can be millions: read pages."""
         return str(self._client.getrange(self._keys.of_batch(batch).states, first, last))
 
-    def rows_in(self, batch: str, state: str) -> list[int]:
-        """The rows in a state."""
-        byte = _BYTE_OF[state]  # type: ignore[index]
-        return [row for row, found in enumerate(self.states(batch)) if found == byte]
+    def rows_in(self, batch: str, state: RowState) -> Iterator[int]:
+        """The rows in a state, in order, a page of states at a time."""
+        first = 0
+        while page := self.states(batch, first, first + STATES_PAGE - 1):
+            yield from (first + at for at in _places(page, _BYTE_OF[state]))
+            first += len(page)
 
     def results(self, batch: str, first: int) -> list[RowResult | None]:
         """A page of rows from `first`; None for one that is not over. Empty: there are no more."""
@@ -196,14 +242,23 @@ class Batches:
     def results_by_end(self, batch: str, first: int) -> tuple[list[RowResult], int]:
         """A page of rows as they ended, from this place, and the place of the next page, the same one if there is none
         yet. A row that was retried since is left out; it comes again."""
-        keys = self._keys.of_batch(batch)
-        rows = list(map(int, self._client.lrange(keys.ends, first, first + PAGE - 1)))
+        rows = list(map(int, self._client.lrange(self._keys.of_batch(batch).ends, first, first + PAGE - 1)))
+        places = [(row, first + at + 1) for at, row in enumerate(rows)]
+        found = self._results(batch, places, self._names(batch, rows))
+        return [result for result in found if result is not None], first + len(rows)
+
+    def failed(self, batch: str) -> Iterator[RowResult]:
+        """The rows that failed, in order."""
+        rows = self.rows_in(batch, "failed")
+        while page := list(islice(rows, PAGE)):
+            found = self._results(batch, [(row, row + 1) for row in page], self._names(batch, page))
+            yield from (result for result in found if result is not None)
+
+    def _names(self, batch: str, rows: Sequence[int]) -> dict[int, str]:
         pipe = self._client.pipeline(transaction=False)
         for row in rows:
-            pipe.lindex(keys.names, row)
-        names = dict(zip(rows, pipe.execute(), strict=True))
-        found = self._results(batch, [(row, first + at + 1) for at, row in enumerate(rows)], names)
-        return [result for result in found if result is not None], first + len(rows)
+            pipe.lindex(self._keys.of_batch(batch).names, row)
+        return dict(zip(rows, pipe.execute(), strict=True))
 
     def _results(self, batch: str, rows: Sequence[tuple[int, int]], names: Mapping[int, str]) -> list[RowResult | None]:
         keys = self._keys.of_batch(batch)
@@ -212,25 +267,32 @@ class Batches:
             run = self._keys.of_run(row_run_id(batch, row))
             pipe.getrange(keys.states, row, row)
             pipe.hmget(run.run, "status", "error")
-            pipe.get(run.output)
+            pipe.strlen(run.output)
             pipe.hget(keys.failures, str(row))
-        replies = pipe.execute()
+        replies = iter(pipe.execute())
+        found = [(row, position, *islice(replies, 4)) for row, position in rows]
+        outputs = self._outputs(batch, {row: size for row, _, byte, _, size, _ in found if byte == "c" and size})
         return [
-            _result(batch, row, position, names[row], *replies[at : at + 4])
-            for (row, position), at in zip(rows, range(0, len(replies), 4), strict=True)
+            _result(batch, row, position, names[row], byte, status, outputs.get(row), failure)
+            for row, position, byte, status, _, failure in found
         ]
 
-    def failed(self, batch: str) -> Iterator[RowResult]:
-        """The rows that failed, in order."""
-        names = self._keys.of_batch(batch).names
-        rows = self.rows_in(batch, "failed")
-        for at in range(0, len(rows), PAGE):
-            page = rows[at : at + PAGE]
+    def _outputs(self, batch: str, sizes: Mapping[int, int]) -> dict[int, str | None]:
+        """Outputs of rows whose sizes are known, some at a time, as a page of large ones may not fit into memory."""
+        found: dict[int, str | None] = {}
+        left = list(sizes)
+        while left:
+            count, bytes_ = 0, 0
+            while count < len(left) and (not count or bytes_ + sizes[left[count]] <= OUTPUT_BYTES):
+                bytes_ += sizes[left[count]]
+                count += 1
+            names = [self._keys.of_run(row_run_id(batch, row)).output for row in left[:count]]
             pipe = self._client.pipeline(transaction=False)
-            for row in page:
-                pipe.lindex(names, row)
-            found = self._results(batch, [(row, row + 1) for row in page], dict(zip(page, pipe.execute(), strict=True)))
-            yield from (result for result in found if result is not None)
+            for name in names:
+                pipe.get(name)
+            found |= zip(left, pipe.execute(), strict=False)
+            left = left[count:]
+        return found
 
     # The scheduler
 
@@ -260,48 +322,74 @@ class Batches:
             "text": text,
             "retention_ms": self._retention_ms,
         }
-        return Command(
-            _ENDED, _ENDED.vector({**self._keys.of_batch(batch).all(), "open": self._first.open_batches}, args)
-        )
+        return Command(_ENDED, _ENDED.vector(self._changing(batch), args))
 
-    def look(self, known: Collection[str]) -> Look:
-        """What there is to admit. `known` are the batches of the last look: with them it is one round trip, unless
-        another batch has come."""
-        ids = list(known) or sorted(self._client.smembers(self._first.open_batches))
-        if not ids:
-            return NOTHING_OPEN
+    def look(self, seen: float | None, also: Collection[str] = ()) -> Look:
+        """Batches that have changed since change `seen`, up to a page of them, and `also` these. With None all that are
+        not over. Where nothing has changed it is one short round trip."""
         pipe = self._client.pipeline(transaction=False)
         pipe.time()
-        pipe.smembers(self._first.open_batches)
+        pipe.zscore(self._first.changed_batches, "")
+        if seen is None:
+            pipe.smembers(self._first.open_batches)
+        else:
+            after = f"({seen:.0f}"
+            pipe.zrangebyscore(self._first.changed_batches, after, "+inf", start=0, num=LOOK_PAGE, withscores=True)
+        (seconds, micros), last, found = pipe.execute()
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        if seen is None:
+            ids, seen = sorted(found), last or 0.0
+        else:
+            changes = [(batch, number) for batch, number in found if batch]
+            ids, seen = [batch for batch, _ in changes], max((number for _, number in changes), default=seen)
+        return Look(now_ms, seen, self._opened([*ids, *(batch for batch in also if batch not in ids)]))
+
+    def _opened(self, batches: Sequence[str]) -> dict[str, Open | None]:
+        found: dict[str, Open | None] = {}
+        for at in range(0, len(batches), LOOK_PAGE):
+            page = batches[at : at + LOOK_PAGE]
+            pipe = self._client.pipeline(transaction=False)
+            for batch in page:
+                pipe.hmget(self._keys.of_batch(batch).batch, _LOOK)
+            found |= {batch: _open(batch, texts) for batch, texts in zip(page, pipe.execute(), strict=True)}
+        return found
+
+    def under_way(self) -> int:
+        """How much the fleet has begun: visits that run on workers, events that are not planned, and rows that were
+        admitted and are no runs yet. With what waits in queues that is what it has before it."""
+        pipe = self._client.pipeline(transaction=False)
         pipe.xlen(self._first.effects)
         for partition in map(self._keys.of_partition, range(self._keys.partitions)):
             pipe.xlen(partition.inbox)
             pipe.zcard(partition.leases)
-        for batch in ids:
-            pipe.hmget(self._keys.of_batch(batch).batch, _LOOK)
-        (seconds, micros), members, *replies = pipe.execute()
-        counts, fields = replies[: -len(ids)], dict(zip(ids, replies[-len(ids) :], strict=True))
-        if new := sorted(set(members) - fields.keys()):
-            pipe = self._client.pipeline(transaction=False)
-            for batch in new:
-                pipe.hmget(self._keys.of_batch(batch).batch, _LOOK)
-            fields |= zip(new, pipe.execute(), strict=True)
-        found = [_open(batch, texts) for batch, texts in fields.items() if batch in members]
-        in_order = sorted((each for each in found if each is not None), key=lambda each: (each.created_ms, each.id))
-        return Look(int(seconds) * 1000 + int(micros) // 1000, tuple(in_order), sum(map(int, counts)))
+        return sum(map(int, pipe.execute()))
 
-    def admit(self, batch: str, epoch: int, most: int, now_ms: int) -> int:
-        """Let up to `most` rows become runs. How many; -1: the first partition is another's."""
-        keys = self._keys.of_batch(batch)
-        slots = {
-            "batch": keys.batch,
-            "rows": keys.rows,
-            "states": keys.states,
-            "owner": self._first.owner,
-            "effects": self._first.effects,
-            "failures": keys.failures,
-        }
-        return int(_ADMIT(self._client, slots, {"id": batch, "epoch": epoch, "most": most, "now_ms": now_ms}))
+    def admit(self, wanted: Sequence[tuple[Open, int]], epoch: int, now_ms: int) -> list[int]:
+        """Let up to so many rows of batches become runs. How many; -1: the first partition is another's; -2: the batch
+        has admitted rows since it was read, or its plan has changed."""
+        vectors = []
+        for batch, most in wanted:
+            keys = self._keys.of_batch(batch.id)
+            slots = {
+                "batch": keys.batch,
+                "rows": keys.rows,
+                "states": keys.states,
+                "owner": self._first.owner,
+                "effects": self._first.effects,
+                "failures": keys.failures,
+                "changed": self._first.changed_batches,
+            }
+            args: dict[str, Arg] = {
+                "id": batch.id, "epoch": epoch, "rev": batch.rev, "most": most, "now_ms": now_ms
+            }  # fmt: skip
+            vectors.append(_ADMIT.vector(slots, args))
+        admitted: list[int] = []
+        for at in range(0, len(vectors), PIPED):
+            for reply in run_batch(self._client, _ADMIT, vectors[at : at + PIPED]):
+                if isinstance(reply, Exception):
+                    raise reply
+                admitted.append(int(reply))
+        return admitted
 
     def unclaimed(self) -> int:
         """How many visits no worker has taken, also those that are held or that nobody serves: where the broker cannot
@@ -312,22 +400,30 @@ class Batches:
         return sum(map(int, pipe.execute()))
 
     def forget_expired(self, before_ms: int, limit: int) -> int:
-        """Drop index entries of batches that began before this and have expired. How many."""
-        ids = self._client.zrangebyscore(self._first.batches, "-inf", before_ms, start=0, num=limit)
-        pipe = self._client.pipeline(transaction=False)
-        for batch in ids:
-            pipe.exists(self._keys.of_batch(batch).batch)
-        gone = [batch for batch, exists in zip(ids, pipe.execute(), strict=True) if not exists]
-        return int(self._client.zrem(self._first.batches, *gone)) if gone else 0
+        """Drop index entries of batches that began before this and have expired. How many. Each call looks at the next
+        `limit` of them, so that those that are kept do not stand in the way of the others."""
+        ids = self._client.zrangebyscore(self._first.batches, "-inf", before_ms, start=self._looked_at, num=limit)
+        dropped = 0
+        for at in range(0, len(ids), LOOK_PAGE):
+            page = ids[at : at + LOOK_PAGE]
+            indexes = (self._first.batches, self._first.open_batches, self._first.changed_batches)
+            keys = [*indexes, *(self._keys.of_batch(batch).batch for batch in page)]
+            dropped += int(_FORGET(self._client, keys, {"count": len(page)}, page))
+        self._looked_at = self._looked_at + len(ids) - dropped if len(ids) == limit else 0
+        return dropped
 
     def pinned(self) -> Pinned:
         """Of rows that are no runs yet."""
-        found = [self.spec(batch) for batch in self._client.smembers(self._first.open_batches)]
-        specs = [spec for spec in found if spec is not None]
-        return Pinned(
-            frozenset(digest for spec in specs for digest in (spec.bundle, *spec.agents.values())),
-            frozenset(digest for spec in specs for digest in spec.knowledge.values()),
-        )
+        bundles, knowledge = set[str](), set[str]()
+        batches = self._client.sscan_iter(self._first.open_batches, count=LOOK_PAGE)
+        while page := list(islice(batches, LOOK_PAGE)):
+            pipe = self._client.pipeline(transaction=False)
+            for batch in page:
+                pipe.hget(self._keys.of_batch(batch).batch, "spec")
+            specs = [from_fields(RunSpec, json.loads(text)) for text in pipe.execute() if text]
+            bundles |= {digest for spec in specs for digest in (spec.bundle, *spec.agents.values())}
+            knowledge |= {digest for spec in specs for digest in spec.knowledge.values()}
+        return Pinned(frozenset(bundles), frozenset(knowledge))
 
     def now_ms(self) -> int:
         seconds, micros = self._client.time()
@@ -335,11 +431,27 @@ class Batches:
 
 
 def _open(batch: str, texts: Sequence[str | None]) -> Open | None:
-    """None: it is gone."""
+    """None: it is over, or gone."""
     fields = dict(zip(_LOOK, texts, strict=True))
-    if fields["plan"] is None:
+    if fields["plan"] is None or fields["ended_ms"] is not None:
         return None
-    return Open(batch, _number(fields["created_ms"]), _kept(fields), _plan(fields["plan"]))
+    return Open(batch, _number(fields["created_ms"]), _kept(fields), _plan(fields["plan"]), _number(fields["rev"]))
+
+
+def _places(page: str, byte: str) -> Iterator[int]:
+    """Where a byte stands in a page of states."""
+    at = page.find(byte)
+    while at >= 0:
+        yield at
+        at = page.find(byte, at + 1)
+
+
+def _not_found(batch: str) -> BatchNotFound:
+    return BatchNotFound(f"no batch {batch!r}: never submitted here, or over longer ago than the retention")
+
+
+def _was_cancelled(batch: str) -> UsageError:
+    return UsageError(f"batch {batch!r} was cancelled; its rows can be submitted again as another batch")
 
 
 def _plan(text: str) -> BatchPlan:
@@ -360,6 +472,7 @@ def _kept(fields: Mapping[str, str | None]) -> Kept:
         cancelling=fields["cancelling"] is not None,
         tokens=_number(fields["tokens_in"]) + _number(fields["tokens_out"]),
         cost_usd=float(fields["cost_usd"] or 0),
+        has_work=fields["cancel_at"] is not None or fields["retry"] is not None,
     )
 
 

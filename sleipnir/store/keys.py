@@ -199,6 +199,13 @@ class PartitionKeys:
         return f"{self.tag}:batches:open"
 
     @property
+    def changed_batches(self) -> str:
+        """ZSET batch id by the number of its last change, in the first partition only, so that admission reads what has
+        changed. The member '' has the number of the last change of all, and never dies; the janitor drops those of
+        expired batches."""
+        return f"{self.tag}:batches:changed"
+
+    @property
     def expiring(self) -> str:
         """ZSET finished run id by the time its keys expire. The janitor drops both index entries then."""
         return f"{self.tag}:expiring"
@@ -320,7 +327,9 @@ class BatchKeys:
     """HASH spec (JSON, runs.RunSpec: that of all its runs), plan (JSON, batches.BatchPlan), created_ms, started_ms,
     ended_ms; rows by state: total, waiting, active, completed, failed, cancelled, and admitted (were under way at least
     once); sealed, paused and cancelling (1, or not there); tokens_in, tokens_out, model_calls, cost_usd and
-    unpriced_calls of rows that are over."""
+    unpriced_calls of rows that are over; rev, which grows when rows are admitted or the plan changes. Of work that is
+    under way: cancel_at (the next row to look at); retry (a request), retry_at, retry_rows (so many wait again by now).
+    retried: `<request> <rows>` of the last 8 that are done."""
 
     @property
     def rows(self) -> str:

@@ -13,7 +13,7 @@ from sleipnir.batches import BatchPlan, place_of, row_run_id, row_text
 from sleipnir.errors import BatchNotFound, BundleError, UsageError
 from sleipnir.messages import Usage
 from sleipnir.runs import RunSpec
-from sleipnir.store.batches import Added
+from sleipnir.store.batches import Added, Look
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir.transitions import kind_of
@@ -182,7 +182,8 @@ def test_an_end_that_is_told_twice_counts_once_and_costs_are_those_of_all_tries(
 
 def test_a_scheduler_that_does_not_own_the_first_partition_admits_nothing(store: Store) -> None:
     world = World(store)
-    assert store.batches.admit(ID, 99, 10, 1) == -1
+    opened = store.batches.look(None).batches[ID]
+    assert opened is not None and store.batches.admit([(opened, 10)], 99, 1) == [-1]
     assert world.admission.run_once({1: 1}, ()) == 0
     assert world.admission.run_once(world.advance._ownership.epochs, {0}) == 0
     assert world.states == "www"
@@ -244,10 +245,10 @@ def test_a_cancelled_batch_ends_what_is_under_way_and_takes_nothing_more(store: 
     world.admit()  # their starts are owed, and come after the cancel
     world.batch.cancel()
     assert (world.states, store.batches.info(ID).state) == ("aax", "cancelling")
-    world.admission._cancelled_ms = 0
+    world.admission._cancelled_ms.clear()
     world.deliver()
     world.go_on()
-    world.admission._cancelled_ms = 0
+    world.admission._cancelled_ms.clear()
     world.go_on()
     assert (world.states, store.batches.info(ID).state) == ("xxx", "cancelled")
     assert store.runs.info(row_run_id(ID, 0)).status == "cancelled"
@@ -319,15 +320,18 @@ def test_a_look_with_what_the_last_one_found_sees_those_that_came_and_went_since
     first, second, third = (Batch(store, name) for name in ("first", "second", "third"))
     for each in (first, second):
         store.batches.add(each.id, SPEC, BatchPlan(), rows(0))
-    look = store.batches.look(())
-    assert {(each.id, each.kept.waiting) for each in look.batches} == {("first", 1), ("second", 1)}
+    look = store.batches.look(None)
+    assert waiting_in(look) == {"first": 1, "second": 1}
     store.batches.add(third.id, SPEC, BatchPlan(), rows(0, 1))
-    second.cancel()
-    looks = [store.batches.look(known) for known in ([each.id for each in look.batches], ["second"], ())]
-    assert [{(each.id, each.kept.waiting) for each in found.batches} for found in looks] == [
-        {("first", 1), ("third", 2)}
-    ] * 3
-    assert abs(looks[0].now_ms - store.now_ms()) < 60_000 and looks[0].under_way == 0
+    assert second.cancel()
+    assert waiting_in(store.batches.look(look.seen)) == {"third": 2, "second": None}
+    assert waiting_in(store.batches.look(look.seen, ["first", "third"])) == {"third": 2, "second": None, "first": 1}
+    assert waiting_in(store.batches.look(None)) == {"first": 1, "third": 2}
+    assert abs(look.now_ms - store.now_ms()) < 60_000 and store.batches.under_way() == 0
+
+
+def waiting_in(look: Look) -> dict[str, int | None]:
+    return {id_: None if batch is None else batch.kept.waiting for id_, batch in look.batches.items()}
 
 
 def test_what_has_expired_is_no_batch_and_the_janitor_drops_its_name(store: Store) -> None:
@@ -341,5 +345,5 @@ def test_what_has_expired_is_no_batch_and_the_janitor_drops_its_name(store: Stor
     with pytest.raises(BatchNotFound):
         store.batches.hold(ID)
     assert store.batches.forget_expired(store.now_ms(), 10) == 1
-    assert store.batches.look(()).batches == ()
-    assert store.batches.look([ID]).batches == (), "it was there at the last look"
+    assert store.batches.look(None).batches == {}
+    assert store.batches.look(0, [ID]).batches == {ID: None}, "it was there at the last look"

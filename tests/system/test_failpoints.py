@@ -50,9 +50,10 @@ OF_CLIENTS = {
     "resume_all": "resume_all",
     "submit_batch": "batch_add",
     "seal_batch": "batch_change",
+    "retry_batch": "batch_work",
 }
-ALONE = {"change_session", "archived"}
-"""One atomic change that nobody follows up (tests/store/test_sessions.py, test_export_and_archive.py)."""
+ALONE = {"change_session", "archived", "batch_forget"}
+"""One atomic change that nobody follows up (tests/store: test_sessions, test_export_and_archive, test_batches)."""
 OF_WRITERS = ("add_pieces",)
 OF_BUILDERS = ("build_lease",)
 NO_SCRIPTS = {"publish", "ack"}
@@ -492,8 +493,21 @@ def submit_batch(caller: Caller) -> Run:
 
 seal_batch = submit_batch  # which dies later, when the row is there
 
+
+def retry_batch(caller: Caller) -> Run:
+    batch = caller.client.batch(caller.agent, [{"prompt": ""}], id=caller.agent.name)
+    run = Run(caller.client.store, batch.run_id(0), caller.client.settings)
+    wait_until(lambda: batch.info().active and run.gates(), "its row asks")
+    run.answer("x")
+    wait_until(lambda: batch.info().state == "done", "one letter is too short")
+    caller.dies_in("client.open_batch(sys.argv[1].rpartition('/')[2]).retry_failed()")
+    caller.asks_again(batch.retry_failed)
+    return run
+
+
 CALLS: dict[str, Callable[[Caller], Run]] = {
-    call.__name__: call for call in (submit, answer, cancel, retry, pause, resume, resume_all, submit_batch)
+    call.__name__: call
+    for call in (submit, answer, cancel, retry, pause, resume, resume_all, submit_batch, retry_batch)
 } | {"seal_batch": seal_batch}
 
 

@@ -9,6 +9,7 @@
 -- KEYS[7] ends      LIST    ...:ends
 -- KEYS[8] batches   ZSET    slp:{p00}:batches
 -- KEYS[9] open      SET     slp:{p00}:batches:open
+-- KEYS[10] changed  ZSET    slp:{p00}:batches:changed
 -- ARGV[1] id        str
 -- ARGV[2] now_ms    int
 -- ARGV[3] fields    JSON    [name, text, ...] of the batch, should it begin now
@@ -16,7 +17,7 @@
 --
 -- Returns {rows added, rows known already, place in the call of a row whose key has other contents, ...}
 --         {-1} the batch was cancelled; nothing changed. Calling twice is safe.
-local batch, rows, numbers, names, states, failures, ends, batches, open = unpack(KEYS)
+local batch, rows, numbers, names, states, failures, ends, batches, open, changed = unpack(KEYS)
 local id, now_ms, fields = ARGV[1], ARGV[2], ARGV[3]
 
 if redis.call('EXISTS', batch) == 0 then
@@ -53,4 +54,5 @@ if added > 0 then
   for _, key in ipairs({batch, rows, numbers, names, states, failures, ends}) do redis.call('PERSIST', key) end
 end
 if redis.call('HEXISTS', batch, 'ended_ms') == 0 then redis.call('SADD', open, id) end
+redis.call('ZADD', changed, redis.call('ZINCRBY', changed, 1, ''), id)
 return result

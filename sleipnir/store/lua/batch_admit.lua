@@ -6,19 +6,28 @@
 -- KEYS[4] owner    HASH    slp:{p00}:owner
 -- KEYS[5] effects  STREAM  slp:{p00}:effects
 -- KEYS[6] failures HASH    ...:failures
+-- KEYS[7] changed  ZSET    slp:{p00}:batches:changed
 -- ARGV[1] id       str
 -- ARGV[2] epoch    int     of the caller's ownership
--- ARGV[3] most     int     so many rows
--- ARGV[4] now_ms   int
+-- ARGV[3] rev      int     of the batch that the caller has read: the decision was made on that
+-- ARGV[4] most     int     so many rows
+-- ARGV[5] now_ms   int
 --
--- Returns how many rows were admitted; -1 when the epoch does not own this partition any more. Rows that do not wait
--- any more, as their runs were retried by themselves, are passed over.
-local batch, rows, states, owner, effects, failures = unpack(KEYS)
-local id, epoch, most, now_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+-- Returns how many rows were admitted, at most 500 rows and about 1 MB of their texts; what is left is for another call
+--         -1 the epoch does not own this partition any more
+--         -2 rows were admitted, or the plan was changed, since the caller read the batch; nothing changed
+-- Calling twice is safe: the second call finds another rev. Rows that do not wait any more, as their runs were retried
+-- by themselves, are passed over.
+local batch, rows, states, owner, effects, failures, changed = unpack(KEYS)
+local id, epoch, rev, most, now_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local LOOKED_AT, TEXT_BYTES = 500, 2 ^ 20
 
 if tonumber(redis.call('HGET', owner, 'epoch')) ~= epoch then return -1 end
-local admitted, first = 0, 0
-while admitted < most do
+local found = redis.call('HMGET', batch, 'rev', 'cancelling')
+if tonumber(found[1] or 0) ~= rev or found[2] then return -2 end
+local admitted, first, bytes = 0, 0, 0
+for _ = 1, LOOKED_AT do
+  if admitted >= most or bytes >= TEXT_BYTES then break end
   local element = redis.call('LPOP', rows)
   if not element then break end
   local row, text = string.match(element, '^(%d+) ?(.*)$')
@@ -31,6 +40,7 @@ while admitted < most do
     end
     redis.call('XADD', effects, '*', 'run', id, 'e', effect)
     admitted = admitted + 1
+    bytes = bytes + #text
     if text ~= '' then first = first + 1 end
   end
 end
@@ -39,5 +49,7 @@ if admitted > 0 then
   redis.call('HINCRBY', batch, 'waiting', -admitted)
   redis.call('HINCRBY', batch, 'active', admitted)
   if first > 0 then redis.call('HINCRBY', batch, 'admitted', first) end
+  redis.call('HINCRBY', batch, 'rev', 1)
+  redis.call('ZADD', changed, redis.call('ZINCRBY', changed, 1, ''), id)
 end
 return admitted

@@ -8,6 +8,7 @@
 -- KEYS[6] failures  HASH    ...:failures
 -- KEYS[7] ends      LIST    ...:ends
 -- KEYS[8] open      SET     slp:{p00}:batches:open
+-- KEYS[9] changed   ZSET    slp:{p00}:batches:changed
 -- ARGV[1] id        str
 -- ARGV[2] row       int
 -- ARGV[3] status    str     its byte: c, f or x
@@ -19,7 +20,7 @@
 --
 -- Returns  1  noted
 --          0  known already, or there is no such row; nothing changed. Calling twice is safe.
-local batch, rows, numbers, names, states, failures, ends, open = unpack(KEYS)
+local batch, rows, numbers, names, states, failures, ends, open, changed = unpack(KEYS)
 local id, row, status, version, usage, error_, text, retention_ms = unpack(ARGV)
 
 local COUNT_OF = {w = 'waiting', a = 'active', c = 'completed', f = 'failed', x = 'cancelled'}
@@ -48,8 +49,8 @@ redis.call('HINCRBY', batch, COUNT_OF[before], -1)
 redis.call('HINCRBY', batch, COUNT_OF[status], 1)
 redis.call('RPUSH', ends, row)
 
-local at = redis.call('HMGET', batch, 'sealed', 'cancelling', 'waiting', 'active', 'ended_ms')
-if (at[1] or at[2]) and at[3] == '0' and at[4] == '0' and not at[5] then
+local at = redis.call('HMGET', batch, 'sealed', 'cancelling', 'waiting', 'active', 'ended_ms', 'retry')
+if (at[1] or at[2]) and at[3] == '0' and at[4] == '0' and not at[5] and not at[6] then
   local time = redis.call('TIME')
   redis.call('HSET', batch, 'ended_ms', time[1] * 1000 + math.floor(time[2] / 1000))
   redis.call('SREM', open, id)
@@ -57,4 +58,5 @@ if (at[1] or at[2]) and at[3] == '0' and at[4] == '0' and not at[5] then
     redis.call('PEXPIRE', key, retention_ms)
   end
 end
+redis.call('ZADD', changed, redis.call('ZINCRBY', changed, 1, ''), id)
 return 1

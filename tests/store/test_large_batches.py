@@ -1,0 +1,287 @@
+"""Batches with many rows, and many batches, on a real Redis: work is done in pieces that anybody goes on with, nothing
+is read whole, and what did not change is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from sleipnir.batch import MOST_GROUPS, OTHER_MESSAGES, Batch
+from sleipnir.batches import BatchPlan, place_of, row_run_id
+from sleipnir.client import Client
+from sleipnir.messages import Usage
+from sleipnir.settings import Settings
+from sleipnir.store import batches as batches_module
+from sleipnir.store.batches import STATES_PAGE
+from sleipnir.store.commit import record
+from sleipnir.store.scripts import run_in_order
+from sleipnir.store.store import Store
+from sleipnir_scheduler.services.admission import CANCELLED_AT_ONCE, Admission
+from tests.lost_replies import lost_reply
+from tests.store.test_batches import ID, SPEC, World, rows
+
+EPOCH = 1
+PIECE = 1_000  # rows that batch_work.lua retries at once
+
+
+@contextmanager
+def counted(store: Store) -> Iterator[dict[str, int]]:
+    """How often each command was called while the block ran, also by scripts. For after the block."""
+    calls: dict[str, int] = {}
+    before = store._client.info("commandstats")
+    yield calls
+    for name, stats in store._client.info("commandstats").items():
+        more = stats["calls"] - before.get(name, {"calls": 0})["calls"]
+        if more and name != "cmdstat_info":
+            calls[name.removeprefix("cmdstat_")] = more
+
+
+def failed_batch(store: Store, count: int) -> Batch:
+    """A batch that is over, of which all rows have failed."""
+    for at in range(0, count, 500):
+        store.batches.add(ID, SPEC, BatchPlan(parallel=count), rows(*range(at, min(at + 500, count))))
+    store.batches.seal(ID)
+    own(store)
+    while (opened := store.batches.look(None).batches[ID]) is not None and opened.kept.waiting:
+        store.batches.admit([(opened, count)], EPOCH, 1)
+    store._client.delete(store.keys.of_partition(0).effects)  # no run is started
+    fail(store, range(count), version=1)
+    assert store.batches.info(ID).state == "done"
+    return Batch(store, ID)
+
+
+def fail(store: Store, rows: range, version: int) -> None:
+    ends = [store.batches.ended(place_of(ID, row), "failed", version, Usage()) for row in rows]
+    assert run_in_order(store._client, ends) == [1] * len(ends)
+
+
+def own(store: Store) -> None:
+    store._client.hset(store.keys.of_partition(0).owner, "epoch", EPOCH)
+
+
+def synthetic(store: Store, batch: str, states: str, **fields: object) -> None:
+    """A batch of rows in these states, that is made without its rows."""
+    keys = store.keys.of_batch(batch)
+    counts = {"waiting": states.count("w"), "active": states.count("a"), "failed": states.count("f")}
+    plan = {"spec": record(SPEC), "plan": record(BatchPlan(parallel=1)), "created_ms": 1, "total": len(states)}
+    pipe = store._client.pipeline()
+    pipe.hset(keys.batch, mapping={**plan, **counts, "admitted": counts["active"], "cancelled": 0, **fields})
+    pipe.set(keys.states, states)
+    pipe.sadd(store.keys.of_partition(0).open_batches, batch)
+    pipe.zadd(store.keys.of_partition(0).batches, {batch: 1})
+    pipe.execute()
+
+
+@pytest.mark.parametrize(("plan", "states"), [(BatchPlan(parallel=1), "aww"), (BatchPlan(canary=2), "aaw")])
+def test_rows_are_admitted_once_though_the_reply_is_lost_and_the_call_is_repeated(
+    store: Store, plan: BatchPlan, states: str
+) -> None:
+    """Finding C7 of the second review."""
+    world = World(store, plan)
+    with lost_reply(store._client, "batch_admit") as calls:
+        world.admit()
+    assert (len(calls), world.states) == (2, states)
+    world.go_on()
+    assert world.states == states
+    assert len(store.runs.gates(row_run_id(ID, 0))) == 1
+
+
+def test_a_decision_that_was_made_before_a_pause_admits_nothing(store: Store) -> None:
+    world = World(store)
+    opened = store.batches.look(None).batches[ID]
+    assert opened is not None
+    world.batch.pause()
+    assert store.batches.admit([(opened, 3)], world.advance._ownership.epochs[0], 1) == [-2]
+    assert world.states == "www"
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_retry_failed_reports_all_rows_though_a_reply_is_lost(store: Store, nth: int) -> None:
+    """Finding C14 of the second review."""
+    batch = failed_batch(store, 2 * PIECE + 500)
+    with lost_reply(store._client, "batch_work", nth) as calls:
+        assert batch.retry_failed() == 2 * PIECE + 500
+    assert len(calls) == 3 + (nth == 3)
+    info = batch.info()
+    assert (info.state, info.waiting, info.failed) == ("running", 2 * PIECE + 500, 0)
+    assert store._client.llen(store.keys.of_batch(ID).rows) == 2 * PIECE + 500
+    assert batch.retry_failed() == 0
+
+
+def test_retry_failed_goes_on_when_its_client_is_dead(store: Store) -> None:
+    """Finding C14 of the second review."""
+    failed_batch(store, 3 * PIECE)
+    assert store.batches._work(ID, "client") == (1, PIECE)  # and dies
+    fail(store, range(10), version=2)
+    info = store.batches.info(ID)
+    assert (info.state, info.waiting, info.failed) == ("running", PIECE - 10, 2 * PIECE + 10)
+    admission = Admission(store, window=1)
+    while store.batches.info(ID).failed > 10:
+        admission.run_once({0: EPOCH}, {0})
+    assert store.batches._work(ID, "client") == (0, 3 * PIECE), "rows that failed since are not its own"
+    assert Batch(store, ID).retry_failed() == 10
+    keys = store.keys.of_batch(ID)
+    assert all(store._client.ttl(key) == -1 for key in keys.all().values() if store._client.exists(key))
+
+
+def test_two_retries_share_the_rows(store: Store) -> None:
+    batch = failed_batch(store, PIECE + 1)
+    assert store.batches._work(ID, "first") == (1, PIECE)
+    assert batch.retry_failed() == 0
+    assert store.batches._work(ID, "first") == (0, PIECE + 1)
+
+
+def test_a_batch_is_not_over_while_a_retry_is_under_way(store: Store) -> None:
+    failed_batch(store, PIECE + 1)
+    store.batches._work(ID, "client")
+    fail(store, range(PIECE), version=2)
+    assert store.batches.info(ID).state == "running"
+    store.batches.cancel(ID)
+    info = store.batches.info(ID)
+    assert (info.state, info.failed, info.ended_ms is not None) == ("cancelled", PIECE + 1, True)
+
+
+def test_a_cancel_of_many_rows_is_done_in_pieces_and_goes_on_when_its_client_is_dead(store: Store) -> None:
+    """Finding C14 of the second review."""
+    synthetic(store, ID, "w" * (2 * STATES_PAGE) + "cwf")
+    own(store)
+    assert store.batches._change(ID, "cancel") == 0  # and dies
+    assert store.batches.info(ID).state == "cancelling"
+    with lost_reply(store._client, "batch_work"):
+        assert store.batches.work(ID)
+    assert store.batches.info(ID).waiting == 1
+    Admission(store, window=1).run_once({0: EPOCH}, ())
+    info = store.batches.info(ID)
+    assert (info.state, info.cancelled, info.failed) == ("cancelled", 2 * STATES_PAGE + 1, 1)
+    assert store.batches.states(ID, 2 * STATES_PAGE, 3 * STATES_PAGE) == "cxf"
+
+
+def test_the_runs_of_a_cancelled_batch_are_cancelled_some_at_a_time(store: Store) -> None:
+    count = 2 * CANCELLED_AT_ONCE + 1
+    synthetic(store, ID, "a" * count)
+    own(store)
+    store.batches.cancel(ID)
+    run_in_order(store._client, [store.runs.telling("none", "cancelled")])
+    admission = Admission(store, window=1)
+    for left in (CANCELLED_AT_ONCE, CANCELLED_AT_ONCE, 1, 0):
+        with counted(store) as calls:
+            admission.run_once({0: EPOCH}, ())
+        assert calls.get("evalsha", 0) == left
+
+
+def test_cancel_leaves_a_batch_alone_that_is_over_and_it_takes_more_rows(store: Store) -> None:
+    """Finding C26 of the second review."""
+    world = World(store, count=1)
+    world.go_on()
+    world.answer(0, "yes")
+    assert world.batch.cancel() is False
+    assert store.batches.info(ID).state == "done"
+    assert store.batches.add(ID, SPEC, BatchPlan(), rows(1)).added == 1
+    assert world.batch.cancel() is True
+    assert store.batches.info(ID).state == "cancelled"
+    assert world.batch.cancel() is False
+
+
+def test_batches_in_which_nothing_happens_are_not_read(store: Store) -> None:
+    """Finding C24 of the second review."""
+    for number in range(300):
+        synthetic(store, f"b{number}", "aw")
+    own(store)
+    admission = Admission(store, window=1)
+    admission.run_once({0: EPOCH}, ())
+    with counted(store) as calls:
+        for _ in range(10):
+            admission.run_once({0: EPOCH}, ())
+    assert calls == {"time": 10, "zscore": 10, "zrangebyscore": 10}
+    store.batches.seal("b7")
+    with counted(store) as calls:
+        admission.run_once({0: EPOCH}, ())
+    assert calls == {"time": 1, "zscore": 1, "zrangebyscore": 1, "hmget": 1}
+
+
+def test_more_changes_than_one_look_reads_are_read_by_the_next(store: Store) -> None:
+    for number in range(250):
+        synthetic(store, f"b{number}", "aw", waiting=0)
+    own(store)
+    admission = Admission(store, window=1)
+    admission.run_once({0: EPOCH}, {0})
+    for number in range(250):
+        store.batches.hold(f"b{number}")
+    for paused in (100, 200, 250):
+        admission.run_once({0: EPOCH}, {0})
+        assert sum(batch.kept.paused for batch in admission._batches.values()) == paused
+
+
+def test_a_change_by_an_earlier_release_is_seen_at_the_next_look_at_all(store: Store) -> None:
+    own(store)
+    synthetic(store, "known", "w")
+    admission = Admission(store, window=1)
+    admission.run_once({0: EPOCH}, {0})
+    synthetic(store, "other", "w")  # as a client does that does not say what it changes
+    store._client.srem(store.keys.of_partition(0).open_batches, "known")
+    admission.run_once({0: EPOCH}, {0})
+    assert admission._claims.keys() == {"known"}
+    admission._looked_at_all_ms = 0
+    admission.run_once({0: EPOCH}, {0})
+    assert admission._claims.keys() == {"other"}
+
+
+def test_after_an_error_and_under_another_epoch_all_batches_are_read_again(store: Store) -> None:
+    own(store)
+    synthetic(store, "known", "w")
+    admission = Admission(store, window=1)
+    admission.run_once({0: EPOCH}, {0})
+    for again in ({0: EPOCH + 1}, {1: 1}, {0: EPOCH + 1}):
+        store._client.delete(store.keys.of_batch("known").batch)
+        synthetic(store, "other", "w")
+        admission.run_once(again, {0})
+        assert ("other" in admission._claims) == (0 in again)
+        store._client.srem(store.keys.of_partition(0).open_batches, "other")
+
+
+def test_states_and_runs_of_rows_are_read_in_pages(store: Store) -> None:
+    states = "c" * STATES_PAGE + "a" + "c" * STATES_PAGE + "fa"
+    synthetic(store, ID, states)
+    with counted(store) as calls:
+        assert list(store.batches.rows_in(ID, "active")) == [STATES_PAGE, 2 * STATES_PAGE + 2]
+        assert list(store.batches.rows_in(ID, "failed")) == [2 * STATES_PAGE + 1]
+    assert calls == {"getrange": 8}
+    with Client(Settings(redis_url=store.url, key_prefix=store.keys.prefix, partitions=2)) as client:
+        asked = client._rows_from_the_last(ID, {"c"})
+        assert list(asked) == [2 * STATES_PAGE + 2, 2 * STATES_PAGE + 1, STATES_PAGE]
+        assert client.runs(batch="none") == []
+
+
+def test_outputs_are_read_some_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    synthetic(store, ID, "ccc")
+    for row, size in enumerate((70, 20, 90)):
+        store._client.rpush(store.keys.of_batch(ID).names, f"k{row}")
+        store._client.set(store.keys.of_run(row_run_id(ID, row)).output, "x" * size)
+    monkeypatch.setattr(batches_module, "OUTPUT_BYTES", 95)
+    results = Batch(store, ID).results()
+    assert [len(result.output or "") for result in results] == [70, 20, 90]
+
+
+def test_errors_that_all_differ_are_summed_up(store: Store) -> None:
+    count = MOST_GROUPS + 20
+    synthetic(store, ID, "f" * count)
+    keys = store.keys.of_batch(ID)
+    store._client.rpush(keys.names, *map(str, range(count)))
+    store._client.hset(
+        keys.failures, mapping={str(n): f'{{"version":0,"usage":{{}},"error":"e{n}"}}' for n in range(count)}
+    )
+    groups = Batch(store, ID).errors()
+    assert (len(groups), groups[0].message, groups[0].count) == (MOST_GROUPS + 1, OTHER_MESSAGES, 20)
+    assert sum(group.count for group in groups) == count
+
+
+def test_batches_that_are_kept_do_not_keep_the_janitor_from_those_that_have_expired(store: Store) -> None:
+    for number in range(6):
+        synthetic(store, f"b{number}", "a")
+    for number in (1, 4, 5):
+        store._client.delete(store.keys.of_batch(f"b{number}").batch)
+    assert [store.batches.forget_expired(store.now_ms(), 2) for _ in range(5)] == [1, 0, 2, 0, 0]
+    assert {info.id for info in store.batches.recent(10)} == {"b0", "b2", "b3"}
+    assert store.batches.pinned().bundles == {"digest"}
