@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from sleipnir.errors import BundleError
+from sleipnir.errors import BundleError, MachineFailed
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
 from sleipnir.graph.model import Graph, Json, RagNode
 from sleipnir.graph.overrides import overridden
@@ -90,17 +90,20 @@ def unpack(packed: bytes, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         staging = Path(tempfile.mkdtemp(prefix=".unpack-", dir=target.parent))
     except OSError as error:
-        raise BundleError(f"cannot unpack a bundle to {target}: {error}") from error
+        raise MachineFailed.of(error, f"cannot unpack a bundle to {target}") from error
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
             for member in archive:
                 _extract(archive, member, staging)
         staging.chmod(0o755)
         staging.rename(target)
-    except (OSError, BundleError) as error:
+    except OSError as error:
         shutil.rmtree(staging, ignore_errors=True)
         if not target.is_dir():  # another worker on this machine was faster: its copy is as good
-            raise BundleError(f"cannot unpack a bundle to {target}: {error}") from error
+            raise MachineFailed.of(error, f"cannot unpack a bundle to {target}") from error
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
@@ -184,7 +187,7 @@ class BundleCache:
                 lock.close()
             os.utime(lock.path)
         except OSError as error:
-            raise BundleError(f"cannot unpack a bundle to {self._root / digest}: {error}") from error
+            raise MachineFailed.of(error, f"cannot unpack a bundle to {self._root / digest}") from error
         return lock
 
     def _materialise(self, digest: str, agent: str) -> Unpacked:

@@ -13,14 +13,24 @@ SleipnirError
 ├── KnowledgeError        a knowledge base cannot be built, shared or read; nothing was changed
 ├── NodeFailed            a node gave up; the graph routes on it (fallback, next) or the run fails
 ├── RecordUnreadable      a stored record or a message is damaged, or of a newer release; what it is of is set aside
+├── MachineFailed         the worker's machine cannot run the visit; it goes back, and the worker stops taking its queue
 ├── ConfigError           a setting or the environment is wrong; the operator must act before anything runs
 └── StoreUnavailable      Redis did not answer; retry with back-off
     └── StoreUnsuitable   Redis answered but cannot be used (too old, read-only, evicting)
+
+A visit can fail in four ways, with four consequences:
+
+the node's        NodeFailed                          the author's: retries, fallback, `next`; it is counted and shown
+the machine's     MachineFailed                       uncounted; another worker runs it, or this one once it is sound
+the store's       StoreUnavailable                    uncounted; repeated with back-off, then redelivered
+the definition's  GraphError, BundleError,            refused before it runs; what cannot be read later fails its run,
+                  ToolFileError, RecordUnreadable     or parks it, and no fallback hides it
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -128,6 +138,34 @@ class RecordUnreadable(SleipnirError):
     def __init__(self, record: str, key: str, why: str, *, newer: bool = False) -> None:
         super().__init__(f"{record}{f' of {key}' if key else ''} cannot be read: {why}")
         self.record, self.key, self.why, self.newer = record, key, why, newer
+
+
+EXHAUSTED: Mapping[int, str] = {
+    errno.ENOSPC: "disk", errno.EDQUOT: "disk", errno.EROFS: "disk", errno.EIO: "disk",
+    errno.EMFILE: "descriptors", errno.ENFILE: "descriptors",
+    errno.ENOMEM: "memory", errno.EAGAIN: "processes",
+}  # fmt: skip
+"""What of a machine is exhausted, by the number of the error. EAGAIN is what fork says at the limit of processes."""
+
+
+class MachineFailed(SleipnirError):
+    """The machine of a worker cannot run a visit: no room on a disk, no memory, no process, no file descriptor. It is
+    never the node's failure. `part` is one word for what is missing (`disk`, `memory`, `processes`, `descriptors`,
+    `interpreter`, `sandbox`); `begun` says that the node's own work may have run before."""
+
+    def __init__(self, part: str, message: str, *, begun: bool = False) -> None:
+        super().__init__(message)
+        self.part, self.begun = part, begun
+
+    @classmethod
+    def of(cls, error: OSError, doing: str, *, part: str | None = None) -> MachineFailed:
+        """The machine's failure that an error on our own files and processes is. `doing` begins the message."""
+        reason = error.strerror or str(error)
+        where = f": {error.filename}" if error.filename else ""
+        return cls(part or EXHAUSTED.get(error.errno or 0, "disk"), f"{doing}: {reason}{where}")
+
+    def __str__(self) -> str:
+        return f"{self.part}: {super().__str__()}"
 
 
 class ConfigError(SleipnirError):

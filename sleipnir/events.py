@@ -65,12 +65,14 @@ class Resumed:
 
 @dataclass(frozen=True)
 class LeaseLost:
-    """The worker of a visit's attempt fell silent, or (`handed_back`) stopped and gave it back unfinished."""
+    """The worker of a visit's attempt fell silent, or (`handed_back`) stopped and gave it back unfinished. `begun`: the
+    node's own work may have run."""
 
     seq: int
     attempt: int
     worker: str
     handed_back: bool = False
+    begun: bool = True
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,10 @@ agent's own reducers, for what its step has written; of an llm node with tools, 
 tool, or the summary of what an agent has said that a call collects."""
 
 
+DEFINITION = "bundle"
+"""`error_kind` of a result that says that the definition cannot be used: the run fails, no fallback hides it."""
+
+
 @dataclass(frozen=True, slots=True)
 class VisitCall:
     """What a Celery message carries: ids only, never state. One visit, one attempt.

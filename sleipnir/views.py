@@ -308,7 +308,8 @@ class WorkerInfo:
     `busy` of its `slots` are taken, `leased` of them by visits under a lease. `loop_age_ms`: since its loop last
     turned; `broker_age_ms`: since it last heard from a broker that it polls (None: it should not poll now);
     `broker_lost_for_ms`: since it has no connection to the broker; `wedged_for_ms`: since all slots are taken, none by
-    a visit. What a worker of an older release does not say is None or 0.
+    a visit. `stopped` has, by queue that it does not take now, why its machine cannot run visits; it tries again by
+    itself. What a worker of an older release does not say is None, 0 or empty.
     """
 
     name: str
@@ -324,6 +325,7 @@ class WorkerInfo:
     broker_age_ms: int | None = None
     broker_lost_for_ms: int | None = None
     wedged_for_ms: int | None = None
+    stopped: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -335,7 +335,7 @@ def look_at_fleet(health: Health) -> Findings:
         yield Finding("ok", "schedulers", ", ".join(health.schedulers))
     else:
         yield Finding("fail", "schedulers", "none was seen lately", "no run moves without one: `sleipnir scheduler`")
-    served = {queue for worker in health.workers for queue in worker.queues}
+    served = {queue for worker in health.workers for queue in (*worker.queues, *worker.stopped)}
     for queue in sorted({*health.queues, *served}):
         yield _look_at_queue(queue, health)
 
@@ -343,6 +343,11 @@ def look_at_fleet(health: Health) -> Findings:
 def _look_at_queue(queue: str, health: Health) -> Finding:
     waiting = health.queues.get(queue, 0)
     workers = [worker.name for worker in health.workers if queue in worker.queues]
+    stopped = [f"{worker.name} ({worker.stopped[queue]})" for worker in health.workers if queue in worker.stopped]
+    if stopped:
+        text = f"{waiting} waiting; {', '.join(workers) or 'no worker'} takes it; stopped: {'; '.join(stopped)}"
+        hint = "mend that machine (disk, memory, limits of processes and files); the worker tries again by itself"
+        return Finding("warn" if workers else "fail", f"queue {queue}", text, hint)
     if workers:
         return Finding("ok", f"queue {queue}", f"{waiting} waiting; {', '.join(workers)}")
     hint = f"`sleipnir worker -Q {queue}` starts a worker for it"

@@ -1,7 +1,8 @@
 """`sleipnir worker --health`: does a worker consume? For liveness probes: quick, and about the worker alone.
 
-Rules. Exit code 0: it consumes, or nobody can tell because Redis or the broker is away; a restart would not help then,
-and would only cost the visits that run. 1: it does not consume, with the reason in one line. What a worker says of
+Rules. Exit code 0: it consumes; or it has stopped taking a queue because its machine cannot run visits, which it says,
+and which no restart mends; or nobody can tell because Redis or the broker is away; a restart would not help then, and
+would only cost the visits that run. 1: it does not consume, with the reason in one line. What a worker says of
 itself is in its announcement; a worker that is stopped or hangs altogether makes none.
 """
 
@@ -44,6 +45,8 @@ def report(settings: Settings, name: str | None, within_s: float) -> int:
         if reason := why_not(worker, now_ms, within_s):
             return _unhealthy(fleet, f"{worker.name} {reason}")
         click.echo(f"{worker.name} consumes {', '.join(worker.queues)}: {worker.busy} of {worker.slots} slots busy")
+        for queue, reason in sorted(worker.stopped.items()):
+            terminal.note(f"{worker.name} does not take queue {queue} now: {reason}; it tries again by itself")
     return exit_codes.COMPLETED
 
 

@@ -419,8 +419,9 @@ def _event(fields: Mapping[str, str]) -> Event:
         case "resumed":
             return Resumed()
         case "lease_lost":
-            handed_back = fields.get("reason") == "drain"
-            return LeaseLost(int(fields["seq"]), int(fields["attempt"]), fields["worker"], handed_back)
+            reason = fields.get("reason")
+            handed_back, begun = reason in ("drain", "machine"), reason != "machine"
+            return LeaseLost(int(fields["seq"]), int(fields["attempt"]), fields["worker"], handed_back, begun)
         case "timer":
             return TimerFired(fields["name"])
         case "child_ended":

@@ -484,6 +484,16 @@ def test_a_visit_that_is_handed_back_can_be_started_at_once_and_its_late_result_
     assert bench.claim(call) == Refused("taken"), "the same attempt is not claimed twice"
 
 
+def test_a_visit_that_its_machine_could_not_begin_is_handed_back_as_such(bench: Bench) -> None:
+    """Finding C18."""
+    bench.create()
+    call = bench.open_visit()
+    bench.claim(call)
+    assert bench.store.visits.hand_back(call, token="t1", reason="machine")
+    [entry] = bench.entries()
+    assert entry.event == LeaseLost(1, 1, "w1", handed_back=True, begun=False)
+
+
 def test_only_a_visit_that_is_ours_is_handed_back(bench: Bench) -> None:
     bench.create()
     call = bench.open_visit()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.bundle import pack, unpack
-from sleipnir.errors import BundleError
+from sleipnir.errors import BundleError, MachineFailed
 
 LIMIT = 2**20
 
@@ -62,7 +62,8 @@ def test_unpacking_where_another_worker_was_faster_keeps_its_copy(tmp_path: Path
     assert [path.name for path in target.iterdir()] == ["first"]
 
 
-def test_a_cache_that_cannot_be_written_is_a_bundle_error(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_a_failure_of_the_machine(tmp_path: Path) -> None:
+    """Finding C18."""
     (tmp_path / "cache").write_text("a file where the directory should be")
-    with pytest.raises(BundleError, match="cannot unpack a bundle"):
+    with pytest.raises(MachineFailed, match="cannot unpack a bundle"):
         unpack(archive_of(member("good")), tmp_path / "cache" / "digest")

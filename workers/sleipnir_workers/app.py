@@ -20,20 +20,21 @@ from celery.worker import state as celery_state
 from kombu.common import ignore_errors
 
 from sleipnir import failpoints, tracing
-from sleipnir.errors import ConfigError, SleipnirError
+from sleipnir.errors import ConfigError, MachineFailed, SleipnirError
 from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir_workers import condition, function, mcp, rag, reduction, script
+from sleipnir_workers import condition, function, machine, mcp, rag, reduction, script, strategy
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
 from sleipnir_workers.host import here
+from sleipnir_workers.intake import Intake
 from sleipnir_workers.llm import extraction, provider, summary, turn
 from sleipnir_workers.llm import node as llm
 from sleipnir_workers.pulse import Pulse
 from sleipnir_workers.shown import MOST_TEXT, Shown
-from sleipnir_workers.strategy import VisitRequest, strategy
+from sleipnir_workers.strategy import VisitRequest
 from sleipnir_workers.tools import node as tool
 from sleipnir_workers.visit import Worker
 
@@ -58,24 +59,29 @@ EXECUTORS = (script, function, llm, rag, turn, extraction, summary, tool, condit
 
 pulse = Pulse()
 drain = Drain()  # before any fork: the children of a prefork pool share it
+intake = Intake()  # and this
 _worker: tuple[int, Worker] | None = None
+_consumer: Any = None
 _lock = threading.Lock()
 _main_pid = os.getpid()
 _name = f"{socket.gethostname()}:{os.getpid()}"
 
 
 @app.task(
-    name=TASK_NAME, ignore_result=True, acks_late=True, Strategy=staticmethod(strategy), Request=VisitRequest,
+    name=TASK_NAME, ignore_result=True, acks_late=True, Strategy=staticmethod(strategy.strategy), Request=VisitRequest,
     resultrepr_maxsize=MOST_TEXT,
 )  # fmt: skip
 def visit(call: dict[str, Any]) -> Shown:
     """Run one visit. The result is for Flower only; the real one was delivered to the store.
 
-    A worker that drains puts the message back, where another one finds it at once.
+    A worker that drains, or whose machine cannot run visits, puts the message back, where another one finds it at once.
     """
     if drain.begun.is_set():
         raise Reject("this worker is stopping", requeue=True)
-    summary = worker().run(VisitCall.from_json(call))
+    try:
+        summary = worker().run(VisitCall.from_json(call))
+    except MachineFailed as failure:
+        raise Reject(f"this machine cannot run visits: {failure}", requeue=True) from failure
     failpoints.hit("ack.before")
     return Shown(summary)
 
@@ -93,9 +99,15 @@ def worker() -> Worker:
             if _worker is None or _worker[0] != os.getpid():
                 if os.getpid() != _main_pid:
                     leave_signals_to_main_process()
-                _worker = (os.getpid(), Worker.open(_name, settings, drain))
+                _worker = (os.getpid(), Worker.open(_name, settings, drain, _report))
             known = _worker
     return known[1]
+
+
+def _report(failure: MachineFailed) -> None:
+    """A visit of the message that is executed here and now failed by the machine's fault."""
+    delivered = visit.request.delivery_info or {}
+    intake.report(delivered.get("routing_key") or strategy.taken_from or "", failure)
 
 
 class FlushEvents(bootsteps.StartStopStep):
@@ -148,6 +160,8 @@ class Watched(bootsteps.StartStopStep):
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def start(self, consumer: Any) -> None:
+        global _consumer
+        _consumer = consumer
         pulse.start(consumer)
         if drain.begun.is_set():
             stop_consuming(consumer)
@@ -160,6 +174,28 @@ def stop_consuming(consumer: Any) -> None:
     """Take no more messages. In the consumer's own loop only; what the broker sends meanwhile goes back to it."""
     if consumer.task_consumer is not None:
         ignore_errors(consumer, consumer.task_consumer.cancel)
+
+
+def _stop_queue(queue: str) -> None:
+    """Leave a queue alone; one that the broker still sends a message of gets it back."""
+    _in_loop(lambda consumer: consumer.cancel_task_queue(queue))
+
+
+def _take_queue(queue: str) -> None:
+    if not drain.begun.is_set():
+        _in_loop(lambda consumer: consumer.add_task_queue(queue))
+
+
+def _in_loop(act: Callable[[Any], None]) -> None:
+    """Do it in the loop of the consumer that there is now. One made after a reconnection consumes what was selected."""
+    consumer = _consumer
+    if consumer is not None:
+        consumer.call_soon(ignore_errors, consumer, act, consumer)
+
+
+def _watch_intake(queues: list[str]) -> None:
+    programs = script.NEEDED if "scripts" in queues else ()
+    intake.watch_forever(lambda: machine.check(settings.home, programs), _stop_queue, _take_queue)
 
 
 def _stop_celery(consumer: Any) -> None:
@@ -201,6 +237,7 @@ def _ready(sender: Any, **_: Any) -> None:
     gc.freeze()  # what exists now lives as long as the process; the collector need not look at it again
     announcer = threading.Thread(target=_announce, args=(_queues(sender),), name="announce", daemon=True)
     announcer.start()
+    threading.Thread(target=_watch_intake, args=(_queues(sender),), name="intake", daemon=True).start()
 
     @signals.worker_shutdown.connect(weak=False)
     def _stopped(**_: Any) -> None:
@@ -226,13 +263,23 @@ def _queues(consumer: Any) -> list[str]:
 def _announce(queues: list[str]) -> None:
     """Tell the fleet registry that this worker is there, and how it is, until it drains."""
     while True:
-        _tell_fleet(lambda store: store.fleet.announce_worker(_name, queues, _facts(store)))
+        _tell_fleet(lambda store: store.fleet.announce_worker(_name, _taken(queues), _facts(store)))
         if drain.begun.wait(ANNOUNCE_S):
             return _tell_fleet(lambda store: store.fleet.leave(worker=_name))
 
 
+def _taken(queues: list[str]) -> list[str]:
+    stopped = intake.stopped()
+    return [queue for queue in queues if queue not in stopped]
+
+
 def _facts(store: Store) -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), **pulse.facts(store.visits.count_leased)}
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        **pulse.facts(store.visits.count_leased),
+        "stopped": intake.stopped(),
+    }
 
 
 def _tell_fleet(tell: Callable[[Store], None]) -> None:

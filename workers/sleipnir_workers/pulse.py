@@ -68,8 +68,8 @@ class Pulse:
 
     def _turn(self) -> None:
         self._turned = time.monotonic()
-        if self._is_full(len(celery_state.reserved_requests)):
-            self._heard = self._turned  # a full worker does not poll, and should not
+        if self._is_full(len(celery_state.reserved_requests)) or not self._consumer.task_consumer.queues:
+            self._heard = self._turned  # a full worker does not poll, and should not; nor one that takes no queue now
 
     def _listen(self) -> None:
         """Note each answer of the broker, a message or "nothing": on Redis, the end of a BRPOP."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sleipnir.errors import NodeFailed
-from sleipnir_workers import deadline
+from sleipnir_workers import deadline, machine
 from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.agent_modules import load
 from sleipnir_workers.node import Visit
@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 
 def call(name: str, visit: Visit, use: Callable[[Callable[..., Any]], T], *, timeout_s: float = TIMEOUT_S) -> T:
-    """`use(function)` for the function called `name`, within `timeout_s`. Raises NodeFailed and VisitLost.
+    """`use(function)` for the function called `name`, within `timeout_s`. Raises NodeFailed, VisitLost and
+    MachineFailed.
 
     Loading counts towards the timeout: a module's top level is the user's code too.
     """
@@ -42,6 +43,8 @@ def call(name: str, visit: Visit, use: Callable[[Callable[..., Any]], T], *, tim
     except NodeFailed:
         raise
     except (Exception, SystemExit) as error:
+        if failure := machine.blamed(error):
+            raise failure from error
         message = f"Function '{name}' {_raised(error, visit.folder)}"
         raise NodeFailed(message, "exception", transient=isinstance(error, TRANSIENT)) from error
 

@@ -16,6 +16,7 @@ A Python script may be started by a fork of a ready python3 (warm_python) under 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import signal
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from sleipnir import launch
+from sleipnir.errors import EXHAUSTED, MachineFailed
 from sleipnir_workers import group_guard, warm_python
 from sleipnir_workers.node import ProcessLost, VisitLost
 
@@ -106,7 +108,8 @@ def run(
     `warm`: start `python3 FILE` by a fork, where that makes no other difference.
 
     Raises VisitLost within about TICK_S of `lost` being set (the group is dead then), ProcessLost when the launcher
-    of a warm script died and the script with it, and OSError when the command cannot be started.
+    of a warm script died and the script with it, MachineFailed when this machine cannot start a command now, and
+    OSError when it can, but not this one.
     """
     if lost.is_set():
         raise VisitLost(f"the visit was lost before {argv[0]!r} was started")
@@ -121,10 +124,17 @@ def run(
                 command.drain(LINGER_S)
         return command.outcome(reason)
 
-    if warm and (script := warm_python.warm_python.launch(argv, env, cwd)):
-        with contextlib.suppress(warm_python.NotBegun):
-            return wait_for(script)
-    return wait_for(_ColdStart(argv, env, cwd))
+    try:
+        if warm and (script := warm_python.warm_python.launch(argv, env, cwd)):
+            with contextlib.suppress(warm_python.NotBegun):
+                return wait_for(script)
+        return wait_for(_ColdStart(argv, env, cwd))
+    except OSError as error:
+        if error.errno == errno.E2BIG or error.filename in (cwd, str(cwd)):
+            raise  # what the visit asks for, not what the machine lacks
+        raise MachineFailed.of(
+            error, "cannot start a command", part=EXHAUSTED.get(error.errno or 0, "sandbox")
+        ) from error
 
 
 class _ColdStart:

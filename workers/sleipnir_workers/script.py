@@ -17,11 +17,11 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sleipnir.errors import NodeFailed
+from sleipnir.errors import MachineFailed, NodeFailed
 from sleipnir.graph.model import Json, ScriptNode
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
-from sleipnir_workers import output, sandbox
+from sleipnir_workers import machine, output, sandbox
 from sleipnir_workers.agent_environment import agent_variables, beside_agents, parse_env_file, root_of, without_secrets
 from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.host import Host, here
@@ -34,15 +34,20 @@ INTERPRETERS: Mapping[str, tuple[str, ...]] = {
     "py": ("python3",),
     "ts": ("npx", "tsx"),
 }
+NEEDED = ("bash", "python3")
+"""Interpreters without which a worker cannot serve scripts at all."""
 
 
 @executor("script")
 def run_script(node: ScriptNode, visit: Visit, host: Host | None = None) -> VisitResult:
-    """Run the node's script. `host` None means this process's. Raises VisitLost and ProcessLost."""
+    """Run the node's script. `host` None means this process's. Raises VisitLost, ProcessLost and MachineFailed."""
     host = host or here()
     try:
         result = output.success(node, visit, _run(node, visit, host), what="script")
     except NodeFailed as error:
+        # A script that fails on a full disk has failed for want of room, as far as anybody can tell.
+        if error.kind in ("exit", "output") and not machine.has_room(host.settings.home):
+            raise MachineFailed("disk", f"no room on the disk of {host.settings.home}", begun=True) from error
         result = output.failure(node, error, what="script")
     return without_secrets(result, visit.graph, visit.variables, host)
 
@@ -65,7 +70,7 @@ def command_for(path: Path, name: str) -> list[str]:
 def _run(node: ScriptNode, visit: Visit, host: Host) -> dict[str, Json]:
     argv = command_for(agent_file(visit.folder, node.script, what="Script"), node.script)
     env = environment(node, visit, host)
-    _need_interpreter(node, argv[0], env["PATH"])
+    _need_interpreter(node, argv[0], env["PATH"], host)
     limit = host.settings.max_output_bytes
     with _state_variables(visit.state) as state:
         try:
@@ -116,8 +121,11 @@ def _env_file(host: Host, agent: str) -> dict[str, str]:
     return {} if path is None else parse_env_file(path.read_text(encoding="utf-8", errors="replace"))
 
 
-def _need_interpreter(node: ScriptNode, program: str, path: str) -> None:
+def _need_interpreter(node: ScriptNode, program: str, path: str, host: Host) -> None:
+    """bash and python3 belong to every machine that runs scripts; another interpreter is what the agent asks for."""
     if shutil.which(program, path=path) is None:
+        if program in NEEDED and shutil.which(program, path=host.env.get("PATH")) is None:
+            raise MachineFailed("interpreter", f"{program} is not on PATH")
         raise NodeFailed(
             f"Failed to spawn script process for '{node.script}': {program} is not installed on this worker "
             f"(not found on PATH)",
@@ -136,9 +144,15 @@ def _state_variables(state: Mapping[str, Json]) -> Iterator[dict[str, str]]:
     if len(text.encode()) <= INLINE_STATE_BYTES:
         yield {"GRAPH_STATE": text}
         return
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="graph-state-", suffix=".json") as file:
-        file.write(text)
-        file.flush()
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(
+                tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="graph-state-", suffix=".json")
+            )
+            file.write(text)
+            file.flush()
+        except OSError as error:
+            raise MachineFailed.of(error, "cannot write the state for a script") from error
         yield {"GRAPH_STATE_FILE": file.name}
 
 

@@ -28,6 +28,9 @@ from sleipnir_workers.shown import event_of
 
 Take = Callable[..., None]
 
+taken_from: str | None = None
+"""The queue of the message that a solo pool executes now; Celery's own way has it in the task's request."""
+
 
 class Taken:
     """What Celery's `reserved_requests` holds of a task while it is executed: draining and health checks look there."""
@@ -69,6 +72,7 @@ def strategy(task: Any, app: Any, consumer: Any) -> Take:
     log = structlog.get_logger()
 
     def take(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> None:
+        global taken_from
         headers = message.headers
         task_id = headers["id"]
         if callbacks or task_id in revoked:
@@ -77,7 +81,8 @@ def strategy(task: Any, app: Any, consumer: Any) -> Take:
         args, _, _ = message.payload
         taken = Taken(task_id)
         state.reserved_requests.add(taken)
-        _announce(send, task_id, headers, message.delivery_info.get("routing_key"))
+        taken_from = message.delivery_info.get("routing_key")
+        _announce(send, task_id, headers, taken_from)
         started = monotonic()
         try:
             result = run(*args)

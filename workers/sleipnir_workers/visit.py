@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -22,11 +22,12 @@ import structlog
 
 from sleipnir import tracing
 from sleipnir.bundle import BundleCache, Unpacked
-from sleipnir.errors import BundleError, GraphError, NodeFailed, StoreUnavailable
+from sleipnir.errors import BundleError, GraphError, MachineFailed, NodeFailed, StoreUnavailable
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode
 from sleipnir.graph.template import state_read_by
 from sleipnir.logs import handling
 from sleipnir.messages import (
+    DEFINITION,
     INSTEAD,
     MOST_KEYS,
     OVERLAY_END,
@@ -43,7 +44,7 @@ from sleipnir.messages import (
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
-from sleipnir_workers import items, output, typed_state
+from sleipnir_workers import items, machine, output, typed_state
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.heartbeat import Heartbeat
 from sleipnir_workers.lazy_state import StoredState
@@ -67,12 +68,16 @@ class Worker:
     drain: Drain
     live: LiveText
     permits: Permits
+    report: Callable[[MachineFailed], None] = lambda _: None
+    """Called when this machine could not run a visit (intake.py)."""
     process: str = field(default_factory=lambda: os.urandom(12).hex())
     """Random. With a number of `executions` it makes a token; a random token each would cost a system call each."""
     executions: Iterator[int] = field(default_factory=count)
 
     @classmethod
-    def open(cls, name: str, settings: Settings, drain: Drain) -> Worker:
+    def open(
+        cls, name: str, settings: Settings, drain: Drain, report: Callable[[MachineFailed], None] = lambda _: None
+    ) -> Worker:
         """Connect. Raises StoreUnavailable and ConfigError."""
         tracing.configure("sleipnir-worker")
         store = Store.open(settings, client_name="sleipnir-worker")
@@ -81,10 +86,11 @@ class Worker:
         lease_ms = int(settings.lease_s * 1000)
         heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=lease_ms, also=permits.renew)
         drain.when_over(heartbeat.let_go)
-        return cls(name, settings, store, bundles, heartbeat, drain, LiveText(store), permits)
+        return cls(name, settings, store, bundles, heartbeat, drain, LiveText(store), permits, report)
 
     def run(self, call: VisitCall) -> dict[str, Any]:
         """Execute a visit, if it is still to do. Returns the summary that Flower shows: keys written and next edge.
+        Raises MachineFailed when this machine cannot, and nothing was claimed.
 
         Whatever is logged meanwhile names the visit, and spans belong to it.
         """
@@ -97,6 +103,9 @@ class Worker:
             problem = ""
         except StoreUnavailable:
             raise  # nothing is wrong with the bundle; the message is published again
+        except MachineFailed as failure:
+            self.report(failure)
+            raise  # nor here; another worker can take the visit
         except Exception as error:
             # Whatever is wrong with the bundle here must end in a visible failure of the visit, not in a message that
             # is published again for ever.
@@ -132,7 +141,7 @@ class Worker:
         try:
             if unpacked is None or node is None:
                 result: VisitResult | None = VisitResult(
-                    ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind="bundle"
+                    ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind=DEFINITION
                 )
             else:
                 unpacked = self.bundles.get(call.bundle, call.agent, claim.spec.overrides.get(call.agent))
@@ -145,7 +154,11 @@ class Worker:
             took_ms = int((time.monotonic() - started) * 1000)
             return self._deliver(call, result, claim, node, token=token, took_ms=took_ms)
         except ProcessLost:
-            return self._stopped(call, token, process_lost=True)
+            return self._stopped(call, token, "process_lost")
+        except MachineFailed as failure:
+            structlog.get_logger().error("the machine cannot run the visit", reason=str(failure))
+            self.report(failure)
+            return self._stopped(call, token, "process_lost" if failure.begun else "machine")
         finally:
             self.heartbeat.release(call)
 
@@ -206,11 +219,12 @@ class Worker:
         with self.live.open(visit.run, visit.node.id, visit.seq, visit.attempt, turn=turn) as teller:
             yield replace(visit, teller=teller)
 
-    def _stopped(self, call: VisitCall, token: str, *, process_lost: bool = False) -> dict[str, Any]:
+    def _stopped(self, call: VisitCall, token: str, reason: str = "") -> dict[str, Any]:
         """The executor has stopped without a result: the visit was lost, or we cannot go on and hand it back."""
         log = structlog.get_logger()
-        reason = "process_lost" if process_lost else "drain"
-        if (process_lost or self.drain.over.is_set()) and self._hand_back(call, token, reason):
+        if not reason and self.drain.over.is_set():
+            reason = "drain"
+        if reason and self._hand_back(call, token, reason):
             log.info("visit handed back", reason=reason)
             return {"later": f"handed back: {reason}"}
         log.info("visit stopped: cancelled or taken over")
@@ -271,7 +285,8 @@ def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | 
 
 
 def execute(visit: Visit) -> VisitResult | None:
-    """Run the visit's executor. None means that the visit is not ours any more. Raises ProcessLost, nothing else."""
+    """Run the visit's executor. None means that the visit is not ours any more. Raises ProcessLost and MachineFailed,
+    nothing else."""
     usage: Usage | None = None
     try:
         result = executor_of(visit)(visit.node, visit)
@@ -279,13 +294,15 @@ def execute(visit: Visit) -> VisitResult | None:
         if visit.role in ("tool", "summary") or result.calls or result.goes_on or result.later_ms is not None:
             return result  # fields of the conversation, and nothing for the state
         return typed_state.checked(visit, items.left_by(visit, result))
-    except ProcessLost:
+    except (ProcessLost, MachineFailed):
         raise
     except VisitLost:
         return None
     except NodeFailed as error:
         return failed(visit, str(error), error.kind, usage)
     except BaseException as error:
+        if failure := machine.blamed(error):
+            raise failure from error
         # Also SystemExit, MemoryError and KeyboardInterrupt of a node's own code: one that leaves a Celery task
         # wedges a thread slot for ever or kills a prefork worker.
         structlog.get_logger().exception("executor crashed")

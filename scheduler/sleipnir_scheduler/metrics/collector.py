@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Final
@@ -148,6 +149,11 @@ def _fleet(fleet: FleetLook) -> Iterator[Metric]:
     yield _gauge(
         "sleipnir_worker_slots_busy", "Slots of the workers of a queue that are taken.",
         {queue: sum(each.busy for each in found) for queue, found in workers.items()}, "queue",
+    )  # fmt: skip
+    stopped = Counter(queue for each in fleet.workers for queue in each.stopped)
+    yield _gauge(
+        "sleipnir_workers_stopped", "Workers that do not take a queue now: their machine cannot run visits.",
+        {queue: stopped[queue] for queue in {*workers, *stopped}}, "queue",
     )  # fmt: skip
     wedged = sum(each.wedged_for_ms is not None for each in fleet.workers)
     yield _gauge("sleipnir_workers_wedged", "Workers whose slots are all taken, none of them by a visit.", wedged)

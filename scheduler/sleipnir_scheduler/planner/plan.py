@@ -39,6 +39,7 @@ from sleipnir.graph.model import (
 )
 from sleipnir.graph.template import updates_read
 from sleipnir.graph.tools import INSTRUCTIONS
+from sleipnir.messages import DEFINITION
 from sleipnir.runs import RunView, Visit, changed
 from sleipnir.transitions import Drop, Notice, Transition
 from sleipnir.values import NOTHING, Known, Wanted
@@ -190,6 +191,8 @@ class _Planner(Context):
         if header.later_ms is not None:
             self.draft.put_off(visit, header, header.later_ms)
             return None
+        if header.error_kind == DEFINITION:
+            raise RunFailed(f"node '{visit.node}': {header.error}", visit.node)
         if not header.ok:
             verdict = self._retry_or_not(visit, event)
             if isinstance(verdict, retries.Again):
@@ -287,7 +290,8 @@ class _Planner(Context):
         if self.deadline_passed():
             raise RunFailed(self.timed_out(f"at '{visit.node}'"))
         node = self.graph.nodes[visit.node]
-        if isinstance(node, ScriptNode | FunctionNode) and node.effect == "once" and visit.role == "node":
+        is_once = isinstance(node, ScriptNode | FunctionNode) and node.effect == "once" and visit.role == "node"
+        if is_once and event.begun:
             effects.ask(self, visit, event)
         elif event.handed_back or visit.losses < self.max_redeliveries:
             self.draft.redeliver(visit, losses=0 if event.handed_back else 1)

@@ -60,6 +60,17 @@ def test_nobody_to_schedule_or_to_work_is_noticed() -> None:
     assert "3 waiting" in next(finding.text for finding in findings if finding.subject == "queue scripts")
 
 
+def test_a_worker_whose_machine_cannot_run_visits_is_named_with_the_reason() -> None:
+    """Finding C18."""
+    sick = WorkerInfo("sick@b", (), 0, stopped={"scripts": "disk: No space left on device"})
+    findings = {finding.subject: finding for finding in look_at_fleet(replace(SOUND, workers=(*SOUND.workers, sick)))}
+    assert findings["queue scripts"].level == "warn"
+    assert "sick@b (disk: No space left on device)" in findings["queue scripts"].text
+    alone = {finding.subject: finding for finding in look_at_fleet(replace(SOUND, workers=(sick,)))}
+    assert alone["queue scripts"].level == "fail"
+    assert alone["queue scripts"].hint
+
+
 def test_the_model_needs_a_key_of_its_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CLAUDE_API_KEY", "ANTHROPIC_API_KEY", "CLAUDE_API_BASE", "ANTHROPIC_API_BASE"):
         monkeypatch.delenv(name, raising=False)

@@ -23,6 +23,7 @@ OLD = WorkerInfo("old@here", ("scripts",), NOW_MS - 4_000, host="here")
     [
         (WELL, None),
         (OLD, None),
+        (replace(WELL, queues=(), stopped={"scripts": "disk: full"}), None),
         (replace(WELL, busy=2, leased=2, broker_age_ms=None), None),
         (replace(WELL, broker_lost_for_ms=44_000, loop_age_ms=60_000), None),
         (replace(WELL, pool="solo", loop_age_ms=600_000, broker_age_ms=600_000), None),

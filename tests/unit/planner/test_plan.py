@@ -309,6 +309,26 @@ def test_a_visit_whose_workers_keep_dying_fails_with_worker_lost_and_takes_the_f
     assert "WorkerLost" in str(transition.writes[0].step.error)
 
 
+def test_a_visit_that_a_machine_could_not_begin_goes_to_another_worker_and_is_never_counted() -> None:
+    """Finding C18."""
+    driver = Driver(THREE)
+    driver.send(Submitted())
+    for attempt in range(1, 10):
+        transition = driver.send(LeaseLost(1, attempt, "w", handed_back=True, begun=False))
+        assert [(v.seq, v.attempt) for v in transition.dispatches] == [(1, attempt + 1)]
+    assert driver.run.frontier[1].losses == 0
+
+
+def test_a_definition_that_a_worker_cannot_read_fails_the_run_and_takes_no_fallback() -> None:
+    """Finding C18."""
+    driver = Driver(THREE)
+    driver.send(Submitted())
+    driver.send(ok(1))
+    transition = driver.send(bad(2, "bundle 1234 is damaged", error_kind="bundle"))
+    assert driver.run.status == "failed"
+    assert "bundle 1234 is damaged" in str(transition.error)
+
+
 @pytest.mark.conformance("E01", "P09")
 def test_an_end_node_renders_its_output_leniently() -> None:
     driver = Driver(THREE)

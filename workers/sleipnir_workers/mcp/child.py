@@ -20,6 +20,7 @@ from io import FileIO
 from typing import TYPE_CHECKING, Any, cast
 
 from sleipnir import launch
+from sleipnir.errors import EXHAUSTED, MachineFailed
 from sleipnir.tools.mcp_config import StdioServer
 from sleipnir_workers import group_guard
 from sleipnir_workers.mcp.failure import McpFailed
@@ -64,6 +65,8 @@ class Child:
         try:
             self._process = self._start(server, env)
         except (OSError, ValueError) as error:  # out of processes; a NUL in an argument
+            if isinstance(error, OSError) and error.errno in EXHAUSTED:
+                raise MachineFailed.of(error, "cannot start an MCP server") from error
             raise McpFailed(f"its command cannot be started: {error}") from error
         # Not buffered, so they are plain files: they tell None from the end, and refuse once they are closed.
         self.stdin = cast(FileIO, self._process.stdin)

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sleipnir.errors import MachineFailed
 from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer
 from sleipnir_workers.mcp.catalogue import Catalogue, Tool
 from sleipnir_workers.mcp.child import LastWords, child_transport
@@ -46,7 +47,8 @@ class Session:
         self._words = LastWords()
         self._reason = ""
         self._status = 0
-        self._failure: McpFailed | None = None
+        self._failure: McpFailed | MachineFailed | None = None
+        self._machine: MachineFailed | None = None
         self._stopping = asyncio.Event()
         self._settled = asyncio.Event()
         self._listing = asyncio.Lock()
@@ -128,13 +130,14 @@ class Session:
                 await self._stopping.wait()
         except Exception as error:
             innermost = _innermost(error)
+            self._machine = innermost if isinstance(innermost, MachineFailed) else None
             self.was_refused = _is_refusal(innermost)
             self._reason = self._explained(innermost)
         finally:
             self.is_over = True
             self._reason = self._words.end or self._reason
             if not self._settled.is_set():
-                self._failure = McpFailed(f"{self._name} {self._not_opened()}{self.why()}")
+                self._failure = self._machine or McpFailed(f"{self._name} {self._not_opened()}{self.why()}")
                 self._settled.set()
             self._on_over(self)
 

@@ -7,6 +7,7 @@ Whatever the tool started is dead when the answer is there (sandbox).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sleipnir.errors import ToolFileError
+from sleipnir.errors import MachineFailed, ToolFileError
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import Tools
 from sleipnir_workers import sandbox
@@ -68,17 +69,21 @@ def run_call(
     name: str | None = None,
     timeout_s: float | None = None,
 ) -> ToolResult:
-    """Run a tool in the sandbox. Raises VisitLost and ProcessLost.
+    """Run a tool in the sandbox. Raises VisitLost, ProcessLost and MachineFailed.
 
     `name` is what the messages call the tool, `timeout_s` by default the setting's.
     """
     name = declaration.name if name is None else name
     settings = place.host.settings
     timeout_s = settings.tool_timeout_s if timeout_s is None else timeout_s
-    with tempfile.TemporaryDirectory(prefix="tool-call-", ignore_cleanup_errors=True) as scratch:
-        output, data = Path(scratch) / "output", Path(scratch) / "arguments.json"
-        output.touch()
-        data.write_text(json.dumps(dict(arguments)), encoding="utf-8")
+    with contextlib.ExitStack() as stack:
+        try:
+            scratch = tempfile.TemporaryDirectory(prefix="tool-call-", ignore_cleanup_errors=True)
+            output, data = (Path(stack.enter_context(scratch)) / each for each in ("output", "arguments.json"))
+            output.touch()
+            data.write_text(json.dumps(dict(arguments)), encoding="utf-8")
+        except OSError as error:
+            raise MachineFailed.of(error, "cannot write the arguments of a tool") from error
         try:
             env = environment(declaration, place)
             start = languages.start(declaration, arguments, env, place.cwd)
