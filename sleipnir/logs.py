@@ -17,6 +17,7 @@ import structlog
 
 from sleipnir import failpoints
 from sleipnir.settings import Settings
+from sleipnir.store.address import masked
 
 _LEVELS = {"trace": 10, "debug": 10, "info": 20, "warning": 30, "error": 40}
 _handled: ContextVar[tuple[str, str | None, int | None, int | None] | None] = ContextVar("handled", default=None)
@@ -36,6 +37,7 @@ def configure(settings: Settings) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _mask_secrets,
         structlog.processors.format_exc_info,
+        _mask_addresses,
     ]
     others = logging.StreamHandler(sys.stderr)
     others.setFormatter(
@@ -87,6 +89,14 @@ def _say_visit(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMappi
         for name, value in (("node", node), ("visit", visit), ("attempt", attempt)):
             if value is not None:
                 event.setdefault(name, value)
+    return event
+
+
+def _mask_addresses(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Errors of libraries may quote an address with its password."""
+    for name, value in event.items():
+        if isinstance(value, str) and "://" in value and "@" in value:
+            event[name] = masked(value)
     return event
 
 

@@ -19,12 +19,16 @@ from sleipnir import failpoints
 from sleipnir.errors import ConfigError
 
 PREFIX = "SLEIPNIR_"
+SECONDS_MOST = 10 * 365 * 24 * 3600  # in ms, and added to a moment, it is still a number that Lua holds exactly
+BYTES_MOST = 2**50
+COUNT_MOST = 2**31
+SHOWN = 200  # characters of a value that is refused
 
 
 class Settings(BaseModel):
     """Read once at start with `Settings.from_env()`. Frozen."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     home: Path = Field(default_factory=lambda: Path(platformdirs.user_data_dir("sleipnir", appauthor=False)))
     """Where the embedded stack, the bundle cache and the user's agents live."""
@@ -57,63 +61,63 @@ class Settings(BaseModel):
     """An llm worker imports litellm (2 s) at its start; otherwise the first visit waits for it."""
     warm_python: bool = True
     """Python scripts are forked from a ready python3, one per worker process, instead of starting one each (Linux)."""
-    lease_s: float = Field(15.0, gt=0)
+    lease_s: float = Field(15.0, gt=0, le=SECONDS_MOST)
     """A claimed visit whose worker is silent this long is given to another. Three heartbeats."""
-    heartbeat_s: float = Field(5.0, gt=0)
+    heartbeat_s: float = Field(5.0, gt=0, le=SECONDS_MOST)
     """How often a worker renews the leases of its visits, and learns of cancels."""
-    drain_s: float = Field(20.0, ge=0)
+    drain_s: float = Field(20.0, ge=0, le=SECONDS_MOST)
     """How long a worker that is told to stop waits for its running visits before it hands them back. Stopping takes up
     to 8 s more, so the default fits Kubernetes' 30 s."""
     task_events: bool = True
     """Workers tell Flower of each visit. Costs an eighth of a worker's time for a visit of no work."""
-    redispatch_after_s: float = Field(10.0, gt=0)
+    redispatch_after_s: float = Field(10.0, gt=0, le=SECONDS_MOST)
     """A visit queued this long without a claim is published again; doubles each time, to 5 minutes."""
-    max_redeliveries: int = Field(3, ge=0)
+    max_redeliveries: int = Field(3, ge=0, le=COUNT_MOST)
     """A visit whose worker was lost this many times fails with WorkerLost."""
-    batch_window: int = Field(0, ge=0)
+    batch_window: int = Field(0, ge=0, le=COUNT_MOST)
     """Rows of batches become runs while the fleet has fewer visits than this before it. 0: four for each slot of
     the workers that are there, at least 16."""
-    owner_ttl_s: float = Field(3.0, gt=0)
+    owner_ttl_s: float = Field(3.0, gt=0, le=SECONDS_MOST)
     """A scheduler that is silent this long loses its partitions."""
-    retention_s: float = Field(7 * 24 * 3600.0, gt=0)
+    retention_s: float = Field(7 * 24 * 3600.0, gt=0, le=SECONDS_MOST)
     """How long a finished run is kept. Unfinished runs never expire."""
     archive: Annotated[Path, AfterValidator(Path.absolute)] | None = None
     """Schedulers write finished runs into this folder before they expire (docs/operations.md). Unset: they do not."""
     archive_gzip: bool = False
     """The files of the archive are compressed."""
-    archive_file_bytes: int = Field(100 * 2**20, gt=0)
+    archive_file_bytes: int = Field(100 * 2**20, gt=0, le=BYTES_MOST)
     """A file of the archive that has grown to this size is not written to any more."""
-    bundle_cache_bytes: int = Field(2 * 2**30, gt=0)
+    bundle_cache_bytes: int = Field(2 * 2**30, gt=0, le=BYTES_MOST)
     """A worker's machine keeps so much of the agent folders that it has unpacked, those used last."""
-    max_prompt_bytes: int = Field(4 * 2**20, gt=0)
+    max_prompt_bytes: int = Field(4 * 2**20, gt=0, le=BYTES_MOST)
     """A larger prompt is refused at submit."""
-    max_bundle_bytes: int = Field(16 * 2**20, gt=0)
+    max_bundle_bytes: int = Field(16 * 2**20, gt=0, le=BYTES_MOST)
     """A larger agent folder (compressed) is refused at submit."""
-    max_output_bytes: int = Field(16 * 2**20, gt=0)
+    max_output_bytes: int = Field(16 * 2**20, gt=0, le=BYTES_MOST)
     """A script whose stdout, or a node whose delta, is larger fails."""
-    tool_timeout_s: float = Field(120.0, gt=0)
+    tool_timeout_s: float = Field(120.0, gt=0, le=SECONDS_MOST)
     """A tool call that runs longer is killed, and the model is told."""
     mcp_queue: str = "llm"
     """The queue of workers that speak to MCP servers; they need mcp.json, and the secrets it names."""
-    max_tool_result_bytes: int = Field(256 * 1024, gt=0)
+    max_tool_result_bytes: int = Field(256 * 1024, gt=0, le=BYTES_MOST)
     """Of a larger result of a tool call the model gets the beginning, and a note of how much was cut."""
-    compression_threshold: int = Field(4000, gt=0)
+    compression_threshold: int = Field(4000, gt=0, le=COUNT_MOST)
     """When a session has grown to so many tokens (an estimate), it is replaced by a summary; an agent's own
     `compression_threshold` goes before this."""
     knowledge: str | None = None
     """Where knowledge bases are shared with all workers: a folder that they all see, or `s3://bucket/prefix`. Unset:
     `<home>/knowledge`, which only workers of this machine see."""
-    knowledge_cache_bytes: int = Field(10 * 2**30, gt=0)
+    knowledge_cache_bytes: int = Field(10 * 2**30, gt=0, le=BYTES_MOST)
     """A worker keeps so much of what it fetched from S3, those used last."""
-    max_document_bytes: int = Field(64 * 2**20, gt=0)
+    max_document_bytes: int = Field(64 * 2**20, gt=0, le=BYTES_MOST)
     """A larger document is not loaded into a knowledge base."""
-    crawl_pages: int = Field(500, gt=0)
+    crawl_pages: int = Field(500, gt=0, le=COUNT_MOST)
     """A crawl (`https://...**`) stops after so many pages,"""
-    crawl_depth: int = Field(8, ge=0)
+    crawl_depth: int = Field(8, ge=0, le=COUNT_MOST)
     """so many links away from the first one,"""
-    crawl_bytes: int = Field(200 * 2**20, gt=0)
+    crawl_bytes: int = Field(200 * 2**20, gt=0, le=BYTES_MOST)
     """so many bytes,"""
-    crawl_s: float = Field(600.0, gt=0)
+    crawl_s: float = Field(600.0, gt=0, le=SECONDS_MOST)
     """and so much time."""
     private_urls: bool = False
     """Documents may be fetched from addresses of private networks and of this machine."""
@@ -156,7 +160,7 @@ class Settings(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             name = PREFIX + str(first["loc"][0]).upper()
-            raise ConfigError(f"{name}={first['input']!r}: {first['msg']}") from None
+            raise ConfigError(f"{name}={str(first['input'])[:SHOWN]!r}: {first['msg']}") from None
 
     def to_log(self) -> dict[str, Any]:
         """What a process logs at start: every setting but the addresses, which may hold a password."""

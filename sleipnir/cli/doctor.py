@@ -314,7 +314,7 @@ def look_at_broker(settings: Settings) -> Findings:
     """Whether Celery's broker takes a connection; it may be another server than the store."""
     from kombu import Connection
 
-    from sleipnir.store.address import celery_broker, safe_url
+    from sleipnir.store.address import celery_broker, masked, safe_url
 
     url = settings.broker or ""
     try:
@@ -324,7 +324,8 @@ def look_at_broker(settings: Settings) -> Findings:
         ) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=5)
     except Exception as error:  # each transport has its own errors
-        yield Finding("fail", "broker", f"{safe_url(url)}: {error}", "start the broker, or correct SLEIPNIR_BROKER_URL")
+        why = masked(str(error))
+        yield Finding("fail", "broker", f"{safe_url(url)}: {why}", "start the broker, or correct SLEIPNIR_BROKER_URL")
         return
     yield Finding("ok", "broker", f"{safe_url(url)} takes connections")
 

@@ -12,16 +12,23 @@ USER and PASSWORD are those of the Redis; the Sentinels have `?sentinel_username
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from sleipnir.errors import ConfigError
 
 FORMS = "redis://HOST:PORT/DB, rediss://..., unix:///PATH or redis+sentinel://HOST:PORT,HOST:PORT/MASTER"
 SENTINEL_PORT, MASTER = 26379, "mymaster"
 _PLAIN, _TLS = {"redis", "unix", "redis+socket", "redis+sentinel"}, {"rediss", "rediss+sentinel"}
+_WITHOUT_HOST = {"unix", "redis+socket"}
+_PLAIN_USER = re.compile(r"[\w.%-]*")
+_PASSWORD_OF_QUERY = re.compile(r"(\w*password=)[^&\s]*")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"]+", re.IGNORECASE)
+_OF_BROKERS = {"amqp", "amqps", "pyamqp", "sqs"}
 _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 _OF_TLS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"}
 
@@ -49,28 +56,69 @@ class CeleryBroker:
 
 
 def is_redis(url: str) -> bool:
-    return urlsplit(url).scheme in _PLAIN | _TLS
+    return url.partition(":")[0].lower() in _PLAIN | _TLS
 
 
 def safe_url(url: str) -> str:
-    """The URL without its passwords, for messages and logs."""
-    parts = urlsplit(url)
-    if parts.password is not None:
-        host = parts.netloc.rsplit("@", 1)[1]
-        parts = parts._replace(netloc=f"{parts.username or ''}:***@{host}")
-    if "password=" in parts.query:
-        query = [(name, "***" if "password" in name else value) for name, value in parse_qsl(parts.query)]
-        parts = parts._replace(query=urlencode(query, safe="*/"))
-    return url if parts == urlsplit(url) else urlunsplit(parts)
+    """The URL without its passwords, for messages and logs.
+
+    It may be one that nothing can read: a password with `/`, `#` or `?` ends the host's part of a URL too early. So all
+    between `://` and the last `@` is taken for the login.
+    """
+    scheme, separator, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    if at and not _is_path(url):
+        user, colon, _ = login.partition(":")
+        rest = f"{user if colon and _PLAIN_USER.fullmatch(user) else ''}{colon}***@{place}"
+    return scheme + separator + _PASSWORD_OF_QUERY.sub(r"\1***", rest)
+
+
+def masked(text: str) -> str:
+    """A text of others, an error of a library above all, without the passwords of the addresses in it."""
+    return _ADDRESS.sub(lambda found: safe_url(found[0]), text)
 
 
 def not_a_url(url: str, reason: object) -> ConfigError:
+    if not is_redis(url) and url.partition("://")[0] in _OF_BROKERS:
+        return ConfigError(f"{safe_url(url)!r} is not the address of a broker ({reason})")
     return ConfigError(f"{safe_url(url)!r} is not a Redis URL ({reason}); expected {FORMS}")
+
+
+def parts_of(url: str) -> SplitResult:
+    """The URL in parts. Raises ConfigError for one whose parts cannot be told apart; the message has no part of a
+    password, as the errors of urllib would."""
+    parts = _split(url)
+    if not _is_path(url) and "@" in url and (parts is None or _ends_in_login(parts)):
+        encoded = "its password has a character that must be percent-encoded: / is %2F, ? is %3F, # is %23, @ is %40"
+        raise not_a_url(url, encoded)
+    if parts is None:
+        raise not_a_url(url, "its host and port cannot be read")
+    return parts
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        if not parts.scheme.endswith("+sentinel"):  # there, each host has a port
+            _ = parts.port
+    except ValueError:
+        return None
+    return parts
+
+
+def _ends_in_login(parts: SplitResult) -> bool:
+    """Whether what should be the host is a part of the login, because the password has `/`, `?` or `#`."""
+    return "@" not in parts.netloc and ("@" in parts.path + parts.fragment or parts.netloc.endswith(":"))
+
+
+def _is_path(url: str) -> bool:
+    scheme, _, rest = url.partition("://")
+    return scheme in _WITHOUT_HOST and rest.startswith("/")
 
 
 def client_url(url: str) -> str:
     """The form redis-py understands: `redis+socket:///path?virtual_host=N` (Celery's) becomes `unix:///path?db=N`."""
-    parts = urlsplit(url)
+    parts = parts_of(url)
     if parts.scheme != "redis+socket":
         return url
     db = parse_qs(parts.query).get("virtual_host", ["0"])[0]
@@ -79,7 +127,7 @@ def client_url(url: str) -> str:
 
 def sentinels(url: str) -> Sentinels | None:
     """What a `redis+sentinel://` URL says; None for any other. Raises ConfigError."""
-    if not urlsplit(url).scheme.endswith("+sentinel"):
+    if not parts_of(url).scheme.endswith("+sentinel"):
         return None
     try:
         return _sentinels(url)
@@ -108,7 +156,7 @@ def _sentinels(url: str) -> Sentinels:
 
 def celery_broker(url: str) -> CeleryBroker:
     """The form Celery understands. Raises ConfigError."""
-    parts = urlsplit(url)
+    parts = parts_of(url)
     if parts.scheme == "sentinel":
         raise not_a_url(url, "Celery's spelling, which does not name the master")
     if parts.scheme == "unix":
@@ -118,12 +166,24 @@ def celery_broker(url: str) -> CeleryBroker:
         return CeleryBroker(urlunsplit(parts._replace(query="")), ssl=_tls(dict(parse_qsl(parts.query))))
     known = sentinels(url)
     if known is None:
+        _need_transport(url, parts.scheme)
         return CeleryBroker(url)
     secret = f":{quote(known.password, safe='')}" if known.password else ""
     login = f"{quote(known.username or '', safe='')}{secret}@" if known.username or secret else ""
     urls = [f"sentinel://{login}{host}:{port}/{known.db}" for host, port in known.hosts]
     options = {"master_name": known.master, "sentinel_kwargs": {**known.login, **_with_tls(known.tls)}}
     return CeleryBroker(";".join(urls), options, known.tls)
+
+
+def _need_transport(url: str, scheme: str) -> None:
+    """Raises ConfigError when kombu has no transport of this name."""
+    from kombu.transport import TRANSPORT_ALIASES
+
+    name = scheme.partition("+")[0]
+    if scheme not in TRANSPORT_ALIASES and name not in TRANSPORT_ALIASES and "." not in name:
+        close = difflib.get_close_matches(name, TRANSPORT_ALIASES, n=1)
+        hint = f"did you mean {close[0]}://?" if close else f"expected amqp://..., or as a Redis {FORMS}"
+        raise ConfigError(f"{safe_url(url)!r} is not the address of a broker: there is no transport {name!r}; {hint}")
 
 
 def _with_tls(tls: Mapping[str, Any] | None) -> dict[str, Any]:

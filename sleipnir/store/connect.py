@@ -41,9 +41,16 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) 
     }
     try:
         known = sentinels(url)
-        return redis.Redis.from_url(client_url(url), **options) if known is None else _follow(known, options)
+        if known is not None:
+            return _follow(known, options)
+        client = redis.Redis.from_url(client_url(url), **options)
+        client.connection_pool.make_connection()  # not a connect: it refuses what a query of the URL may not say
+        return client
     except ValueError as error:
         raise not_a_url(url, error) from None
+    except TypeError as error:
+        unknown = re.search(r"unexpected keyword argument ('\w+')", str(error))
+        raise not_a_url(url, f"unknown: {unknown[1] if unknown else 'a part of its query'}") from None
 
 
 def _follow(known: Sentinels, options: dict[str, Any]) -> Client:
@@ -89,6 +96,13 @@ def store_errors(url: str) -> Iterator[None]:
         yield
     except redis.exceptions.AuthenticationError as error:
         raise StoreUnsuitable(f"Redis at {safe_url(url)} refused the password: {error}") from error
+    except redis.exceptions.NoPermissionError as error:
+        raise StoreUnsuitable(
+            f"Redis at {safe_url(url)} does not allow this user what Sleipnir needs: {error}. "
+            "docs/deployment.md lists the rights; ops/deploy/redis/users.acl has such a user."
+        ) from error
+    except redis.exceptions.InvalidResponse as error:
+        raise StoreUnsuitable(f"what answers at {safe_url(url)} is no Redis: {error}") from error
     except redis.exceptions.ResponseError as error:
         if not is_passing(error):
             raise

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sleipnir.errors import ConfigError
-from sleipnir.store.address import CeleryBroker, Sentinels, celery_broker, is_redis, safe_url, sentinels
+from sleipnir.store.address import CeleryBroker, Sentinels, celery_broker, is_redis, masked, safe_url, sentinels
 from sleipnir.store.connect import connect
 
 TWO = "redis+sentinel://us%3Aer:p%40ss@a:1,b/prod/2?sentinel_password=s3cret"
@@ -62,6 +62,11 @@ def test_celery_is_told_the_same_of_one_server(url: str, told: CeleryBroker) -> 
         ("redis+sentinel:///m", "a Sentinel has no host name"),
         ("redis+sentinel://a/m/one", "invalid literal"),
         ("redis+sentinel://:p@a/m?sentinel_pasword=q", "unknown: sentinel_pasword"),
+        ("redis://[::1", "its host and port cannot be read"),
+        ("redis://a:b/0", "its host and port cannot be read"),
+        ("redis://:p@a?foo=bar", "unknown: 'foo'"),
+        ("redis://:p@a?ssl_ca_certs=/c", "unknown: 'ssl_ca_certs'"),
+        ("redis://:p@a?socket_timeout=x", "socket_timeout"),
         ("http://a", r"expected redis://HOST:PORT/DB, rediss://..., unix:///PATH or redis\+sentinel://"),
     ],
 )
@@ -87,6 +92,69 @@ def test_celery_s_own_spelling_of_sentinels_is_refused_with_ours() -> None:
 )  # fmt: skip
 def test_no_password_is_shown(url: str, shown: str) -> None:
     assert safe_url(url) == shown
+
+
+AWKWARD = [
+    "/x",
+    "x/y/z",
+    "x#y",
+    "#",
+    "x?y",
+    "?y=z",
+    "x%zz",
+    "50%",
+    "x@y",
+    "a:b@c/d#e?f",
+    "1/2@3",
+    "a://b",
+    "x'y",
+    'x"y',
+    "sp ace",
+]
+PLACES = ["a", "a:6379/1", "[::1]:7/2", "a/0?db=3"]
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+sentinel", "amqp"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("secret", AWKWARD)
+def test_a_password_of_any_characters_is_not_shown(secret: str, place: str, scheme: str) -> None:
+    """S8 of the second review: with / # or ? in a password, all of it was in errors and in doctor --settings."""
+    assert safe_url(f"{scheme}://user:{secret}@{place}") == f"{scheme}://user:***@{place}"
+    assert safe_url(f"{scheme}://:{secret}@{place}") == f"{scheme}://:***@{place}"
+    assert safe_url(f"{scheme}://{secret}@{place}").endswith(f"***@{place}")
+
+
+@pytest.mark.parametrize("read", [connect, celery_broker])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("secret", ["s3/cret", "s3#cret", "s3?cret", "12/3s3cret", "/s3cret", "?s3cret"])
+def test_a_password_that_ends_the_host_too_early_is_refused_with_a_way_out(secret: str, place: str, read: Any) -> None:
+    """S8 of the second review. What urllib says of such a URL has a part of the password."""
+    with pytest.raises(ConfigError, match=r"percent-encoded: / is %2F") as refused:
+        read(f"redis://user:{secret}@{place}")
+    assert "cret" not in str(refused.value)
+    assert "s3" not in str(refused.value)
+
+
+def test_a_password_is_read_as_it_was_encoded() -> None:
+    client: Any = connect("redis://:s3%2Fcret%23%3F%25@a/0?ssl_cert_reqs=none".replace("redis", "rediss"))
+    assert client.connection_pool.connection_kwargs["password"] == "s3/cret#?%"
+    path: Any = connect("unix:///tmp/a@b/redis.sock?db=1")
+    assert path.connection_pool.connection_kwargs["path"] == "/tmp/a@b/redis.sock"
+    assert safe_url("unix:///tmp/a@b/redis.sock") == "unix:///tmp/a@b/redis.sock"
+    assert connect("redis://a/0?client_name=x@y") is not None
+
+
+def test_a_text_of_others_shows_no_password() -> None:
+    """S8 of the second review: an error of a library may quote the address."""
+    text = "cannot reach redis://u:p/q@a:1/2 nor 'amqp://me:s@t@b//' (see https://example.org/a?b)"
+    assert masked(text) == "cannot reach redis://u:***@a:1/2 nor 'amqp://me:***@b//' (see https://example.org/a?b)"
+
+
+@pytest.mark.parametrize("url", ["foo://a", "ampq://a", "://a", ""])
+def test_a_broker_that_no_transport_speaks_to_is_refused(url: str) -> None:
+    """S13 of the second review: a KeyError of kombu."""
+    with pytest.raises(ConfigError, match="there is no transport"):
+        celery_broker(url)
 
 
 @pytest.mark.parametrize("url", ["redis://a", "rediss://a", "unix:///a", "redis+sentinel://a", "rediss+sentinel://a"])
