@@ -1,8 +1,8 @@
 """The command line. `main` is the entry point of the `sleipnir` command.
 
-Rule. Starting must stay cheap: this module and `front_page` import nothing but `sys` and `os`, so the help
-page and every completion of a command name cost little more than starting Python. click is loaded when a
-command is really asked for, that command's module after it, and Redis, pydantic and rich inside its functions.
+Rule. Starting must stay cheap: this module, `last_resort` and `front_page` import nothing that Python has not loaded
+itself, so the help page and every completion of a command name cost little more than starting Python. click is loaded
+when a command is really asked for, that command's module after it, and Redis, pydantic and rich inside its functions.
 """
 
 from __future__ import annotations
@@ -16,22 +16,20 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (default: sys.argv) and return its exit code. Prints; raises only on a bug."""
+    """Run one command line (default: sys.argv) and return its exit code. Prints; raises nothing but SystemExit."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
+        from sleipnir.cli import last_resort
+
+        last_resort.open_streams()
         code = _run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, `head` for one, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would complain again
-        code = 1
-    except OSError as error:
-        import errno
+    except SystemExit:
+        raise
+    except BaseException as error:
+        from sleipnir.cli import last_resort
 
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
-        code = 1
+        code = last_resort.end(error, arguments)
     return code
 
 

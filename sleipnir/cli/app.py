@@ -77,6 +77,8 @@ def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> 
         ctx.exit()
 
 
+SHOWN = 200  # characters of an argument that is refused
+
 _DIRECTORY = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 
 
@@ -102,10 +104,33 @@ def app(
     ctx.obj = GlobalOptions(agents_dir=agents_dir, home=home, redis_url=redis_url, verbose=verbose)
 
 
+def _unusable(arguments: Sequence[str]) -> str | None:
+    """What no command can work with. Found here, before any of them meets it halfway."""
+    for number, argument in enumerate(arguments, 1):
+        if not argument.isascii() and not _is_text(argument):
+            return f"argument {number}, {argument[:SHOWN]!r}, is not text in UTF-8"
+    try:
+        here = Path.cwd()
+    except OSError as error:
+        return f"the current directory cannot be used ({error.strerror}); cd to one that exists"
+    return None if _is_text(str(here)) else f"the name of the current directory, {str(here)!r}, is not text in UTF-8"
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes that Python could not decode are surrogates
+        return False
+    return True
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a result is worth more than its last accent
+    if unusable := _unusable(arguments):
+        terminal.error(unusable)
+        return exit_codes.USAGE
     try:
         result = app.main(list(arguments), prog_name="sleipnir", standalone_mode=False)
     except click.UsageError as wrong:

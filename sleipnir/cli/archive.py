@@ -10,7 +10,7 @@ import click
 from sleipnir.cli import terminal
 from sleipnir.cli.completion import complete_archived
 from sleipnir.cli.export import print_lines
-from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
 from sleipnir.cli.render import moment, print_json, print_table
 from sleipnir.errors import UsageError
 
@@ -27,7 +27,7 @@ _FOLDER = click.option(
 
 @archive.command()
 @_FOLDER
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many runs.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="At most so many runs.")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
 def ls(options: GlobalOptions, folder: Path | None, limit: int, as_data: bool) -> None:

@@ -13,7 +13,7 @@ from sleipnir.cli.batch_submit import submit
 from sleipnir.cli.building import counted
 from sleipnir.cli.completion import complete_batch
 from sleipnir.cli.narrate import MARK
-from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
 from sleipnir.cli.render import print_fields, print_json, print_json_line, print_table
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
 
 
 @batch.command()
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The newest so many.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="The newest so many.")
 @_JSON
 @pass_options
 def ls(options: GlobalOptions, limit: int, as_data: bool) -> None:
@@ -124,10 +124,10 @@ def pause(options: GlobalOptions, batch_id: str) -> None:
 @batch.command()
 @_BATCH
 @click.option(
-    "--max-cost", "max_cost_usd", type=click.FloatRange(min=0, min_open=True), metavar="USD",
+    "--max-cost", "max_cost_usd", type=Amount(min=0, min_open=True), metavar="USD",
     help="What it may cost in all from now on.",
 )  # fmt: skip
-@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="The tokens that it may use in all.")
+@click.option("--max-tokens", type=COUNT, metavar="N", help="The tokens that it may use in all.")
 @pass_options
 def resume(options: GlobalOptions, batch_id: str, max_cost_usd: float | None, max_tokens: int | None) -> None:
     """Go on with a batch that is paused, has run its canary rows, or is over its budget."""
@@ -139,7 +139,7 @@ def resume(options: GlobalOptions, batch_id: str, max_cost_usd: float | None, ma
 
 @batch.command()
 @_BATCH
-@click.argument("most", metavar="N", type=click.IntRange(min=1))
+@click.argument("most", metavar="N", type=COUNT)
 @pass_options
 def parallel(options: GlobalOptions, batch_id: str, most: int) -> None:
     """Let at most N rows of BATCH be under way at once, from now on."""

@@ -25,7 +25,7 @@ from sleipnir.batches import DEFAULT_PARALLEL, DEFAULT_PRIORITY, PRIORITIES, sub
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.building import BuildView, asker, counted
 from sleipnir.cli.narrate import MARK
-from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
 from sleipnir.cli.render import print_json
 from sleipnir.cli.run import AGENT, AGENT_VARIABLE, CWD, VAR, Pairs, variable_asker
 from sleipnir.errors import SleipnirError, UsageError
@@ -58,21 +58,19 @@ class Source:
 @click.option("--key", metavar="COLUMN", help="The column that tells rows apart. Default: their numbers do.")
 @click.option("--name", default="", help="What to call the batch. A new name makes another batch of the same rows.")
 @click.option(
-    "--parallel", type=click.IntRange(min=1), metavar="N",
+    "--parallel", type=COUNT, metavar="N",
     help=f"At most so many rows under way at once. Default: {DEFAULT_PARALLEL:,}.",
 )  # fmt: skip
 @click.option(
     "--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), default=DEFAULT_PRIORITY, show_default=True,
     help="Its share beside other batches: one of 3 gets three rows for each of one of 1.",
 )  # fmt: skip
-@click.option("--canary", type=click.IntRange(min=1), metavar="N", help="Run N rows, then wait for `batch resume`.")
+@click.option("--canary", type=COUNT, metavar="N", help="Run N rows, then wait for `batch resume`.")
 @click.option(
-    "--max-cost", "max_cost_usd", type=click.FloatRange(min=0, min_open=True), metavar="USD",
+    "--max-cost", "max_cost_usd", type=Amount(min=0, min_open=True), metavar="USD",
     help="Begin no more rows when those that are over have cost so much.",
 )  # fmt: skip
-@click.option(
-    "--max-tokens", type=click.IntRange(min=1), metavar="N", help="The same, by tokens of prompts and answers."
-)
+@click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
 @VAR
 @AGENT_VARIABLE
 @CWD

@@ -17,7 +17,7 @@ from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.bases import print_base, print_forecast, print_hits
 from sleipnir.cli.building import KEYWORDS_ONLY
 from sleipnir.cli.completion import complete_agent, complete_rag_node
-from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, COUNT_OR_NONE, GlobalOptions, pass_options
 from sleipnir.cli.render import moment, print_json, print_table, size
 from sleipnir.errors import UsageError
 
@@ -48,11 +48,11 @@ def _build_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--yes", "-y", is_flag=True, help="Ask nothing: take the default of every question."),
         click.option("--dry-run", is_flag=True, help="Say what it would take (chunks, tokens, cost); asks no model."),
         click.option("--continue", "go_on", is_flag=True, help="Leave out documents that fail to load."),
-        click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Chunks per call of the model."),
-        click.option("--top-k", type=click.IntRange(min=1), metavar="N", help="Chunks that a search finds."),
+        click.option("--batch-size", type=COUNT, metavar="N", help="Chunks per call of the model."),
+        click.option("--top-k", type=COUNT, metavar="N", help="Chunks that a search finds."),
         click.option("--reranker-model", metavar="ID", help="A model that puts in order what a search finds."),
-        click.option("--chunk-overlap", type=click.IntRange(min=0), metavar="BYTES"),
-        click.option("--chunk-size", type=click.IntRange(min=1), metavar="BYTES"),
+        click.option("--chunk-overlap", type=COUNT_OR_NONE, metavar="BYTES"),
+        click.option("--chunk-size", type=COUNT, metavar="BYTES"),
         click.option("--embedding-model", metavar="ID", help="`client:model`, or `none`: keywords alone, no key."),
         _NODE,
         _AGENT,
@@ -115,9 +115,9 @@ def show(options: GlobalOptions, agent: str, node: str | None, as_data: bool) ->
 @kb.command(options_metavar="[OPTIONS]")
 @_AGENT
 @click.argument("words", nargs=-1, required=True, metavar="[NODE] QUERY", shell_complete=complete_rag_node)
-@click.option("--top-k", type=click.IntRange(min=1), metavar="N", help="How many chunks. Default: the base's own.")
+@click.option("--top-k", type=COUNT, metavar="N", help="How many chunks. Default: the base's own.")
 @click.option("--source", "sources", multiple=True, metavar="GLOB", help="Only of such sources; repeatable.")
-@click.option("--per-source", type=click.IntRange(min=1), metavar="N", help="At most so many chunks of one source.")
+@click.option("--per-source", type=COUNT, metavar="N", help="At most so many chunks of one source.")
 @click.option("--full", is_flag=True, help="Print whole chunks.")
 @_JSON
 @pass_options

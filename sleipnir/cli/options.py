@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,32 @@ import click
 if TYPE_CHECKING:
     from sleipnir.client import Client
     from sleipnir.settings import Settings
+
+
+COUNT_MOST = 2**31
+
+
+class Count(click.IntRange):
+    """A number of things. None has so many that 64 bits do not hold it, as a mistyped number may."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number > COUNT_MOST:
+            self.fail(f"{str(value)[:40]} is more than {COUNT_MOST:,}.", param, ctx)
+        return number
+
+
+COUNT, COUNT_OR_NONE = Count(min=1), Count(min=0)
+
+
+class Amount(click.FloatRange):
+    """A range of floats that are numbers: neither `inf` nor `nan`, which no comparison keeps out."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 @dataclass(frozen=True)

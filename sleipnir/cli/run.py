@@ -19,7 +19,7 @@ from sleipnir.cli.building import BuildView, asker
 from sleipnir.cli.completion import complete_agent, complete_state_key
 from sleipnir.cli.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
 from sleipnir.cli.narrate import MARK
-from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
 from sleipnir.cli.render import print_json
 from sleipnir.cli.sessions import NO_SESSION, SESSION, refuse_session, session_of
 from sleipnir.cli.tape import connected_to_run, with_tape
@@ -94,9 +94,7 @@ _MAX_COST = click.option(
     "--max-cost", "max_cost_usd", type=click.FloatRange(min=0, min_open=True), metavar="USD",
     help="Hold the run when it has cost so much, and ask (as 'budget') whether it may go on.",
 )  # fmt: skip
-_MAX_TOKENS = click.option(
-    "--max-tokens", type=click.IntRange(min=1), metavar="N", help="The same, by tokens of prompts and answers."
-)
+_MAX_TOKENS = click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of text.")
 
 

@@ -13,7 +13,7 @@ from sleipnir.cli.ask import how_to_answer
 from sleipnir.cli.completion import complete_batch, complete_run
 from sleipnir.cli.failures import report
 from sleipnir.cli.follow import result_data
-from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
 from sleipnir.cli.reasons import places, retry_in_words
 from sleipnir.cli.render import duration, moment, print_fields, print_json, print_table
 from sleipnir.errors import SleipnirError
@@ -35,9 +35,9 @@ _RUN = click.argument("run_id", metavar="RUN", shell_complete=complete_run)
 @click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; repeatable.")
 @click.option("--children", is_flag=True, help="Also runs that other runs have started.")
 @click.option("--batch", "batch", metavar="BATCH", shell_complete=complete_batch, help="Only those of its rows.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The newest so many.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="The newest so many.")
 @click.option(
-    "--among", type=click.IntRange(min=1), default=10_000, show_default=True, metavar="N",
+    "--among", type=COUNT, default=10_000, show_default=True, metavar="N",
     help="Look at the newest N runs. A million take seconds.",
 )  # fmt: skip
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, COUNT_OR_NONE, Amount, GlobalOptions, pass_options
 from sleipnir.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ CELERY_LEVELS = {"trace": "DEBUG"}  # Celery knows no trace; the other names are
 
 
 @click.command()
-@click.option("--scripts", type=click.IntRange(min=0), default=2, show_default=True, help="Scripts at a time.")
-@click.option("--llm", type=click.IntRange(min=0), default=4, show_default=True, help="Model calls at a time.")
+@click.option("--scripts", type=COUNT_OR_NONE, default=2, show_default=True, help="Scripts at a time.")
+@click.option("--llm", type=COUNT_OR_NONE, default=4, show_default=True, help="Model calls at a time.")
 @pass_options
 def up(options: GlobalOptions, scripts: int, llm: int) -> None:
     """Run a scheduler and workers here until Ctrl-C; without a Redis URL, a private Redis too."""
@@ -49,7 +49,7 @@ def scheduler(options: GlobalOptions, paused: bool) -> None:
 @click.option(
     "-c",
     "--concurrency",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=os.cpu_count() or 1,
     help="Visits at a time. Default: one per core.",
 )
@@ -69,7 +69,7 @@ def scheduler(options: GlobalOptions, paused: bool) -> None:
 )
 @click.option(
     "--within",
-    type=click.FloatRange(min=1),
+    type=Amount(min=1),
     default=45.0,
     show_default=True,
     metavar="SECONDS",
