@@ -39,6 +39,7 @@ from ops.bench import (  # noqa: E402
     scaling,
     scripts,
     task_events,
+    wide_batches,
 )
 from ops.bench.figures import BenchFailed, NotMeasured, Values  # noqa: E402
 from ops.bench.peers import PEERS, Peer, Shape  # noqa: E402
@@ -76,6 +77,8 @@ class Effort:
     repeats: int
     waiting_runs: int
     beside: int
+    wide_rows: int
+    open_batches: int
     scaling_s: float
     many_runs: int
     model_calls: int
@@ -87,10 +90,12 @@ class Effort:
 FULL = Effort(
     rounds=5, runs=1000, hops=30, tasks=8000, peer_runs=300, trial_runs=50, trials=2, repeats=4, waiting_runs=1000,
     beside=200, scaling_s=20, many_runs=1_000_000, model_calls=1920, turns=10, chunks=100_000, questions=1000,
+    wide_rows=400_000, open_batches=1000,
 )  # fmt: skip
 QUICK = Effort(
     rounds=1, runs=300, hops=10, tasks=3000, peer_runs=60, trial_runs=30, trials=1, repeats=2, waiting_runs=200,
     beside=50, scaling_s=8, many_runs=20_000, model_calls=1280, turns=5, chunks=100_000, questions=1000,
+    wide_rows=100_000, open_batches=1000,
 )  # fmt: skip
 
 
@@ -121,6 +126,10 @@ MAP = ("map_ratio", "map_items_per_s", "map_chain_per_s", "map_item_ratio", "map
 JOIN = ("join_s",)
 ACCEPTING = ("batch_accept_s", "batch_first_node_s", "batch_submit_mb")
 BEHIND = ("batch_wait_p99_ms", "batch_wait_p50_ms", "batch_rows_per_s")
+WIDE = (
+    "batch_retry_s", "batch_retry_longest_ms", "batch_cancel_s", "batch_cancel_longest_ms",
+    "batch_idle_us", "batch_idle_redis_us", "batch_all_ms", "batch_all_redis_ms",
+)  # fmt: skip
 SHARING = ("batch_equal_off", "batch_three_off")
 SCALING = ("scale_models_ratio", "scale_scripts_ratio")
 MILLION = (
@@ -215,6 +224,8 @@ class Bench:
             yield Measurement("accepting rows", ACCEPTING, batches.accepting)
             yield Measurement("runs beside a batch", BEHIND, lambda: batches.waiting_behind(effort.beside))
             yield Measurement("shares of batches", SHARING, batches.sharing)
+            wide = partial(wide_batches.measure, effort.wide_rows, effort.open_batches)
+            yield Measurement("very many rows, and batches", WIDE, wide)
         if "scaling" in asked:
             yield Measurement("a second worker", SCALING, lambda: scaling.measure(effort.scaling_s))
         if "million" in asked and not self.rounds:  # once: filling takes minutes

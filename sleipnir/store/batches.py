@@ -47,7 +47,7 @@ _WORK = Script("batch_work")
 CHANGED: Final = -2  # what batch_admit.lua says of a decision that was made on an old copy
 
 PAGE = 500
-STATES_PAGE = 100_000
+STATES_PAGE = 50_000
 """Bytes of states that are read at once."""
 LOOK_PAGE = 100
 """Batches that are read in one round trip: a look at a thousand must not hold up Redis, nor this process."""

@@ -23,7 +23,7 @@ from tests.lost_replies import lost_reply
 from tests.store.test_batches import ID, SPEC, World, rows
 
 EPOCH = 1
-PIECE = 1_000  # rows that batch_work.lua retries at once
+PIECE = 250  # rows that batch_work.lua retries at once
 
 
 @contextmanager
@@ -100,13 +100,13 @@ def test_a_decision_that_was_made_before_a_pause_admits_nothing(store: Store) ->
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_retry_failed_reports_all_rows_though_a_reply_is_lost(store: Store, nth: int) -> None:
     """Finding C14 of the second review."""
-    batch = failed_batch(store, 2 * PIECE + 500)
+    batch = failed_batch(store, 2 * PIECE + 100)
     with lost_reply(store._client, "batch_work", nth) as calls:
-        assert batch.retry_failed() == 2 * PIECE + 500
+        assert batch.retry_failed() == 2 * PIECE + 100
     assert len(calls) == 3 + (nth == 3)
     info = batch.info()
-    assert (info.state, info.waiting, info.failed) == ("running", 2 * PIECE + 500, 0)
-    assert store._client.llen(store.keys.of_batch(ID).rows) == 2 * PIECE + 500
+    assert (info.state, info.waiting, info.failed) == ("running", 2 * PIECE + 100, 0)
+    assert store._client.llen(store.keys.of_batch(ID).rows) == 2 * PIECE + 100
     assert batch.retry_failed() == 0
 
 

@@ -13,14 +13,14 @@
 -- ARGV[4] most     int     so many rows
 -- ARGV[5] now_ms   int
 --
--- Returns how many rows were admitted, at most 500 rows and about 1 MB of their texts; what is left is for another call
+-- Returns how many rows were admitted, at most 250 rows, and about half a megabyte of their texts
 --         -1 the epoch does not own this partition any more
 --         -2 rows were admitted, or the plan was changed, since the caller read the batch; nothing changed
 -- Calling twice is safe: the second call finds another rev. Rows that do not wait any more, as their runs were retried
 -- by themselves, are passed over.
 local batch, rows, states, owner, effects, failures, changed = unpack(KEYS)
 local id, epoch, rev, most, now_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local LOOKED_AT, TEXT_BYTES = 500, 2 ^ 20
+local LOOKED_AT, TEXT_BYTES = 250, 2 ^ 19
 
 if tonumber(redis.call('HGET', owner, 'epoch')) ~= epoch then return -1 end
 local found = redis.call('HMGET', batch, 'rev', 'cancelling')

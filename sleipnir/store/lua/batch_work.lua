@@ -1,6 +1,6 @@
 -- batch_work: do the next piece of work on many rows of a batch: cancel those that wait, or let failed ones wait again.
--- How far it is stands in the batch, so anybody goes on with it. A piece is 1,000 rows, 100,000 rows looked at, or about
--- 1 MB of texts.
+-- How far it is stands in the batch, so anybody goes on with it. A piece is 250 failed rows, 50,000 rows looked at, or about
+-- half a megabyte of texts.
 --
 -- KEYS[1] batch     HASH    slp:{p00}:batch:<id>
 -- KEYS[2] rows      LIST    ...:rows
@@ -25,7 +25,7 @@
 -- another request is under way, a piece of that one is done.
 local batch, rows, numbers, names, states, failures, ends, open, changed = unpack(KEYS)
 local id, request, now_ms, retention_ms = unpack(ARGV)
-local ROWS, LOOKED_AT, TEXT_BYTES, REMEMBERED = 1000, 100000, 2 ^ 20, 8
+local ROWS, LOOKED_AT, TEXT_BYTES, REMEMBERED = 250, 50000, 2 ^ 19, 8
 
 local found = redis.call(
   'HMGET', batch, 'spec', 'cancelling', 'cancel_at', 'retry', 'retry_at', 'retry_rows', 'retried', 'failed', 'waiting'
