@@ -23,6 +23,7 @@ from sleipnir_scheduler.services import janitor, reaper, timers
 from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.advance import Advance
 from sleipnir_scheduler.services.effects import Deliveries
+from sleipnir_scheduler.services.generation import Watch
 from sleipnir_scheduler.services.loop import Turns
 from sleipnir_scheduler.services.outbox import Outbox
 from sleipnir_scheduler.services.ownership import Ownership
@@ -47,6 +48,12 @@ class Instance:
             ttl_ms=int(settings.owner_ttl_s * 1000),
         )
         self._settings, self._store, self._stop = settings, store, stop
+        self.watch = Watch(
+            store.generations,
+            lease_s=settings.lease_s,
+            heartbeat_s=settings.heartbeat_s,
+            began=lambda why: self.tally.generations.add(why),
+        )
         dispatch = dispatcher(settings, store)
         self._advance = Advance(
             store.partitions,
@@ -65,8 +72,8 @@ class Instance:
     def begin(self) -> None:
         """Take the first partitions. Raises StoreUnavailable."""
         with self._store.errors():
+            self.tally.clock.told(self.watch.run_once().now_ms)
             self.ownership.run_once()
-            self.tally.clock.told(self._store.now_ms())
 
     def services(self) -> Mapping[str, tuple[Round, float]]:
         """Their rounds, by name, and the seconds between two. With 0 a round waits by itself: for what comes."""
@@ -116,9 +123,16 @@ class Instance:
         self._store.fleet.announce_scheduler(self.ownership.instance, facts, self._store.now_ms())
 
     def _reap(self) -> None:
-        now_ms = self._store.now_ms()
-        self.tally.clock.told(now_ms)
-        self.tally.leases_expired.add(by=reaper.run_once(self._store.partitions, self.ownership.epochs, now_ms))
+        generation, watch = self.watch.run_once(), self.watch
+        self.tally.clock.told(generation.now_ms)
+        taken = reaper.run_once(
+            self._store.partitions,
+            self.ownership.epochs,
+            generation,
+            lease_ms=watch.lease_ms,
+            gap_ms=watch.gap_ms,
+        )
+        self.tally.leases_expired.add(by=taken)
 
     def _publish_again(self) -> None:
         partitions = self.ownership.epochs.keys() - self.ownership.held

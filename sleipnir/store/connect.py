@@ -84,9 +84,20 @@ def is_passing(error: Exception) -> bool:
     """Whether a refusal is the server's state (full, failing over, loading) and not the command's fault.
 
     Looked for anywhere in the text: a script wraps the error of the command that it called. Nothing was written then,
-    as the first write of a script is the one that is refused. Of a command's own error redis-py cuts the word off.
+    as the first write of a script is the one that is refused. Of a command's own error, and from Redis 7 on of a
+    script's too, redis-py cuts the word off.
     """
-    return getattr(error, "status_code", None) in _PASSING or any(word in str(error) for word in _PASSING)
+    code, text = getattr(error, "status_code", None), str(error)
+    return code in _PASSING or any(word in text for word in _PASSING) or _FULL in text
+
+
+_FULL = "used memory > 'maxmemory'"
+
+
+def _with_code(error: Exception) -> str:
+    """What Redis said, with the word that redis-py may have cut off."""
+    code, text = getattr(error, "status_code", None) or ("OOM" if _FULL in str(error) else ""), str(error)
+    return text if any(word in text for word in _PASSING) or not code else f"{code} {text}"
 
 
 @contextmanager
@@ -106,7 +117,7 @@ def store_errors(url: str) -> Iterator[None]:
     except redis.exceptions.ResponseError as error:
         if not is_passing(error):
             raise
-        raise StoreUnavailable(f"Redis at {safe_url(url)} refuses to write for now: {error}") from error
+        raise StoreUnavailable(f"Redis at {safe_url(url)} refuses to write for now: {_with_code(error)}") from error
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
         raise StoreUnavailable(
             f"Redis at {safe_url(url)} does not answer ({error}). Is it running? `sleipnir doctor` checks; "

@@ -69,6 +69,13 @@ class Keys:
         return f"{self.prefix}:meta"
 
     @property
+    def generation(self) -> str:
+        """HASH id, data, first, since_ms, why, pulse, pulse_ms, steady_ms, server, stopped (pulse.lua,
+        store/generations.py): the life of this data set since Redis last restarted, failed over, was restored or had
+        its clock stepped. Never dies."""
+        return f"{self.prefix}:generation"
+
+    @property
     def schedulers(self) -> str:
         """HASH instance -> JSON {seen_ms, partitions, host, pid}. The janitor drops silent ones."""
         return f"{self.prefix}:schedulers"

@@ -253,16 +253,26 @@ class Partitions:
 
     # Leases, timers, outbox
 
-    def take_back(self, partition: int, now_ms: int, limit: int) -> int:
-        """End the leases that lapsed before `now_ms` and report each to the inbox. Returns how many."""
+    def take_back(self, partition: int, now_ms: int, until_ms: int, limit: int) -> int:
+        """End the leases that lapsed before `now_ms` and report each to the inbox; nothing once `until_ms` has passed.
+        Returns how many. Both times are Redis'."""
         part = self._of(partition)
         vectors = []
         for name in self._client.zrangebyscore(part.leases, "-inf", now_ms, start=0, num=limit):
             run_id, seq, attempt = parse_member(name)
             keys = {"claims": self._keys.of_run(run_id).claims, "leases": part.leases, "inbox": part.inbox}
-            args = {"run_id": run_id, "member": name, "seq": seq, "attempt": attempt}
+            args = {"run_id": run_id, "member": name, "seq": seq, "attempt": attempt, "until_ms": until_ms}
             vectors.append(_TAKE_BACK.vector(keys, args))
         return sum(int(_checked(reply)) for reply in run_batch(self._client, _TAKE_BACK, vectors))
+
+    def shorten_leases(self, partition: int, most_ms: int, limit: int) -> int:
+        """Let no lease end after `most_ms`: Redis' clock was set back, and a dead worker's lease would last until it is
+        where it was. Living workers renew theirs. Returns how many were shortened."""
+        leases = self._of(partition).leases
+        names = self._client.zrangebyscore(leases, f"({most_ms}", "+inf", start=0, num=limit)
+        if names:
+            self._client.zadd(leases, dict.fromkeys(names, most_ms), xx=True, lt=True)
+        return len(names)
 
     def fire_timers(self, partition: int, limit: int) -> int:
         """Move due timers into the inbox. Returns how many."""

@@ -12,6 +12,7 @@ limiter     workers: ask whether a model may be called now
 sessions    clients: look at sessions of agents, and remove them
 knowledge   builders: build a knowledge base, one at a time; clients: which ones are shared
 garbage     `gc`: what is left of runs that are gone
+generations whether Redis is still what it was: restarts, restores, fail-overs, steps of its clock
 fleet       who is there, and the broker's queues when it is a Redis
 """
 
@@ -30,6 +31,7 @@ from sleipnir.store.connect import check_server, connect, store_errors
 from sleipnir.store.effects import Effects
 from sleipnir.store.fleet import Fleet
 from sleipnir.store.garbage import Garbage
+from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys
 from sleipnir.store.knowledge import Knowledge
 from sleipnir.store.limits import Limiter
@@ -79,6 +81,7 @@ class Store:
         self.limiter = Limiter(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
         self.knowledge = Knowledge(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
         self.garbage = Garbage(self._client, self.keys)
+        self.generations = Generations(self._client, self.keys)
         self.fleet = Fleet(self._client, self.keys, self._broker)
         self.partitions = Partitions(
             self._client,

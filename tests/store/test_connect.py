@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from sleipnir.store.connect import connect, unblock_all
+import pytest
+
+from sleipnir.errors import StoreUnavailable
+from sleipnir.store.connect import connect, store_errors, unblock_all
 from tests.processes import RedisServer, wait_until
 
 
@@ -28,3 +31,29 @@ def test_blocking_reads_of_all_clients_end_when_they_are_told_to(redis_server: R
     assert [reply for reply in replies if reply] == []
     assert len(replies) == 2
     assert time.monotonic() - started < 20
+
+
+def test_a_full_redis_is_a_passing_refusal_of_commands_and_of_scripts_and_is_named_so() -> None:
+    """Finding T2 of the second review: the text of Redis 7 has no `OOM` where redis-py has cut it off."""
+    server = RedisServer()
+    client = connect(server.url)
+    try:
+        client.config_set("maxmemory", "1")
+        script = "return redis.call('SET', KEYS[1], 'x')"
+        pipe = client.pipeline(transaction=False)
+        pipe.eval(script, 1, "key")
+        [of_pipeline] = pipe.execute(raise_on_error=False)
+        for refused in (
+            lambda: client.set("key", "x"),
+            lambda: client.eval(script, 1, "key"),
+            lambda: _raise(of_pipeline),
+        ):
+            with pytest.raises(StoreUnavailable, match=r"refuses to write for now: .*OOM"), store_errors(server.url):
+                refused()
+    finally:
+        client.close()
+        server.stop()
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -230,8 +230,8 @@ def test_a_lapsed_lease_is_taken_back_once_and_its_worker_s_result_is_refused_fr
     call = bench.open_visit()
     bench.store.visits.claim(call, worker="w1", token="t1", lease_ms=0, wanted=())
     now_ms = bench.store.now_ms() + 1
-    assert bench.store.partitions.take_back(bench.partition, now_ms, 10) == 1
-    assert bench.store.partitions.take_back(bench.partition, now_ms, 10) == 0
+    assert bench.store.partitions.take_back(bench.partition, now_ms, now_ms + 60_000, 10) == 1
+    assert bench.store.partitions.take_back(bench.partition, now_ms, now_ms + 60_000, 10) == 0
     assert [entry.event for entry in bench.entries()] == [LeaseLost(1, 1, "w1")]
     assert not bench.deliver(call, x=1)
     assert bench.claim(call, token="t2") == Refused("taken")
@@ -241,7 +241,12 @@ def test_a_live_lease_is_not_taken_back_and_a_heartbeat_keeps_it(bench: Bench) -
     bench.create()
     call = bench.open_visit()
     bench.claim(call)
-    assert bench.store.partitions.take_back(bench.partition, bench.store.now_ms() + 10**9, 10) == 0
+    assert (
+        bench.store.partitions.take_back(
+            bench.partition, bench.store.now_ms() + 10**9, bench.store.now_ms() + 10**9, 10
+        )
+        == 0
+    )
     assert bench.store.visits.heartbeat([call], LEASE_MS) == set()
 
 

@@ -34,8 +34,8 @@ from tests.processes import RedisServer, Stack, wait_until, write_agent
 LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
 
 OF_SCHEDULERS = (
-    "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child", "batch_admit",
-    "batch_ended", "ask_slot", "free_slot", "tell_root",
+    "pulse", "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child",
+    "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root",
 )  # fmt: skip
 SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots"}
 """Situations that are not called after their script."""
@@ -254,6 +254,7 @@ def ending_run_of_a_limited_agent(world: Deployment) -> Run:
 
 
 SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
+    "pulse": fresh_run,
     "own": fresh_run,
     "commit": fresh_run,
     "publish": fresh_run,

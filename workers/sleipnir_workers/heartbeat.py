@@ -2,8 +2,8 @@
 
 One daemon thread per worker process (per pool child in prefork), started with the first visit after a fork. It beats
 for all visits of the process in one round trip. A visit that was cancelled or taken back has lost its lease: its
-`lost` event is set, and the executor stops. If Redis is away, nothing is lost: the beat is repeated, and the lease may
-lapse; then the result of this attempt is refused.
+`lost` event is set, and the executor stops. If Redis is away or refuses to write, nothing is lost: the beat is repeated
+soon, and schedulers wait a lease after such a time before they take anything back (services/reaper.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from sleipnir.errors import StoreUnavailable
 from sleipnir.logs import handling
 from sleipnir.messages import VisitCall
 from sleipnir.store.store import Store
+
+AGAIN_S = (0.1, 0.3, 1.0)
+"""Between tries while Redis does not take a beat, then every second: well below what a reaper waits after an outage."""
 
 
 class Heartbeat:
@@ -72,12 +75,21 @@ class Heartbeat:
 
     def _beat_forever(self) -> None:
         pause = threading.Event()
-        while not pause.wait(self._every_s):
+        failures = 0
+        while not pause.wait(
+            min(self._every_s, AGAIN_S[min(failures, len(AGAIN_S)) - 1]) if failures else self._every_s
+        ):
             try:
                 with self._store.errors():
                     self.beat()
             except StoreUnavailable as error:
-                self._log.warning("heartbeat failed; repeating", error=str(error))
+                if failures == 0:
+                    self._log.warning("heartbeat failed; repeating", error=str(error))
+                failures += 1
+                continue
             except Exception:
                 # The thread must outlive any single failure: without it every visit of this process loses its lease.
                 self._log.exception("heartbeat failed; repeating")
+            if failures:
+                self._log.info("heartbeats are taken again", failures=failures)
+            failures = 0

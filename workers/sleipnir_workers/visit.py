@@ -259,7 +259,8 @@ class Worker:
     def _deliver_while_leased(
         self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], token: str
     ) -> bool:
-        """Deliver, again and again while Redis is away, until the lease must have lapsed."""
+        """Deliver, again and again while Redis is away: nothing is taken back until it is there again, so the result
+        still counts then. A worker that is told to stop gives up after a lease."""
         deadline = time.monotonic() + self.settings.lease_s
         tries = 0
         while True:
@@ -267,7 +268,7 @@ class Worker:
                 with self.store.errors():
                     return self.store.visits.deliver(call, header, values, worker=self.name, token=token)
             except StoreUnavailable:
-                if time.monotonic() > deadline:
+                if self.drain.begun.is_set() and time.monotonic() > deadline:
                     raise
                 threading.Event().wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
                 tries += 1

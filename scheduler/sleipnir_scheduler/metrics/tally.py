@@ -67,6 +67,12 @@ class Tally:
         self.leases_expired = Counter(
             "sleipnir_leases_expired_total", "Leases of visits that lapsed because their worker fell silent."
         )
+        self.generations = Counter(
+            "sleipnir_generations_total",
+            "New generations that this instance has seen begin: Redis restarted, failed over, was restored, or its "
+            "clock was set.",
+            "why",
+        )
         self.late_results = Counter(
             "sleipnir_late_results_total", "Results that came too late and were refused, by where: at their delivery, "
             "or at the commit.", "at",

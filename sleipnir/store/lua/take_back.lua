@@ -7,23 +7,30 @@
 -- ARGV[2] member   str     run/seq/attempt
 -- ARGV[3] seq      int
 -- ARGV[4] attempt  int
+-- ARGV[5] until_ms int     nothing is taken back after this time: the decision is old, and workers may have been cut off
 --
 -- Returns  1  taken back
---          0  the lease was renewed, delivered or taken back meanwhile. Any number of reapers may call this at once.
+--          0  the lease was renewed, delivered or taken back meanwhile, or the call comes too late. Any number of reapers
+--             may call this at once. Calling twice is safe.
+--
+-- The first write is one that a full Redis refuses, as it refuses to renew leases: no lease ends because of that.
 local claims, leases, inbox = KEYS[1], KEYS[2], KEYS[3]
-local run_id, member, seq, attempt = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local run_id, member, seq, attempt, until_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local until_ms = redis.call('ZSCORE', leases, member)
-if not until_ms or tonumber(until_ms) > now_ms then return 0 end
+if now_ms > until_ms then return 0 end
+local lapses_ms = redis.call('ZSCORE', leases, member)
+if not lapses_ms or tonumber(lapses_ms) > now_ms then return 0 end
 
-redis.call('ZREM', leases, member)
 local claimed = redis.call('HGET', claims, seq)
-if not claimed then return 0 end
-local claim = cjson.decode(claimed)
-if claim.attempt ~= attempt then return 0 end
+local claim = claimed and cjson.decode(claimed)
+if not claim or claim.attempt ~= attempt then
+  redis.call('ZREM', leases, member)
+  return 0
+end
 claim.lost = true
 redis.call('HSET', claims, seq, cjson.encode(claim))
+redis.call('ZREM', leases, member)
 redis.call('XADD', inbox, '*', 't', 'lease_lost', 'run', run_id, 'seq', seq, 'attempt', attempt, 'worker', claim.worker)
 return 1

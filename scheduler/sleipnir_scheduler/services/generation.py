@@ -1,0 +1,89 @@
+"""Notice that Redis is not what it was. Without it a Redis that restarts, is restored or fails over, or whose clock is
+set, would go unnoticed: visits would be taken from workers that live, and runs planned on views of another past.
+
+What is authoritative: the hash in Redis (store/generations.py). Local time is used only to see a step of Redis' clock:
+between two pulses it must have gone on as our monotonic clock did. If a pulse fails, nothing is known and the reaper,
+which asks before each round, stands still.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from sleipnir.store.generations import Generation, Generations, gap_ms
+
+
+class Watch:
+    """What one scheduler knows of the generation. `run_once` is called by one thread; `id` and `data` are read by all.
+
+    `monotonic_ms` is a clock of this machine that nobody sets."""
+
+    def __init__(
+        self,
+        store: Generations,
+        *,
+        lease_s: float,
+        heartbeat_s: float,
+        began: Callable[[str], None] = lambda why: None,
+        monotonic_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+    ) -> None:
+        self._store, self._began, self._monotonic_ms = store, began, monotonic_ms
+        self.lease_ms, self.gap_ms = int(lease_s * 1000), gap_ms(lease_s, heartbeat_s)
+        self._seen: Generation | None = None
+        self._asked_ms = self._answered_ms = 0.0
+        self._log = structlog.get_logger().bind(service="generation")
+
+    @property
+    def id(self) -> str:
+        """Of the generation, as of the last pulse; '' before the first."""
+        return self._seen.id if self._seen else ""
+
+    @property
+    def data(self) -> str:
+        """What visits with `effect: once` are stamped with."""
+        return self._seen.data if self._seen else ""
+
+    def run_once(self) -> Generation:
+        """Pulse. Raises when Redis does not answer, or refuses to write."""
+        before, asked_ms = self._seen, self._monotonic_ms()
+        now = self._pulse(before)
+        answered_ms = self._monotonic_ms()
+        if before is not None and before.id == now.id and self._has_stepped(before, now, asked_ms, answered_ms):
+            asked_ms, now = self._monotonic_ms(), self._pulse(now, stepped=True)
+            answered_ms = self._monotonic_ms()
+        self._seen, self._asked_ms, self._answered_ms = now, asked_ms, answered_ms
+        if before is None or before.id != now.id:
+            self._tell(before, now)
+        elif not now.is_steady and before.is_steady:
+            self._log.warning(
+                "nobody reached Redis for a while; nothing is taken back from workers for a lease",
+                silent_ms=now.now_ms - now.pulse_ms,
+                lease_ms=self.lease_ms,
+            )
+        return now
+
+    def _pulse(self, seen: Generation | None, *, stepped: bool = False) -> Generation:
+        return self._store.pulse(seen, lease_ms=self.lease_ms, gap_ms=self.gap_ms, stepped=stepped)
+
+    def _has_stepped(self, before: Generation, now: Generation, asked_ms: float, answered_ms: float) -> bool:
+        """Whether Redis' clock has gone on by more or less than ours, beyond the time that the two calls took."""
+        passed_ms, tolerance_ms = now.now_ms - before.now_ms, self.gap_ms / 2
+        most_ms, least_ms = answered_ms - self._asked_ms, asked_ms - self._answered_ms
+        return not least_ms - tolerance_ms <= passed_ms <= most_ms + tolerance_ms
+
+    def _tell(self, before: Generation | None, now: Generation) -> None:
+        if before is None and now.pulse > 1 and now.pulse_ms and now.since_ms != now.now_ms:
+            self._log.info("generation", generation=now.id, why=now.why, since_ms=now.since_ms)
+            return
+        self._began(now.why)
+        level = self._log.info if now.why in ("first", "stopped_cleanly") else self._log.warning
+        level(
+            f"a new generation begins: {now.meaning}; views of runs are read again, and nothing is taken back from "
+            "workers until leases can be trusted",
+            generation=now.id,
+            why=now.why,
+            steady_in_ms=max(0, now.steady_ms - now.now_ms),
+        )

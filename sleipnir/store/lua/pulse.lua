@@ -1,0 +1,67 @@
+-- pulse: show that a scheduler reaches Redis and may write, and begin a new generation where Redis is not what it was.
+--
+-- KEYS[1] generation  HASH  slp:generation
+-- ARGV[1] seen_id     str   the generation that the caller knows; '' for none
+-- ARGV[2] seen_pulse  int   the pulse that it was given last; 0 for none
+-- ARGV[3] fresh_id    str   random: the id of a generation that begins with this call
+-- ARGV[4] lease_ms    int
+-- ARGV[5] gap_ms      int   a longer time without a pulse may have kept workers from renewing their leases
+-- ARGV[6] stepped     int   1: the caller has seen Redis' clock step since its last pulse
+-- ARGV[7] restored    int   1: a person says that a backup was restored
+--
+-- Returns {id, data, first, since_ms, why, pulse, steady_ms, now_ms, last_pulse_ms}; last_pulse_ms is 0 for the first.
+--
+-- A write comes first in every call, so a Redis that refuses writes (full, a replica, a disk that fails) refuses the
+-- pulse. `pulse` only grows; a stored one below the caller's means that Redis has lost what it acknowledged. `data`
+-- is the id of the last generation that may have begun with such a loss. Calling twice with one fresh_id begins one
+-- generation.
+local generation = KEYS[1]
+local seen_id, seen_pulse, fresh_id = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local lease_ms, gap_ms, stepped, restored = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7] == '1'
+
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local info = redis.call('INFO', 'server')
+local server, uptime_s = string.match(info, 'run_id:(%w+)') or '', tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+local stored = redis.call('HMGET', generation, 'id', 'data', 'first', 'since_ms', 'why', 'pulse', 'pulse_ms',
+  'steady_ms', 'server', 'stopped')
+local id, data, first, since_ms, why = stored[1], stored[2], stored[3], tonumber(stored[4] or 0), stored[5]
+local pulse, pulse_ms, steady_ms = tonumber(stored[6] or 0), tonumber(stored[7] or 0), tonumber(stored[8] or 0)
+
+local reason, lost = nil, true
+if id == fresh_id then
+  reason = nil
+elseif not id then
+  reason = seen_id == '' and 'first' or 'emptied'
+elseif restored then
+  reason = 'restored'
+elseif stored[9] ~= server then
+  reason, lost = stored[10] and 'stopped_cleanly' or 'restarted', not stored[10]
+elseif pulse < seen_pulse then
+  reason = 'went_back'
+elseif (stepped and id == seen_id) or pulse_ms > now_ms + gap_ms then
+  reason, lost = 'clock_stepped', false
+end
+
+-- Far above what any other scheduler may remember of a tail that was lost: they need not begin a generation each.
+pulse = math.max(pulse, seen_pulse) + (reason and 1000 or 1)
+redis.call('HSET', generation, 'pulse', pulse, 'pulse_ms', now_ms)
+if reason then
+  id, since_ms, why = fresh_id, now_ms, reason
+  if lost then data = id end
+  if reason == 'first' then first = id end
+  redis.call('HSET', generation, 'id', id, 'data', data, 'first', first or '', 'since_ms', since_ms, 'why', why,
+    'server', server)
+end
+redis.call('HDEL', generation, 'stopped')
+
+local wait_ms = 0
+if reason == 'first' then
+  wait_ms = lease_ms - math.min(lease_ms, (uptime_s or 0) * 1000)
+elseif reason or now_ms - pulse_ms > gap_ms then
+  wait_ms = lease_ms
+end
+if wait_ms > 0 then steady_ms = math.max(steady_ms, now_ms + wait_ms) end
+steady_ms = math.min(steady_ms, now_ms + lease_ms)
+redis.call('HSET', generation, 'steady_ms', steady_ms)
+return {id, data, first or '', since_ms, why, pulse, steady_ms, now_ms, pulse_ms}
