@@ -31,6 +31,7 @@ LARGE_BYTES: Final = 1_048_576
 MOST_TEXT: Final = 200_000
 MOST_TEXT_OF_LARGE: Final = 10_000
 
+_SPECIAL = re.compile(r"[\\^$.*+?()\[\]{}|/]")
 _LOOK_AROUND = re.compile(r"\(\?<?[=!]")
 _BACK_REFERENCE = re.compile(r"\\(?:[1-9]|k<)|\(\?P=")
 _POSSESSIVE = re.compile(r"\(\?>")
@@ -64,7 +65,10 @@ class Pattern:
             raise PatternRefused(
                 f"the pattern {shown(self.text)} is matched with at most {most:,} characters, not {len(text):,}"
             )
-        return self._engine.is_valid(text)
+        try:
+            return self._engine.is_valid(text)
+        except UnicodeEncodeError:  # half of a surrogate pair, as in the name of a file that is no UTF-8
+            return self._engine.is_valid(text.encode(errors="replace").decode())
 
     def work(self, text: str) -> int:
         """What matching `text` may cost, in the same steps."""
@@ -72,11 +76,11 @@ class Pattern:
 
 
 @lru_cache(maxsize=2_000)
-def compiled(text: str) -> Pattern:
+def compiled(text: str, most_characters: int = MOST_CHARACTERS) -> Pattern:
     """The pattern. Raises PatternRefused, with a way out where there is one."""
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > most_characters:
         raise PatternRefused(
-            f"the pattern {shown(text)} has {len(text):,} characters, at most {MOST_CHARACTERS:,} are possible"
+            f"the pattern {shown(text)} has {len(text):,} characters, at most {most_characters:,} are possible"
         )
     # A pattern that ignores case folds each of its classes: 1 ms each, where 10 us are usual.
     work = len(text) * (50 if _IGNORES_CASE.search(text) else 2)
@@ -123,6 +127,11 @@ def _problem(text: str) -> str:
         f"is no regular expression of ECMA 262 or needs more than {LARGE_BYTES:,} bytes. Write smaller counts, or "
         "`maxLength` of the schema, in place of a counted repetition"
     )
+
+
+def escaped(text: str) -> str:
+    """A pattern of the text itself."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 def shown(text: str) -> str:

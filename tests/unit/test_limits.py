@@ -70,6 +70,14 @@ def test_a_star_stands_for_any_text_and_all_else_for_itself(
     assert [model for model in (*matching, *others) if Limit(pattern).matches(model)] == matching
 
 
+@pytest.mark.timeout(30)
+def test_a_pattern_of_a_limit_takes_linear_time() -> None:
+    """Finding S1, elsewhere: the model's id comes from an agent."""
+    assert not Limit("*a" * 30 + "*!").matches("a" * 10_000)
+    assert Limit("*a" * 30 + "*").matches("a" * 10_000)
+    assert not Limit("ab*ba").matches("aba")
+
+
 def test_every_limit_that_matches_bounds_a_model_and_the_most_specific_comes_first() -> None:
     patterns = ["*", "openai:*", "openai:gpt-5", "openai:gpt-5*", "anthropic:claude-*"]
     limits = ModelLimits(tuple(map(Limit, patterns)))

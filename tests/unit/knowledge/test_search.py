@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sleipnir.errors import NodeFailed
+from sleipnir.graph.patterns import PatternRefused
 from sleipnir.knowledge.order import Question
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.views import Hit
@@ -213,6 +214,18 @@ def test_a_hit_of_a_base_of_lokis_has_no_lines(tmp_path: Path) -> None:
 def test_a_glob_chooses_sources(glob: str, path: str, matches: bool) -> None:
     assert matcher([glob])(path) is matches
     assert matcher(["nothing", glob])(path) is matches
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("glob", ["**a" * 30 + "!", "{a,aa}" * 30 + "!", "*a*a" * 40])
+def test_a_glob_of_a_question_is_matched_in_linear_time(glob: str) -> None:
+    """Finding S1, elsewhere: the globs of a rag node may come from a model."""
+    assert not matcher([glob])("/" + "a" * 3_000 + "/" * 50)
+
+
+def test_a_glob_that_is_too_long_is_refused() -> None:
+    with pytest.raises(PatternRefused, match="has 401 characters, at most 400"):
+        matcher(["a" * 401])
 
 
 def test_the_best_are_the_same_whatever_the_limits_leave_out() -> None:

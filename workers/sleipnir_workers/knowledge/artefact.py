@@ -23,7 +23,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from sleipnir.errors import SleipnirError
+from sleipnir.errors import KnowledgeError, SleipnirError
+from sleipnir.graph.patterns import PatternRefused
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.views import Hit
 from sleipnir_workers.knowledge import keywords, neighbours, ranking, vectors
@@ -181,7 +182,10 @@ class Artefact:
         """The chunks of the sources that match one of the globs; None, without globs: all."""
         if not globs:
             return None
-        matches = matcher(globs)
+        try:
+            matches = matcher(globs)
+        except PatternRefused as error:
+            raise KnowledgeError(str(error)) from None
         return np.array([matches(path) for path in self._paths], dtype=bool)[self._source_of]
 
     def matching(self, text: str, count: int, mask: Mask | None = None, per_source: int | None = None) -> list[int]:

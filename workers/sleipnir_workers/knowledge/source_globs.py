@@ -6,7 +6,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from sleipnir.graph.patterns import Pattern, PatternRefused, compiled, escaped, shown
+
 _PART: Final = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|\{[^{}]*\}|.", re.DOTALL)
+
+
+_ANY: Final = r"[\s\S]"
+MOST_CHARACTERS: Final = 400
+"""Of a glob."""
 
 
 def matcher(globs: Sequence[str]) -> Callable[[str], bool]:
@@ -15,13 +22,24 @@ def matcher(globs: Sequence[str]) -> Callable[[str], bool]:
     `*` and `?` stay within a folder, `**` does not; `[a-z]` and `{md,txt}` are alternatives. A glob is matched against
     a whole path or its end from any folder on, so `*.md` and `guide/**` need not say where that is; one that begins
     with `/` is matched against whole paths alone. One that ends with `/` means all that is below.
+
+    Raises PatternRefused for a glob that is too long. Matching takes linear time: a question may bring any glob.
     """
-    pattern = re.compile("|".join(f"(?:{_regex(glob)})" for glob in globs), re.DOTALL)
-    return lambda path: pattern.fullmatch(path) is not None
+    patterns = [_pattern(glob) for glob in globs]
+    return lambda path: any(pattern.found_in(path) for pattern in patterns)
+
+
+def _pattern(glob: str) -> Pattern:
+    if len(glob) > MOST_CHARACTERS:
+        raise PatternRefused(f"the glob {shown(glob)} has {len(glob):,} characters, at most {MOST_CHARACTERS:,}")
+    try:
+        return compiled(f"^(?:{_regex(glob)})$", most_characters=20 * MOST_CHARACTERS)
+    except PatternRefused as error:
+        raise PatternRefused(f"the glob {shown(glob)} cannot be matched: {error}") from None
 
 
 def _regex(glob: str) -> str:
-    anywhere = "" if glob.startswith("/") else "(?:.*/)?"
+    anywhere = "" if glob.startswith("/") else f"(?:{_ANY}*/)?"
     return anywhere + _translated(glob + "**" if glob.endswith("/") else glob)
 
 
@@ -32,9 +50,9 @@ def _translated(glob: str) -> str:
 def _of(part: str) -> str:
     match part:
         case "**/":
-            return "(?:.*/)?"
+            return f"(?:{_ANY}*/)?"
         case "**":
-            return ".*"
+            return f"{_ANY}*"
         case "*":
             return "[^/]*"
         case "?":
@@ -44,5 +62,5 @@ def _of(part: str) -> str:
     if part.startswith("[") and len(part) > 1:
         negated = part[1] in "!^"
         characters = part[2 if negated else 1 : -1].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
-        return f"[{'^' if negated else ''}{characters.replace('^', chr(92) + '^')}]" if characters else re.escape(part)
-    return re.escape(part)
+        return f"[{'^' if negated else ''}{characters.replace('^', chr(92) + '^')}]" if characters else escaped(part)
+    return escaped(part)

@@ -27,6 +27,7 @@ from pathlib import Path, PurePath
 from typing import TypeAlias
 
 from sleipnir.errors import UsageError
+from sleipnir.graph.patterns import PatternRefused
 from sleipnir_workers.knowledge.failures import Unloadable
 from sleipnir_workers.knowledge.walk import Pattern, is_pattern, walk
 
@@ -154,7 +155,11 @@ def _files(local: Local, folder: Path, notice: Callable[[str], None], fail: Call
         if not is_pattern(local.rest):
             notice(f"{local.written}: does not exist, so it is left out")
             return []
-        pattern = Pattern.of(local.root, local.rest)
+        try:
+            pattern = Pattern.of(local.root, local.rest)
+        except PatternRefused as error:
+            fail(Unloadable(local.written, str(error)))
+            return []
     except OSError as error:
         fail(Unloadable(local.written, str(error.strerror)))
         return []

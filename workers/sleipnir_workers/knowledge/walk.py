@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sleipnir.graph import patterns
+from sleipnir.graph.patterns import escaped
 from sleipnir_workers.knowledge.failures import Unloadable
 
 _SPECIAL = re.compile(r"[*?{]")
 _BRACES = re.compile(r"\{([^{}]*)\}")
+MOST_NAMES = 20_000  # characters of what a path becomes; paths have at most 4,096
 
 
 def is_pattern(path: str) -> bool:
@@ -29,12 +32,12 @@ class Pattern:
     """Files below `base` whose paths from there match `names`. `depth`: directories below it to look in, None: all."""
 
     base: Path
-    names: re.Pattern[str]
+    names: patterns.Pattern
     depth: int | None
 
     @classmethod
     def everything_in(cls, directory: Path) -> Pattern:
-        return cls(directory, re.compile(".*", re.DOTALL), None)
+        return cls(directory, patterns.compiled(""), None)
 
     @classmethod
     def of(cls, root: Path, path: str) -> Pattern:
@@ -45,7 +48,7 @@ class Pattern:
         *directories, last = parts[first:]
         names = "".join(map(_directory, directories)) + (_directory("**") + "[^/]+" if last == "**" else _name(last))
         depth = None if "**" in parts[first:] else len(directories)
-        return cls(root.joinpath(*parts[:first]), re.compile(names, re.DOTALL), depth)
+        return cls(root.joinpath(*parts[:first]), patterns.compiled(f"^{names}$", most_characters=MOST_NAMES), depth)
 
 
 def _directory(part: str) -> str:
@@ -63,7 +66,7 @@ def _name(part: str) -> str:
 
 
 def _characters(text: str) -> str:
-    return "".join({"*": "[^/]*", "?": "[^/]"}.get(each) or re.escape(each) for each in text)
+    return "".join({"*": "[^/]*", "?": "[^/]"}.get(each) or escaped(each) for each in text)
 
 
 def walk(
@@ -161,7 +164,7 @@ class _Walk:
         return True
 
     def _matches(self, path: Path) -> bool:
-        return self._pattern.names.fullmatch(path.relative_to(self._pattern.base).as_posix()) is not None
+        return self._pattern.names.found_in(path.relative_to(self._pattern.base).as_posix())
 
 
 def _is_in(path: str, directory: str) -> bool:

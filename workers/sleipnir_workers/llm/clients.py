@@ -8,7 +8,6 @@ looked up when its client is used, so that one that is missing stops that client
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from sleipnir.config_file import config_file, problems_of, read_config
 from sleipnir.errors import ConfigError
 from sleipnir.graph.findings import Positions, position_of
+from sleipnir.graph.patterns import NoPattern, Pattern, PatternRefused, compiled
 from sleipnir_workers.host import Host
 from sleipnir_workers.llm.keyring import PLACEHOLDER
 
@@ -73,7 +73,7 @@ class Traits:
 class ClientPatch:
     """What goes into the requests for models of a client whose name `pattern` matches."""
 
-    pattern: re.Pattern[str]
+    pattern: Pattern
     body: Mapping[str, Any]
     headers: Mapping[str, str]
 
@@ -106,7 +106,7 @@ class Client:
         body: dict[str, Any] = {}
         headers: dict[str, str] = {}
         for patch in self.patches.get(traits.type, ()):
-            if patch.pattern.search(traits.name):
+            if patch.pattern.found_in(traits.name):
                 body |= patch.body
                 headers |= patch.headers
         return replace(
@@ -170,8 +170,10 @@ def read_clients(path: Path, _changed_ns: int) -> Clients:
             {name: Prices(price.input, price.output) for name, price in (written.prices or {}).items()},
             written.model,
         )
-    except re.error as error:
+    except NoPattern as error:
         raise ConfigError(f"{path}: a pattern under `patch:` is no regular expression: {error}") from None
+    except PatternRefused as error:
+        raise ConfigError(f"{path}: a pattern under `patch:` cannot be used: {error}") from None
 
 
 # The file
@@ -262,7 +264,7 @@ def _client(written: _Client, path: Path, positions: Positions, at: int) -> Clie
 
 def _patches(written: _Client, api: str) -> Iterator[ClientPatch]:
     for pattern, patch in ((written.patch or {}).get(api) or {}).items():
-        yield ClientPatch(re.compile(pattern), patch.body or {}, patch.headers or {})
+        yield ClientPatch(compiled(pattern), patch.body or {}, patch.headers or {})
 
 
 def _traits(written: _Model, client: Client) -> Traits:

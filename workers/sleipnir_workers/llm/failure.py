@@ -23,7 +23,7 @@ TRANSIENT = re.compile(
 request ids hold those digits too."""
 
 _ERROR_CHARACTERS = 2_000
-_SAID_AGAIN = re.compile(r"\s*(?:Original exception: |Traceback \(most recent call last\)).*", re.DOTALL)
+_SAID_AGAIN = re.compile(r"(?:Original exception: |Traceback \(most recent call last\)).*", re.DOTALL)
 _WRAPPED = re.compile(r"^(?:litellm\.\w+: )+(?=litellm\.)")
 
 
@@ -53,7 +53,7 @@ class CallFailed(Exception):
 def from_error(error: BaseException, clean: Callable[[str], str]) -> CallFailed:
     """What an error of litellm means. `clean` takes secrets out of a text."""
     chain = _chain(error)
-    message = _WRAPPED.sub("", _SAID_AGAIN.sub("", str(error))) or type(error).__name__
+    message = _WRAPPED.sub("", _SAID_AGAIN.sub("", str(error)).rstrip()) or type(error).__name__
     if isinstance(chain[-1], OSError) and str(chain[-1]) not in message:  # "Connection error." does not say which
         message = f"{message} ({chain[-1]})"
     elif garbage := [each for each in chain if isinstance(each, json.JSONDecodeError)]:  # quotes the parser alone

@@ -103,9 +103,10 @@ def _parse(text: str) -> Json:
 
 def without_thinking(text: str) -> str:
     """Without leading think blocks."""
-    while match := _THINKING.match(text):
-        text = text[match.end() :]
-    return text
+    start = 0
+    while match := _THINKING.match(text, start):
+        start = match.end()
+    return text[start:]
 
 
 def _bare(text: str) -> str:

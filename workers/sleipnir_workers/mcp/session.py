@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sleipnir.errors import MachineFailed
+from sleipnir.graph import schema as json_schema
 from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer
 from sleipnir_workers.mcp.catalogue import Catalogue, Tool
 from sleipnir_workers.mcp.child import LastWords, child_transport
@@ -53,6 +54,7 @@ class Session:
         self._settled = asyncio.Event()
         self._listing = asyncio.Lock()
         self._catalogue: Catalogue | None = None
+        self._output_schemas: dict[str, dict[str, Any] | None] = {}
         self._changes = 0
         self._client: Client | None = None
         self._task = asyncio.create_task(self._live(), name=f"mcp {server.name}")
@@ -77,10 +79,25 @@ class Session:
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The server's CallToolResult as JSON. Raises ConnectionLost and McpFailed."""
         result = await self._asked(lambda client: client.call_tool(tool, arguments))
+        if not result.is_error and (wrong := self._wrong_structure(tool, result)):
+            raise self._refused(RuntimeError(wrong))
         answer: dict[str, Any] = result.model_dump(
             mode="json", by_alias=True, exclude_none=True, include={"content", "structured_content", "is_error"}
         )
         return answer
+
+    def _wrong_structure(self, tool: str, result: Any) -> str | None:
+        """What breaks the tool's own output schema. Both come from the server, so the check is bounded."""
+        schema = self._output_schemas.get(tool)
+        if schema is None:
+            return None
+        if result.structured_content is None and "structured_content" not in result.model_fields_set:
+            return f"Tool {tool} has an output schema but did not return structured content"
+        try:
+            wrong = json_schema.violation(schema, result.structured_content)
+        except json_schema.NotChecked as error:
+            return f"The structured content returned by tool {tool} cannot be checked: {error}"
+        return wrong and f"Invalid structured content returned by tool {tool}: {wrong}"
 
     async def answers(self) -> bool:
         """Ask it something small, to tell a slow tool from a server that hangs."""
@@ -157,7 +174,10 @@ class Session:
         from mcp import Client
 
         client = Client(await self._transport(stack), cache=None, message_handler=self._heard)
-        return await stack.enter_async_context(client)
+        opened = await stack.enter_async_context(client)
+        # The SDK checks results by jsonschema alone, whose patterns backtrack; `_wrong_structure` does it instead.
+        opened.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
+        return opened
 
     async def _transport(self, stack: AsyncExitStack) -> Transport:
         if isinstance(self.server, StdioServer):
@@ -187,6 +207,7 @@ class Session:
         cursor: str | None = None
         while True:
             page = await self._asked(partial(_page, cursor))
+            self._output_schemas |= {tool.name: tool.output_schema for tool in page.tools}
             tools += [_tool(tool) for tool in page.tools]
             if len(tools) > MOST_TOOLS:
                 raise McpFailed(f"{self._name} lists more than {MOST_TOOLS} tools")
@@ -258,6 +279,10 @@ def _is_refusal(error: BaseException) -> bool:
 
 async def _page(cursor: str | None, client: Client) -> Any:
     return await client.list_tools(cursor=cursor)
+
+
+async def _unchecked(name: str, result: Any) -> None:
+    pass
 
 
 def _tool(tool: Any) -> Tool:

@@ -122,3 +122,32 @@ def test_a_very_long_useless_reply_is_shortened() -> None:
     with pytest.raises(NodeFailed) as caught:
         extract("one", OBJECT, "no", "x" * 100_000)
     assert len(str(caught.value)) < 3_000
+
+
+@pytest.mark.timeout(60)
+def test_a_reply_made_for_a_pattern_that_backtracks_is_refused_like_any_other() -> None:
+    """Finding S1."""
+    schema = {"type": "object", "properties": {"n": {"pattern": "^(a+)+$"}}}
+    value, extractor = extract(json.dumps({"n": "a" * 500 + "!"}), schema, '{"n": "aaa"}')
+    assert value == {"n": "aaa"}
+    assert "does not match the schema" in extractor.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "reply", "message"),
+    [
+        ({"pattern": "(?=a)b"}, '"ab"', "output_schema cannot be applied: the pattern '(?=a)b' uses look-around"),
+        ({"uniqueItems": True}, json.dumps(list(range(900_000))), "cannot be checked against output_schema: it needs"),
+    ],
+)
+def test_a_reply_that_cannot_be_checked_fails_the_node(schema: Any, reply: str, message: str) -> None:
+    """Finding S1: what is not checked has not passed."""
+    with pytest.raises(NodeFailed) as raised:
+        extract(reply, schema)
+    assert message in str(raised.value)
+    assert raised.value.kind == "structured"
+
+
+@pytest.mark.timeout(60)
+def test_any_number_of_think_blocks_is_left_out_in_linear_time() -> None:
+    assert structured.without_thinking("<think></think>" * 200_000 + "x") == "x"

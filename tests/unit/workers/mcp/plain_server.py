@@ -1,6 +1,7 @@
 """An MCP server of the older protocol without the SDK, which starts at once: `python -I -S plain_server.py FAULT`.
 
-FAULT is what it does wrong; "none" for nothing, "many" for 500 tools more. Its tools are in `TOOLS`.
+FAULT is what it does wrong; "none" for nothing, "many" for 500 tools more, "backtracks"
+for a tool whose output schema has a pattern that backtracking never ends. Its tools are in `TOOLS`.
 """
 
 import json
@@ -10,6 +11,7 @@ import sys
 
 FAULT = sys.argv[1]
 TOOLS = ["echo", "sleep", "die", "read_and_die", "spawn", "grow", "stderr"]
+OUTPUT = {"type": "object", "properties": {"value": {"type": "string", "pattern": "^(a+)+$"}}}
 tools = [*TOOLS, *(f"item_{number}" for number in range(500 if FAULT == "many" else 0))]
 
 
@@ -32,6 +34,7 @@ def listed(params: dict) -> dict:
             "description": f"Does {name}.",
             "inputSchema": {"type": "object", "properties": {"value": {"type": "string"}}},
             "annotations": {"idempotentHint": name == "read_and_die"},
+            **({"outputSchema": OUTPUT} if FAULT == "backtracks" and name == "echo" else {}),
         }
         for name in tools[start : start + 2]
     ]
@@ -53,6 +56,8 @@ def called(name: str, arguments: dict) -> dict | None:
     if name == "stderr":
         print("x" * 1_000_000, file=sys.stderr, flush=True)
         return text(str(os.getpid()))
+    if FAULT == "backtracks":
+        return {**text("echo"), "structuredContent": arguments}
     return text(json.dumps(arguments))
 
 

@@ -228,6 +228,15 @@ def test_a_server_that_never_answers_is_given_up_and_ended() -> None:
     sessions.close()
 
 
+@pytest.mark.timeout(60)
+def test_a_result_is_checked_against_its_tool_s_own_schema_in_bounded_time(sessions: Sessions) -> None:
+    """Finding S1, elsewhere: a server brings the schema as well as the result."""
+    server = plain("backtracks")
+    assert sessions.invoke(server, "echo", {"value": "aaa"})["structuredContent"] == {"value": "aaa"}
+    with pytest.raises(McpFailed, match=r"Invalid structured content returned by tool echo: \$.value: 'aaa"):
+        sessions.invoke(server, "echo", {"value": "a" * 100 + "!"})
+
+
 def test_a_list_of_tools_without_an_end_is_given_up(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MOST_TOOLS", 200)
     with pytest.raises(McpFailed) as raised:
