@@ -115,9 +115,12 @@ class Told:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """An entry that this release does not understand; a newer one beside it does. Left where it is."""
+    """An entry that this release cannot read. Its run is parked: a scheduler of a newer release may read it, or (not
+    `newer`) somebody mends it. `why` says what is wrong."""
 
     type: str
+    why: str = ""
+    newer: bool = True
 
 
 Event: TypeAlias = (

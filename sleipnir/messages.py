@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NewType, TypeAlias
 
+from sleipnir.reading import read
+
 VERSION = 1
 
 RunId = NewType("RunId", str)
@@ -81,8 +83,8 @@ class VisitCall:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> VisitCall:
-        """Unknown fields are ignored: a newer scheduler may send more than this release knows."""
-        return cls(**{name: data[name] for name in _CALL_FIELDS if name in data})
+        """Raises RecordUnreadable; `batch` is no part of a message."""
+        return read(VisitCall, data, "message")
 
 
 _CALL_FIELDS = ("run", "node", "seq", "attempt", "agent", "bundle", "role", "v")
@@ -266,15 +268,18 @@ class ResultHeader:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ResultHeader:
-        known = {name: data[name] for name in _HEADER_FIELDS if name in data}
-        for name in ("keys", "notes"):
-            known[name] = tuple(known.get(name, ()))
-        for name in ("next", "sends"):
-            if isinstance(known.get(name), list):
-                known[name] = tuple(known[name])
-        if "calls" in known:
-            known["calls"] = tuple(ToolCall(*call) for call in known["calls"])
-        return cls(**known)
+        """Raises RecordUnreadable."""
+        if type(data) is dict and (calls := data.get("calls")) and type(calls) is list:
+            data = {**data, "calls": [_call_fields(call) for call in calls]}
+        header = read(ResultHeader, data, "result")
+        if header.usage is not None:
+            read(Usage, header.usage, "usage of a result")
+        return header
+
+
+def _call_fields(call: Any) -> Any:
+    """A tool call is sent as a list of its fields; a newer worker may say more of it."""
+    return dict(zip(("id", "name", "where"), call, strict=False)) if type(call) is list else call
 
 
 _HEADER_FIELDS = (

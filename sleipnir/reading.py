@@ -8,7 +8,7 @@
    effect, one message), never more.
 
 Types are compared with the annotations of the dataclass. A reader is made once per dataclass; reading costs about as
-much as its __init__.
+much as __init__.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ def read(kind: type[T], data: Any, what: str = "", key: str = "") -> T:
         raise RecordUnreadable(what or kind.__name__, key, f"damaged: {wrong}") from None
     except RecordUnreadable as error:
         raise RecordUnreadable(what or kind.__name__, key, error.why, newer=error.newer) from None
+
+
+def needed_by(kind: type[Any]) -> frozenset[str]:
+    """The fields that a record of this dataclass must have."""
+    return (_READERS.get(kind) or _reader_of(kind)).needed
 
 
 def read_text(kind: type[T], text: str | bytes, what: str = "", key: str = "") -> T:
@@ -129,12 +134,16 @@ class _Reader:
         hints = typing.get_type_hints(kind)
         fields = [each for each in dataclasses.fields(kind) if each.init]
         self._shapes = {each.name: _shape(hints[each.name]) for each in fields}
-        self._needed = frozenset(
+        self.needed = frozenset(
             each.name
             for each in fields
             if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
         )
-        self._has_version = "v" in self._shapes
+        self._is_plain = not hasattr(kind, "__slots__") and not hasattr(kind, "__post_init__")
+        self._defaults = {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
+        self._factories = [
+            (each.name, each.default_factory) for each in fields if each.default_factory is not dataclasses.MISSING
+        ]
 
     def __call__(self, data: Any) -> Any:
         if type(data) is not dict:
@@ -153,8 +162,15 @@ class _Reader:
                 except _Mismatch as wrong:
                     raise _Mismatch(f"{name}: {wrong}") from None
             found[name] = value
-        if not self._needed <= found.keys():
-            raise _Mismatch(f"it lacks {', '.join(sorted(self._needed - found.keys()))}")
+        if not self.needed <= found.keys():
+            raise _Mismatch(f"it lacks {', '.join(sorted(self.needed - found.keys()))}")
+        if self._is_plain:  # as __init__ does, which calls object.__setattr__ once per field of a frozen dataclass
+            new = object.__new__(self._kind)
+            new.__dict__.update(self._defaults)
+            for name, factory in self._factories:
+                new.__dict__[name] = factory()
+            new.__dict__.update(found)
+            return new
         return self._kind(**found)
 
 
@@ -271,7 +287,7 @@ def _elements(value: Any) -> list[Any] | tuple[Any, ...]:
 def _tuple(args: tuple[Any, ...]) -> _Convert:
     if len(args) == 2 and args[1] is Ellipsis:
         each = _shape(args[0])
-        return lambda value: tuple([_read_by(each, part) for part in _elements(value)])
+        return lambda value: tuple(_parts(each, value))
     shapes = [_shape(arg) for arg in args]
 
     def convert(value: Any) -> Any:
@@ -284,7 +300,14 @@ def _tuple(args: tuple[Any, ...]) -> _Convert:
 
 
 def _list(each: _Shape) -> _Convert:
-    return lambda value: [_read_by(each, part) for part in _elements(value)]
+    return lambda value: list(_parts(each, value))
+
+
+def _parts(each: _Shape, value: Any) -> list[Any] | tuple[Any, ...]:
+    parts = _elements(value)
+    if all(type(part) in each[0] for part in parts):
+        return parts
+    return [_read_by(each, part) for part in parts]
 
 
 def _mapping(names: _Shape, values: _Shape) -> _Convert:

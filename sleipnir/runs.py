@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from sleipnir.budgets import BUDGET, NOTHING_SPENT, Budget, Spent
 from sleipnir.messages import FINAL, MOST_KEYS, VERSION, Role, RunStatus
+from sleipnir.reading import read, read_text
 
 
 @dataclass(frozen=True)
@@ -266,22 +267,14 @@ class Visit:
 
     @classmethod
     def from_json(cls, text: str) -> Visit:
-        """Unknown fields are ignored: a newer scheduler may have written more than this release knows."""
-        data = json.loads(text)
-        for name, kind in _NESTED.items():
-            if name in data:
-                data[name] = from_fields(kind, data[name])
-        if (loop := data.get("loop")) is not None and loop.agents:
-            data["loop"] = changed(loop, agents=tuple(from_fields(Spawned, each) for each in loop.agents))
-        return from_fields(cls, data)
+        """Raises RecordUnreadable."""
+        return read_text(Visit, text, "visit")
 
     @property
     def timer(self) -> str:
         """The name of its timer within the run; another attempt's is another one."""
         return f"visit/{self.seq}/{self.attempt}"
 
-
-_NESTED: Final = {"ended": Ended, "fan": Fan, "item": Item, "loop": Loop, "part": Part, "child": Child, "former": Child}
 
 ID_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Of run ids. Crockford's: no letter that looks like another."""
@@ -336,12 +329,9 @@ def question_id(run: str, seq: int) -> str:
 K = TypeVar("K")
 
 
-def from_fields(kind: type[K], data: Mapping[str, Any]) -> K:
-    """An instance from a stored object; JSON knows no tuples."""
-    fields = kind.__dataclass_fields__  # type: ignore[attr-defined]
-    return kind(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name in fields}
-    )
+def from_fields(kind: type[K], data: Any) -> K:
+    """An instance from a stored object, which another release may have written. Raises RecordUnreadable."""
+    return read(kind, data)
 
 
 def changed(value: K, **fields: Any) -> K:
@@ -373,6 +363,20 @@ class Pause:
     by: str
     at_ms: int
     reason: str | None = None
+    v: int = VERSION
+
+
+@dataclass(frozen=True)
+class Parked:
+    """A run that is set aside: a scheduler cannot read or plan something of it. Its inbox entries stay, in order, and
+    it goes on when a scheduler applies one. `by` is the scheduler that has set it aside at `at_ms`, `release` its
+    release, `entry` the inbox entry that waits first."""
+
+    reason: str
+    at_ms: int
+    by: str = ""
+    release: str = ""
+    entry: str = ""
     v: int = VERSION
 
 

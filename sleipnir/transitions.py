@@ -6,15 +6,16 @@ journal steps and what they write, values of single visits, notices for watchers
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from sleipnir.budgets import NOTHING_SPENT, Budget, Spent
+from sleipnir.errors import RecordUnreadable
 from sleipnir.frontier import Frontier
 from sleipnir.messages import VERSION, Role, RunStatus
-from sleipnir.runs import Gate, Part, Pause, Rank, RunView, Slot, Timing, Visit, changed, from_fields
+from sleipnir.reading import needed_by, read, read_text
+from sleipnir.runs import Gate, Part, Pause, Rank, RunView, Slot, Timing, Visit, changed
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,8 @@ class Step:
 
     @classmethod
     def from_json(cls, text: str) -> Step:
-        """Unknown fields are ignored, as in Visit.from_json."""
-        data = json.loads(text)
-        if "part" in data:
-            data["part"] = from_fields(Part, data["part"])
-        return from_fields(cls, data)
+        """Raises RecordUnreadable."""
+        return read_text(Step, text, "journal step")
 
 
 @dataclass(frozen=True)
@@ -260,7 +258,7 @@ _NAMES: Final[Mapping[type[Effect], str]] = {kind: name for name, kind in _EFFEC
 
 def effect_fields(effect: Effect) -> dict[str, Any]:
     """An effect as it is stored."""
-    return {"do": kind_of(effect), **vars(effect)}
+    return {"do": kind_of(effect), "v": VERSION, **vars(effect)}
 
 
 def kind_of(effect: Effect) -> str:
@@ -269,12 +267,22 @@ def kind_of(effect: Effect) -> str:
 
 
 def effect_of(fields: Mapping[str, Any]) -> Effect | None:
-    """A stored effect; None for one of a newer release."""
-    kind = _EFFECTS.get(fields.get("do", ""))
-    try:
-        return None if kind is None else from_fields(kind, fields)
-    except TypeError:  # it lacks what this release needs
+    """A stored effect; None for one of a newer release: of another kind, of a greater version, or that says in other
+    fields what this release needs. Raises RecordUnreadable for one that no release can read."""
+    name = fields.get("do", "")
+    kind = _EFFECTS.get(name) if isinstance(name, str) else None
+    if kind is None and isinstance(name, str):
         return None
+    if kind is None:
+        raise RecordUnreadable("effect", "", f"damaged: its kind is {ascii(name)[:60]}")
+    if not needed_by(kind) <= fields.keys():
+        return None
+    try:
+        return read(kind, fields, "effect")
+    except RecordUnreadable as error:
+        if error.newer:
+            return None
+        raise
 
 
 @dataclass(frozen=True)

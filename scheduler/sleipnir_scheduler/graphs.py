@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
+import tarfile
+import time
+import zlib
 from collections.abc import Callable, Mapping
 
 from sleipnir.bundle import graph_in
-from sleipnir.errors import BundleError
+from sleipnir.errors import BundleError, GraphError
 from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.overrides import overridden
 
 KEPT = 512  # graphs are a few kB each
+REFUSED_S = 10.0  # so long what is wrong with a bundle is remembered: a thousand parked runs may have the same one
 
 
 class Graphs:
@@ -21,17 +25,32 @@ class Graphs:
         self._fetch = fetch
         self._written = functools.lru_cache(maxsize=KEPT)(self._read)
         self._variant = functools.lru_cache(maxsize=KEPT)(self._overridden)
+        self._refused: dict[tuple[str, str, str], tuple[float, BundleError | GraphError]] = {}
 
     def get(self, digest: str, agent: str, overrides: Mapping[str, Json] | None = None) -> Graph:
-        """`overrides` are those of the run. Raises BundleError when the bundle is gone, GraphError when its graph does
-        not load."""
-        return self._variant(digest, agent, json.dumps(overrides)) if overrides else self._written(digest, agent)
+        """`overrides` are those of the run. Raises BundleError when the bundle is gone or damaged, GraphError when its
+        graph does not load."""
+        text = json.dumps(overrides) if overrides else ""
+        if self._refused and (known := self._refused.get((digest, agent, text))) is not None:
+            if time.monotonic() < known[0]:
+                raise known[1]
+            del self._refused[digest, agent, text]
+        try:
+            return self._variant(digest, agent, text) if text else self._written(digest, agent)
+        except (BundleError, GraphError) as error:
+            if len(self._refused) >= KEPT:
+                self._refused.clear()
+            self._refused[digest, agent, text] = time.monotonic() + REFUSED_S, error.with_traceback(None)
+            raise
 
     def _read(self, digest: str, agent: str) -> Graph:
         packed = self._fetch(digest)
         if packed is None:
             raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is not in Redis; was it flushed?")
-        return graph_in(packed, agent)
+        try:
+            return graph_in(packed, agent)
+        except (tarfile.TarError, OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is damaged: {error}") from error
 
     def _overridden(self, digest: str, agent: str, overrides: str) -> Graph:
         return overridden(self._written(digest, agent), json.loads(overrides))

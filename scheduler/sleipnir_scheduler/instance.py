@@ -62,6 +62,7 @@ class Instance:
             dispatch,
             max_redeliveries=settings.max_redeliveries,
             tally=self.tally,
+            instance=self.ownership.instance,
         )
         patience_ms = int(settings.redispatch_after_s * 1000)
         self._outbox = Outbox(store.partitions, store.fleet, dispatch, patience_ms=patience_ms)

@@ -138,6 +138,12 @@ class PartitionKeys:
         return f"{self.tag}:inbox"
 
     @property
+    def parked(self) -> str:
+        """HASH run id -> JSON (runs.Parked) of runs that are set aside, "?" -> the same of entries without a run. Their
+        entries stay in the inbox. The owner removes a field when an entry of the run was applied, or none is left."""
+        return f"{self.tag}:parked"
+
+    @property
     def outbox(self) -> str:
         """ZSET `run/seq/attempt` of visits that nobody has claimed, by the time of their next publication to Celery."""
         return f"{self.tag}:outbox"

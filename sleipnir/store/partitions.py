@@ -7,12 +7,14 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar, get_args
 
 import redis
 import structlog
 
 from sleipnir.budgets import NOTHING_SPENT, Budget, Spent
+from sleipnir.errors import RecordUnreadable
 from sleipnir.events import (
     Answered,
     Cancelled,
@@ -29,8 +31,9 @@ from sleipnir.events import (
     Told,
     Unreadable,
 )
-from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall
-from sleipnir.runs import Pause, RunSpec, RunView, Slot, Timing, Visit, from_fields
+from sleipnir.messages import FINAL, OVERLAY_END, OVERLAYS, ResultHeader, RunStatus, Usage, VisitCall
+from sleipnir.reading import check_version, decoded, decoded_object, number, read, read_text, whole
+from sleipnir.runs import Pause, Rank, RunSpec, RunView, Slot, Timing, Visit
 from sleipnir.store.commit import commit_keys, control, dumps, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.keys import Keys, PartitionKeys, cost_field, parse_member
@@ -43,6 +46,7 @@ _COMMIT = Script("commit")
 _DISCARD = Script("discard")
 _FIRE_TIMERS = Script("fire_timers")
 _OWN = Script("own")
+_PARK = Script("park")
 _TAKE_BACK = Script("take_back")
 
 
@@ -82,6 +86,16 @@ class Drop:
     run: RunView | None
     notice: Notice | None = None
 
+
+NO_RUN = "?"
+"""Stands for the run of an inbox entry that does not say of which run it is. No run has this id."""
+
+UNREADABLE_LATER_MS = 60_000
+"""So long a queued visit that cannot be read is not looked at again."""
+
+STATUSES = frozenset(get_args(RunStatus))
+
+P = TypeVar("P")
 
 APPLIED, STALE, NOT_OWNER, REFUSED, CLAIMED = 1, 0, -1, -2, 2
 
@@ -138,21 +152,42 @@ class Partitions:
 
     # Inbox
 
-    def read(self, partitions: Collection[int], *, limit: int, block_ms: int | None) -> list[Entry]:
+    def read(
+        self, partitions: Collection[int], *, limit: int, block_ms: int | None, after: Mapping[int, str] | None = None
+    ) -> list[Entry]:
         """The oldest unapplied entries, up to `limit` per partition; waits up to `block_ms` (None: not) for the first.
 
-        There is no cursor: an entry stays until a commit or a discard deletes it.
+        An entry stays until a commit or a discard deletes it. `after` gives for partitions the last entry of parked
+        runs that is to be passed over. One that cannot be read has the event Unreadable, and the run NO_RUN if it does
+        not say of which run of its partition it is.
         """
         streams = {self._of(partition).inbox: partition for partition in partitions}
         if not streams:
             return []
         block = None if block_ms is None else min(block_ms, BLOCK_MS_MAX)
-        reply: Any = self._client.xread(dict.fromkeys(streams, "0-0"), count=limit, block=block)
+        start: dict[Any, Any] = dict.fromkeys(streams, "0-0")
+        if after:
+            start = {name: after.get(partition, "0-0") for name, partition in streams.items()}
+        reply: Any = self._client.xread(start, count=limit, block=block)
         found: list[Entry] = []
         for stream, batches in dict(reply or {}).items():
             for id_, fields in _flat(batches):
-                found.append(Entry(id_, streams[stream], fields["run"], _event(fields)))
+                found.append(self._entry(id_, streams[stream], fields))
         return found
+
+    def _entry(self, id_: str, partition: int, fields: Mapping[str, str]) -> Entry:
+        run_id = fields.get("run", "")
+        try:
+            if not run_id or self._keys.partition_of(run_id) != partition:
+                return Entry(id_, partition, NO_RUN, Unreadable(fields.get("t", ""), "damaged: its run is missing"))
+            return Entry(id_, partition, run_id, _event(fields))
+        except UnicodeError:
+            return Entry(id_, partition, NO_RUN, Unreadable("", "damaged: its run's id is not UTF-8"))
+        except RecordUnreadable as error:
+            unreadable = Unreadable(fields.get("t", ""), error.why, newer=error.newer)
+        except KeyError as missing:
+            unreadable = Unreadable(fields.get("t", ""), f"damaged: it lacks {missing.args[0]}")
+        return Entry(id_, partition, run_id, unreadable)
 
     def discard(self, drops: Sequence[Drop], epochs: Mapping[int, int]) -> list[int]:
         """Delete entries that change nothing, one round trip for all. Outcomes as of `commit`."""
@@ -175,10 +210,26 @@ class Partitions:
             vectors.append(_DISCARD.vector(keys, args))
         return [_outcome(reply) for reply in run_batch(self._client, _DISCARD, vectors)]
 
+    # Parked runs
+
+    def parked(self, partition: int) -> dict[str, str]:
+        """The runs of a partition that are parked, and why, as `park` has stored it."""
+        return dict(self._client.hscan_iter(self._of(partition).parked, count=1000))
+
+    def park(self, partition: int, runs: Mapping[str, str], epoch: int) -> bool:
+        """Note that runs are parked, and why (`parked_text`); an empty text: it is not any more. Safe to repeat. False:
+        the partition is another's."""
+        part = self._of(partition)
+        flat: list[Arg] = [each for pair in runs.items() for each in pair]
+        return bool(_PARK(self._client, {"parked": part.parked, "owner": part.owner}, {"epoch": epoch}, flat) == 1)
+
     # Runs
 
-    def load(self, run_ids: Collection[str]) -> dict[str, RunView]:
-        """Run views by id; runs that do not exist (expired) are left out."""
+    def load(
+        self, run_ids: Collection[str], unreadable: dict[str, RecordUnreadable] | None = None
+    ) -> dict[str, RunView]:
+        """Run views by id; runs that do not exist (expired) are left out. Why a run's record cannot be read is put into
+        `unreadable`, or without that raised."""
         ids = list(run_ids)
         if not ids:
             return {}
@@ -188,15 +239,22 @@ class Partitions:
             pipe.get(run.spec)
             pipe.hgetall(run.run)
             pipe.hgetall(run.frontier)
-        replies = pipe.execute()
-        return {
-            run_id: view_of(run_id, spec, record, frontier)
-            for run_id, spec, record, frontier in zip(ids, replies[::3], replies[1::3], replies[2::3], strict=True)
-            if spec and record
-        }
+        replies = pipe.execute(raise_on_error=False)
+        found: dict[str, RunView] = {}
+        for run_id, *stored in zip(ids, replies[::3], replies[1::3], replies[2::3], strict=True):
+            try:
+                view = _view_if_any(run_id, *stored)
+            except RecordUnreadable as error:
+                if unreadable is None:
+                    raise
+                unreadable[run_id] = error
+            else:
+                if view is not None:
+                    found[run_id] = view
+        return found
 
-    def read_values(self, wanted: Sequence[tuple[Entry, Wanted]]) -> list[Known]:
-        """Values for planning, per entry; one round trip for all."""
+    def read_values(self, wanted: Sequence[tuple[Entry, Wanted]]) -> list[Known | RecordUnreadable]:
+        """Values for planning, per entry; one round trip for all. Of a run with a value that is damaged, why it is."""
         pipe = self._client.pipeline(transaction=False)
         for entry, want in wanted:
             run = self._keys.of_run(entry.run)
@@ -212,8 +270,8 @@ class Partitions:
                 pipe.hget(_delta_of(run, entry.event), OVERLAYS)
             for step in sorted(want.steps):
                 pipe.lindex(run.journal, step)
-        replies = iter(pipe.execute())
-        return [_known(want, replies) for _, want in wanted]
+        replies = iter(pipe.execute(raise_on_error=False))
+        return [_known_if_readable(entry.run, want, replies) for entry, want in wanted]
 
     def commit(self, commits: Sequence[Commit], epochs: Mapping[int, int]) -> list[int]:
         """Apply transitions, one atomic script each, one round trip for all.
@@ -303,18 +361,28 @@ class Partitions:
         replies = pipe.execute()
         found: list[Due] = []
         gone: list[str] = []
+        unreadable: list[str] = []
         for name, text, (status, batch), spec_text in zip(
             names, replies[::3], replies[1::3], replies[2::3], strict=True
         ):
             run_id, seq, attempt = parse_member(name)
-            visit = Visit.from_json(text) if text else None
-            if visit is None or visit.attempt != attempt or visit.state != "queued" or spec_text is None:
+            try:
+                visit = read_text(Visit, text, "visit", name) if text else None
+                spec = read_text(RunSpec, spec_text, "spec", run_id) if spec_text else None
+            except RecordUnreadable as error:
+                structlog.get_logger().warning("a queued visit is not published", visit=name, error=str(error))
+                unreadable.append(name)
+                continue
+            if visit is None or visit.attempt != attempt or visit.state != "queued" or spec is None:
                 gone.append(name)
                 continue
-            call = call_of(run_id, RunSpec(**json.loads(spec_text)), visit, batch)
+            call = call_of(run_id, spec, visit, batch)
             found.append(Due(call, str(visit.queue), name, visit.opened_ms, held=status == "paused"))
         if gone:
             self._client.zrem(part.outbox, *gone)
+        if unreadable:  # looked at again later; those that are due after them come first until then
+            later_ms = self.now_ms() + UNREADABLE_LATER_MS
+            self._client.zadd(part.outbox, dict.fromkeys(unreadable, later_ms), xx=True)
         return found
 
     def published(self, partition: int, dues: Sequence[Due], now_ms: int, most_ms: int) -> None:
@@ -378,78 +446,171 @@ def call_of(run_id: str, spec: RunSpec, visit: Visit, place: str | None) -> Visi
     return VisitCall(run_id, visit.node, visit.seq, visit.attempt, spec.agent, spec.bundle, visit.role, batch=batch)
 
 
+def _view_if_any(run_id: str, spec: Any, record: Any, frontier: Any) -> RunView | None:
+    """A run view from the replies of Redis; None: there is no such run (any more). Raises RecordUnreadable."""
+    for reply in (spec, record, frontier):
+        _checked_record(reply, "record", run_id)
+    if not record or (not spec and record.get("status") in FINAL):  # keys that expire together may go one by one
+        return None
+    if not spec:
+        raise RecordUnreadable("record", run_id, "damaged: what it was submitted with is missing")
+    return view_of(run_id, spec, record, frontier)
+
+
+def _checked_record(reply: Any, what: str, run_id: str) -> None:
+    """Raise for a key of another type than ours; what else is wrong with Redis passes, and is raised as it is."""
+    if isinstance(reply, redis.exceptions.ResponseError) and not is_passing(reply):
+        raise RecordUnreadable(what, run_id, f"damaged: {ascii(str(reply))[1:200]}")
+    _checked(reply)
+
+
 def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
-    """A run view from what is stored."""
-    visits = [Visit.from_json(text) for text in frontier.values()]
-    submitted = RunSpec(**json.loads(spec))
+    """A run view from what is stored. Raises RecordUnreadable."""
+    try:
+        return _view_of(run_id, spec, record, frontier)
+    except KeyError as missing:
+        raise RecordUnreadable("record", run_id, f"damaged: it lacks {missing.args[0]}") from None
+
+
+def _view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
+    visits = [read_text(Visit, text, "visit", f"{run_id}/{seq}") for seq, text in frontier.items()]
+    submitted = read_text(RunSpec, spec, "spec", run_id)
+    if (status := record["status"]) not in STATUSES:
+        raise RecordUnreadable("record", run_id, f"its status {ascii(status)[:40]} is not known here", newer=True)
+
+    def count(name: str, text: str | None = None) -> int:
+        return whole(record[name] if text is None else text, f"{name} of the record", run_id)
+
+    def part(kind: type[P], name: str) -> P | None:
+        return read_text(kind, record[name], name, run_id) if name in record else None
+
     return RunView(
         id=run_id,
         spec=submitted,
-        status=record["status"],  # type: ignore[arg-type]
-        version=int(record["version"]),
-        seq=int(record["seq"]),
-        step=int(record["step"]),
-        started_ms=int(record.get("started_ms", 0)),
+        status=status,  # type: ignore[arg-type]
+        version=count("version"),
+        seq=count("seq"),
+        step=count("step"),
+        started_ms=count("started_ms") if "started_ms" in record else 0,
         failed_at=record.get("failed_at"),
-        paused=Pause(**json.loads(record["paused"])) if "paused" in record else None,
-        idle_ms=int(record.get("idle_ms", 0)),
-        counts={name[2:]: int(count) for name, count in record.items() if name.startswith("n:")},
-        timings={n[2:]: Timing(*map(int, text.split())) for n, text in record.items() if n.startswith("t:")},
+        paused=part(Pause, "paused"),
+        idle_ms=count("idle_ms") if "idle_ms" in record else 0,
+        counts={name[2:]: count(name) for name in record if name.startswith("n:")},
+        timings={name[2:]: _timing(run_id, text) for name, text in record.items() if name.startswith("t:")},
         frontier={visit.seq: visit for visit in visits},
-        steps=int(record.get("steps", 0)),
-        arrived=json.loads(record.get("arrived", "{}")),
-        tops={key: tuple(rank) for key, rank in json.loads(record.get("tops", "{}")).items()},
+        steps=count("steps") if "steps" in record else 0,
+        arrived=_table("arrived", record, run_id, dict),
+        tops={key: _rank(rank, run_id) for key, rank in _table("tops", record, run_id, list).items()},
         batch=record.get("batch"),
-        slot=from_fields(Slot, json.loads(record["slot"])) if "slot" in record else None,
-        budget=from_fields(Budget, json.loads(record["budget"])) if "budget" in record else None,
-        spent=_spent(record) if submitted.budget else NOTHING_SPENT,
+        slot=part(Slot, "slot"),
+        budget=part(Budget, "budget"),
+        spent=_spent(run_id, record) if submitted.budget else NOTHING_SPENT,
     )
 
 
-def _spent(record: Mapping[str, str]) -> Spent:
-    tokens = int(float(record.get("tokens_in", 0))) + int(float(record.get("tokens_out", 0)))
-    return Spent(tokens, float(record.get("cost_usd", 0)))
+def _timing(run_id: str, text: str) -> Timing:
+    parts = text.split()
+    if len(parts) < 3:
+        raise RecordUnreadable("record", run_id, f"damaged: a timing is {ascii(text)[:40]}")
+    return Timing(*(whole(part, "timing", run_id) for part in parts[:3]))
+
+
+def _table(name: str, record: Mapping[str, str], run_id: str, kind: type) -> dict[str, Any]:
+    """A JSON object of the run's hash whose values are all of a kind; empty if it has none."""
+    if name not in record:
+        return {}
+    found = decoded(record[name], name, run_id)
+    if type(found) is not dict or any(type(value) is not kind for value in found.values()):
+        raise RecordUnreadable(name, run_id, "damaged: it is not the table that it should be")
+    return found
+
+
+def _rank(parts: list[Any], run_id: str) -> Rank:
+    if [type(part) for part in parts] != [int, str, str, int]:
+        raise RecordUnreadable("tops", run_id, f"damaged: {ascii(parts)[:60]} is no place in the visit order")
+    return parts[0], parts[1], parts[2], parts[3]
+
+
+def _spent(run_id: str, record: Mapping[str, str]) -> Spent:
+    tokens = sum(int(number(record.get(name, "0"), name, run_id)) for name in ("tokens_in", "tokens_out"))
+    return Spent(tokens, number(record.get("cost_usd", "0"), "cost", run_id))
 
 
 def _event(fields: Mapping[str, str]) -> Event:
+    """Raises RecordUnreadable, and KeyError for a field that is missing."""
+    if "v" in fields:
+        check_version({"v": whole(fields["v"], "inbox entry")}, "inbox entry")
     match fields["t"]:
         case "result":
-            header = ResultHeader.from_json(json.loads(fields["h"]))
-            return Resulted(int(fields["seq"]), int(fields["attempt"]), header)
+            header = ResultHeader.from_json(decoded(fields["h"], "result"))
+            return Resulted(*_visit(fields), header)
         case "submitted":
             return Submitted()
         case "answered":
-            return Answered(int(fields["seq"]), str(json.loads(fields["text"])), int(fields.get("attempt", 1)))
+            text, attempt = decoded(fields["text"], "answer"), whole(fields.get("attempt", "1"), "attempt")
+            return Answered(whole(fields["seq"], "visit"), str(text), attempt)
         case "cancelled":
             return Cancelled(keeps=fields.get("keeps") == "1")
         case "retried":
             return Retried(fresh_children=fields.get("fresh_children") == "1")
         case "paused":
-            return Paused(fields["by"], fields["reason"] or None)
+            return Paused(fields["by"], fields.get("reason") or None)
         case "resumed":
             return Resumed()
         case "lease_lost":
             reason = fields.get("reason")
             handed_back, begun = reason in ("drain", "machine"), reason != "machine"
-            return LeaseLost(int(fields["seq"]), int(fields["attempt"]), fields["worker"], handed_back, begun)
+            return LeaseLost(*_visit(fields), fields["worker"], handed_back, begun)
         case "timer":
             return TimerFired(fields["name"])
         case "child_ended":
-            usage = json.loads(fields["usage"]) if fields["usage"] else None
-            ended: Any = fields["status"]
-            which = (int(fields["seq"]), int(fields["attempt"]), fields["child"])
-            return ChildEnded(*which, ended, fields["error"] or None, usage)
+            return _child_ended(fields)
         case "child_gone":
-            return ChildGone(int(fields["seq"]), int(fields["attempt"]), fields["child"])
+            return ChildGone(*_visit(fields), fields["child"])
         case "told":
-            return Told(fields["what"], json.loads(fields["data"]))
+            return Told(fields["what"], decoded_object(fields["data"], "news"))
         case other:
-            return Unreadable(other)
+            return Unreadable(other, f"written by a newer release: this one knows no entries {ascii(other)[:40]}")
+
+
+def _child_ended(fields: Mapping[str, str]) -> ChildEnded:
+    usage = decoded_object(fields["usage"], "usage") if fields.get("usage") else None
+    if usage is not None:
+        read(Usage, usage, "usage")
+    status: Any = fields["status"]
+    if status not in FINAL and status != "refused":
+        raise RecordUnreadable("end of a child", "", f"its status {ascii(status)[:40]} is not known here", newer=True)
+    return ChildEnded(*_visit(fields), fields["child"], status, fields.get("error") or None, usage)
+
+
+def _visit(fields: Mapping[str, str]) -> tuple[int, int]:
+    """Number and attempt."""
+    return whole(fields["seq"], "visit"), whole(fields["attempt"], "attempt")
 
 
 def _hmget(pipe: Any, key: str, fields: Collection[str]) -> None:
     if fields:
         pipe.hmget(key, sorted(fields))
+
+
+def _known_if_readable(run_id: str, wanted: Wanted, replies: Iterator[Any]) -> Known | RecordUnreadable:
+    """Takes its replies in any case: those after them are others'."""
+    taken = list(islice(replies, _replies_to(wanted)))
+    try:
+        for reply in taken:
+            _checked_record(reply, "state", run_id)
+        return _known(wanted, iter(taken))
+    except RecordUnreadable as error:
+        return error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        return RecordUnreadable("state", run_id, f"damaged: {ascii(str(error))[1:200]}")
+
+
+def _replies_to(wanted: Wanted) -> int:
+    """How many commands `read_values` sends for one entry."""
+    fields = (wanted.delta, wanted.items, wanted.windows, wanted.costs)
+    state = 1 if wanted.whole or wanted.state else 0
+    return state + sum(map(bool, fields)) + bool(wanted.updates) + len(wanted.steps)
 
 
 def _known(wanted: Wanted, replies: Iterator[Any]) -> Known:

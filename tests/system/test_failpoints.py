@@ -35,7 +35,7 @@ LUA = Path(verdict.__file__).parents[2] / "sleipnir" / "store" / "lua"
 
 OF_SCHEDULERS = (
     "pulse", "own", "commit", "publish", "discard", "take_back", "fire_timers", "child_ended", "retry_child",
-    "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root",
+    "batch_admit", "batch_ended", "ask_slot", "free_slot", "tell_root", "park",
 )  # fmt: skip
 SCRIPT_OF = {"ask_slot": "slots", "free_slot": "slots"}
 """Situations that are not called after their script."""
@@ -135,6 +135,8 @@ class Deployment:
         self.strict = write_agent(folder / "strict", PARENT.replace("agent: two", "agent: picky"))
         self.redis = client.store._client
         self.part = client.store.keys.of_partition(0)
+        self.repair: Callable[[], object] = lambda: None
+        """What a person does after the scheduler has died."""
 
     def message(self) -> VisitCall | None:
         """What a Celery worker would get next from the queue."""
@@ -242,6 +244,15 @@ def ending_row(world: Deployment) -> Run:
     return run
 
 
+def run_that_cannot_be_read(world: Deployment) -> Run:
+    run = world.client.submit(world.two)
+    spec = world.client.store.keys.of_run(run.id).spec
+    text = world.redis.get(spec)
+    world.redis.set(spec, "{")
+    world.repair = lambda: world.redis.set(spec, text)
+    return run
+
+
 def run_of_a_limited_agent(world: Deployment) -> Run:
     return world.client.submit(world.limited)
 
@@ -268,6 +279,7 @@ SITUATIONS: dict[str, Callable[[Deployment], Run]] = {
     "ask_slot": run_of_a_limited_agent,
     "free_slot": ending_run_of_a_limited_agent,
     "tell_root": child_about_to_ask,
+    "park": run_that_cannot_be_read,
 }
 
 
@@ -286,6 +298,7 @@ def test_a_scheduler_dies_at_a_point_and_another_goes_on(deployment: Deployment,
     run = SITUATIONS[point](deployment)
     stack.start_scheduler("victim", env={VARIABLE: f"{SCRIPT_OF.get(point, point)}.{side}=kill"})
     dies(stack, "victim")
+    deployment.repair()
     stack.start_scheduler("second")
     if point == "fire_timers":
         wait_until(lambda: run.info().is_final, "the deadline ends the run")

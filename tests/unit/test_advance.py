@@ -38,7 +38,10 @@ class PlayedStore:
     def read(self, partitions: object, **_: object) -> Sequence[Entry]:
         return self._entries
 
-    def load(self, run_ids: Sequence[str]) -> dict[str, RunView]:
+    def parked(self, partition: int) -> dict[str, str]:
+        return {}
+
+    def load(self, run_ids: Sequence[str], unreadable: object = None) -> dict[str, RunView]:
         return {run_id: self._views[run_id] for run_id in run_ids}
 
     def read_values(self, wanted: Sequence[tuple[Entry, Wanted]]) -> list[Known]:

@@ -104,6 +104,17 @@ def fail(graph_name: str, run: RunView, message: str, now_ms: int) -> Transition
     return draft.transition()
 
 
+def cancel(run: RunView, event: Cancelled, now_ms: int) -> Transition | Ignore:
+    """End a run as its cancel asks, without its graph, which cannot be read here."""
+    if run.is_final:
+        return Ignore("the run is over")
+    draft = Draft(run, now_ms)
+    oldest = min(run.frontier.values(), key=lambda visit: visit.seq, default=None)
+    place = f" at '{oldest.node}'" if oldest else ""
+    draft.end("cancelled", error=f"Graph of agent '{run.spec.agent}' aborted{place}", keeps=event.keeps)
+    return draft.transition()
+
+
 def _paid_late(run: RunView, event: ChildEnded, now_ms: int) -> Transition:
     """A run that is over hears what a child has cost that ended with it, or was cancelled before."""
     draft = Draft(run, now_ms)

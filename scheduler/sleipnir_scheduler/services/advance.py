@@ -6,29 +6,45 @@ will leave, as long as names are enough to plan them: the results of a map's ite
 means that our view of the run was old, and refuses those after it: drop the view; the entries are still in the inbox. A
 death anywhere loses nothing: an entry is deleted by the commit that applies it, and an unpublished visit is in the
 outbox.
+
+A run whose record, entry or graph cannot be read is parked (parking.py): its entries wait in order, others go on. Only
+its cancel does not wait, if its record can be read.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 import structlog
 
-from sleipnir.errors import BundleError, GraphError, StoreUnavailable
-from sleipnir.events import Answered, ChildEnded, LeaseLost, Resulted, Retried, Unreadable
+from sleipnir.errors import BundleError, GraphError, RecordUnreadable, StoreUnavailable
+from sleipnir.events import Answered, Cancelled, ChildEnded, LeaseLost, Resulted, Retried, Unreadable
 from sleipnir.logs import handling
 from sleipnir.messages import VisitCall
 from sleipnir.runs import RunView
-from sleipnir.store.partitions import APPLIED, CLAIMED, NOT_OWNER, REFUSED, Commit, Drop, Entry, Partitions, call_of
+from sleipnir.store.partitions import (
+    APPLIED,
+    CLAIMED,
+    NO_RUN,
+    NOT_OWNER,
+    REFUSED,
+    Commit,
+    Drop,
+    Entry,
+    Partitions,
+    call_of,
+)
 from sleipnir.transitions import Transition
 from sleipnir.values import NOTHING, Known, Wanted
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.metrics.tally import Tally
 from sleipnir_scheduler.narration import log_transition
-from sleipnir_scheduler.planner.plan import Ignore, NeedValues, fail, plan
+from sleipnir_scheduler.planner.plan import Ignore, NeedValues, cancel, fail, plan
 from sleipnir_scheduler.services.ownership import Ownership
+from sleipnir_scheduler.services.parking import Parking
 from sleipnir_scheduler.traces import trace_commit
 
 BATCH = 200  # entries per partition and read
@@ -48,11 +64,15 @@ class Advance:
         *,
         max_redeliveries: int,
         tally: Tally | None = None,
+        instance: str = "",
     ) -> None:
+        self._parking = Parking(store, instance)
         self._store, self._ownership, self._graphs, self._dispatcher = store, ownership, graphs, dispatcher
         self._tally = tally or Tally()
         self._max_redeliveries = max_redeliveries
         self._views: OrderedDict[str, RunView] = OrderedDict()
+        self._unreadable: dict[str, RecordUnreadable] = {}
+        """Of the runs of this round that have no view, why their records cannot be read."""
         self.backlog = 0
         """How many visits the workers had before them, at the least, when the last round gave them more."""
         self._log = structlog.get_logger().bind(service="advance")
@@ -63,23 +83,27 @@ class Advance:
         Returns how many entries were done with; -1 when there were some and none could be: wait before the next call.
         """
         epochs = self._ownership.epochs
-        entries = self._store.read(epochs.keys(), limit=BATCH, block_ms=block_ms)
-        by_run: dict[str, deque[Entry]] = defaultdict(deque)
-        for entry in entries:
-            if isinstance(entry.event, Unreadable):
-                self._log.warning("inbox entry of a newer release is left alone", entry=entry.id, type=entry.event.type)
-            else:
-                by_run[entry.run].append(entry)
-        done = 0
         try:
+            after = self._parking.cursors(epochs)
+            entries = self._store.read(epochs.keys(), limit=BATCH, block_ms=block_ms, after=after)
+            by_run: dict[str, deque[Entry]] = defaultdict(deque)
+            for entry in entries:
+                if entry.run == NO_RUN and isinstance(entry.event, Unreadable):
+                    self._parking.park(entry, entry.event.why)
+                elif not self._parking.holds(entry) or isinstance(entry.event, Cancelled):
+                    by_run[entry.run].append(entry)
+            done = 0
             while by_run:
                 done += self._round(by_run, epochs)
                 by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
+            moved = self._parking.passed(entries, BATCH)
+            self._parking.flush()
         except BaseException:
             # The connection broke in the middle: a commit may be applied that we do not know of, so no view is certain.
             self._views.clear()
+            self._parking.forget()
             raise
-        return done if done or not entries else -1
+        return done if done or moved or not entries else -1
 
     def _round(self, by_run: Mapping[str, deque[Entry]], epochs: Mapping[int, int]) -> int:
         """The next entries of every run: plan, commit, publish. Returns how many entries are done with."""
@@ -90,8 +114,11 @@ class Advance:
         for commit, outcome in zip(commits, self._store.commit(commits, epochs), strict=True):
             if outcome == REFUSED:
                 commit, outcome = self._end_instead(commit, epochs)
+                if outcome == REFUSED:
+                    self._park(commit.entry, "Redis refuses its commit; the log says why", by_run[commit.entry.run])
             if outcome == APPLIED:
                 done += 1
+                self._parking.went_on(commit.entry)
                 published += self._applied(commit)
             elif outcome == CLAIMED:
                 drops.append(Drop(commit.entry, commit.run))
@@ -101,6 +128,7 @@ class Advance:
         for drop, outcome in zip(drops, self._store.discard(drops, epochs), strict=True):
             if outcome == APPLIED:
                 done += 1
+                self._parking.went_on(drop.entry)
                 self._tally.dropped(drop.entry)
             else:
                 self._mistaken(drop.entry, by_run, outcome)
@@ -112,6 +140,15 @@ class Advance:
         by_run[entry.run].clear()  # later entries of this run would be planned on the same view
         if outcome == NOT_OWNER:
             self._ownership.lost(entry.partition)
+
+    def _park(self, entry: Entry, reason: str, queue: deque[Entry]) -> None:
+        """Set the run of an entry aside, from this entry on. Of its other entries in `queue` only a cancel is looked
+        at. No other run waits."""
+        self._views.pop(entry.run, None)
+        cancels = [each for each in queue if each is not entry and isinstance(each.event, Cancelled)]
+        queue.clear()
+        queue.extend(cancels)
+        self._parking.park(entry, reason)
 
     def _end_instead(self, commit: Commit, epochs: Mapping[int, int]) -> tuple[Commit, int]:
         """Redis could not apply a transition: fail that run visibly, and let no other run wait for it."""
@@ -138,7 +175,9 @@ class Advance:
         missing = [run_id for run_id in run_ids if run_id not in self._views]
         for run_id in run_ids - set(missing):
             self._views.move_to_end(run_id)
-        self._views.update(self._store.load(missing))
+        self._unreadable.clear()
+        if missing:
+            self._views.update(self._store.load(missing, self._unreadable))
         while len(self._views) > VIEWS_KEPT + len(run_ids):
             self._views.popitem(last=False)
 
@@ -155,7 +194,12 @@ class Advance:
                 if wanted is not None:
                     needs[run_id] = (by_run[run_id][0], wanted)
             found = self._store.read_values(list(needs.values())) if needs else []
-            known |= {(entry.run, entry.id): values for (entry, _), values in zip(needs.values(), found, strict=True)}
+            for (entry, _), values in zip(list(needs.values()), found, strict=True):
+                if isinstance(values, RecordUnreadable):
+                    self._park(entry, str(values), by_run[entry.run])
+                    del needs[entry.run]
+                else:
+                    known[entry.run, entry.id] = values
             todo = list(needs)
         return commits, drops
 
@@ -174,6 +218,9 @@ class Advance:
                 outcome = self._plan(entry, run, known.get((entry.run, entry.id), NOTHING))
             if isinstance(outcome, NeedValues):
                 return None if planned else outcome.wanted
+            if isinstance(outcome, str):
+                self._park(entry, outcome, queue)
+                return None
             queue.popleft()
             if not isinstance(outcome, Transition):
                 drops.append(Drop(entry, run, outcome.notice))
@@ -185,21 +232,40 @@ class Advance:
                 return None
         return None
 
-    def _plan(self, entry: Entry, run: RunView | None, known: Known) -> Transition | NeedValues | Ignore:
+    def _plan(self, entry: Entry, run: RunView | None, known: Known) -> Transition | NeedValues | Ignore | str:
+        """What the entry changes; a text: why its run must be parked."""
         if run is None:
-            return Ignore("the run has expired")
+            unreadable = self._unreadable.get(entry.run)
+            return str(unreadable) if unreadable is not None else Ignore("the run has expired")
         try:
+            if isinstance(entry.event, Unreadable):
+                return _unreadable(run, entry.event)
+            if self._parking.holds(entry):  # a cancel, which need not wait for what the run was parked for
+                return cancel(run, cast(Cancelled, entry.event), entry.at_ms)
             spec = run.spec
             graph = self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
             return plan(graph, run, entry.event, entry.at_ms, known, max_redeliveries=self._max_redeliveries)
         except StoreUnavailable:
             raise  # nothing is wrong with the run
+        except RecordUnreadable as error:
+            return str(error)
         except (BundleError, GraphError) as error:
-            return _failed(run, entry, str(error))
+            # Another release may read it, or the bundle may come again: no reason to fail a run that was accepted.
+            if run.is_final and not isinstance(entry.event, Retried):
+                return Ignore("the run is over")
+            if isinstance(entry.event, Cancelled):
+                return cancel(run, entry.event, entry.at_ms)
+            return f"its graph cannot be used: {error}"
         except Exception as error:
             # A bug of ours must end in a visible failure of this run, not in a scheduler that spins on one entry.
             self._log.exception("planning failed", entry=repr(entry.event))
             return _failed(run, entry, f"internal error: {type(error).__name__}: {error}")
+
+
+def _unreadable(run: RunView, event: Unreadable) -> Ignore | str:
+    if run.is_final and not event.newer:
+        return Ignore("the run is over")
+    return f"inbox entry {event.type!r} cannot be read: {event.why}"
 
 
 def _about(entry: Entry, run: RunView | None) -> handling:

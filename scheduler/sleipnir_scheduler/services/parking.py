@@ -1,0 +1,185 @@
+"""Runs that this scheduler cannot read or plan: set aside one by one, so that no other run waits for them.
+
+1. A run is parked when its record, an inbox entry of it or its graph cannot be read. The inbox is authoritative: the
+   entries stay there, in order. The partition's hash `parked` says which runs and why, for people.
+2. Entries of parked runs are passed over by a cursor per partition, so that any number of them holds up nobody. After
+   AGAIN_S, after an error and when a partition is gained, reading begins at the first entry again: what can be read by
+   then goes on. Many parked entries make the pause longer, as each look reads all of them.
+3. A mark is removed when an entry of the run was applied or dropped, or when a look at the whole inbox has found none.
+
+All of it belongs to the thread of `advance`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Final, Protocol
+
+import structlog
+
+from sleipnir.errors import RecordUnreadable
+from sleipnir.reading import read_text
+from sleipnir.runs import Parked
+from sleipnir.store.commit import record
+from sleipnir.store.partitions import NO_RUN, Entry
+
+AGAIN_S = 30.0
+PER_PAUSE = 1_000  # entries passed over that make the pause AGAIN_S longer
+AT_ONCE = 500  # marks that are written by one script
+MOST_REASON = 2_000  # characters that are kept of a reason
+FIRST = "0-0"
+RELEASE: Final = version("sleipnir")
+
+
+class Marks(Protocol):
+    """The part of the store that keeps marks."""
+
+    def parked(self, partition: int) -> Mapping[str, str]: ...
+    def park(self, partition: int, runs: Mapping[str, str], epoch: int) -> bool: ...
+
+
+@dataclass
+class _Partition:
+    epoch: int
+    marks: dict[str, str]
+    """By run the reason of the mark in Redis."""
+    began_s: float
+    after: str = FIRST
+    held: set[str] = field(default_factory=set)
+    """Runs whose entries are passed over in this look."""
+    passed: int = 0
+    is_read: bool = False
+    """Whether this look has come to the end of the inbox."""
+    changes: dict[str, str] = field(default_factory=dict)
+    """Marks to be written, as `Partitions.park` takes them."""
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.held or self.marks or self.changes)
+
+
+class Parking:
+    """`by` is the name of this scheduler. `clock` counts seconds; it is only used to wait."""
+
+    def __init__(self, store: Marks, by: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._by, self._clock = store, by, clock
+        self._partitions: dict[int, _Partition] = {}
+        self._told: set[tuple[int, str, str]] = set()
+        self._is_busy = False
+        self._log = structlog.get_logger().bind(service="advance")
+
+    def cursors(self, epochs: Mapping[int, int]) -> Mapping[int, str]:
+        """After which entry to read on, by partition; those that are not named are read from their first one."""
+        if self._partitions.keys() != epochs.keys() or any(
+            self._partitions[each].epoch != epoch for each, epoch in epochs.items()
+        ):
+            self._follow(epochs)
+        if not self._is_busy:
+            return {}
+        now_s = self._clock()
+        for number, each in self._partitions.items():
+            if (each.held or each.marks) and now_s - each.began_s >= AGAIN_S * (1 + each.passed // PER_PAUSE):
+                self._look_again(number, each, now_s)
+        self._is_busy = any(each.is_busy for each in self._partitions.values())
+        return {number: each.after for number, each in self._partitions.items() if each.held}
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether the entry is to be passed over in this look."""
+        return self._is_busy and entry.run in self._partitions[entry.partition].held
+
+    def park(self, entry: Entry, reason: str) -> None:
+        """Set a run aside from this entry on."""
+        each = self._partitions.get(entry.partition)
+        if each is None:
+            return  # the partition was lost; its new owner decides
+        self._is_busy = True
+        each.held.add(entry.run)
+        reason = reason.encode(errors="replace").decode()[:MOST_REASON]
+        if (told := (entry.partition, entry.id, reason)) not in self._told:
+            if len(self._told) > 10_000:
+                self._told.clear()
+            self._told.add(told)
+            text = "inbox entry without a run is passed over" if entry.run == NO_RUN else "run is parked"
+            self._log.warning(text, run=entry.run, entry=entry.id, reason=reason)
+        if each.marks.get(entry.run) != reason:
+            each.marks[entry.run] = reason
+            each.changes[entry.run] = record(Parked(reason, entry.at_ms, self._by, RELEASE, entry.id))
+
+    def went_on(self, entry: Entry) -> None:
+        """An entry was applied or dropped."""
+        if not self._is_busy:
+            return
+        each = self._partitions.get(entry.partition)
+        if each is not None and entry.run in each.marks and entry.run not in each.held:
+            self._log.info("parked run goes on", run=entry.run, entry=entry.id)
+            self._unmark(each, [entry.run])
+
+    def passed(self, entries: Sequence[Entry], limit: int) -> bool:
+        """Pass over the entries of parked runs that stand first of those that were read, up to `limit` per partition.
+        Whether there were any."""
+        if not self._is_busy:
+            return False
+        by_partition: dict[int, list[Entry]] = {number: [] for number in self._partitions}
+        for entry in entries:
+            if entry.partition in by_partition:
+                by_partition[entry.partition].append(entry)
+        moved = False
+        for number, read in by_partition.items():
+            each = self._partitions[number]
+            each.is_read = each.is_read or len(read) < limit
+            for entry in read:
+                if entry.run not in each.held:
+                    break
+                each.after, moved = entry.id, True
+                each.passed += 1
+        return moved
+
+    def flush(self) -> None:
+        """Write what has changed."""
+        if not self._is_busy:
+            return
+        for number, each in self._partitions.items():
+            while each.changes:
+                some = dict(list(each.changes.items())[:AT_ONCE])
+                if not self._store.park(number, some, each.epoch):
+                    each.changes.clear()  # another owns it now, and writes its own
+                    break
+                for run in some:
+                    del each.changes[run]
+
+    def forget(self) -> None:
+        """Something went wrong: what was read may not be there any more. Look at everything again."""
+        self._partitions.clear()
+        self._is_busy = False
+
+    def _follow(self, epochs: Mapping[int, int]) -> None:
+        """Drop partitions that are another's, and begin with those that are ours now."""
+        for number in [each for each, known in self._partitions.items() if epochs.get(each) != known.epoch]:
+            del self._partitions[number]
+        for number, epoch in epochs.items():
+            if number not in self._partitions:
+                marks = {run: _reason(text) for run, text in self._store.parked(number).items()}
+                self._partitions[number] = _Partition(epoch, marks, self._clock())
+        self._is_busy = any(each.is_busy for each in self._partitions.values())
+
+    def _look_again(self, number: int, each: _Partition, now_s: float) -> None:
+        if each.is_read and not each.changes and (gone := each.marks.keys() - each.held):
+            self._unmark(each, gone)
+        each.after, each.passed, each.began_s, each.is_read = FIRST, 0, now_s, False
+        each.held.clear()
+
+    def _unmark(self, each: _Partition, runs: Iterable[str]) -> None:
+        for run in list(runs):
+            del each.marks[run]
+            each.changes[run] = ""
+
+
+def _reason(text: str) -> str:
+    """Why the owner before us has parked a run; what it wrote may be of another release."""
+    try:
+        return read_text(Parked, text).reason
+    except RecordUnreadable:
+        return ""

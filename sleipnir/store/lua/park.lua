@@ -1,0 +1,21 @@
+-- park: note which runs of a partition are set aside, and why, or that they are not any more.
+--
+-- KEYS[1] parked  HASH  slp:{p07}:parked
+-- KEYS[2] owner   HASH  slp:{p07}:owner
+-- ARGV[1] epoch   int   the caller's, as in commit
+-- ARGV[2...] runs       pairs: run id, JSON (runs.Parked) or '' for a run that is not parked any more; at most 500 pairs
+--
+-- Returns  1  noted. Calling twice is safe.
+--         -1  the caller does not own this partition any more; nothing was changed
+local parked, owner = unpack(KEYS)
+local epoch = ARGV[1]
+
+if tonumber(redis.call('HGET', owner, 'epoch')) ~= tonumber(epoch) then return -1 end
+for i = 2, #ARGV, 2 do
+  if ARGV[i + 1] == '' then
+    redis.call('HDEL', parked, ARGV[i])
+  else
+    redis.call('HSET', parked, ARGV[i], ARGV[i + 1])
+  end
+end
+return 1
