@@ -411,7 +411,8 @@ class Timing:
 class RunView:
     """Everything the planner needs of a run, state values apart.
 
-    `version` counts commits and is the fence of the next one; `seq` is the last visit's number, `step` the last
+    `version` counts commits, `last_event` is the inbox entry of the last one; both are the fence of the next one, as
+    two pasts of a run (Redis was restored) have the same versions. `seq` is the last visit's number, `step` the last
     journal step, `failed_at` the node where a failed run can be continued, `counts` how often each node was
     entered, `timings` how long its visits took. `idle_ms` is how long earlier pauses lasted: the deadline is later by
     that. `steps` counts super-steps, in a `dag` visits. `arrived` says per join, by its name, which sources it has got
@@ -426,6 +427,7 @@ class RunView:
     spec: RunSpec
     status: RunStatus = "submitted"
     version: int = 0
+    last_event: str = ""
     seq: int = 0
     step: int = 0
     started_ms: int = 0

@@ -352,8 +352,8 @@ class Transition:
             return ()
         return (*(visit for visit in self.open if visit.state == "queued"), *self.wakes)
 
-    def apply(self, run: RunView) -> RunView:
-        """The run after this transition was committed."""
+    def apply(self, run: RunView, event: str = "") -> RunView:
+        """The run after this transition was committed for the inbox entry `event`."""
         frontier = Frontier.of(run.frontier)
         for visit in self.close:
             if visit.seq in frontier:
@@ -364,6 +364,7 @@ class Transition:
             run,
             status=self.status,
             version=run.version + 1,
+            last_event=event,
             seq=max([run.seq, self.seq, *(visit.seq for visit in self.open)]),
             steps=self.steps,
             arrived=self.arrived,

@@ -41,18 +41,19 @@ class Instance:
 
     def __init__(self, settings: Settings, store: Store, stop: threading.Event) -> None:
         self.tally, self.turns = Tally(), Turns()
-        self.ownership = Ownership(
-            store.partitions,
-            partitions=settings.partitions,
-            instance=f"{socket.gethostname()}:{os.getpid()}",
-            ttl_ms=int(settings.owner_ttl_s * 1000),
-        )
         self._settings, self._store, self._stop = settings, store, stop
         self.watch = Watch(
             store.generations,
             lease_s=settings.lease_s,
             heartbeat_s=settings.heartbeat_s,
             began=lambda why: self.tally.generations.add(why),
+        )
+        self.ownership = Ownership(
+            store.partitions,
+            partitions=settings.partitions,
+            instance=f"{socket.gethostname()}:{os.getpid()}",
+            ttl_ms=int(settings.owner_ttl_s * 1000),
+            generation=lambda: self.watch.id,
         )
         dispatch = dispatcher(settings, store)
         self._advance = Advance(
@@ -67,6 +68,7 @@ class Instance:
         patience_ms = int(settings.redispatch_after_s * 1000)
         self._outbox = Outbox(store.partitions, store.fleet, dispatch, patience_ms=patience_ms)
         self._deliveries = Deliveries(store.effects, Graphs(store.bundle), max_state_bytes=settings.max_output_bytes)
+        self._delivered_under: Mapping[int, int] = {}
         self._admission = Admission(store, window=settings.batch_window)
         self._archiver = _archiver(settings, store)
 
@@ -143,7 +145,11 @@ class Instance:
         if not self.ownership.epochs:
             self._stop.wait(STANDBY_S)
             return
-        self.tally.effects.add(by=self._deliveries.run_once(self.ownership.epochs.keys(), BLOCK_MS))
+        epochs = self.ownership.epochs
+        if epochs != self._delivered_under:
+            self._deliveries.forget()
+            self._delivered_under = epochs
+        self.tally.effects.add(by=self._deliveries.run_once(epochs.keys(), BLOCK_MS))
 
     def _admit(self) -> None:
         admitted = self._admission.run_once(self.ownership.epochs, self.ownership.held)

@@ -83,14 +83,14 @@ def control(
     event_id: str,
     epoch: int,
     now_ms: int,
-    publish_ms: int,
+    publish_after_ms: int,
     retention_ms: int,
 ) -> tuple[str, list[Arg]]:
     """The control JSON of one commit and the texts that go with it. `after` is the run after the transition.
 
-    `publish_ms`: when an unclaimed visit is published again. The control says how many texts there are of what; they
-    are in the order in which commit.lua takes them. What is empty is left out, and no JSON stands in JSON: half the
-    bytes, for two encoders and a decoder.
+    `publish_after_ms`: how long after this commit an unclaimed visit is published again. The control says how many
+    texts there are of what; they are in the order in which commit.lua takes them. What is empty is left out, and no
+    JSON stands in JSON: half the bytes, for two encoders and a decoder.
     """
     gates = {gate.seq: gate for gate in transition.gates}
     texts: list[Arg] = []
@@ -99,7 +99,8 @@ def control(
         "event": event_id,
         "epoch": epoch,
         "version": run.version,
-        "publish_ms": publish_ms,
+        "last": run.last_event,
+        "publish_after_ms": publish_after_ms,
         "close": [_closed(run.id, visit, visit.seq == transition.delivered) for visit in transition.close],
         "open": [_opened(run.id, visit, gates.get(visit.seq), texts) for visit in transition.open],
         "items": [_item_op(op, texts) for op in transition.items],

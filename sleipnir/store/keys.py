@@ -126,7 +126,8 @@ class PartitionKeys:
 
     @property
     def owner(self) -> str:
-        """HASH instance, epoch, until_ms: the scheduler that may commit here. Never dies; the epoch only grows."""
+        """HASH instance, epoch, until_ms, generation: the scheduler that may commit here. Never dies; the epoch only
+        grows."""
         return f"{self.tag}:owner"
 
     @property

@@ -75,7 +75,7 @@ class Commit:
     @cached_property
     def after(self) -> RunView:
         """The run once this is applied."""
-        return self.transition.apply(self.run)
+        return self.transition.apply(self.run, self.entry.id)
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,14 @@ class Partitions:
 
     # Ownership
 
-    def own(self, partitions: Iterable[int], instance: str, ttl_ms: int) -> dict[int, Owned]:
-        """Take or keep partitions; those that are ours now. `ttl_ms` 0 gives them back."""
+    def own(self, partitions: Iterable[int], instance: str, ttl_ms: int, generation: str = "") -> dict[int, Owned]:
+        """Take or keep partitions; those that are ours now. `ttl_ms` 0 gives them back. With another `generation` than
+        before they get another epoch."""
         wanted = list(partitions)
         vectors = []
         for partition in map(self._of, wanted):
             keys = {"owner": partition.owner, "paused": partition.paused}
-            vectors.append(_OWN.vector(keys, {"instance": instance, "ttl_ms": ttl_ms}))
+            vectors.append(_OWN.vector(keys, {"instance": instance, "ttl_ms": ttl_ms, "generation": generation}))
         replies = map(_checked, run_batch(self._client, _OWN, vectors))
         return {
             partition: Owned(int(epoch), bool(held))
@@ -149,6 +150,9 @@ class Partitions:
             pipe.hmget(self._of(partition).owner, "instance", "until_ms")
         now_ms = self.now_ms()
         return {instance for instance, until_ms in pipe.execute() if until_ms and int(until_ms) > now_ms}
+
+    def partition_of(self, run_id: str) -> int:
+        return self._keys.partition_of(run_id)
 
     # Inbox
 
@@ -206,6 +210,7 @@ class Partitions:
                 "notices": dumps([[drop.notice.type, drop.notice.data]]) if drop.notice else "",
                 "epoch": epochs[entry.partition],
                 "version": drop.run.version if drop.run else -1,
+                "last": drop.run.last_event if drop.run else "",
             }
             vectors.append(_DISCARD.vector(keys, args))
         return [_outcome(reply) for reply in run_batch(self._client, _DISCARD, vectors)]
@@ -302,7 +307,7 @@ class Partitions:
             event_id=entry.id,
             epoch=epoch,
             now_ms=entry.at_ms,
-            publish_ms=entry.at_ms + self._redispatch_after_ms,
+            publish_after_ms=self._redispatch_after_ms,
             retention_ms=self._retention_ms,
         )
         session = self._keys.of_session_of(commit.run.spec)
@@ -489,6 +494,7 @@ def _view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mappin
         spec=submitted,
         status=status,  # type: ignore[arg-type]
         version=count("version"),
+        last_event=record.get("last_event", ""),
         seq=count("seq"),
         step=count("step"),
         started_ms=count("started_ms") if "started_ms" in record else 0,

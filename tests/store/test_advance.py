@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from sleipnir.runs import RunSpec
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.advance import Advance
@@ -44,3 +46,99 @@ def test_entries_of_two_partitions_with_the_same_id_are_not_mistaken_for_each_ot
     assert len({store.keys.partition_of(run) for run in runs}) == 2
     advance_of(store, ASKS).run_once()
     assert [store.runs.gates(run)[0].question for run in runs] == [f"{run}?" for run in runs]
+
+
+ASKS_TWICE = """
+name: g
+start: ask
+nodes:
+  ask: {type: input, question: "first?", next: again}
+  again: {type: input, question: "second?", next: e}
+  e: {type: end}
+"""
+RUN = "run000000001"
+
+
+def snapshot(store: Store) -> dict[bytes, bytes]:
+    """Everything under the store's prefix, as a backup has it."""
+    client = store._bytes
+    return {key: client.dump(key) for key in client.scan_iter(f"{store.keys.prefix}:*")}
+
+
+def restore(store: Store, backup: dict[bytes, bytes]) -> None:
+    client = store._bytes
+    client.delete(*client.scan_iter(f"{store.keys.prefix}:*"))
+    for key, value in backup.items():
+        client.restore(key, 0, value)
+
+
+@pytest.mark.parametrize("change", ["another epoch", "none that is noticed"])
+def test_an_answer_is_taken_though_redis_went_back_in_time_to_the_same_version(store: Store, change: str) -> None:
+    """Finding C6 of the second review: a view of version 2 from before a restore is not version 2 after it. The answer
+    looked like one to a closed question, and was dropped for good."""
+    store.runs.create(RUN, RunSpec("agent", "digest"), {})
+    first = advance_of(store, ASKS_TWICE)
+    first.run_once()
+    backup = snapshot(store)
+    store.runs.answer(RUN, 1, "of a past that is gone")
+    first.run_once()
+    assert [gate.question for gate in store.runs.gates(RUN)] == ["second?"]
+    restore(store, backup)
+    second = advance_of(store, ASKS_TWICE)
+    store.runs.pause(RUN, "me")
+    second.run_once()
+    assert {view.version for view in store.partitions.load([RUN]).values()} == {2}
+    if change == "another epoch":
+        numbers = range(store.keys.partitions)
+        owned = store.partitions.own(numbers, "me", 60_000, "another generation").items()
+        first._ownership.epochs = {number: each.epoch for number, each in owned}  # type: ignore[misc]
+    store.runs.answer(RUN, 1, "yes")
+    while first.run_once() < 0:
+        pass
+    first.run_once()
+    assert [gate.question for gate in store.runs.gates(RUN)] == ["second?"]
+
+
+def test_no_view_outlives_the_epoch_of_its_partition(store: Store) -> None:
+    """Finding C6 of the second review."""
+    store.runs.create(RUN, RunSpec("agent", "digest"), {})
+    advance = advance_of(store, ASKS_TWICE)
+    advance.run_once()
+    assert list(advance._views) == [RUN]
+    before = dict(advance._ownership.epochs)
+    other = 1 - store.keys.partition_of(RUN)
+    advance._ownership.epochs = before | {other: before[other] + 1}  # type: ignore[misc]
+    advance.run_once()
+    assert list(advance._views) == [RUN]
+    advance._ownership.epochs = {other: before[other] + 1}  # type: ignore[misc]
+    advance.run_once()
+    assert list(advance._views) == []
+
+
+WORKS = """
+name: g
+start: work
+nodes:
+  work: {type: script, script: a.sh, next: e}
+  e: {type: end}
+"""
+
+
+def test_planning_goes_on_while_nothing_can_be_published(store: Store) -> None:
+    """Finding C23 of the second review: an error of the broker dropped all views and held planning up."""
+    tries: list[int] = []
+
+    def refuse(calls: list[Any]) -> None:
+        tries.append(len(calls))
+        raise OSError("the broker is away")
+
+    advance = advance_of(store, WORKS)
+    advance._dispatcher = SimpleNamespace(publish=refuse)  # type: ignore[assignment]
+    runs = [f"run00000000{number}" for number in range(5)]
+    for run in runs:
+        store.runs.create(run, RunSpec("agent", "digest"), {})
+        assert advance.run_once() == 1
+    assert tries == [1], "after a failure it is not asked for each visit"
+    assert set(advance._views) == set(runs)
+    queued = [store._client.zcard(store.keys.of_partition(number).outbox) for number in (0, 1)]
+    assert sum(queued) == len(runs), "the outbox publishes them"

@@ -14,7 +14,7 @@ from sleipnir.errors import GateError, RunNotFound, StoreUnavailable, UsageError
 from sleipnir.events import Answered, Cancelled, LeaseLost, Resulted, Submitted
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs import Ended, Gate, RunSpec, Visit
-from sleipnir.store.partitions import APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry, Owned
+from sleipnir.store.partitions import APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry
 from sleipnir.store.runs import _TELL, Fence
 from sleipnir.store.scripts import Command, run_in_order
 from sleipnir.store.store import Store
@@ -115,7 +115,9 @@ def test_a_scheduler_that_lost_its_partition_commits_nothing(bench: Bench) -> No
     bench.create()
     entry = bench.entries()[0]
     bench.store.partitions.own([bench.partition], "me", 0)
-    assert bench.store.partitions.own([bench.partition], "other", 60_000) == {bench.partition: Owned(2, held=False)}
+    owned = bench.store.partitions.own([bench.partition], "other", 60_000)[bench.partition]
+    assert owned.epoch > bench.epochs[bench.partition]
+    assert not owned.held
     assert bench.commit(entry, Transition()) == -1
     assert bench.store.partitions.own([bench.partition], "me", 60_000) == {}
     assert bench.store.partitions.load([RUN])[RUN].version == 0
@@ -567,3 +569,58 @@ def test_a_wish_that_is_repeated_as_its_reply_was_lost_is_passed_on_once(bench: 
     ]
     run_in_order(bench.store._client, many)
     assert len(bench.store._client.hget(bench.store.keys.of_run(RUN).run, "wishes")) == 96
+
+
+def test_a_view_from_before_redis_went_back_in_time_commits_and_drops_nothing(bench: Bench) -> None:
+    """Finding C6 of the second review: the same version, reached by another entry, is another past."""
+    bench.create()
+    [entry] = bench.entries()
+    view = bench.store.partitions.load([RUN])[RUN]
+    bench.store._client.hset(bench.store.keys.of_run(RUN).run, "last_event", "1-1")
+    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, "scripts"),))
+    assert bench.store.partitions.commit([Commit(entry, view, opened)], bench.epochs) == [STALE]
+    assert bench.store.partitions.discard([Drop(entry, view)], bench.epochs) == [STALE]
+    assert bench.entries() == [entry]
+
+
+def test_a_commit_whose_reply_was_lost_counts_once_and_its_view_goes_on(bench: Bench) -> None:
+    bench.create()
+    [entry] = bench.entries()
+    view = bench.store.partitions.load([RUN])[RUN]
+    commit = Commit(entry, view, Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, "scripts"),)))
+    assert bench.store.partitions.commit([commit], bench.epochs) == [APPLIED]
+    assert bench.store.partitions.commit([commit], bench.epochs) == [APPLIED]
+    assert bench.store.partitions.load([RUN])[RUN].last_event == commit.after.last_event == entry.id
+
+
+def test_another_generation_gives_a_partition_another_epoch_and_one_that_was_lost_is_not_given_again(
+    bench: Bench,
+) -> None:
+    """Finding C6 of the second review."""
+    store, part = bench.store, bench.partition
+    before = bench.epochs[part]
+    assert store.partitions.own([part], "me", 60_000)[part].epoch == before
+    after = store.partitions.own([part], "me", 60_000, "restored")[part].epoch
+    assert after > before
+    assert store.partitions.own([part], "me", 60_000, "restored")[part].epoch == after
+    store._client.hset(store.keys.of_partition(part).owner, mapping={"epoch": before, "until_ms": 0})
+    assert store.partitions.own([part], "other", 60_000, "restored")[part].epoch > after
+
+
+def test_an_owner_from_before_the_clock_was_set_back_does_not_keep_its_partition(bench: Bench) -> None:
+    store, part = bench.store, bench.partition
+    store._client.hset(store.keys.of_partition(part).owner, "until_ms", store.now_ms() + 3_600_000)
+    assert part in store.partitions.own([part], "other", 3_000)
+
+
+def test_a_visit_is_published_again_so_long_after_its_commit_however_old_its_entry_is(bench: Bench) -> None:
+    """Finding C21 of the second review: a scheduler that was behind published everything twice."""
+    bench.create()
+    [entry] = bench.entries()
+    old = replace(entry, id=f"{entry.at_ms - 600_000}-0")
+    committed_ms = bench.store.now_ms()
+    assert bench.commit(old, Transition(open=(Visit(1, "a", "script", 1, old.at_ms, "scripts"),))) == APPLIED
+    [(_, due_ms)] = bench.store._client.zrange(
+        bench.store.keys.of_partition(bench.partition).outbox, 0, -1, withscores=True
+    )
+    assert due_ms >= committed_ms + 10_000

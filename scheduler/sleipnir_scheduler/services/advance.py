@@ -13,6 +13,7 @@ its cancel does not wait, if its record can be read.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import cast
@@ -49,6 +50,7 @@ from sleipnir_scheduler.traces import trace_commit
 
 BATCH = 200  # entries per partition and read
 AT_ONCE = 100  # entries of one run that are planned on each other; when one is refused, those after it are in vain
+PUBLISH_AGAIN_S = (0.5, 2.0, 10.0, 30.0)  # pauses after failures: each try may take seconds of the planner's time
 VIEWS_KEPT = 20_000  # a view is about 1 kB
 
 
@@ -73,6 +75,9 @@ class Advance:
         self._views: OrderedDict[str, RunView] = OrderedDict()
         self._unreadable: dict[str, RecordUnreadable] = {}
         """Of the runs of this round that have no view, why their records cannot be read."""
+        self._epochs: Mapping[int, int] = {}
+        """Under which the views were read."""
+        self._silent_until_s, self._publish_failures = 0.0, 0
         self.backlog = 0
         """How many visits the workers had before them, at the least, when the last round gave them more."""
         self._log = structlog.get_logger().bind(service="advance")
@@ -83,6 +88,8 @@ class Advance:
         Returns how many entries were done with; -1 when there were some and none could be: wait before the next call.
         """
         epochs = self._ownership.epochs
+        if epochs != self._epochs:
+            self._drop_views(epochs)
         try:
             after = self._parking.cursors(epochs)
             entries = self._store.read(epochs.keys(), limit=BATCH, block_ms=block_ms, after=after)
@@ -105,6 +112,13 @@ class Advance:
             raise
         return done if done or moved or not entries else -1
 
+    def _drop_views(self, epochs: Mapping[int, int]) -> None:
+        """No view outlives the epoch of its partition: another scheduler may have committed, or Redis been restored."""
+        before, self._epochs = self._epochs, epochs
+        kept = {partition for partition, epoch in epochs.items() if before.get(partition) == epoch}
+        for run_id in [run_id for run_id in self._views if self._store.partition_of(run_id) not in kept]:
+            del self._views[run_id]
+
     def _round(self, by_run: Mapping[str, deque[Entry]], epochs: Mapping[int, int]) -> int:
         """The next entries of every run: plan, commit, publish. Returns how many entries are done with."""
         self._load_views(set(by_run))
@@ -124,7 +138,7 @@ class Advance:
                 drops.append(Drop(commit.entry, commit.run))
             else:
                 self._mistaken(commit.entry, by_run, outcome)
-        self.backlog = self._dispatcher.publish(published).ahead
+        self.backlog = self._publish(published)
         for drop, outcome in zip(drops, self._store.discard(drops, epochs), strict=True):
             if outcome == APPLIED:
                 done += 1
@@ -133,6 +147,21 @@ class Advance:
             else:
                 self._mistaken(drop.entry, by_run, outcome)
         return done
+
+    def _publish(self, visits: list[tuple[VisitCall, str]]) -> int:
+        """Publish what was committed. A message is a hint: where the broker does not answer, planning goes on without,
+        asks again after a pause, and the outbox publishes what was left. How many visits are ahead of these."""
+        if not visits or time.monotonic() < self._silent_until_s:
+            return 0
+        try:
+            ahead = self._dispatcher.publish(visits).ahead
+        except Exception as error:
+            pause_s = PUBLISH_AGAIN_S[min(self._publish_failures, len(PUBLISH_AGAIN_S) - 1)]
+            self._silent_until_s, self._publish_failures = time.monotonic() + pause_s, self._publish_failures + 1
+            self._log.warning("visits cannot be published; the outbox repeats it", visits=len(visits), error=str(error))
+            return 0
+        self._publish_failures = 0
+        return ahead
 
     def _mistaken(self, entry: Entry, by_run: Mapping[str, deque[Entry]], outcome: int) -> None:
         """Our view was old, or the partition is another's: forget both. The entry stays in the inbox."""

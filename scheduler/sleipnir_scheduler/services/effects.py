@@ -50,6 +50,10 @@ class Deliveries:
         """By partition the last effect that was passed over; those before it are of a newer release too, or done."""
         self._log = structlog.get_logger().bind(service="effects")
 
+    def forget(self) -> None:
+        """Begin at the first effect of each partition again: it is another past."""
+        self._passed.clear()
+
     def run_once(self, partitions: Collection[int], block_ms: int) -> int:
         """Deliver what there is; waits up to `block_ms` for the first. Returns how many."""
         self._passed = {partition: self._passed.get(partition, _FIRST) for partition in partitions}

@@ -4,12 +4,15 @@ What is authoritative: the owner hash in Redis, with its epoch. commit.lua compa
 frozen while another took over commits nothing, whatever it believes. Local time is used only to wait between
 renewals. If a renewal fails, nothing changes until the lease lapses; then another instance takes the partition, this
 one's commits are refused, and it drops the partition at its next renewal.
+
+An epoch stands for one past: a gain of a partition and a new generation (generation.py) give it another one. So
+whatever an instance keeps in memory of a partition holds for an epoch, and is dropped with it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -19,8 +22,17 @@ from sleipnir.store.partitions import Partitions
 class Ownership:
     """The partitions that this instance owns, with their epochs. Read by all services; written by `run_once` alone."""
 
-    def __init__(self, store: Partitions, *, partitions: int, instance: str, ttl_ms: int) -> None:
+    def __init__(
+        self,
+        store: Partitions,
+        *,
+        partitions: int,
+        instance: str,
+        ttl_ms: int,
+        generation: Callable[[], str] = lambda: "",
+    ) -> None:
         self._store, self._all, self.instance, self._ttl_ms = store, range(partitions), instance, ttl_ms
+        self._generation = generation
         self._epochs: dict[int, int] = {}
         self._held: frozenset[int] = frozenset()
         self._lock = threading.Lock()
@@ -45,7 +57,7 @@ class Ownership:
 
     def run_once(self) -> int:
         """Renew what is ours and take what is free. Returns how many partitions are ours."""
-        owned = self._store.own(self._all, self.instance, self._ttl_ms)
+        owned = self._store.own(self._all, self.instance, self._ttl_ms, self._generation())
         epochs = {partition: found.epoch for partition, found in owned.items()}
         self._held = frozenset(partition for partition, found in owned.items() if found.held)
         with self._lock:

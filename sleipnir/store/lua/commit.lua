@@ -34,7 +34,8 @@
 --                   effect, and the id and the record of the child that it starts, or '' and ''
 --
 -- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
---          0  the run is not at control.version: someone else moved it; plan again
+--          0  the run is not at control.version, or another entry brought it there than control.last (Redis went back in
+--             time): plan again
 --          2  control.unless_claimed, and a worker has one of the visits to close; nothing changed
 --         -1  control.epoch does not own this partition any more
 --         error  a step writes more than about 3,500 state keys; nothing changed
@@ -53,8 +54,8 @@ end
 
 if tonumber(redis.call('HGET', owner, 'epoch')) ~= control.epoch then return -1 end
 local at = redis.call('HMGET', run, 'version', 'last_event')
-if tonumber(at[1]) ~= control.version then
-  return at[2] == control.event and 1 or 0
+if tonumber(at[1]) ~= control.version or (at[2] or '') ~= control.last then
+  return tonumber(at[1]) == control.version + 1 and at[2] == control.event and 1 or 0
 end
 
 if control.unless_claimed then
@@ -99,16 +100,24 @@ for _, visit in ipairs(control.close) do
     redis.call('ZREM', open_gates, visit.gate)
   end
 end
+local publish_ms
+local function publish_again(name, option)
+  if not publish_ms then
+    local time = redis.call('TIME')
+    publish_ms = time[1] * 1000 + math.floor(time[2] / 1000) + control.publish_after_ms
+  end
+  if option then redis.call('ZADD', outbox, option, publish_ms, name) else redis.call('ZADD', outbox, publish_ms, name) end
+end
 for _, visit in ipairs(control.open) do
   redis.call('HSET', frontier, visit.seq, text())
-  if visit.member then redis.call('ZADD', outbox, control.publish_ms, visit.member) end
+  if visit.member then publish_again(visit.member) end
   if visit.gate then
     redis.call('HSET', gates, visit.seq, text())
     redis.call('ZADD', open_gates, visit.opened_ms, visit.gate)
   end
 end
 
-for _, name in ipairs(control.wakes or none) do redis.call('ZADD', outbox, 'XX', control.publish_ms, name) end
+for _, name in ipairs(control.wakes or none) do publish_again(name, 'XX') end
 
 -- values of single visits
 for _, op in ipairs(control.items or none) do

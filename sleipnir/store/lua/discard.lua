@@ -9,16 +9,18 @@
 -- ARGV[2] notices  JSON    [[type, data], ...] for watchers, or '' for none; opaque here
 -- ARGV[3] epoch    int     the caller's, as in commit
 -- ARGV[4] version  int     the run's version that the decision was made on; -1 when the run does not exist
+-- ARGV[5] last     str     the entry that brought it there; '' for none
 --
 -- Returns  1  dropped, now or before. Calling twice is safe.
 --          0  the run is not at that version: what looked like a duplicate may be news. Decide again
 --         -1  the caller does not own this partition any more
 local inbox, run, events, delta, owner = unpack(KEYS)
-local entry, notices, epoch, version = unpack(ARGV)
+local entry, notices, epoch, version, last = unpack(ARGV)
 
 if tonumber(redis.call('HGET', owner, 'epoch')) ~= tonumber(epoch) then return -1 end
-local at = tonumber(redis.call('HGET', run, 'version') or -1)
-if at ~= tonumber(version) then return 0 end
+local found = redis.call('HMGET', run, 'version', 'last_event')
+local at = tonumber(found[1] or -1)
+if at ~= tonumber(version) or (found[2] or '') ~= last then return 0 end
 
 local dropped = redis.call('XDEL', inbox, entry)
 redis.call('DEL', delta)
