@@ -103,6 +103,21 @@ def _with_code(error: Exception) -> str:
     return text if any(word in text for word in _PASSING) or not code else f"{code} {text}"
 
 
+_OF_THE_SERVER = ("NOPERM", "NOAUTH", "MOVED", "ASK ")
+
+
+def is_lasting(error: Exception) -> bool:
+    """Whether the same call will fail again, however Redis is then: the call is wrong, or the key that it is for. False
+    for troubles of the connection, of the server and of its users' rights."""
+    if isinstance(error, StoreUnavailable | redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError):
+        return False
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return False
+    if not isinstance(error, redis.exceptions.ResponseError):
+        return True
+    return not is_passing(error) and not any(word in str(error) for word in _OF_THE_SERVER)
+
+
 @contextmanager
 def store_errors(url: str) -> Iterator[None]:
     """Turn redis-py's connection troubles into StoreUnavailable, with the address and a way out."""

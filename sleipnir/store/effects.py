@@ -7,16 +7,18 @@ few round trips: what they need to know, whether they are still owed, the delive
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sleipnir.batches import place_of
-from sleipnir.runs import RunSpec, from_fields
+from sleipnir.errors import RecordUnreadable
+from sleipnir.reading import decoded, read_text
+from sleipnir.runs import RunSpec
 from sleipnir.store.batches import Batches
 from sleipnir.store.commit import dumps
-from sleipnir.store.connect import Client
+from sleipnir.store.connect import Client, is_lasting
+from sleipnir.store.dead_letters import DeadLetters
 from sleipnir.store.keys import Keys
 from sleipnir.store.runs import NO_FENCE, Fence, Runs
 from sleipnir.store.scripts import Arg, Command, Script, run_in_order
@@ -37,12 +39,14 @@ _GONE, _COMPLETED = 0, 2  # what retry_child.lua says of a child that cannot go 
 
 @dataclass(frozen=True)
 class Owed:
-    """An effect of a commit of `run`. `effect` is None for one of a newer release."""
+    """An effect of a commit of `run`. `effect` is None for one of a newer release, and for one that cannot be read:
+    `damage` says why no release can."""
 
     id: str
     partition: int
     run: str
     effect: Effect | None
+    damage: str | None = None
 
     @property
     def fence(self) -> Fence:
@@ -73,7 +77,7 @@ class Effects:
 
     def __init__(self, client: Client, keys: Keys, runs: Runs, batches: Batches, slots: Slots) -> None:
         self._client, self._keys, self._runs, self._batches = client, keys, runs, batches
-        self.slots = slots
+        self.slots, self.dead_letters = slots, DeadLetters(client, keys)
 
     def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[Owed]:
         """The oldest undelivered effects of partitions, up to `limit` each, that come after an entry ("0-0": all);
@@ -86,7 +90,7 @@ class Effects:
         found = []
         for name, batches in dict(reply or {}).items():
             for id_, fields in entries({name: batches}):
-                found.append(Owed(id_, streams[name], fields["run"], effect_of(json.loads(fields["e"]))))
+                found.append(_owed(id_, streams[name], fields))
         return found
 
     def specs(self, run_ids: Collection[str]) -> dict[str, RunSpec]:
@@ -97,7 +101,7 @@ class Effects:
         for run_id in run_ids:
             pipe.get(self._keys.of_run(run_id).spec)
         texts = zip(run_ids, pipe.execute(), strict=True)
-        return {run_id: from_fields(RunSpec, json.loads(text)) for run_id, text in texts if text}
+        return {run_id: read_text(RunSpec, text, "spec", run_id) for run_id, text in texts if text}
 
     def batches_of(self, run_ids: Collection[str]) -> dict[str, str]:
         """RunView.batch of those of these runs that have one."""
@@ -129,17 +133,18 @@ class Effects:
             if info is not None and info.is_final
         }
 
-    def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Deliver what is still owed; what one partition owes to one target goes there in order, also where Redis
-        refuses some: no effect overtakes one that was refused. That one comes again. Raises what redis-py does."""
+    def deliver(self, deliveries: Sequence[Delivery]) -> list[tuple[Owed, str]]:
+        """Deliver what is still owed; what one partition owes to one target goes there in order: no effect overtakes
+        one that was refused. Returns the effects that Redis refuses for good, and why: they must be set aside, or they
+        come again, and those after them. Raises what redis-py does when the server or the connection is in trouble."""
         owed = self._still_owed(deliveries)
-        refused: dict[tuple[int, Arg], Exception] = {}
+        refused: dict[tuple[int, Arg], tuple[Owed, Exception]] = {}
         while owed:
             wave, owed = _next_wave(owed, refused.keys())
             sent = [(each.owed, each.command) for each in wave if each.command is not None]
             replies = run_in_order(self._client, [command for _, command in sent])
             refused |= {
-                _way(each, command): reply
+                _way(each, command): (each, reply)
                 for (each, command), reply in zip(sent, replies, strict=True)
                 if isinstance(reply, Exception)
             }
@@ -148,8 +153,10 @@ class Effects:
             self._done(
                 [each.owed for each in wave if each.command is None or _way(each.owed, each.command) not in refused]
             )
-        for error in refused.values():
-            raise error
+        for _, error in refused.values():
+            if not is_lasting(error):
+                raise error
+        return [(each, f"Redis refuses it: {error}") for each, error in refused.values()]
 
     def _still_owed(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Those that no other scheduler has delivered since they were read. Only a saving: where one is delivered in
@@ -273,6 +280,23 @@ class Effects:
 
     def _of(self, partition: int) -> str:
         return self._keys.of_partition(partition).effects
+
+
+def _owed(id_: str, partition: int, fields: Mapping[str, str]) -> Owed:
+    """An entry of the stream."""
+    run_id = fields.get("run", "")
+    try:
+        run_id.encode()
+        if not run_id:
+            raise RecordUnreadable("effect", "", "damaged: it lacks run")
+        data = decoded(fields.get("e", ""), "effect")
+        if type(data) is not dict:
+            raise RecordUnreadable("effect", "", "damaged: it is not a JSON object")
+        return Owed(id_, partition, run_id, effect_of(data))
+    except RecordUnreadable as error:
+        return Owed(id_, partition, run_id, None, error.why)
+    except UnicodeError:
+        return Owed(id_, partition, "", None, "damaged: its run's id is not UTF-8")
 
 
 def _way(owed: Owed, command: Command) -> tuple[int, Arg]:

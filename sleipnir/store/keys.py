@@ -156,6 +156,12 @@ class PartitionKeys:
         return f"{self.tag}:effects"
 
     @property
+    def dead_letters(self) -> str:
+        """STREAM run, e, and reason, was (its id among the effects): effects that cannot be delivered, at most
+        MOST_DEAD_LETTERS. An entry lives until a person has it delivered again or removes it."""
+        return f"{self.tag}:dead"
+
+    @property
     def leases(self) -> str:
         """ZSET `run/seq/attempt` of claimed visits, by the time their lease ends. A heartbeat moves it on."""
         return f"{self.tag}:leases"

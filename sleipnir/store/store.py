@@ -5,6 +5,7 @@ visits      workers: claim, heartbeat, deliver
 partitions  schedulers: own, read, commit, keep things moving
 records     whole runs as they are stored, for export and archive
 batches     clients: submit many runs at once; schedulers: let rows become runs
+dead_letters  schedulers: set effects aside that cannot be delivered; clients: look at them
 slots       schedulers: who has a slot of an agent that may have few runs at once
 bundles     packed agent folders
 live        workers: say what models say; clients: follow a run
@@ -78,6 +79,7 @@ class Store:
         self.bundles = Bundles(self._bytes, self.keys)
         self.slots = Slots(self._client, self.keys, self.runs)
         self.effects = Effects(self._client, self.keys, self.runs, self.batches, self.slots)
+        self.dead_letters = self.effects.dead_letters
         self.limiter = Limiter(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
         self.knowledge = Knowledge(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
         self.garbage = Garbage(self._client, self.keys)

@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
-from sleipnir.errors import BundleError
+from sleipnir.errors import BundleError, UsageError
 from sleipnir.runs import RunSpec, child_id
 from sleipnir.sessions import SessionName
+from sleipnir.store import dead_letters
 from sleipnir.store.effects import Owed
 from sleipnir.store.runs import Fence
 from sleipnir.store.scripts import run_in_order
@@ -20,6 +23,7 @@ from sleipnir.store.store import Store
 from sleipnir_scheduler.services.effects import AT_ONCE, Deliveries
 from tests.store.test_advance import advance_of
 from tests.unit.planner.driver import graph_of
+from tests.unreadable import Unreadable, cases
 
 RUN = "run000000001"
 CHILD = child_id(RUN, 1)
@@ -349,28 +353,116 @@ def test_effects_of_a_newer_release_are_passed_over_once_and_hide_no_others(stor
             pass
     assert store._client.xlen(world.owed(RUN)) == 2 * AT_ONCE + 1
     assert [gate.run for gate in store.runs.open_gates()] == [CHILD]
-    told = [each for each in logs if each["event"] == "an effect of a newer release is left alone"]
+    told = [each for each in logs if each["event"] == "an effect is left alone"]
     assert len(told) == len({each["entry"] for each in told}) == 2 * AT_ONCE + 1
 
 
-def test_what_redis_refuses_comes_again_and_keeps_no_other_target_waiting(store: Store) -> None:
+def test_what_redis_refuses_for_good_becomes_a_dead_letter_and_keeps_no_other_waiting(store: Store) -> None:
+    """Finding C23: one effect that Redis refuses blocked all effects of the instance."""
     world = World(store)
     world.plan()
     first, last = (
         {"do": "tell_run", "run": RUN, "what": "a", "data": {}},
-        {"do": "tell_child", "child": "b", "what": "c"},
+        {"do": "tell_child", "child": "b", "what": "resumed"},
     )
     bad = {"do": "tell_run", "run": "bad000000000", "what": "a", "data": {}}
-    for effect in (first, bad, last):
+    for effect in (first, bad, bad, last):
         store._client.xadd(world.owed(RUN), {"run": RUN, "e": json.dumps(effect)})
     wrong = store.keys.of_run("bad000000000").run
     store._client.set(wrong, "no hash")
-    with pytest.raises(ResponseError):
-        world.deliver()
-    assert store._client.xlen(world.owed(RUN)) == 1
-    store._client.delete(wrong)
-    assert world.deliver() == 1
+    while world.deliver():
+        pass
     assert store._client.xlen(world.owed(RUN)) == 0
+    assert store.dead_letters.count() == 2
+    letters = list(store.dead_letters.all())
+    assert [json.loads(letter.effect) for letter in letters] == [bad, bad]
+    assert [letter.run for letter in letters] == [RUN, RUN]
+    assert all("WRONGTYPE" in letter.reason for letter in letters)
+    store._client.delete(wrong)
+    assert [store.dead_letters.redeliver(letters[0].id) for _ in range(2)] == [True, False]
+    assert store._client.xrange(world.owed(RUN))[0][1] == {"run": RUN, "e": json.dumps(bad)}
+    while world.deliver():
+        pass
+    assert [store.dead_letters.remove(letters[1].id) for _ in range(2)] == [True, False]
+    assert (store.dead_letters.count(), store._client.xlen(world.owed(RUN))) == (0, 0)
+
+
+@pytest.mark.parametrize("case", cases("effect"), ids=str)
+def test_an_effect_that_cannot_be_read_keeps_no_other_waiting(store: Store, case: Unreadable) -> None:
+    """Finding C23. One of a newer release stays among the effects, one that no release can read is a dead letter."""
+    world = World(store)
+    store._client.xadd(world.owed(RUN), case.of(RUN))
+    world.go_on()
+    world.deliver()
+    assert [gate.run for gate in store.runs.open_gates()] == [CHILD]
+    left = (store._client.xlen(world.owed(RUN)), store.dead_letters.count())
+    assert left == ((1, 0) if case.why == "newer" else (0, 1))
+
+
+def test_more_dead_letters_than_a_partition_holds_stay_effects_and_keep_no_other_waiting(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding C23: the stream is bounded, and nothing is dropped."""
+    monkeypatch.setattr(dead_letters, "MOST", 5)
+    world = World(store)
+    for _ in range(2 * AT_ONCE + 5):
+        store._client.xadd(world.owed(RUN), {"run": RUN, "e": "damaged"})
+    world.plan()
+    for _ in range(4):
+        world.deliver()
+        world.plan()
+    assert [gate.run for gate in store.runs.open_gates()] == [CHILD]
+    assert (store._client.xlen(world.owed(RUN)), store.dead_letters.count()) == (2 * AT_ONCE, 5)
+
+
+def test_effects_that_were_passed_over_are_looked_at_again(store: Store) -> None:
+    """Finding C23: what was left alone is delivered once it can be read."""
+    world = World(store)
+    now_s = [0.0]
+    world.deliveries._clock = lambda: now_s[0]
+    spec = store._client.get(store.keys.of_run(RUN).spec)
+    world.plan()
+    store._client.set(store.keys.of_run(RUN).spec, '{"agent": "parent", "bundle": "p1", "v": 2}')
+    world.go_on()
+    assert (store._client.xlen(world.owed(RUN)), store.dead_letters.count()) == (1, 0)
+    store._client.set(store.keys.of_run(RUN).spec, spec)
+    assert world.deliver() == 0
+    now_s[0] += 1_000
+    world.go_on()
+    assert [gate.run for gate in store.runs.open_gates()] == [CHILD]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    junk=st.lists(
+        st.dictionaries(
+            st.sampled_from(["run", "e", "x"]),
+            st.binary(max_size=10)
+            | st.sampled_from(
+                [RUN.encode(), b'{"do":"tell_parent"}', b'{"do":"tell_batch","place":"","version":1}', b"{}"]
+            ),
+            min_size=1,
+        ),
+        max_size=10,
+    )
+)
+def test_any_junk_among_effects_keeps_no_other_waiting(store: Store, junk: list[dict[str, bytes]]) -> None:
+    """Finding C23."""
+    store._client.flushdb()
+    world = World(store)
+    for fields in junk:
+        store._client.xadd(world.owed(RUN), fields)
+    world.plan()
+    for _ in range(3):
+        world.deliver()
+        world.plan()
+    assert [gate.run for gate in store.runs.open_gates()] == [CHILD]
+
+
+def test_what_is_no_dead_letter_is_refused(store: Store) -> None:
+    for name in ("", "p00", "p99/1-1", "p00/1-1 ", "../1-1"):
+        with pytest.raises(UsageError, match="is no dead letter"):
+            store.dead_letters.redeliver(name)
 
 
 def test_a_server_that_has_lost_its_scripts_gets_them_again(store: Store) -> None:

@@ -4,19 +4,22 @@ for slots of agents and free them; and what batches owe: start runs for rows. Wi
 An effect stays in its partition's stream until it was delivered, so a death anywhere loses none; it may be delivered
 again, however late, and changes nothing then: a child's id follows from its parent's visit, a child goes on once for a
 visit, and a run keeps which effect of each kind and partition it was told last (sleipnir/store/lua/README.md). One that
-this release does not understand is passed over, and stays for a newer one.
+this release does not understand is passed over, and stays for a newer one. One that Redis refuses for good, or that is
+damaged, becomes a dead letter: the others go on, and a person decides (`sleipnir dead-letters`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 
 from sleipnir.batches import place_of, row_of, row_run_id
-from sleipnir.errors import SleipnirError, StoreUnavailable
+from sleipnir.errors import RecordUnreadable, SleipnirError, StoreUnavailable
 from sleipnir.runs import RunSpec
 from sleipnir.sessions import checked
+from sleipnir.store.connect import is_lasting
 from sleipnir.store.effects import Delivery, Effects, Ended, Owed
 from sleipnir.store.scripts import Command
 from sleipnir.submission import state_at_start
@@ -38,16 +41,30 @@ from sleipnir_scheduler.graphs import Graphs
 
 AT_ONCE = 100  # effects that share their round trips; while they are on their way, nobody looks whether they are owed
 
+AGAIN_S = 60.0  # between looks at effects that were passed over
+MOST_REASON = 2_000  # characters that are kept of a reason
+MOST_TOLD = 10_000
+
 _FIRST = "0-0"
 
 
 class Deliveries:
     """`max_state_bytes` bounds what a child's state may begin with."""
 
-    def __init__(self, store: Effects, graphs: Graphs, *, max_state_bytes: int) -> None:
+    def __init__(
+        self,
+        store: Effects,
+        graphs: Graphs,
+        *,
+        max_state_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store, self._graphs, self._max_state_bytes = store, graphs, max_state_bytes
+        self._clock = clock
         self._passed: dict[int, str] = {}
-        """By partition the last effect that was passed over; those before it are of a newer release too, or done."""
+        """By partition the last effect that was passed over; those before it are passed over too, or done."""
+        self._again_s = 0.0
+        self._told: set[tuple[int, str]] = set()
         self._log = structlog.get_logger().bind(service="effects")
 
     def forget(self) -> None:
@@ -56,6 +73,8 @@ class Deliveries:
 
     def run_once(self, partitions: Collection[int], block_ms: int) -> int:
         """Deliver what there is; waits up to `block_ms` for the first. Returns how many."""
+        if self._clock() >= self._again_s:
+            self._passed, self._again_s = {}, self._clock() + AGAIN_S
         self._passed = {partition: self._passed.get(partition, _FIRST) for partition in partitions}
         try:
             owed = self._store.read(self._passed, limit=AT_ONCE, block_ms=block_ms)
@@ -68,18 +87,61 @@ class Deliveries:
 
     def _deliver(self, owed: Sequence[Owed]) -> None:
         """Deliver some, in order: what is told to one run by another comes as it was said."""
-        known = [each for each in owed if each.effect is not None]
+        passed: list[Owed] = []
+        is_settled = self._deliver_known([each for each in owed if each.effect is not None], passed)
+        for each in owed:
+            if each.damage is not None:
+                self._bury(each, each.damage, passed)
+            elif each.effect is None:
+                self._pass(each, "it is of a newer release", passed)
+        if is_settled:  # else some wait that came after a dead letter to the same target: they are read again first
+            for each in sorted(passed, key=owed.index):
+                self._passed[each.partition] = each.id
+
+    def _deliver_known(self, known: Sequence[Owed], passed: list[Owed]) -> bool:
+        """What makes one fail for good must not keep the others: then each goes by itself, and that one is set aside.
+        False: some were not delivered, as one before them to the same target became a dead letter."""
+        try:
+            refused = self._store.deliver(self._deliveries(known))
+        except Exception as error:
+            if not is_lasting(error):
+                raise
+            if len(known) > 1:
+                return all([self._deliver_known([each], passed) for each in known])
+            if isinstance(error, RecordUnreadable) and error.newer:
+                self._pass(known[0], str(error), passed)
+                return True
+            if not isinstance(error, SleipnirError):
+                self._log.exception("an effect cannot be delivered", run=known[0].run)
+            self._bury(known[0], _why(error), passed)
+            return True
+        buried = [self._bury(each, why, passed) for each, why in refused]
+        return len(known) == 1 or not any(buried)
+
+    def _deliveries(self, known: Sequence[Owed]) -> list[Delivery]:
         parents = [each.run for each in known if isinstance(each.effect, StartChild)]
         ended = [each.run for each in known if isinstance(each.effect, TellParent | TellBatch)]
         telling = [each.run for each in known if isinstance(each.effect, TellParent | TellRoot)]
         specs = self._store.specs({*parents, *telling})
         specs |= self._store.specs_of_rows({each.run for each in known if isinstance(each.effect, StartRow)})
         ends, batches = self._store.ends(ended), self._store.batches_of(parents)
-        self._store.deliver([Delivery(each, self._command(each, specs, ends, batches)) for each in known])
-        for each in owed:
-            if each.effect is None:
-                self._log.warning("an effect of a newer release is left alone", entry=each.id, run=each.run)
-                self._passed[each.partition] = each.id
+        return [Delivery(each, self._command(each, specs, ends, batches)) for each in known]
+
+    def _bury(self, owed: Owed, why: str, passed: list[Owed]) -> bool:
+        if self._store.dead_letters.bury(owed.partition, owed.id, why[:MOST_REASON]):
+            self._log.error("an effect became a dead letter", entry=owed.id, run=owed.run, reason=why)
+            return True
+        self._pass(owed, f"its partition has too many dead letters; {why}", passed)
+        return False
+
+    def _pass(self, owed: Owed, why: str, passed: list[Owed]) -> None:
+        """Leave it where it is, for a scheduler of a newer release."""
+        passed.append(owed)
+        if (owed.partition, owed.id) not in self._told:
+            if len(self._told) > MOST_TOLD:
+                self._told.clear()
+            self._told.add((owed.partition, owed.id))
+            self._log.warning("an effect is left alone", entry=owed.id, run=owed.run, reason=why)
 
     def _command(
         self, owed: Owed, specs: Mapping[str, RunSpec], ends: Mapping[str, Ended], batches: Mapping[str, str]

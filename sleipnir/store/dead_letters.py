@@ -1,0 +1,93 @@
+"""Effects that cannot be delivered: set aside per partition with the reason, so that those after them go on.
+
+Redis refuses an effect for good (a key has another type), or its command cannot be built (it is damaged). The owner of
+the partition moves it to a stream of dead letters; a person looks, mends, and has it delivered again or removes it. It
+is delivered as a new effect then: what its target was told since is not undone, and comes before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sleipnir.errors import UsageError
+from sleipnir.store.connect import Client
+from sleipnir.store.keys import Keys
+from sleipnir.store.scripts import Script
+from sleipnir.store.streams import ms_of
+
+_MOVE = Script("dead_letter")
+
+MOST: Final = 10_000
+"""Dead letters that a partition holds. When there are more, an effect stays among the others and is passed over."""
+
+PAGE = 200
+_ID = re.compile(r"p(\d{1,5})/(\d+-\d+)")
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """An effect of the run `run` that cannot be delivered. `effect` is the text that is stored; `id` names it to
+    people."""
+
+    id: str
+    at_ms: int
+    run: str
+    effect: str
+    reason: str
+
+
+class DeadLetters:
+    """Any number of users; every change is one atomic script."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client, self._keys = client, keys
+
+    def count(self) -> int:
+        """How many there are in all partitions."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.xlen(self._keys.of_partition(partition).dead_letters)
+        return sum(pipe.execute())
+
+    def all(self) -> Iterator[DeadLetter]:
+        """Oldest first within each partition; read as they are asked for, a page at a time."""
+        for partition in range(self._keys.partitions):
+            stream, after = self._keys.of_partition(partition).dead_letters, "-"
+            while page := self._client.xrange(stream, after, "+", count=PAGE):
+                for id_, fields in page:
+                    yield DeadLetter(
+                        f"p{partition:02d}/{id_}",
+                        ms_of(id_),
+                        fields.get("run", ""),
+                        fields.get("e", ""),
+                        fields.get("reason", ""),
+                    )
+                after = f"({page[-1][0]}"
+
+    def bury(self, partition: int, id_: str, reason: str) -> bool:
+        """Set an effect aside. False: the partition has too many dead letters; it stays. Safe to repeat."""
+        return self._move(partition, "bury", id_, reason) >= 0
+
+    def redeliver(self, letter: str) -> bool:
+        """Let a dead letter be delivered as a new effect. False: there is none of that id (any more). Raises UsageError
+        for what is no id."""
+        return self._move(*self._parsed(letter), "") == 1
+
+    def remove(self, letter: str) -> bool:
+        """Give a dead letter up. False: there is none of that id (any more). Raises UsageError for what is no id."""
+        partition, _, id_ = self._parsed(letter)
+        return bool(self._client.xdel(self._keys.of_partition(partition).dead_letters, id_))
+
+    def _parsed(self, letter: str) -> tuple[int, str, str]:
+        match = _ID.fullmatch(letter)
+        if match is None or int(match[1]) >= self._keys.partitions:
+            raise UsageError(f"{letter[:40]!r} is no dead letter; `sleipnir dead-letters ls` lists them")
+        return int(match[1]), "redeliver", match[2]
+
+    def _move(self, partition: int, wish: str, id_: str, reason: str) -> int:
+        part = self._keys.of_partition(partition)
+        keys = {"effects": part.effects, "dead": part.dead_letters}
+        return int(_MOVE(self._client, keys, {"wish": wish, "id": id_, "reason": reason, "most": MOST}))
