@@ -35,9 +35,9 @@ FINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 
 Role: TypeAlias = Literal["node", "branch", "reduce", "turn", "tool", "summary"]
-"""What of a node a visit executes: its body; the function that chooses its conditional edge (`branch.call`); the
-agent's own reducers, for what its step has written; of an llm node with tools, one turn of the model, one call of a
-tool, or the summary of what an agent has said that a call collects."""
+"""What of a node a visit executes: its body; what chooses its conditional edge (`branch.call`, and conditions that cost
+too much for the scheduler); the agent's own reducers, for what its step has written; of an llm node with tools, one
+turn of the model, one call of a tool, or the summary of what an agent has said that a call collects."""
 
 
 DEFINITION = "bundle"

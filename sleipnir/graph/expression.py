@@ -11,10 +11,10 @@ text and process) and evaluating 10 us, plus 3 us for each element inside the va
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from sleipnir.graph.model import Json
 from sleipnir.graph.reducers import type_name
@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     import cel
 
 MOST_CHARACTERS = 4_000
+MOST_WEIGHT = 2_000_000
+"""Of the values that are read: 3 us each."""
+
 MOST_LEVELS = 500
 """Nesting of the values that are read; far deeper ones would overflow the engine's stack, and so end the process."""
+
+TOO_DEEP: Final = 2**60
 
 FUNCTIONS: Final = frozenset(
     {"size", "type", "int", "uint", "double", "string", "bytes", "dyn", "timestamp", "duration"}
@@ -42,6 +47,8 @@ _TOKEN = re.compile(
       | (?P<name>[A-Za-z_]\w*) | (?P<other>\d[\w.]*|//[^\n]*|\s+|.)""",
     re.VERBOSE | re.DOTALL,
 )
+_LOOPS = frozenset(["all", "exists", "exists_one", "filter", "map"])
+_Token: TypeAlias = tuple[str | None, str]
 _LOOP_VARIABLE = re.compile(r"\.\s*(?:all|exists|exists_one|filter|map)\s*\(\s*([A-Za-z_]\w*)\s*,")
 _SYNTAX = re.compile(r"<input>:(\d+):(\d+): (?:Syntax error: )?(.*)")
 _UNEXPECTED = re.compile(r"(?:mismatched|extraneous) input '(.*?)' expecting .*|token recognition error at: '(.*)'")
@@ -61,16 +68,23 @@ class Expression:
 
     text: str
     keys: frozenset[str] | None
+    reads: int
+    """How often `state` stands in it: `+` copies what it joins."""
+    is_costly: bool
+    """It loops, or matches a pattern that is not a short text: its cost is more than that of what it reads."""
     _program: cel.Program = field(repr=False, compare=False)
 
     def holds(self, state: Mapping[str, Json]) -> bool:
         """Whether it is true of this state. Raises ExpressionError when it is neither true nor false."""
         names = state if self.keys is None else self.keys & state.keys()
         read = {name: state[name] for name in names}
-        if _deeper_than(MOST_LEVELS, read):
+        found = weight(read)
+        if found == TOO_DEEP:
             raise ExpressionError(self.text, f"reads a value of more than {MOST_LEVELS} levels")
+        if found > MOST_WEIGHT:
+            raise ExpressionError(self.text, f"reads values of more than {MOST_WEIGHT:,} parts; count them in a node")
         try:
-            found = self._program.execute({"state": read})
+            result = self._program.execute({"state": read})
         except KeyError as error:
             raise ExpressionError(self.text, f"{_bare(error)!r} is not there; has(...) asks for it first") from None
         except TypeError as error:
@@ -78,9 +92,9 @@ class Expression:
             raise ExpressionError(self.text, f"{_first_sentence(str(error))}; {hint}") from None
         except Exception as error:  # the engine raises what Python raises for the like: ZeroDivisionError, ...
             raise ExpressionError(self.text, _first_sentence(str(error))) from None
-        if not isinstance(found, bool):
-            raise ExpressionError(self.text, f"is neither true nor false but of type {type_name(found)}")
-        return found
+        if not isinstance(result, bool):
+            raise ExpressionError(self.text, f"is neither true nor false but of type {type_name(result)}")
+        return result
 
 
 @lru_cache(maxsize=1_000)
@@ -100,7 +114,9 @@ def parse(text: str) -> Expression:
         raise ExpressionError(text, _syntax_problem(text, str(error))) from None
     if problem := _unknown_name(text, program):
         raise ExpressionError(text, problem)
-    return Expression(text, _keys_read(text), program)
+    tokens = _tokens(text)
+    reads = sum(token == ("name", "state") for token in tokens)
+    return Expression(text, _keys_read(tokens), max(1, reads), _is_costly(tokens), program)
 
 
 def _unknown_name(text: str, program: cel.Program) -> str | None:
@@ -115,10 +131,30 @@ def _unknown_name(text: str, program: cel.Program) -> str | None:
     return None
 
 
-def _keys_read(text: str) -> frozenset[str] | None:
+def _tokens(text: str) -> list[_Token]:
+    """Without blanks and comments, and with three empty ones at the end."""
+    tokens: list[_Token] = [(match.lastgroup, match[0]) for match in _TOKEN.finditer(text) if not _is_blank(match[0])]
+    return [*tokens, *[(None, "")] * 3]
+
+
+def _is_costly(tokens: Sequence[_Token]) -> bool:
+    for place, (kind, word) in enumerate(tokens[:-3]):
+        following = tokens[place + 1 : place + 4]
+        if kind == "name" and word in _LOOPS and following[0][1] == "(":
+            return True
+        if kind == "name" and word == "matches" and not _is_short_pattern(following):
+            return True
+    return False
+
+
+def _is_short_pattern(tokens: Sequence[_Token]) -> bool:
+    """`("...")`. Compiling one that ignores case takes up to a millisecond for each character."""
+    (_, opening), (kind, pattern), (_, closing) = tokens
+    return opening == "(" and kind == "string" and closing == ")" and len(pattern) <= 200 and "(?" not in pattern
+
+
+def _keys_read(tokens: Sequence[_Token]) -> frozenset[str] | None:
     """The keys in `state.key` and `state["key"]`; None when `state` stands anywhere else."""
-    tokens = [(match.lastgroup, match[0]) for match in _TOKEN.finditer(text) if not _is_blank(match[0])]
-    tokens += [(None, "")] * 3
     keys = set()
     for place, token in enumerate(tokens[:-3]):
         if token != ("name", "state") or (place and tokens[place - 1][1] == "."):
@@ -167,15 +203,22 @@ def _bare(error: KeyError) -> str:
     return str(error.args[0]).strip("'") if error.args else ""
 
 
-def _deeper_than(levels: int, value: Json) -> bool:
-    layer = [value]
-    for _ in range(levels):
-        layer = [
-            item
-            for part in layer
-            for item in (part.values() if isinstance(part, dict) else part)
-            if isinstance(item, dict | list)
-        ]
-        if not layer:
-            return False
-    return True
+def weight(values: Mapping[str, Json]) -> int:
+    """How much the values are to hand to the engine: their elements, and their text in pieces of 100 characters.
+    TOO_DEEP for more than MOST_LEVELS levels."""
+    found = 0
+    layer: list[Json] = [dict(values)]
+    for _ in range(MOST_LEVELS):
+        inner: list[Json] = []
+        for part in layer:
+            elements = part.values() if isinstance(part, dict) else part
+            found += len(part)
+            for item in elements:
+                if isinstance(item, str):
+                    found += len(item) // 100
+                elif isinstance(item, dict | list):
+                    inner.append(item)
+        if not inner:
+            return found
+        layer = inner
+    return TOO_DEEP

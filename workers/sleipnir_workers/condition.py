@@ -1,8 +1,10 @@
-"""The choice of a conditional edge by a function of the agent: `branch: {call: file.py:name}` (F11, F13).
+"""The choice of a conditional edge on a worker (F11, F13): by a function of the agent, `branch: {call: file.py:name}`,
+or by conditions that cost too much for the scheduler, such as loops over a list.
 
-Rules. The function gets a copy of the whole state and returns a label, and with `many: true` a list of labels, a set in
-the order of the alphabet. None and the empty label are no route. Anything else is a failure. What a label means, the
-planner knows.
+Rules. Conditions are evaluated in a process that is ended after CONDITION_S: their engine has no bound of its own and
+holds the interpreter's lock. The function gets a copy of the whole state and returns a label, and with `many: true` a
+list of labels, a set in the order of the alphabet. None and the empty label are no route. Anything else is a failure.
+What a label means, the planner knows.
 """
 
 from __future__ import annotations
@@ -13,15 +15,21 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Branch, Node
 from sleipnir.messages import VisitResult
 from sleipnir_workers import output, python_call, typed_state
+from sleipnir_workers.helper import Helper, HelperFailed
 from sleipnir_workers.node import Visit, executor
 
 NO_ROUTE = ""
+CONDITION_S = 10.0
+
+_helper = Helper("sleipnir_workers.condition_child")
 
 
 @executor("branch")
 def choose(node: Node, visit: Visit) -> VisitResult:
-    """Call the function of the node's conditional edge. Raises VisitLost."""
+    """Call the function of the node's conditional edge, or evaluate its conditions. Raises VisitLost."""
     branch = node.branch or Branch()
+    if branch.call is None:
+        return _by_conditions(branch, visit)
     try:
         chosen = _chosen(branch, visit)
     except NodeFailed as error:
@@ -31,9 +39,32 @@ def choose(node: Node, visit: Visit) -> VisitResult:
     return VisitResult(ok=True, next=chosen, notes=(f"branch '{branch.call}' chose {told}",))
 
 
+def _by_conditions(branch: Branch, visit: Visit) -> VisitResult:
+    request = {
+        "by": branch.by,
+        "cases": [(case.when, case.to) for case in branch.cases],
+        "default": branch.default,
+        "many": branch.many,
+        "state": dict(visit.state),
+    }
+    try:
+        answer, _ = _helper.ask(request, timeout_s=CONDITION_S)
+    except RecursionError:
+        return output.failed(
+            NodeFailed("", "output"), "conditional edge evaluation failed: the state has too many levels"
+        )
+    except HelperFailed as error:
+        return output.failed(NodeFailed(str(error), "timeout"), f"conditional edge evaluation failed: it {error}")
+    if "problem" in answer:
+        return output.failed(NodeFailed("", "output"), f"conditional edge evaluation failed: {answer['problem']}")
+    labels = answer["labels"]
+    told = ", ".join(f"'{label}'" for label in labels if label) or "no route"
+    chosen = _labels("", labels) if branch.many else (labels[0] if labels else NO_ROUTE)
+    return VisitResult(ok=True, next=chosen, notes=(f"branch chose {told}",))
+
+
 def _chosen(branch: Branch, visit: Visit) -> str | tuple[str, ...]:
-    if branch.call is None:
-        raise NodeFailed(f"node '{visit.node.id}' has no `branch.call`", "not_found")
+    assert branch.call is not None
     found = python_call.call(branch.call, visit, lambda function: function(typed_state.seen(visit)))
     if found is None:
         return NO_ROUTE

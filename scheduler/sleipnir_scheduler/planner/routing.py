@@ -7,13 +7,13 @@ edges as success does. A name is looked up among the node's `ends` first, then a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sleipnir.graph.expression import ExpressionError, parse
+from sleipnir.graph import choice
+from sleipnir.graph.expression import ExpressionError
 from sleipnir.graph.model import Branch, FunctionNode, LlmNode, Node, ScriptNode
-from sleipnir.graph.template import TemplateError, keys_read, render, render_typed
+from sleipnir.graph.template import TemplateError
 from sleipnir.runs import Visit
 from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
 
@@ -44,13 +44,14 @@ def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
 
 
 def needs_call(context: Context, visit: Visit) -> bool:
-    """Whether a function of the agent's own has to choose the conditional edge, on a worker."""
+    """Whether the conditional edge is chosen on a worker: by a function of the agent's own, or by conditions that
+    cost more than a moment. Raises Missing."""
     branch = _taken_branch(context, visit)
-    return branch is not None and branch.call is not None
+    return branch is not None and (branch.call is not None or choice.needs_worker(branch, _reader(context)))
 
 
 def ways_on(context: Context, visit: Visit, labels: Sequence[str] | None) -> list[Way]:
-    """The visits that an ended visit leads to, joins apart. `labels` is what its `branch.call` said. Raises RunFailed,
+    """The visits that an ended visit leads to, joins apart. `labels` is what a worker chose. Raises RunFailed,
     and Missing: conditions look at the state as the whole step has left it."""
     assert visit.ended is not None
     node, ended = context.graph.nodes[visit.node], visit.ended
@@ -87,29 +88,15 @@ def _taken_branch(context: Context, visit: Visit) -> Branch | None:
 
 
 def _labels(context: Context, node: Node, branch: Branch) -> list[str]:
-    """What the conditional edge chooses, by the state."""
+    """What the conditional edge chooses, by the state. Raises RunFailed and Missing."""
     try:
-        for case in branch.cases:
-            expression = parse(case.when)
-            keys = expression.keys
-            state = context.whole_state() if keys is None else context.state(keys)
-            if expression.holds(state):
-                return [case.to]
-        if branch.by is None:
-            return [branch.default] if branch.default is not None else []
-        state = context.state(keys_read(branch.by))
-        return _many(branch.by, state) if branch.many else [render(branch.by, state)]
+        return choice.chosen(branch, _reader(context))
     except (ExpressionError, TemplateError, ValueError) as error:
         raise RunFailed(f"conditional edge evaluation failed: {error}", node.id) from None
 
 
-def _many(by: str, state: dict[str, object]) -> list[str]:
-    value = render_typed(by, state)
-    if isinstance(value, str):
-        value = json.loads(value) if value.lstrip().startswith("[") else [value]
-    if not isinstance(value, list) or not all(isinstance(label, str) for label in value):
-        raise ValueError(f"'{by}' must give a list of labels")
-    return list(dict.fromkeys(value))
+def _reader(context: Context) -> choice.Read:
+    return lambda keys: context.whole_state() if keys is None else context.state(keys)
 
 
 def _labelled(context: Context, node: Node, label: str) -> str:

@@ -2,8 +2,8 @@
 
     ended ─► journaled, held ─► all of its step have ended ─► writes count ─► ways on are chosen ─► next step opens
                                         │                         │
-                                        └ reducers of the         └ `branch.call` of the agent's own:
-                                          agent's own: a visit      a visit with the role `branch`
+                                        └ reducers of the         └ `branch.call` of the agent's own, costly
+                                          agent's own: a visit      conditions: a visit with the role `branch`
                                           with the role `reduce`
 
 A step is a super-step (`bsp`), or one visit alone (`dag`, and most steps of a graph that never branches). Visits of a
@@ -66,8 +66,7 @@ def close(context: Context, group: int, step: int) -> None:
         if not _apply(context, pending, step, max(folds, key=lambda visit: visit.seq, default=None)):
             return
     labels = {int(visit.batch or 0): visit.ended for visit in members if visit.role == "branch"}
-    calls = [visit for visit in bodies if routing.needs_call(context, visit)]
-    if calls and not labels:
+    if not labels and (calls := [visit for visit in bodies if routing.needs_call(context, visit)]):
         _note_applied(context, bodies)
         for visit in calls:
             _open_role(context, visit, "branch")

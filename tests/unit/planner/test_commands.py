@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from sleipnir.events import LeaseLost, Resulted
@@ -205,6 +208,50 @@ def test_a_function_of_the_agents_own_chooses_on_a_worker_after_the_writes_count
     visit = driver.visit("a")
     driver.send(Resulted(visit.seq, 2, ResultHeader(ok=True, next=("x", "c"))))
     assert sorted(driver.on_workers()) == ["b", "c"]
+
+
+LARGE = list(range(20_001))
+
+
+@both
+@pytest.mark.parametrize(
+    ("condition", "state"),
+    [
+        ("state.k.exists(x, x == 5)", {"k": [5]}),
+        ("state.k.all(x, state.k.all(y, state.k.exists(z, z == x + y)))", {"k": [5]}),
+        ("state.k.filter(x, x > 1).size() > 0", {"k": [5]}),
+        ("state.k.map(x, x)[0] == 5", {"k": [5]}),
+        ("state.k.exists_one(x, x == 5)", {"k": [5]}),
+        ("state.k.matches(state.pattern)", {"k": "a", "pattern": "a"}),
+        ("state.k.matches('(?i)a')", {"k": "a"}),
+        ("size(state.k) > 5", {"k": LARGE}),
+        ("state.k.contains('a')", {"k": "a" * 2_100_000}),
+        (f"({' + '.join(['state.k'] * 200)}).size() > 5", {"k": "a" * 20_000}),
+    ],
+)
+def test_a_condition_that_may_be_costly_is_evaluated_on_a_worker(
+    engine: str, condition: str, state: dict[str, Any]
+) -> None:
+    """Finding S2: in the scheduler, loops over 5,000 items held all runs up for seconds."""
+    driver = routed(engine, f"[{{when: {json.dumps(condition)}, to: b}}, {{else: c}}]", **state)
+    [visit] = driver.run.frontier.values() if len(driver.run.frontier) == 1 else [driver.visit("a")]
+    assert (visit.role, visit.queue) == ("branch", "functions")
+    driver.send(Resulted(visit.seq, 1, ResultHeader(ok=True, next="b")))
+    assert driver.on_workers() == ["b"]
+
+
+@both
+@pytest.mark.parametrize(
+    ("condition", "state"),
+    [
+        ("size(state.k) > 5", {"k": LARGE[:19_000]}),
+        ("state.k.matches('^[a-z]+$') && has(state.k)", {"k": "abc"}),
+        ("state.all == 1 && 'x.exists(y, z)' != ''", {"all": 1, "k": 0}),
+    ],
+)
+def test_a_plain_condition_is_evaluated_at_once(engine: str, condition: str, state: dict[str, Any]) -> None:
+    driver = routed(engine, f"[{{when: {json.dumps(condition)}, to: b}}, {{else: c}}]", **state)
+    assert driver.on_workers() == ["b"]
 
 
 @both
