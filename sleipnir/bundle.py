@@ -4,6 +4,10 @@ A bundle is a compressed tar of the folder's files: sorted names, no times, no o
 so that the same content always has the same bytes and the same SHA-256, which names it. Left out: `.env` files and
 other dot-files (they may hold secrets), caches, `sessions/`, `bin/` (Loki regenerates it), and the documents of rag
 nodes and config.yaml agents with the knowledge bases that were made of them, which runs name by their digests.
+
+Rules. A bundle that comes from Redis is data of somebody else: what it unpacks to is bounded, and it is read in pieces.
+An unpacked bundle is read-only. Each process compares it with the archive when it loads it, and looks before each use
+whether a file or a folder of it was touched since (`is_intact`); one that was changed is unpacked again.
 """
 
 from __future__ import annotations
@@ -16,21 +20,29 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
+import stat
 import tarfile
 import tempfile
 import threading
+import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+import structlog
 
 from sleipnir.errors import BundleError, MachineFailed
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
 from sleipnir.graph.model import Graph, Json, RagNode
 from sleipnir.graph.overrides import overridden
-from sleipnir.staging import Lock, staging
+from sleipnir.settings import MOST_BUNDLE_FILES, MOST_UNPACKED_BYTES
+from sleipnir.staging import Lock, is_there, put_in_place, staging
 
+COMPARED = 3  # times that a folder is compared with its archive before we give up
 KEPT = 128  # bundles that a process has loaded; each holds a file open
 VARIANTS = 512  # graphs as overridden for some run, a few kB each
 LEFT_OUT = ("__pycache__", "node_modules", "sessions", "bin", ".*", "*.pyc", "*.env")
@@ -44,26 +56,83 @@ class Bundle:
     packed: bytes
 
 
-def pack(folder: Path, *, limit_bytes: int, graph: Graph | None = None, config_file: Path | None = None) -> Bundle:
-    """Pack an agent folder. `config_file` takes the place of its config.yaml. Raises BundleError when it is too large,
-    or holds a link that leaves it."""
-    files = {name: folder / name for name in _files(folder, _knowledge(graph))}
+DIGEST = re.compile(r"[0-9a-f]{64}")
+_PIECE_BYTES = 1 << 20
+_DEFINITION_BYTES = 16 << 20  # of a graph.yaml or config.yaml
+_NAME_BYTES, _PATH_BYTES = 255, 1024
+_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, UnicodeError, ValueError)
+"""What reading an archive raises that is none."""
+
+
+def pack(
+    folder: Path,
+    *,
+    limit_bytes: int,
+    graph: Graph | None = None,
+    config_file: Path | None = None,
+    unpacked_bytes: int = MOST_UNPACKED_BYTES,
+) -> Bundle:
+    """Pack an agent folder. `config_file` takes the place of its config.yaml. Raises BundleError when it is larger than
+    `limit_bytes` packed or `unpacked_bytes` unpacked, has more than MOST_BUNDLE_FILES files, or holds what cannot be
+    packed: a link that leaves it, or something that cannot be read."""
+    files: dict[str, Path] = {}
+    for name in _files(folder, _knowledge(graph)):
+        files[name] = folder / name
+        if len(files) > MOST_BUNDLE_FILES:
+            raise BundleError(
+                f"the agent folder {folder} has more than {MOST_BUNDLE_FILES:,} files. Move data out of it"
+            )
     if config_file is not None:
         files[CONFIG_FILE] = config_file
-    tar_bytes = io.BytesIO()
-    with tarfile.open(fileobj=tar_bytes, mode="w", format=tarfile.PAX_FORMAT) as archive:
+    packing = _Packing(limit_bytes)
+    left = unpacked_bytes
+    with tarfile.open(fileobj=packing, mode="w", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
         for name, path in sorted(files.items()):
-            _add(archive, name, path)
-    packed = gzip.compress(tar_bytes.getvalue(), compresslevel=6, mtime=0)
-    if len(packed) > limit_bytes:
-        raise BundleError(_too_large(folder, files, len(packed), limit_bytes))
+            left -= _add(archive, name, path, left)
+            if left < 0:
+                raise BundleError(
+                    _too_large(
+                        folder, files, f"has more than {unpacked_bytes / 2**20:.0f} MiB", "SLEIPNIR_MAX_UNPACKED_BYTES"
+                    )
+                )
+    packed, size = packing.finish()
+    if packed is None:
+        least = f"packs to {size / 2**20:.1f} MiB, more than {limit_bytes / 2**20:.0f} MiB"
+        raise BundleError(_too_large(folder, files, least, "SLEIPNIR_MAX_BUNDLE_BYTES"))
     return Bundle(hashlib.sha256(packed).hexdigest(), packed)
+
+
+class _Packing:
+    """A file that compresses what is written to it, and keeps at most `limit_bytes` of that."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._compressor = zlib.compressobj(6, wbits=31)
+        self._packed, self._size, self._written = bytearray(), 0, 0
+
+    def write(self, data: bytes) -> int:
+        self._written += len(data)
+        self._keep(self._compressor.compress(data))
+        return len(data)
+
+    def tell(self) -> int:
+        return self._written
+
+    def finish(self) -> tuple[bytes | None, int]:
+        """What there is, None if it is more than the limit; and its size."""
+        self._keep(self._compressor.flush())
+        return None if self._size > self._limit_bytes else bytes(self._packed), self._size
+
+    def _keep(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size <= self._limit_bytes:
+            self._packed += data
 
 
 def folder_signature(folder: Path, config_file: Path | None = None) -> tuple[tuple[str, int, int], ...]:
     """Name, size and change time of every file that could be packed: equal signatures, equal bundles."""
     also = [] if config_file is None else [str(config_file)]
-    stats = ((name, (folder / name).stat()) for name in (*_files(folder, []), *also))
+    stats = ((name, (folder / name).stat()) for name in (*_files(folder, [], is_signature=True), *also))
     return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
 
 
@@ -73,68 +142,209 @@ def packed_part(signature: tuple[tuple[str, int, int], ...], graph: Graph) -> tu
     return tuple(each for each in signature if not _left_out(Path(each[0]), knowledge))
 
 
-def graph_in(packed: bytes, agent: str) -> Graph:
-    """The graph of an agent's bundle. Raises BundleError when it has no definition, GraphError when that does not
-    load."""
-    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
-        for name in (GRAPH_FILE, CONFIG_FILE):
-            with contextlib.suppress(KeyError):
-                if (member := archive.extractfile(name)) is not None:
-                    return load_graph(member.read().decode(), name, agent)
+def graph_in(packed: bytes, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> Graph:
+    """The graph of an agent's bundle. Raises BundleError when it has no definition or is none, GraphError when its
+    definition does not load."""
+    found: dict[str, bytes] = {}
+    for name, _, content in _members(packed, unpacked_bytes):
+        if name in (GRAPH_FILE, CONFIG_FILE):
+            found[name] = b"".join(content)[: _DEFINITION_BYTES + 1]
+            if len(found[name]) > _DEFINITION_BYTES:
+                raise BundleError(f"the {name} of agent {agent!r} has more than {_DEFINITION_BYTES >> 20} MiB")
+        if GRAPH_FILE in found or name > GRAPH_FILE:  # names are sorted
+            break
+    for name in (GRAPH_FILE, CONFIG_FILE):
+        if name in found:
+            return load_graph(_decoded(found[name], name, agent), name, agent)
     raise BundleError(f"the bundle of agent {agent!r} has neither a {GRAPH_FILE} nor a {CONFIG_FILE}")
 
 
-def unpack(packed: bytes, target: Path) -> None:
-    """Write a bundle's files below `target`, which must not exist; complete or not at all."""
+def _decoded(content: bytes, name: str, agent: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise BundleError(f"the {name} of agent {agent!r} is not UTF-8: byte {error.start + 1}") from None
+
+
+class _Unpacking(gzip.GzipFile):
+    """Reads an archive in pieces: of one that unpacks to more than it should, no more than that is ever in memory."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= _PIECE_BYTES:
+            raise BundleError("the bundle is no archive that this release writes: a header is too large")
+        return super().read(size)
+
+
+def _members(packed: bytes, unpacked_bytes: int) -> Iterator[tuple[str, bool, Iterator[bytes]]]:
+    """Name, whether it is executable, and content of each file; the content must be read before the next one is asked
+    for. Raises BundleError for what is no bundle: too much, or anything but files inside a folder."""
+    names: set[str] = set()
+    try:
+        with (
+            _Unpacking(fileobj=io.BytesIO(packed)) as file,
+            tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="strict") as archive,
+        ):
+            while (member := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # it would keep them all
+                _check_member(member, names)
+                unpacked_bytes -= member.size
+                if unpacked_bytes < 0 or len(names) > MOST_BUNDLE_FILES:
+                    raise BundleError(
+                        "the bundle unpacks to more than SLEIPNIR_MAX_UNPACKED_BYTES, or than "
+                        f"{MOST_BUNDLE_FILES:,} files"
+                    )
+                yield member.name, bool(member.mode & 0o100), _content(archive, member)
+    except _DAMAGED as error:
+        raise BundleError(f"it cannot be read: {error}") from error
+
+
+def _check_member(member: tarfile.TarInfo, names: set[str]) -> None:
+    """Raises BundleError unless it is one more plain file below the folder. Adds its name."""
+    path = PurePosixPath(member.name)
+    is_plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.sparse and member.size >= 0
+    is_inside = not path.is_absolute() and str(path) == member.name and not {"..", "."} & {*path.parts}
+    is_short = len(os.fsencode(member.name)) <= _PATH_BYTES and all(
+        len(os.fsencode(part)) <= _NAME_BYTES for part in path.parts
+    )
+    if not (is_plain and is_inside and is_short) or "\0" in member.name:
+        raise BundleError(f"{member.name[:200]!r} is not a file inside the bundle")
+    if member.name in names or any(str(parent) in names for parent in path.parents):
+        raise BundleError(f"{member.name!r} is in the bundle twice")
+    names.add(member.name)
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
+    file = archive.extractfile(member)
+    assert file is not None
+    while piece := file.read(_PIECE_BYTES // 16):
+        yield piece
+
+
+def unpack(packed: bytes, target: Path, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> None:
+    """Write a bundle's files below `target`, which must not exist; complete or not at all, and read-only. Raises
+    BundleError for a bundle that is none, MachineFailed when this machine cannot write it."""
+    staged: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        staging = Path(tempfile.mkdtemp(prefix=".unpack-", dir=target.parent))
+        staged = Path(tempfile.mkdtemp(prefix=".unpack-", dir=target.parent))
+        for name, is_executable, content in _members(packed, unpacked_bytes):
+            _write(staged / name, is_executable, content)
+        put_in_place(staged, target)
+        _make_read_only(target)
     except OSError as error:
-        raise MachineFailed.of(error, f"cannot unpack a bundle to {target}") from error
-    try:
-        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
-            for member in archive:
-                _extract(archive, member, staging)
-        staging.chmod(0o755)
-        staging.rename(target)
-    except OSError as error:
-        shutil.rmtree(staging, ignore_errors=True)
-        if not target.is_dir():  # another worker on this machine was faster: its copy is as good
+        # Another worker on this machine may have been faster: its copy is as good, and is compared when it is loaded.
+        if not is_there(error) or not target.is_dir():
             raise MachineFailed.of(error, f"cannot unpack a bundle to {target}") from error
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
+    finally:
+        if staged is not None:
+            shutil.rmtree(staged, ignore_errors=True)
 
 
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Write one file. `extractall(filter="data")` would do, but Python 3.11 knows it only from 3.11.4 on."""
-    content = archive.extractfile(member) if member.isfile() else None
-    path = folder / member.name
-    if content is None or not path.resolve().is_relative_to(folder.resolve()):
-        raise BundleError(f"{member.name!r} is not a file inside the bundle")
+def _write(path: Path, is_executable: bool, content: Iterator[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.read())
-    path.chmod(0o755 if member.mode & 0o100 else 0o644)
+    with path.open("xb") as file:
+        for piece in content:
+            file.write(piece)
+    path.chmod(_mode(is_executable))
+
+
+def _mode(is_executable: bool) -> int:
+    return 0o555 if is_executable else 0o444
+
+
+def _make_read_only(folder: Path) -> None:
+    """Its folders; its files are. It is put in place before, as a read-only folder cannot be moved."""
+    for current, _, _ in os.walk(folder, topdown=False):
+        if stat.S_IMODE(os.stat(current).st_mode) != 0o555:  # noqa: PTH116
+            Path(current).chmod(0o555)  # only then: it would count as a touch
+
+
+def _make_removable(folder: Path) -> None:
+    for current, _, _ in os.walk(folder):
+        Path(current).chmod(0o700)
+
+
+def _is_unpacked(packed: bytes, folder: Path, unpacked_bytes: int) -> bool:
+    """Whether the folder holds the files of the bundle with their content and their modes, and nothing else. Folders
+    are made read-only, in case who unpacked them died before."""
+    files: set[str] = set()
+    try:
+        for name, is_executable, content in _members(packed, unpacked_bytes):
+            if not _is_file(folder / name, is_executable, content):
+                return False
+            files.add(name)
+        below = {str(parent) for name in files for parent in PurePosixPath(name).parents}
+        for current, folders, names in os.walk(folder):
+            here = Path(current).relative_to(folder)
+            if {str(here / name) for name in folders} - below or {str(here / name) for name in names} - files:
+                return False
+        _make_read_only(folder)
+    except OSError:  # it is not there, or cannot be read
+        return False
+    return True
+
+
+def _is_file(path: Path, is_executable: bool, content: Iterator[bytes]) -> bool:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(fd, "rb") as file:  # noqa: PTH123  (a descriptor)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or stat.S_IMODE(found.st_mode) != _mode(is_executable):
+            return False
+        return all(file.read(len(piece)) == piece for piece in content) and not file.read(1)
+
+
+Touch: TypeAlias = tuple[str, int, int, int]
+"""A path, and what changes when anybody touches what is there: its inode, its size, and the time of its last change,
+which the kernel alone sets."""
 
 
 @dataclass(frozen=True)
 class Unpacked:
-    """A bundle ready to run from: its graph, and its folder on this machine."""
+    """A bundle ready to run from: its graph, and its read-only folder on this machine."""
 
     graph: Graph
     folder: Path
+    touches: tuple[Touch, ...] = field(default=(), repr=False, compare=False)
+    """Of its files and folders, as they were when the folder was compared with the archive."""
+
+    def is_intact(self) -> bool:
+        """Whether nobody has touched a file or a folder of it since it was loaded. A system call for each."""
+        try:
+            return all(_touch(touch[0]) == touch for touch in self.touches)
+        except OSError:
+            return False
+
+
+def _touches(folder: Path) -> tuple[Touch, ...]:
+    return tuple(
+        _touch(path)
+        for current, _, names in os.walk(folder)
+        for path in (current, *(os.path.join(current, name) for name in names))  # noqa: PTH118  (it is looked at often)
+    )
+
+
+def _touch(path: str) -> Touch:
+    found = os.stat(path, follow_symlinks=False)  # noqa: PTH116
+    return path, found.st_ino, found.st_size, found.st_ctime_ns
 
 
 class BundleCache:
-    """Bundles by digest, on disk and parsed. `fetch` gets the archive when it is not there yet. Thread-safe.
+    """Bundles by digest, on disk and parsed. `fetch` gets the archive, which each process asks for once: what is on the
+    disk is compared with it. Thread-safe.
 
     Of all processes of a machine there are about `limit_bytes` on the disk, those loaded last. A process shares the
     lock file of each bundle that it has loaded, and who drops one holds that alone; what was dropped is fetched again.
     Loaded are up to KEPT bundles, those asked for last, and those that are `used`.
     """
 
-    def __init__(self, root: Path, fetch: Callable[[str], bytes | None], limit_bytes: int = 2**31) -> None:
-        self._root, self._fetch, self._limit_bytes = root, fetch, limit_bytes
+    def __init__(
+        self,
+        root: Path,
+        fetch: Callable[[str], bytes | None],
+        limit_bytes: int = 2**31,
+        unpacked_bytes: int = MOST_UNPACKED_BYTES,
+    ) -> None:
+        self._root, self._fetch, self._limit_bytes, self._unpacked_bytes = root, fetch, limit_bytes, unpacked_bytes
         self._loaded: OrderedDict[str, tuple[Unpacked, Lock]] = OrderedDict()
         self._users: Counter[str] = Counter()
         self._grown: int | None = None  # bytes since all were counted; None: they never were
@@ -154,22 +364,27 @@ class BundleCache:
                 if not self._users[digest]:
                     del self._users[digest]
 
-    def get(self, digest: str, agent: str, overrides: Mapping[str, Json] | None = None) -> Unpacked:
-        """`overrides` are those of the run. Raises BundleError when the bundle is nowhere, GraphError when its graph
-        cannot be read."""
-        if overrides:
-            return self._variant(digest, agent, json.dumps(overrides))
+    def get(
+        self, digest: str, agent: str, overrides: Mapping[str, Json] | None = None, *, intact: bool = False
+    ) -> Unpacked:
+        """`overrides` are those of the run. `intact`: something of the folder is about to be executed, so look whether
+        it was touched since it was loaded. Raises BundleError when the bundle is nowhere or is none, GraphError when
+        its graph cannot be read, MachineFailed when it cannot be unpacked here."""
+        if not DIGEST.fullmatch(digest):
+            raise BundleError(f"{digest[:80]!r} is no digest of a bundle")
         with self._lock:
             known = self._loaded.get(digest)
             if known is None:
                 self._let_go()
                 known = self._loaded[digest] = self._load(digest, agent)
+            elif intact and not known[0].is_intact():
+                known = self._loaded[digest] = self._materialise(digest, agent), known[1]
             self._loaded.move_to_end(digest)
-            return known[0]
+        unpacked = known[0]
+        return replace(unpacked, graph=self._variant(digest, agent, json.dumps(overrides))) if overrides else unpacked
 
-    def _overridden(self, digest: str, agent: str, overrides: str) -> Unpacked:
-        unpacked = self.get(digest, agent)
-        return replace(unpacked, graph=overridden(unpacked.graph, json.loads(overrides)))
+    def _overridden(self, digest: str, agent: str, overrides: str) -> Graph:
+        return overridden(self.get(digest, agent).graph, json.loads(overrides))
 
     def _load(self, digest: str, agent: str) -> tuple[Unpacked, Lock]:
         lock = self._shared_lock(digest)
@@ -191,19 +406,38 @@ class BundleCache:
         return lock
 
     def _materialise(self, digest: str, agent: str) -> Unpacked:
+        """The folder as the archive says, whatever was there."""
+        packed = self._fetch(digest)
+        if packed is None:
+            raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is not in Redis; was it flushed?")
+        if hashlib.sha256(packed).hexdigest() != digest:
+            raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is damaged: its content has another digest")
+        graph = graph_in(packed, agent, unpacked_bytes=self._unpacked_bytes)
         folder = self._root / digest
-        if not folder.is_dir():
-            packed = self._fetch(digest)
-            if packed is None:
-                raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is not in Redis; was it flushed?")
-            if hashlib.sha256(packed).hexdigest() != digest:
-                raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is damaged: its content has another digest")
-            unpack(packed, folder)
-            self._make_room(_size_of(folder))
-        file = next((folder / name for name in (GRAPH_FILE, CONFIG_FILE) if (folder / name).is_file()), None)
-        if file is None:
-            raise BundleError(f"bundle {digest[:12]} of agent {agent!r} has neither a {GRAPH_FILE} nor a {CONFIG_FILE}")
-        return Unpacked(load_graph(file.read_text(), file.name, agent), folder)
+        for _ in range(COMPARED):
+            touches = _touches(folder)
+            if touches and _is_unpacked(packed, folder, self._unpacked_bytes):
+                if touches == _touches(folder):
+                    return Unpacked(graph, folder, touches)
+                continue
+            if touches:
+                structlog.get_logger().error("an unpacked bundle was changed; unpacking it again", bundle=digest)
+                self._put_away(folder)
+            unpack(packed, folder, unpacked_bytes=self._unpacked_bytes)
+            if not touches:
+                self._make_room(_size_of(folder))
+        raise MachineFailed("disk", f"something changes the files below {folder} again and again")
+
+    def _put_away(self, folder: Path) -> None:
+        """Remove it in one step. Visits that run from it now may miss a file, as they would after the change."""
+        try:
+            with staging(self._root) as away:
+                _make_removable(folder)
+                folder.rename(away / folder.name)
+        except FileNotFoundError:
+            return  # another process was faster
+        except OSError as error:
+            raise MachineFailed.of(error, f"cannot remove {folder}") from error
 
     def _let_go(self) -> None:
         """Of what was asked for longest ago."""
@@ -220,7 +454,7 @@ class BundleCache:
             self._grown += added
             return
         self._grown = 0
-        with contextlib.suppress(OSError):  # others clear up too, and what is dropped late is dropped
+        with contextlib.suppress(OSError, MachineFailed):  # others clear up too, and what is dropped late is dropped
             sizes = {path: _size_of(path) for path in self._root.glob("[!.]*")}
             excess = sum(sizes.values()) - self._limit_bytes
             for folder in sorted(sizes, key=self._used_ns):
@@ -233,8 +467,7 @@ class BundleCache:
         try:
             if not lock.take_alone(wait=False):
                 return False
-            with staging(self._root) as away:
-                folder.rename(away / folder.name)
+            self._put_away(folder)
             lock.remove()
             return True
         finally:
@@ -252,20 +485,43 @@ def _size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _files(folder: Path, knowledge: list[str]) -> Iterator[str]:
+def _files(folder: Path, knowledge: list[str], *, is_signature: bool = False) -> Iterator[str]:
+    """The names of the files to pack. Raises BundleError for what cannot be packed: nothing is left out silently.
+    `is_signature`: linked folders may be documents of a rag node, and are not looked into."""
     root = folder.resolve()
-    for current, folders, names in os.walk(root):
+
+    def fail(error: OSError) -> None:
+        if is_signature:
+            return
+        raise BundleError(f"cannot read {error.filename}: {error.strerror}. Give its owner the right, or remove it")
+
+    for current, folders, names in os.walk(root, onerror=fail, followlinks=not is_signature):
         here = Path(current).relative_to(root)
         folders[:] = sorted(name for name in folders if not _left_out(here / name, knowledge))
+        for name in folders:
+            if not is_signature:
+                _check_folder(Path(current) / name, root)
         for name in names:
             if _left_out(here / name, knowledge):
                 continue
             path = Path(current) / name
-            # os.walk enters no linked folder, so only a file that is a link itself can be elsewhere.
             if path.is_symlink() and not path.resolve().is_relative_to(root):
                 raise BundleError(f"{path} links to a file outside the agent folder; copy it in, or remove the link")
             if path.is_file():
                 yield (here / name).as_posix()
+            elif not is_signature:
+                raise BundleError(f"{path} is neither a file nor a folder; remove it from the agent folder")
+
+
+def _check_folder(path: Path, root: Path) -> None:
+    """Raises BundleError for a link that leaves the agent folder, or that comes back to where it is."""
+    if not path.is_symlink():
+        return
+    target = path.resolve()
+    if not target.is_relative_to(root):
+        raise BundleError(f"{path} links to a folder outside the agent folder; copy it in, or remove the link")
+    if path.parent.resolve().is_relative_to(target) or path.parent.resolve() != path.parent:
+        raise BundleError(f"{path} links to a folder that it is in, or from within a linked one; remove the link")
 
 
 def _left_out(path: Path, knowledge: list[str]) -> bool:
@@ -283,21 +539,24 @@ def _knowledge(graph: Graph | None) -> list[str]:
     return [source for source in relative if source not in ("", ".")]
 
 
-def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
+def _add(archive: tarfile.TarFile, name: str, path: Path, most_bytes: int) -> int:
+    """Returns the size of the file; one that is larger than `most_bytes` is not added."""
     try:
-        content = path.read_bytes()
-        executable = os.access(path, os.X_OK)
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= most_bytes:
+                info = tarfile.TarInfo(name)
+                info.size, info.mode = size, 0o755 if os.access(path, os.X_OK) else 0o644
+                archive.addfile(info, file)
+            return size
     except OSError as error:
-        raise BundleError(f"cannot read {path}: {error.strerror}") from error
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = len(content), 0o755 if executable else 0o644
-    archive.addfile(info, io.BytesIO(content))
+        raise BundleError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _too_large(folder: Path, files: Mapping[str, Path], size: int, limit: int) -> str:
+def _too_large(folder: Path, files: Mapping[str, Path], what: str, setting: str) -> str:
     largest = sorted((path.stat().st_size, name) for name, path in files.items())[::-1][:5]
     listed = "".join(f"\n  {bytes_ / 2**20:8.1f} MiB  {name}" for bytes_, name in largest)
     return (
-        f"the agent folder {folder} packs to {size / 2**20:.1f} MiB, more than the {limit / 2**20:.0f} MiB of "
-        f"SLEIPNIR_MAX_BUNDLE_BYTES. Move data out of it, or raise the limit. Its largest files:{listed}"
+        f"the agent folder {folder} {what}, the limit of {setting}. "
+        f"Move data out of it, or raise the limit. Its largest files:{listed}"
     )

@@ -15,6 +15,7 @@ Rules.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ from sleipnir import agents
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import digest_of, is_digest, shelf_name
 from sleipnir.knowledge.order import Order
+from sleipnir.messages import FINAL
 from sleipnir.sessions import SessionName
 from sleipnir.settings import Settings
 from sleipnir.staging import abandoned, clear_up, staging
@@ -40,6 +42,11 @@ GRACE_MS = 3600 * 1000
 UNPACK_S = 3600
 """An unpacking or an installation that has taken so long has died."""
 
+WORK = "work"
+"""Below SLEIPNIR_HOME: a scratch folder for each run, in which its commands work."""
+
+STATUSES = 500  # runs that are asked for at once
+
 TEMPORARY_S = 2 * 24 * 3600
 TEMPORARY = ("graph-state-*.json", "tool-call-*", "sleipnir-loader-*", "sleipnir-download-*")
 """What visits leave in the temporary directory when their worker is killed."""
@@ -47,7 +54,8 @@ TEMPORARY = ("graph-state-*.json", "tool-call-*", "sleipnir-loader-*", "sleipnir
 
 @dataclass(frozen=True)
 class Rubbish:
-    """`kind` is run, keys, bundle, base, staging, temporary or session; `bytes_` what its removal frees, about."""
+    """`kind` is run, keys, bundle, base, staging, temporary, scratch or session; `bytes_` what its removal frees,
+    about."""
 
     kind: str
     name: str
@@ -71,6 +79,8 @@ def rubbish(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Fou
             yield from _sessions(store, settings)
     yield from _staged(settings)
     yield from _temporary(Path(tempfile.gettempdir()))
+    with store.errors():
+        yield from sweep_work(store, settings.home)
     with store.errors():  # last: a shelf may be away
         yield from _bases(store, settings, pinned.bases)
 
@@ -175,6 +185,30 @@ def _staged(settings: Settings) -> Iterator[Found]:
 def _clear_up(parent: Path) -> bool:
     clear_up(parent)
     return True
+
+
+def sweep_work(store: Store, home: Path) -> Iterator[Found]:
+    """The scratch folders of runs that are over. One of a run that this deployment does not know may be another's on
+    the same machine: it stays for some days."""
+    folders = (home / WORK).iterdir() if (home / WORK).is_dir() else iter(())
+    while chunk := list(itertools.islice(folders, STATUSES)):
+        statuses = store.runs.statuses([folder.name for folder in chunk])
+        for folder in chunk:
+            status = statuses[folder.name]
+            if status in FINAL or (status is None and _age_s(folder) > TEMPORARY_S):
+                found = Rubbish("scratch", str(folder), size_of(folder), "its run is over")
+                yield found, partial(_remove_all, folder)
+
+
+def _remove_all(folder: Path) -> bool:
+    """Also what a script made read-only."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        for current, _, _ in os.walk(folder):
+            with contextlib.suppress(OSError):
+                Path(current).chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 def _temporary(folder: Path) -> Iterator[Found]:

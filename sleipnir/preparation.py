@@ -174,7 +174,13 @@ class Preparation:
         if graph.settings.validate_before_run:
             self._refuse_errors(graph, loaded, agent)
         limit_bytes = self._settings.max_bundle_bytes
-        bundle = pack(agent.path, limit_bytes=limit_bytes, graph=graph, config_file=agent.config_file)
+        bundle = pack(
+            agent.path,
+            limit_bytes=limit_bytes,
+            graph=graph,
+            config_file=agent.config_file,
+            unpacked_bytes=self._settings.max_unpacked_bytes,
+        )
         return Prepared(agent, packed_part(signature, graph), loaded.graph, overrides, graph, bundle)
 
     def _refuse_errors(self, graph: Graph, loaded: Loaded, agent: AgentFolder) -> None:

@@ -24,6 +24,9 @@ BYTES_MOST = 2**50
 COUNT_MOST = 2**31
 SHOWN = 200  # characters of a value that is refused
 
+MOST_BUNDLE_FILES = 10_000
+MOST_UNPACKED_BYTES = 256 * 2**20
+
 
 class Settings(BaseModel):
     """Read once at start with `Settings.from_env()`. Frozen."""
@@ -93,6 +96,8 @@ class Settings(BaseModel):
     """A larger prompt is refused at submit."""
     max_bundle_bytes: int = Field(16 * 2**20, gt=0, le=BYTES_MOST)
     """A larger agent folder (compressed) is refused at submit."""
+    max_unpacked_bytes: int = Field(MOST_UNPACKED_BYTES, gt=0, le=BYTES_MOST)
+    """An agent folder with more bytes is refused at submit, by schedulers and by workers: set it alike everywhere."""
     max_output_bytes: int = Field(16 * 2**20, gt=0, le=BYTES_MOST)
     """A script whose stdout, or a node whose delta, is larger fails."""
     tool_timeout_s: float = Field(120.0, gt=0, le=SECONDS_MOST)

@@ -59,9 +59,10 @@ def root() -> Path:
 
 
 def _started_in() -> Path:
-    """The directory of `sleipnir run`: the agent's own folder is the working directory of nobody's project."""
-    here, agent = Path.cwd(), os.environ.get("LLM_AGENT_ROOT_DIR")
-    if agent is None or here != _resolved(Path(agent)):
+    """The directory of `sleipnir run`. No project is in the run's scratch folder, nor in the agent's own."""
+    here = Path.cwd()
+    places = [os.environ.get(name) for name in ("GRAPH_SCRATCH_DIR", "LLM_AGENT_ROOT_DIR")]
+    if here not in [_resolved(Path(place)) for place in places if place]:
         return here
     caller = os.environ.get("GRAPH_CALLER_DIR")
     if not caller:

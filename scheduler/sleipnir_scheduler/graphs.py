@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-import tarfile
 import time
-import zlib
 from collections.abc import Callable, Mapping
 
 from sleipnir.bundle import graph_in
 from sleipnir.errors import BundleError, GraphError
 from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.overrides import overridden
+from sleipnir.settings import MOST_UNPACKED_BYTES
 
 KEPT = 512  # graphs are a few kB each
 REFUSED_S = 10.0  # so long what is wrong with a bundle is remembered: a thousand parked runs may have the same one
@@ -21,8 +20,8 @@ REFUSED_S = 10.0  # so long what is wrong with a bundle is remembered: a thousan
 class Graphs:
     """`fetch` returns a bundle's bytes, or None."""
 
-    def __init__(self, fetch: Callable[[str], bytes | None]) -> None:
-        self._fetch = fetch
+    def __init__(self, fetch: Callable[[str], bytes | None], unpacked_bytes: int = MOST_UNPACKED_BYTES) -> None:
+        self._fetch, self._unpacked_bytes = fetch, unpacked_bytes
         self._written = functools.lru_cache(maxsize=KEPT)(self._read)
         self._variant = functools.lru_cache(maxsize=KEPT)(self._overridden)
         self._refused: dict[tuple[str, str, str], tuple[float, BundleError | GraphError]] = {}
@@ -48,8 +47,8 @@ class Graphs:
         if packed is None:
             raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is not in Redis; was it flushed?")
         try:
-            return graph_in(packed, agent)
-        except (tarfile.TarError, OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            return graph_in(packed, agent, unpacked_bytes=self._unpacked_bytes)
+        except BundleError as error:
             raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is damaged: {error}") from error
 
     def _overridden(self, digest: str, agent: str, overrides: str) -> Graph:

@@ -59,7 +59,7 @@ class Instance:
         self._advance = Advance(
             store.partitions,
             self.ownership,
-            Graphs(store.bundle),
+            Graphs(store.bundle, settings.max_unpacked_bytes),
             dispatch,
             max_redeliveries=settings.max_redeliveries,
             tally=self.tally,
@@ -67,7 +67,9 @@ class Instance:
         )
         patience_ms = int(settings.redispatch_after_s * 1000)
         self._outbox = Outbox(store.partitions, store.fleet, dispatch, patience_ms=patience_ms)
-        self._deliveries = Deliveries(store.effects, Graphs(store.bundle), max_state_bytes=settings.max_output_bytes)
+        self._deliveries = Deliveries(
+            store.effects, Graphs(store.bundle, settings.max_unpacked_bytes), max_state_bytes=settings.max_output_bytes
+        )
         self._delivered_under: Mapping[int, int] = {}
         self._admission = Admission(store, window=settings.batch_window)
         self._archiver = _archiver(settings, store)

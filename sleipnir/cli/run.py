@@ -87,7 +87,7 @@ _STATE = click.option(
 )  # fmt: skip
 CWD = click.option(
     "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True),
-    help="Working directory of the agent's scripts. Default: the agent's folder.",
+    help="Working directory of the agent's scripts. Default: this one, if the workers are on this machine.",
 )  # fmt: skip
 _TAPE = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 _MAX_COST = click.option(

@@ -59,6 +59,11 @@ def is_redis(url: str) -> bool:
     return url.partition(":")[0].lower() in _PLAIN | _TLS
 
 
+def is_local(url: str) -> bool:
+    """Whether only processes of the Redis' own machine can reach it there."""
+    return urlsplit(url).scheme in ("unix", "redis+socket")
+
+
 def safe_url(url: str) -> str:
     """The URL without its passwords, for messages and logs.
 

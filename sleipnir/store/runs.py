@@ -226,6 +226,10 @@ class Runs:
         }
         return [run_id for run_id in run_ids if run_id not in over]
 
+    def statuses(self, run_ids: Sequence[str]) -> dict[str, str | None]:
+        """By run; None: no run of that id."""
+        return dict(self._statuses(run_ids))
+
     def _statuses(self, run_ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         pipe = self._client.pipeline(transaction=False)
         for run_id in run_ids:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sleipnir import bundle
 from sleipnir.bundle import Bundle, BundleCache, pack
+from sleipnir.errors import BundleError
 
 GRAPH = "name: one\nstart: a\nnodes:\n  a: {type: end, output: done}\n"
 SIZE = 100_000
@@ -91,3 +93,93 @@ def test_a_process_keeps_those_asked_for_last_and_those_that_visits_run_from(
         assert 0 in world.kept(), "a visit runs from it, however long"
     cache.get(world.digests[4], "one")
     assert 0 not in world.kept()
+
+
+# What runs is what was packed
+
+
+def test_a_bundle_is_read_only(world: World) -> None:
+    """Finding S5."""
+    folder = world.cache().get(world.digests[0], "one").folder
+    assert {path.stat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))} == {0o444, 0o555}
+
+
+def _write(folder: Path) -> None:
+    (folder / "data").chmod(0o644)
+    (folder / "data").write_text("other")
+
+
+def _write_the_same_size_and_time(folder: Path) -> None:
+    before = (folder / "data").stat()
+    (folder / "data").chmod(0o644)
+    (folder / "data").write_text("x" * before.st_size)
+    os.utime(folder / "data", ns=(before.st_atime_ns, before.st_mtime_ns))
+    (folder / "data").chmod(0o444)
+
+
+def _add_a_file(folder: Path) -> None:
+    folder.chmod(0o755)
+    (folder / "json.py").write_text("")
+    folder.chmod(0o555)
+
+
+def _replace_by_a_link(folder: Path) -> None:
+    folder.chmod(0o755)
+    (folder / "data").rename(folder.parent / "elsewhere")
+    (folder / "data").symlink_to("../elsewhere")
+
+
+def _remove(folder: Path) -> None:
+    folder.chmod(0o755)
+    (folder / "data").unlink()
+
+
+def _replace_the_folder(folder: Path) -> None:
+    folder.rename(folder.parent / "elsewhere")
+    folder.mkdir()
+    (folder / "graph.yaml").write_text(GRAPH)
+
+
+CHANGES = [_write, _write_the_same_size_and_time, _add_a_file, _replace_by_a_link, _remove, _replace_the_folder]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("same_process", [True, False])
+def test_a_bundle_that_was_changed_is_unpacked_again_before_anything_runs_from_it(
+    world: World, change: Callable[[Path], None], same_process: bool
+) -> None:
+    """Finding S5."""
+    cache, digest = world.cache(), world.digests[3]
+    unpacked = cache.get(digest, "one")
+    assert unpacked.is_intact()
+    change(unpacked.folder)
+    assert not unpacked.is_intact()
+    again = (cache if same_process else world.cache()).get(digest, "one", intact=True)
+    assert (again.folder / "data").read_text() == "3" * SIZE
+    assert sorted(path.name for path in again.folder.iterdir()) == ["data", "graph.yaml"]
+    assert again.is_intact()
+
+
+def test_a_bundle_that_nobody_touched_is_compared_once_per_process(world: World) -> None:
+    """Finding S5."""
+    cache = world.cache()
+    for _ in range(5):
+        cache.get(world.digests[0], "one", intact=True)
+    assert len(world.fetched) == 1
+
+
+def test_a_folder_whose_unpacking_died_half_way_is_no_bundle(world: World) -> None:
+    """Finding S5."""
+    world.root.mkdir()
+    half = world.root / world.digests[0]
+    half.mkdir()
+    (half / "graph.yaml").write_text(GRAPH[:20])
+    assert (world.cache().get(world.digests[0], "one").folder / "data").read_text() == "0" * SIZE
+
+
+@pytest.mark.parametrize("digest", ["../../etc", "", "a" * 63, "A" * 64, "a" * 64 + "\n", "/etc/passwd"])
+def test_a_digest_is_64_hex_digits(world: World, digest: str) -> None:
+    """Finding S4."""
+    with pytest.raises(BundleError, match="is no digest of a bundle"):
+        world.cache().get(digest, "one")
+    assert world.fetched == []

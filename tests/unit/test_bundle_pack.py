@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,7 +41,7 @@ def test_a_link_within_the_folder_is_packed_as_the_file_it_names(folder: Path) -
     assert both.packed != linked
 
 
-def test_a_linked_folder_is_not_entered(folder: Path) -> None:
+def test_a_linked_folder_does_not_change_the_signature_of_a_folder(folder: Path) -> None:
     before = folder_signature(folder)
     (folder / "elsewhere").symlink_to(folder.parent, target_is_directory=True)
     assert folder_signature(folder) == before
@@ -47,3 +50,67 @@ def test_a_linked_folder_is_not_entered(folder: Path) -> None:
 def test_an_agent_folder_may_itself_be_reached_through_a_link(folder: Path) -> None:
     (folder.parent / "alias").symlink_to(folder, target_is_directory=True)
     assert pack(folder.parent / "alias", limit_bytes=LIMIT) == pack(folder, limit_bytes=LIMIT)
+
+
+# Nothing is left out silently
+
+
+def test_a_folder_that_links_out_of_the_agent_folder_is_refused(folder: Path) -> None:
+    """Finding S12."""
+    (folder / "shared").symlink_to(folder.parent, target_is_directory=True)
+    with pytest.raises(BundleError, match="shared links to a folder outside the agent folder"):
+        pack(folder, limit_bytes=LIMIT)
+
+
+def test_a_linked_folder_within_is_packed_as_the_files_it_holds(folder: Path) -> None:
+    """Finding S12."""
+    (folder / "also").symlink_to("docs", target_is_directory=True)
+    both = pack(folder, limit_bytes=LIMIT)
+    (folder / "also").unlink()
+    (folder / "also").mkdir()
+    (folder / "also" / "inside.txt").write_text("mine")
+    assert pack(folder, limit_bytes=LIMIT) == both
+
+
+@pytest.mark.parametrize("target", [".", "..", "../docs"])
+def test_links_in_a_circle_are_refused(folder: Path, target: str) -> None:
+    """Finding S12."""
+    (folder / "docs" / "again").symlink_to(target, target_is_directory=True)
+    with pytest.raises(BundleError, match="again links to a folder"):
+        pack(folder, limit_bytes=LIMIT)
+
+
+def test_links_that_lead_to_each_other_are_refused(folder: Path) -> None:
+    """Finding S12."""
+    (folder / "more").mkdir()
+    (folder / "docs" / "more").symlink_to("../more", target_is_directory=True)
+    (folder / "more" / "docs").symlink_to("../docs", target_is_directory=True)
+    with pytest.raises(BundleError, match="links to a folder that it is in"):
+        pack(folder, limit_bytes=LIMIT)
+
+
+@pytest.mark.parametrize("kind", ["broken link", "pipe"])
+def test_what_is_neither_a_file_nor_a_folder_is_refused(folder: Path, kind: str) -> None:
+    """Finding S12."""
+    path = folder / "docs" / "odd"
+    path.symlink_to("nowhere") if kind == "broken link" else os.mkfifo(path)
+    with pytest.raises(BundleError, match="odd is neither a file nor a folder"):
+        pack(folder, limit_bytes=LIMIT)
+
+
+def test_an_unreadable_folder_is_refused(folder: Path) -> None:
+    """Finding S12."""
+    (folder / "docs").chmod(0)
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom sleipnir.bundle import pack\n"
+        "from sleipnir.errors import BundleError\n"
+        "if os.getuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try:\n    pack(Path(sys.argv[1]), limit_bytes=1 << 20)\nexcept BundleError as error:\n    print(error)\n"
+    )
+    for place in (folder, *folder.parents):
+        if place.owner() == Path(folder).owner() and place != Path(place.anchor):
+            place.chmod(place.stat().st_mode | 0o055)
+    (folder / "docs").chmod(0)
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False)
+    (folder / "docs").chmod(0o755)
+    assert "cannot read" in done.stdout and "docs: Permission denied" in done.stdout, done.stderr

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sleipnir.bundle import pack, unpack
+from sleipnir.bundle import graph_in, pack, unpack
 from sleipnir.errors import BundleError, MachineFailed
+from sleipnir.settings import MOST_BUNDLE_FILES
 
 LIMIT = 2**20
 
@@ -38,14 +42,27 @@ def test_files_come_back_with_their_content_and_only_their_executable_bit(tmp_pa
     target = tmp_path / "cache" / "digest"
     unpack(pack(agent, limit_bytes=LIMIT).packed, target)
     found = {str(path.relative_to(target)): path.stat().st_mode & 0o777 for path in target.rglob("*") if path.is_file()}
-    assert found == {"graph.yaml": 0o644, "scripts/run.sh": 0o755}
+    assert found == {"graph.yaml": 0o444, "scripts/run.sh": 0o555}, "nobody writes into a bundle"
     assert (target / "scripts/run.sh").read_text() == "echo '{}'"
 
 
 @pytest.mark.parametrize(
     "bad",
-    [member("../escaped"), member("/escaped"), member("link", tarfile.SYMTYPE, "/"), member("pipe", tarfile.FIFOTYPE)],
-    ids=lambda info: str(info.name),
+    [
+        member("../escaped"),
+        member("/escaped"),
+        member("a/../../escaped"),
+        member("./dot"),
+        member("link", tarfile.SYMTYPE, "/"),
+        member("hard", tarfile.LNKTYPE, "good"),
+        member("pipe", tarfile.FIFOTYPE),
+        member("disk", tarfile.BLKTYPE),
+        member("tty", tarfile.CHRTYPE),
+        member("folder", tarfile.DIRTYPE),
+        member("x" * 256),
+        member("x/" * 600 + "x"),
+    ],
+    ids=lambda info: str(info.name)[:20],
 )
 def test_a_bundle_that_would_write_outside_its_folder_is_refused_whole(tmp_path: Path, bad: tarfile.TarInfo) -> None:
     target = tmp_path / "cache" / "digest"
@@ -67,3 +84,98 @@ def test_a_cache_that_cannot_be_written_is_a_failure_of_the_machine(tmp_path: Pa
     (tmp_path / "cache").write_text("a file where the directory should be")
     with pytest.raises(MachineFailed, match="cannot unpack a bundle"):
         unpack(archive_of(member("good")), tmp_path / "cache" / "digest")
+
+
+@pytest.mark.parametrize("second", ["good", "good/inside"])
+def test_a_file_that_is_there_twice_or_is_a_folder_too_is_refused(tmp_path: Path, second: str) -> None:
+    with pytest.raises(BundleError, match="is in the bundle twice"):
+        unpack(archive_of(member("good"), member(second)), tmp_path / "digest")
+
+
+@pytest.mark.parametrize("damage", [lambda packed: packed[:40], lambda packed: b"x" * 40, lambda packed: b""])
+def test_what_is_no_archive_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(BundleError):
+        graph_in(damage(archive_of(member("good"))), "a")
+    with pytest.raises(BundleError):
+        unpack(archive_of(member("good"))[:60], tmp_path / "digest")
+
+
+# Bombs: what is small when it is packed
+
+
+def zeros(path: Path, size: int) -> Path:
+    with path.open("wb") as file:
+        file.truncate(size)
+    return path
+
+
+def bomb(size: int, *, header: bool = False) -> bytes:
+    """An archive of a few kB that unpacks to `size` bytes of one file, or of one header."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as file:
+        info = tarfile.TarInfo("pax" if header else "zeros")
+        info.type, info.size = tarfile.XHDTYPE if header else tarfile.REGTYPE, size
+        file.write(info.tobuf(tarfile.USTAR_FORMAT))
+        for _ in range(size >> 20):
+            file.write(bytes(1 << 20))
+        file.write(bytes(1024))
+    return packed.getvalue()
+
+
+def test_a_folder_that_is_small_only_when_it_is_packed_is_refused_without_reading_it_all(tmp_path: Path) -> None:
+    """Finding S6."""
+    agent = tmp_path / "agent"
+    agent.mkdir()
+    (agent / "graph.yaml").write_text("name: x")
+    zeros(agent / "zeros", 3 << 30)
+    peak = peak_of(lambda: refused(lambda: pack(agent, limit_bytes=16 << 20), "more than 256 MiB.*zeros"))
+    assert peak < 32 << 20
+
+
+@pytest.mark.parametrize("header", [False, True])
+def test_a_bomb_is_refused_by_who_unpacks_it_without_unpacking_it(tmp_path: Path, header: bool) -> None:
+    """Finding S6."""
+    packed = bomb(300 << 20, header=header)
+    assert len(packed) < 2 << 20
+    target = tmp_path / "bundles" / "digest"
+    peak = peak_of(lambda: refused(lambda: unpack(packed, target), "unpacks to more than|header is too large"))
+    assert peak < 32 << 20
+    assert list(target.parent.iterdir()) == []
+    assert peak_of(lambda: refused(lambda: graph_in(packed, "a"), "more than|header is too large|neither")) < 32 << 20
+
+
+def test_the_bound_of_a_bundle_is_a_setting(tmp_path: Path) -> None:
+    """Finding S6."""
+    agent = tmp_path / "agent"
+    agent.mkdir()
+    zeros(agent / "data", 3 << 20)
+    refused(lambda: pack(agent, limit_bytes=1 << 24, unpacked_bytes=2 << 20), "SLEIPNIR_MAX_UNPACKED_BYTES.*data")
+    packed = pack(agent, limit_bytes=1 << 24).packed
+    refused(lambda: unpack(packed, tmp_path / "d", unpacked_bytes=2 << 20), "SLEIPNIR_MAX_UNPACKED_BYTES")
+    unpack(packed, tmp_path / "d")
+
+
+def test_too_many_files_are_refused_by_who_packs_and_by_who_unpacks(tmp_path: Path) -> None:
+    """Finding S6."""
+    agent = tmp_path / "agent"
+    agent.mkdir()
+    for number in range(MOST_BUNDLE_FILES + 1):
+        (agent / str(number)).touch()
+    refused(lambda: pack(agent, limit_bytes=1 << 24), "more than 10,000 files")
+    empty = [tarfile.TarInfo(str(number)) for number in range(MOST_BUNDLE_FILES + 1)]
+    refused(lambda: unpack(archive_of(*empty), tmp_path / "d"), "10,000 files")
+
+
+def refused(act: Callable[[], object], why: str) -> None:
+    with pytest.raises(BundleError, match=f"(?s){why}"):
+        act()
+
+
+def peak_of(act: Callable[[], object]) -> int:
+    """The most memory that Python had for what `act` made, in bytes."""
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -6,6 +6,7 @@ A process opens its connection when it starts to work: after the fork in prefork
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import socket
 import sys
@@ -33,6 +34,7 @@ from sleipnir_workers.intake import Intake
 from sleipnir_workers.llm import extraction, provider, summary, turn
 from sleipnir_workers.llm import node as llm
 from sleipnir_workers.pulse import Pulse
+from sleipnir_workers.scratch import Scratch
 from sleipnir_workers.shown import MOST_TEXT, Shown
 from sleipnir_workers.strategy import VisitRequest
 from sleipnir_workers.tools import node as tool
@@ -51,6 +53,8 @@ app.config_from_object(config)
 
 ANNOUNCE_S = 5.0
 GOODBYE_S = 2.0
+SWEEP_TURNS = 12
+"""Announcements between two looks for scratch folders of runs that are over: a minute."""
 SWITCH_S = 0.0005
 """How long a thread may keep the interpreter while others wait for it. With Python's 5 ms the loop that takes messages
 in waited so often that it became the bottleneck of 64 threads."""
@@ -262,8 +266,10 @@ def _queues(consumer: Any) -> list[str]:
 
 def _announce(queues: list[str]) -> None:
     """Tell the fleet registry that this worker is there, and how it is, until it drains."""
-    while True:
+    for number in itertools.count():
         _tell_fleet(lambda store: store.fleet.announce_worker(_name, _taken(queues), _facts(store)))
+        if number % SWEEP_TURNS == SWEEP_TURNS - 1:
+            _tell_fleet(Scratch(settings.home).sweep)
         if drain.begun.wait(ANNOUNCE_S):
             return _tell_fleet(lambda store: store.fleet.leave(worker=_name))
 
@@ -282,7 +288,7 @@ def _facts(store: Store) -> dict[str, Any]:
     }
 
 
-def _tell_fleet(tell: Callable[[Store], None]) -> None:
+def _tell_fleet(tell: Callable[[Store], object]) -> None:
     try:
         tell(worker().store)
     except Exception as error:

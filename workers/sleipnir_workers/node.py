@@ -59,7 +59,8 @@ class Visit:
 
     `role` says what of the node is to be executed, `item` for which item of a map. `state` holds the keys that the node
     reads (everything for scripts and functions). `folder` is the agent's folder, materialised from the run's bundle:
-    read-only by convention. `cwd` is the working directory the caller asked for, None for the agent's folder.
+    read-only. `cwd` is the directory that commands work in, None for the agent's folder (a worker always names one),
+    `scratch` the same if it is the run's scratch folder.
     `variables` are the agent variables of the run, `knowledge` the digest of the node's knowledge base, if it has one.
     `lost` is set when the visit was cancelled or taken over. `part` and `talk` say what of a loop it is, and what was
     said there; `session` the name of the run's session, if it is in one, `depth` how many runs are above. `teller` is
@@ -77,6 +78,7 @@ class Visit:
     variables: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     caller_dir: Path | None = None
+    scratch: Path | None = None
     lost: threading.Event = field(default_factory=threading.Event)
     role: Role = "node"
     item: Item | None = None

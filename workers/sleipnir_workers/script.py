@@ -113,6 +113,8 @@ def environment(node: ScriptNode, visit: Visit, host: Host) -> dict[str, str]:
     }
     if visit.caller_dir is not None:
         env["GRAPH_CALLER_DIR"] = str(visit.caller_dir)
+    if visit.scratch is not None:
+        env["GRAPH_SCRATCH_DIR"] = str(visit.scratch)
     return env | agent_variables(visit.graph, visit.variables, host)
 
 

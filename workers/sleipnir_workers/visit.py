@@ -21,9 +21,9 @@ from typing import Any
 import structlog
 
 from sleipnir import tracing
-from sleipnir.bundle import BundleCache, Unpacked
+from sleipnir.bundle import KEPT, BundleCache, Unpacked
 from sleipnir.errors import BundleError, GraphError, MachineFailed, NodeFailed, StoreUnavailable
-from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode
+from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode, ToolNode
 from sleipnir.graph.template import state_read_by
 from sleipnir.logs import handling
 from sleipnir.messages import (
@@ -41,7 +41,9 @@ from sleipnir.messages import (
     VisitResult,
     overlay_text,
 )
+from sleipnir.runs import RunSpec
 from sleipnir.settings import Settings
+from sleipnir.store.address import is_local
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
 from sleipnir_workers import items, machine, output, typed_state
@@ -51,6 +53,7 @@ from sleipnir_workers.lazy_state import StoredState
 from sleipnir_workers.live import LiveText
 from sleipnir_workers.llm.permits import Permits
 from sleipnir_workers.node import ProcessLost, Visit, VisitLost, executor_of
+from sleipnir_workers.scratch import Scratch
 from sleipnir_workers.shown import shown_error
 
 RETRY_S = (0.1, 0.3, 1.0, 2.0)
@@ -73,6 +76,12 @@ class Worker:
     process: str = field(default_factory=lambda: os.urandom(12).hex())
     """Random. With a number of `executions` it makes a token; a random token each would cost a system call each."""
     executions: Iterator[int] = field(default_factory=count)
+    functions: dict[str, set[str]] = field(default_factory=dict)
+    """By bundle the nodes whose functions were called here."""
+
+    @property
+    def scratch(self) -> Scratch:
+        return Scratch(self.settings.home)
 
     @classmethod
     def open(
@@ -81,7 +90,9 @@ class Worker:
         """Connect. Raises StoreUnavailable and ConfigError."""
         tracing.configure("sleipnir-worker")
         store = Store.open(settings, client_name="sleipnir-worker")
-        bundles = BundleCache(settings.home / "bundles", store.bundle, settings.bundle_cache_bytes)
+        bundles = BundleCache(
+            settings.home / "bundles", store.bundle, settings.bundle_cache_bytes, settings.max_unpacked_bytes
+        )
         permits = Permits(store, settings)
         lease_ms = int(settings.lease_s * 1000)
         heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=lease_ms, also=permits.renew)
@@ -144,13 +155,19 @@ class Worker:
                     ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind=DEFINITION
                 )
             else:
-                unpacked = self.bundles.get(call.bundle, call.agent, claim.spec.overrides.get(call.agent))
+                overrides = claim.spec.overrides.get(call.agent)
+                is_used = self._reads_its_folder(call, node)
+                unpacked = self.bundles.get(call.bundle, call.agent, overrides, intact=is_used)
                 visit = self._visit(call, claim, unpacked, unpacked.graph.nodes[call.node], lost)
                 self._log_state(visit, claim)
                 with self._told(visit) as visit:
                     result = execute(visit)
             if result is None:
                 return self._stopped(call, token)
+            took_ms = int((time.monotonic() - started) * 1000)
+            return self._deliver(call, result, claim, node, token=token, took_ms=took_ms)
+        except (BundleError, GraphError) as error:
+            result = VisitResult(ok=False, error=f"{type(error).__name__}: {error}", error_kind=DEFINITION)
             took_ms = int((time.monotonic() - started) * 1000)
             return self._deliver(call, result, claim, node, token=token, took_ms=took_ms)
         except ProcessLost:
@@ -161,6 +178,18 @@ class Worker:
             return self._stopped(call, token, "process_lost" if failure.begun else "machine")
         finally:
             self.heartbeat.release(call)
+
+    def _reads_its_folder(self, call: VisitCall, node: Node) -> bool:
+        """Whether the visit reads files of its bundle. Python functions are loaded once per process: only then."""
+        if not isinstance(node, FunctionNode) and call.role not in ("branch", "reduce"):
+            return True
+        known = self.functions.setdefault(call.bundle, set())
+        if call.node in known:
+            return False
+        if len(self.functions) > KEPT:
+            self.functions.clear()
+        known.add(call.node)
+        return True
 
     def _wanted(self, role: Role, unpacked: Unpacked | None, node: Node | None) -> Collection[str] | None:
         """The state keys to fetch: what the visit reads, or everything (None) when snapshots are logged.
@@ -186,6 +215,7 @@ class Worker:
 
     def _visit(self, call: VisitCall, claim: Claim, unpacked: Unpacked, node: Node, lost: threading.Event) -> Visit:
         spec = claim.spec
+        cwd, scratch = self._directory(call, spec, node)
         return Visit(
             run=call.run,
             node=node,
@@ -196,7 +226,8 @@ class Worker:
             folder=unpacked.folder,
             state=StoredState(claim.state),
             variables=spec.variables,
-            cwd=_path(spec.cwd) if spec.cwd else None,
+            cwd=cwd,
+            scratch=scratch,
             caller_dir=_path(spec.caller_dir) if spec.caller_dir else None,
             lost=lost,
             role=call.role,
@@ -208,6 +239,20 @@ class Worker:
             knowledge=spec.base_of(call.node),
             permits=self.permits,
         )
+
+    def _directory(self, call: VisitCall, spec: RunSpec, node: Node) -> tuple[Path | None, Path | None]:
+        """Where the commands of a visit work, and the same again if it is the run's scratch folder (scratch.py)."""
+        asked_for = _path(spec.cwd) if spec.cwd else None
+        if not isinstance(node, ScriptNode | ToolNode) and call.role != "tool":
+            return asked_for, None
+        if not machine.has_room(self.settings.home):
+            raise MachineFailed("disk", f"no room on the disk of {self.settings.home}")
+        if asked_for is None and spec.caller_dir and is_local(str(self.settings.redis_url)):
+            asked_for = _path(spec.caller_dir)
+        if asked_for is not None and asked_for.is_dir():
+            return asked_for, None
+        folder = self.scratch.of_run(call.run)
+        return folder, folder
 
     @contextmanager
     def _told(self, visit: Visit) -> Iterator[Visit]:

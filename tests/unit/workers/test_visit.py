@@ -78,7 +78,7 @@ def run(folder: Path, redis: Redis, *nodes: Node, **fields: Any) -> dict[str, An
     (folder / "steps.py").write_text(STEPS)
     graph = Graph(name="g", start=nodes[0].id, nodes={node.id: node for node in nodes}, **fields.pop("graph", {}))
     unpacked = SimpleNamespace(graph=graph, folder=folder)
-    bundles = SimpleNamespace(get=lambda *_: unpacked, used=lambda _: nullcontext())
+    bundles = SimpleNamespace(get=lambda *_, **__: unpacked, used=lambda _: nullcontext())
     heartbeat = SimpleNamespace(hold=lambda *_: None, release=lambda *_: None)
     worker = Worker(
         "w", Settings(), cast(Any, redis), cast(Any, bundles), cast(Any, heartbeat), Drain(), NOBODY, NOBODY
