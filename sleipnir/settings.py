@@ -116,6 +116,8 @@ class Settings(BaseModel):
     """A worker keeps so much of what it fetched from S3, those used last."""
     max_document_bytes: int = Field(64 * 2**20, gt=0, le=BYTES_MOST)
     """A larger document is not loaded into a knowledge base."""
+    document_s: float = Field(60.0, gt=0, le=SECONDS_MOST)
+    """A document that takes longer to read is not loaded."""
     crawl_pages: int = Field(500, gt=0, le=COUNT_MOST)
     """A crawl (`https://...**`) stops after so many pages,"""
     crawl_depth: int = Field(8, ge=0, le=COUNT_MOST)

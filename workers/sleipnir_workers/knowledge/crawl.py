@@ -25,6 +25,7 @@ from sleipnir.settings import Settings
 from sleipnir_workers.knowledge import github
 from sleipnir_workers.knowledge.failures import Unloadable, Unreadable
 from sleipnir_workers.knowledge.loaders.content import Content, size
+from sleipnir_workers.knowledge.parsing import Parser
 from sleipnir_workers.knowledge.web import TIMEOUT_S, USER_AGENT, Response, Status, Web
 
 BATCH: Final = 5
@@ -75,14 +76,15 @@ class _Enough(Exception):
     """The bytes of this crawl are used up."""
 
 
-def crawl(url: str, web: Web, limits: Limits, *, notice: Callable[[str], None]) -> Iterator[Fetched]:
+def crawl(url: str, web: Web, parser: Parser, limits: Limits, *, notice: Callable[[str], None]) -> Iterator[Fetched]:
     """The pages, the first one first. Raises Unloadable when that one cannot be had: then there is nothing."""
-    yield from _Crawl(url, web, limits, notice).pages()
+    yield from _Crawl(url, web, parser, limits, notice).pages()
 
 
 class _Crawl:
-    def __init__(self, url: str, web: Web, limits: Limits, notice: Callable[[str], None]) -> None:
+    def __init__(self, url: str, web: Web, parser: Parser, limits: Limits, notice: Callable[[str], None]) -> None:
         self._url = url
+        self._parser = parser
         self._web = web
         self._limits = limits
         self._notice = notice
@@ -212,17 +214,13 @@ class _Crawl:
                 self._too_deep += 1
 
     def _links(self, url: str, response: Response) -> Iterator[str]:
-        from sleipnir_workers.knowledge.loaders.web_page import parse  # with its libraries, for who crawls
-
         try:
-            tree = parse(Content(response.body, response.charset))
+            links = self._parser.links(Content(response.body, response.charset))
         except Unreadable:  # told when its text is taken
             return
-        if tree is None:
-            return
-        for link in tree.iterfind(".//a[@href]"):
+        for link in links:
             try:
-                target = urlsplit(urljoin(response.url, link.get("href")))
+                target = urlsplit(urljoin(response.url, link))
             except ValueError:
                 continue
             absolute = target._replace(netloc=target.netloc.lower(), query="", fragment="").geturl()

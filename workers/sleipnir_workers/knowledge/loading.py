@@ -18,11 +18,12 @@ from typing import Final, TypeAlias
 
 from sleipnir.knowledge.order import Notice, Progress
 from sleipnir.settings import Settings
-from sleipnir_workers.knowledge import commands, loaders, sources
+from sleipnir_workers.knowledge import commands, sources
 from sleipnir_workers.knowledge.base import Document
 from sleipnir_workers.knowledge.crawl import Fetched, Limits, crawl
 from sleipnir_workers.knowledge.failures import LoadFailed, Unloadable, Unreadable
 from sleipnir_workers.knowledge.loaders.content import Content, Loaded, limit, size
+from sleipnir_workers.knowledge.parsing import Parser
 from sleipnir_workers.knowledge.web import Response, Web, is_private
 
 Tell: TypeAlias = Callable[[Progress | Notice], None]
@@ -50,7 +51,11 @@ def load(
     Raises UsageError at once for an entry that makes no sense, and at the end LoadFailed: for failures, all of them
     named, unless `go_on`; and with `No RAG files` when nothing was loaded.
     """
-    yield from _Loading(folder, loaders, settings, tell).documents(documents, go_on, leave_out)
+    loading = _Loading(folder, loaders, settings, tell)
+    try:
+        yield from loading.documents(documents, go_on, leave_out)
+    finally:
+        loading.close()
 
 
 class _Loading:
@@ -62,6 +67,7 @@ class _Loading:
         self._tell = tell
         self._failures: list[Unloadable] = []
         self._done = self._total = 0
+        self._parser = Parser(settings.document_s)
         self._web = Web(max_bytes=self._max_bytes, refused=_nothing if settings.private_urls else is_private)
 
     def documents(self, documents: Sequence[str], go_on: bool, leave_out: Collection[Path]) -> Iterator[Document]:
@@ -82,6 +88,9 @@ class _Loading:
             raise LoadFailed(f"{count} failed to load:", self._failures)
         if not known:
             raise LoadFailed("No RAG files", self._failures)
+
+    def close(self) -> None:
+        self._parser.close()
 
     def _of(self, origin: sources.Origin) -> Iterator[Document]:
         """Ends early when the source fails, which is kept."""
@@ -119,7 +128,7 @@ class _Loading:
         if command is not None:
             yield from commands.crawled(self._run(command, url))
             return
-        for fetched in crawl(url, self._web, Limits.of(self._settings), notice=self._notice):
+        for fetched in crawl(url, self._web, self._parser, Limits.of(self._settings), notice=self._notice):
             self._progress(fetched.url)
             try:
                 yield self._crawled(fetched)
@@ -130,10 +139,8 @@ class _Loading:
         """All pages of a crawl are split as Markdown."""
         if fetched.part is None:
             return Document(fetched.url, self._response(fetched.url, fetched.response).text, "md")
-        from sleipnir_workers.knowledge.loaders import web_page
-
-        tree = web_page.parse(Content(fetched.response.body, fetched.response.charset))
-        return Document(fetched.url, "" if tree is None else web_page.part_text(tree, fetched.part), "md")
+        content = Content(fetched.response.body, fetched.response.charset, self._max_bytes)
+        return Document(fetched.url, self._parser.part(content, fetched.part), "md")
 
     def _protocol(self, loader: str, path: str) -> list[Document]:
         return commands.documents(self._run(self._commands[loader], path), f"{loader}:{path}", path)
@@ -154,7 +161,7 @@ class _Loading:
         return commands.run(command, subject, folder=self._folder, max_bytes=self._max_bytes)
 
     def _read(self, content: Content, extension: str, path: str) -> Loaded:
-        return loaders.read(content, extension, notice=lambda text: self._notice(f"{path}: {text}"))
+        return self._parser.read(content, extension, lambda text: self._notice(f"{path}: {text}"))
 
     def _progress(self, what: str) -> None:
         self._tell(Progress("load", self._done, self._total, what))

@@ -35,6 +35,11 @@ _MODULES: Final[Mapping[str, str]] = {
 _NEEDS_A_COMMAND: Final = frozenset({"doc", "epub", "odp", "ods", "odt", "ppt", "pptx", "rtf", "xls"})
 
 
+def is_plain(extension: str) -> bool:
+    """Whether files of it are taken as they are, without a library."""
+    return extension not in _MODULES and extension not in _NEEDS_A_COMMAND
+
+
 def read(content: Content, extension: str, *, notice: Callable[[str], None]) -> Loaded:
     """The text of a file of that extension (lower case, no dot). `notice` is told what is missing from it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import zipfile
 from dataclasses import dataclass
@@ -22,6 +23,19 @@ _SIGNATURES: Final = {
     b"\xff\xfe": "text in UTF-16",
     b"\xfe\xff": "text in UTF-16",
 }
+
+_ENCODINGS: Final = frozenset(
+    [
+        *("ascii", "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"),
+        *(f"iso8859-{part}" for part in (*range(1, 12), *range(13, 17))),
+        *(f"cp{number}" for number in (*range(1250, 1259), 437, 850, 852, 855, 858, 862, 866, 874, 932, 949, 950)),
+        *("koi8-r", "koi8-u", "kz1048", "mac-roman", "mac-cyrillic", "tis-620", "ptcp154"),
+        *("gb2312", "gbk", "gb18030", "big5", "big5hkscs", "hz", "euc_jp", "euc_kr", "johab"),
+        *("shift_jis", "shift_jis_2004", "shift_jisx0213", "euc_jis_2004", "euc_jisx0213", "iso2022_jp", "iso2022_kr"),
+    ]
+)
+"""As `codecs.lookup` names them. What the web is written in, all decoded in linear time. Python knows more, some of
+them quadratic (`punycode`) or no encodings of text at all (`zlib`, `unicode_escape`)."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +61,25 @@ class Content:
         """What the first bytes give it away as; None: it may be text."""
         return next((name for signature, name in _SIGNATURES.items() if self.data.startswith(signature)), None)
 
-    def _decoded(self) -> str:
-        charset = self.charset or "utf-8"
+    def encoding(self) -> str | None:
+        """What the server says, as Python calls it; None: nothing. Raises Unreadable for what is on no list."""
+        if not self.charset:
+            return None
         try:
-            return self.data.decode("utf-8-sig" if charset.lower() in ("utf-8", "utf8") else charset)
+            name = codecs.lookup(self.charset).name
+        except (LookupError, ValueError):
+            raise Unreadable(f"is in an unknown encoding, {self.charset[:40]!r}") from None
+        if name not in _ENCODINGS:
+            raise Unreadable(f"is in an encoding that is not read, {self.charset[:40]!r}")
+        return name
+
+    def _decoded(self) -> str:
+        charset = self.encoding() or "utf-8"
+        try:
+            return self.data.decode("utf-8-sig" if charset == "utf-8" else charset)
         except UnicodeDecodeError as error:
             byte = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
             raise Unreadable(f"is not valid {error.encoding.upper()} ({byte})") from None
-        except LookupError:
-            raise Unreadable(f"is in an unknown encoding, {charset!r}") from None
 
     def archive(self) -> io.BytesIO:
         """The content, a zip file that unpacks to no more than the limit (.docx and .xlsx are zip files)."""

@@ -22,6 +22,7 @@ from sleipnir_workers.knowledge.loaders.markdown import markdown
 
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it logs each page in which it finds nothing
 
+MOST_ATTRIBUTES = 5_000  # of one element
 _AROUND = ("script", "style", "template", "noscript", "head", "svg")
 
 
@@ -40,12 +41,27 @@ def parse(content: Content) -> Any | None:
         raise Unreadable(f"is {kind}, not HTML")
     if not content.data.strip():
         return None
+    _check_elements(content.data)
     try:
         return html.document_fromstring(content.data, parser=html.HTMLParser(encoding=_encoding(content)))
     except (etree.ParserError, etree.XMLSyntaxError):  # nothing but comments
         return None
-    except LookupError:
-        raise Unreadable(f"is in an unknown encoding, {content.charset!r}") from None
+    except LookupError:  # libxml2 knows fewer
+        raise Unreadable(f"is in an encoding that is not read, {content.charset!r}") from None
+
+
+def _check_elements(data: bytes) -> None:
+    """The time of libxml2 grows with the square of an element's attributes. Raises Unreadable."""
+    start = data.find(b"<")
+    while start >= 0:
+        end = data.find(b">", start)
+        if end < 0:
+            end = len(data)
+        if end - start > 2 * MOST_ATTRIBUTES:
+            element = data[start:end]
+            if max(len(element.split()), element.count(b"=")) > MOST_ATTRIBUTES:
+                raise Unreadable(f"has an element of more than {MOST_ATTRIBUTES:,} attributes")
+        start = data.find(b"<", end)
 
 
 def page_text(tree: Any) -> str:
@@ -77,7 +93,7 @@ def whole(tree: Any) -> str:
 
 def _encoding(content: Content) -> str | None:
     """None leaves it to the page's own declaration, which a server's word goes before."""
-    if content.charset:
+    if content.encoding() is not None:
         return content.charset
     try:
         content.data.decode()
