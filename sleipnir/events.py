@@ -114,6 +114,11 @@ class Told:
 
 
 @dataclass(frozen=True)
+class Continued:
+    """The run has more to do by itself than one event may: this is the next part of it."""
+
+
+@dataclass(frozen=True)
 class Unreadable:
     """An entry that this release cannot read. Its run is parked: a scheduler of a newer release may read it, or (not
     `newer`) somebody mends it. `why` says what is wrong."""
@@ -136,6 +141,7 @@ Event: TypeAlias = (
     | ChildEnded
     | ChildGone
     | Told
+    | Continued
     | Unreadable
 )
 

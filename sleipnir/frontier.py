@@ -1,73 +1,200 @@
 """The live visits of a run, counted as they come and go by what may hold others back.
 
-A run may have thousands of them, and each event asks who is on a worker and who may come: counting along makes that a
-matter of what the event changes.
+A run may have thousands of them, and each event asks which are on workers and which may start. Counting along makes the
+cost of an event depend on what the event changes, not on how many visits are live.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import isqrt
+from typing import Any
 
 from sleipnir.budgets import BUDGET
+from sleipnir.messages import QUEUE_OF
 from sleipnir.runs import Visit
 
+FEW = 64
+"""So many changes of a frontier are copied rather than shared, however few visits it has."""
 
-class Frontier(dict[int, Visit]):
+_COLLECTIONS = (
+    "ready", "ready_for_workers", "maps", "spreads", "rested", "helpers", "items_of", "nodes", "members", "unfinished",
+)  # fmt: skip
+_ABSENT: Any = object()
+_NOTHING: Mapping[int, Visit] = {}
+
+
+class Frontier(Mapping[int, Visit]):
     """Visits by number. `put` and `drop` are the only ways to change one.
 
-    `ready` are the numbers of those that wait for a slot, `maps` of the maps that wait for their items. `branches`
-    counts visits on workers and loops, and `items_of`, by map, the items that have been started; `nodes`, by node, the
-    visits under way, those of lists of commands and items apart; `failed` those that failed, items apart.
+    Sets of numbers: `ready` are those that wait for a slot, `ready_for_workers` those of them that need one of the
+    run's slots (items apart: their map has slots for them), `maps` the maps that wait for their items, `spreads` the
+    visits whose commands have not all become visits.
+
+    Counts: `branches` are visits on workers, loops, and those that wait for a child run; `items_of`, by map, the items
+    that have been started; `nodes`, by node, the visits under way, those of lists of commands and items apart; `failed`
+    those that failed, items apart; `queued` and `waiting` all visits in that state.
+
+    `members` and `unfinished` count, by super-step, its visits and those of them that have not ended. Of a `dag`, where
+    each visit is a step of its own, `rested` are those that ended and `helpers` those that run a function of the
+    agent's own for one.
+
+    Copies share what they have in common: a copy costs the changes since the visits were shared last, which are at most
+    about the square root of all visits.
     """
 
-    __slots__ = ("branches", "failed", "items_of", "maps", "nodes", "ready")
+    __slots__ = (
+        "_changes", "_shared", "_size", "branches", "failed", "helpers", "items_of", "maps", "members", "nodes",
+        "queued", "ready", "ready_for_workers", "rested", "spreads", "unfinished", "waiting",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        super().__init__()
+        self._shared = _NOTHING
+        self._changes: dict[int, Visit | None] = {}
+        """What differs from the shared visits; None: dropped."""
+        self._size = 0
         self.ready: set[int] = set()
+        self.ready_for_workers: set[int] = set()
         self.maps: set[int] = set()
-        self.branches = self.failed = 0
+        self.spreads: set[int] = set()
+        self.rested: set[int] = set()
+        self.helpers: set[int] = set()
+        self.branches = self.failed = self.queued = self.waiting = 0
         self.items_of: dict[int, int] = {}
         self.nodes: dict[str, int] = {}
+        self.members: dict[int, int] = {}
+        self.unfinished: dict[int, int] = {}
 
     @classmethod
     def of(cls, visits: Mapping[int, Visit]) -> Frontier:
         """A frontier of its own with these visits."""
         new = cls()
-        if isinstance(visits, Frontier):
-            new.update(visits)
-            new.ready, new.maps = set(visits.ready), set(visits.maps)
-            new.branches, new.failed = visits.branches, visits.failed
-            new.items_of, new.nodes = dict(visits.items_of), dict(visits.nodes)
-        else:
+        if not isinstance(visits, Frontier):
             for visit in visits.values():
                 new.put(visit)
+            return new
+        visits._share()
+        new._shared, new._changes, new._size = visits._shared, dict(visits._changes), visits._size
+        new.branches, new.failed = visits.branches, visits.failed
+        new.queued, new.waiting = visits.queued, visits.waiting
+        for name in _COLLECTIONS:
+            counted = getattr(visits, name)
+            if counted:
+                setattr(new, name, counted.copy())
         return new
+
+    def _share(self) -> None:
+        """Let copies share all visits, once enough have changed since they did."""
+        if len(self._changes) > FEW + isqrt(len(self._shared)):
+            self._shared, self._changes = dict(self.items()), {}
+
+    # Reading
+
+    def get(self, seq: int, default: Any = None) -> Visit | Any:
+        visit = self._changes.get(seq, _ABSENT)
+        if visit is _ABSENT:
+            return self._shared.get(seq, default)
+        return default if visit is None else visit
+
+    def __getitem__(self, seq: int) -> Visit:
+        visit: Visit | None = self.get(seq)
+        if visit is None:
+            raise KeyError(seq)
+        return visit
+
+    def __contains__(self, seq: object) -> bool:
+        return self.get(seq) is not None  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[int]:
+        return (visit.seq for visit in self._visits())
+
+    def values(self) -> Any:
+        return self._visits() if self._shared else self._changes.values()
+
+    def items(self) -> Any:
+        return ((visit.seq, visit) for visit in self._visits())
+
+    def _visits(self) -> Iterator[Visit]:
+        changes = self._changes
+        for seq, visit in self._shared.items():
+            changed = changes.get(seq, visit)
+            if changed is not None:
+                yield changed
+        for seq, new in changes.items():
+            if new is not None and seq not in self._shared:
+                yield new
+
+    # Changing
 
     def put(self, visit: Visit) -> None:
         """A new visit, or one as it is from now on."""
         if (before := self.get(visit.seq)) is not None:
             self._count(before, -1)
-        self[visit.seq] = visit
+        else:
+            self._size += 1
+        self._changes[visit.seq] = visit
         self._count(visit, 1)
 
     def drop(self, seq: int) -> None:
-        self._count(self.pop(seq), -1)
+        self._count(self[seq], -1)
+        self._size -= 1
+        if seq in self._shared:
+            self._changes[seq] = None
+        else:
+            del self._changes[seq]
 
     def _count(self, visit: Visit, by: int) -> None:
-        if visit.failed:
+        state = visit.state
+        if state == "queued":
+            self.queued += by
+        elif state == "waiting":
+            self.waiting += by
+        if visit.item is None and visit.part is None:
+            self._count_in_step(visit, state, by)
+        if state == "failed":
             self.failed += 0 if visit.item else by
         elif visit.ready:
-            (self.ready.add if by > 0 else self.ready.discard)(visit.seq)
+            _note(self.ready, visit.seq, by)
+            if visit.kind in QUEUE_OF and visit.is_branch:
+                _note(self.ready_for_workers, visit.seq, by)
         elif visit.part is not None or visit.kind == BUDGET:
             return  # its loop has the slot; a question about the run is of no node
         elif visit.item is not None:
             of = visit.item.map
             self.items_of[of] = self.items_of.get(of, 0) + by
+        elif visit.spread is not None:
+            _note(self.spreads, visit.seq, by)
         elif visit.ended is None:
             if visit.fan is not None:
-                (self.maps.add if by > 0 else self.maps.discard)(visit.seq)
-            elif visit.state == "queued" or visit.loop is not None:
+                _note(self.maps, visit.seq, by)
+            elif state == "queued" or visit.loop is not None or visit.child is not None:
                 self.branches += by
             if visit.batch is None:
                 self.nodes[visit.node] = self.nodes.get(visit.node, 0) + by
+
+    def _count_in_step(self, visit: Visit, state: str, by: int) -> None:
+        if visit.lineage:  # of a `dag`
+            if state == "ended":
+                _note(self.rested, visit.seq, by)
+            if visit.role != "node":
+                _note(self.helpers, visit.seq, by)
+        elif visit.kind != BUDGET:
+            group = visit.group
+            _add(self.members, group, by)
+            if state != "ended":
+                _add(self.unfinished, group, by)
+
+
+def _note(numbers: set[int], seq: int, by: int) -> None:
+    (numbers.add if by > 0 else numbers.discard)(seq)
+
+
+def _add(counts: dict[int, int], key: int, by: int) -> None:
+    count = counts.get(key, 0) + by
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]

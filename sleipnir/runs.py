@@ -71,7 +71,7 @@ VisitState: TypeAlias = Literal["ready", "queued", "waiting", "ended", "failed"]
 
 ready    waits for a slot of its run (limits of concurrency), or, in a `dag`, for a visit of the same node to end
 queued   is a worker's business: none has claimed it yet, or one works on it
-waiting  for a person, a timer, or (a map) for its items
+waiting  for a person, a timer, (a map) for its items, or for slots for its commands
 ended    has ended, and waits for the others of its super-step
 failed   cannot go on, nor can its run; kept so that `retry` knows what to run again
 """
@@ -103,7 +103,8 @@ class Fan:
     """How far a map is. Its items are visits of their own, at most so many at once.
 
     `id` is the number of the map's visit, or of the first one if the run was retried; `next` the first item that was
-    never started. `done` items have ended for good, `failed` of them badly.
+    never started. `done` items have ended for good, `failed` of them badly. Of a map in chunks, the values of the first
+    `put` items are put aside one by one (None: all are), and the results of `gathered` chunks are in one piece each.
     """
 
     id: int
@@ -111,6 +112,23 @@ class Fan:
     next: int = 0
     done: int = 0
     failed: int = 0
+    put: int | None = None
+    gathered: int = 0
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The commands of the visit `of` that become visits as others end: there are too many to make them all at once.
+
+    `targets` are the nodes, by the number of the command; an empty one makes no visit. `next` is the first command that
+    has made none yet, `left` how many visits are to come by node, `index` the next one's place among those of its node.
+    """
+
+    of: int
+    targets: tuple[str, ...]
+    next: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
+    index: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -198,6 +216,7 @@ class Visit:
     loop's time. `error` is why the last execution ended; `limited`: it met a limit of its model, and waits for that.
     `child` is the run that it waits for; `former` the one that a failed visit has waited for in vain, and that goes on
     when it is run again. `addressee` is the agent that its message is for, while nobody has said whether there is one.
+    `spread` are its commands that have not become visits.
     """
 
     seq: int
@@ -229,6 +248,7 @@ class Visit:
     former: Child | None = None
     given: str | None = None
     addressee: str | None = None
+    spread: Spread | None = None
     v: int = VERSION
 
     @property
@@ -245,7 +265,7 @@ class Visit:
     def is_asking(self) -> bool:
         """Whether it waits for a person."""
         is_waiting = self.queue is None and self.state == "waiting"
-        waits_for_others = self.fan or self.loop or self.child or self.addressee is not None
+        waits_for_others = self.fan or self.loop or self.child or self.spread or self.addressee is not None
         return is_waiting and not waits_for_others
 
     @property
@@ -274,6 +294,13 @@ class Visit:
     def timer(self) -> str:
         """The name of its timer within the run; another attempt's is another one."""
         return f"visit/{self.seq}/{self.attempt}"
+
+
+def seq_of_timer(name: str) -> int:
+    """The number of the visit whose timer has this name (Visit.timer); -1: that of no visit."""
+    what, _, rest = name.partition("/")
+    seq = rest.partition("/")[0]
+    return int(seq) if what == "visit" and seq.isdecimal() else -1
 
 
 ID_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"

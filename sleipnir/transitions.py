@@ -67,11 +67,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Collect:
-    """What a map leaves: the results of the fan `id`, those of `total` items in input order, as the value of `key`."""
+    """What a map leaves: the results of the fan `id`, those of `total` items in input order, as the value of `key`.
+    With `pieces` they have been gathered into so many texts."""
 
     id: int
     total: int
     key: str
+    pieces: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,11 @@ class Write:
 
 @dataclass(frozen=True)
 class Put:
-    """Values that belong to single visits: fields `<of>.0`, `<of>.1`, ... of the run's items."""
+    """Values that belong to single visits: fields `<of>.<first>`, `<of>.<first + 1>`, ... of the run's items."""
 
     of: int
     overlays: tuple[Mapping[str, Any], ...]
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,22 @@ class Fill:
 
 
 @dataclass(frozen=True)
+class Gather:
+    """The results of the items `first` to `first + count - 1` of the fan `of` become one text, the piece number
+    `piece`: JSON texts in input order, separated by commas."""
+
+    of: int
+    first: int
+    count: int
+    piece: int
+
+
+def piece_field(fan: int, piece: int) -> str:
+    """Where among the run's items a piece of a map's results is."""
+    return f"{fan}.piece.{piece}"
+
+
+@dataclass(frozen=True)
 class Drop:
     """A value is not needed any more."""
 
@@ -134,7 +153,7 @@ class Forget:
     calls: int
 
 
-ItemOp: TypeAlias = Put | Split | Take | Fill | Drop | Forget
+ItemOp: TypeAlias = Put | Split | Take | Fill | Gather | Drop | Forget
 
 
 @dataclass(frozen=True)
@@ -305,7 +324,9 @@ class Transition:
     `arrived`, `tops`, `budget` and `spent` are the run's after this. Where the step of one of `writes` says which held
     steps count from now on (`applies`), the store copies what they wrote into the state, keys in `apart` left out.
     `folded` goes to the state alone: values that reducers have made. `windows` are kept for keys of a `dag` that may
-    have to be folded anew (see planner/folding.py), None drops one.
+    have to be folded anew (see planner/folding.py), None drops one. `continues`: the commit posts events.Continued to
+    the run. Of the held steps that count from now on, `copies` are those whose writes the store copies (None: all): of
+    the others each key has a later writer.
     """
 
     close: tuple[Visit, ...] = ()
@@ -339,9 +360,11 @@ class Transition:
     tops: Mapping[str, Rank] = field(default_factory=dict)
     items: tuple[ItemOp, ...] = ()
     apart: frozenset[str] = frozenset()
+    copies: tuple[int, ...] | None = None
     folded: Mapping[str, Any] = field(default_factory=dict)
     windows: Mapping[str, Any] = field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
+    continues: bool = False
     budget: Budget | None = None
     spent: Spent = NOTHING_SPENT
 

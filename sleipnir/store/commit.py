@@ -19,6 +19,7 @@ from sleipnir.transitions import (
     Drop,
     Fill,
     Forget,
+    Gather,
     ItemOp,
     Put,
     RetryChild,
@@ -29,6 +30,7 @@ from sleipnir.transitions import (
     Transition,
     Write,
     effect_fields,
+    piece_field,
 )
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -72,7 +74,10 @@ _DEFAULTS: dict[type[Any], dict[str, Any]] = {}
 _KEPT = ("arrived", "tops")
 """Fields of a run that are stored as JSON, unless they are empty."""
 
-_NESTED: Mapping[type[Any], tuple[str, ...]] = {Visit: ("ended", "fan", "item", "loop", "part"), Step: ("part",)}
+_NESTED: Mapping[type[Any], tuple[str, ...]] = {
+    Visit: ("ended", "fan", "item", "loop", "part", "spread"),
+    Step: ("part",),
+}
 
 
 def control(
@@ -94,6 +99,12 @@ def control(
     """
     gates = {gate.seq: gate for gate in transition.gates}
     texts: list[Arg] = []
+    closed = [_closed(run.id, visit, visit.seq == transition.delivered) for visit in transition.close]
+    gone: list[int] = []
+    if not transition.unless_claimed:
+        gone = [each["seq"] for each in closed if len(each) == 2]
+        closed = [each for each in closed if len(each) > 2]
+    drops, items = _drops_apart(transition.items)
     body = {
         "run": run.id,
         "event": event_id,
@@ -101,17 +112,21 @@ def control(
         "version": run.version,
         "last": run.last_event,
         "publish_after_ms": publish_after_ms,
-        "close": [_closed(run.id, visit, visit.seq == transition.delivered) for visit in transition.close],
+        "close": closed,
         "open": [_opened(run.id, visit, gates.get(visit.seq), texts) for visit in transition.open],
-        "items": [_item_op(op, texts) for op in transition.items],
+        "items": [_item_op(op, texts) for op in items],
         "steps": [_written(write, texts) for write in transition.writes],
         "set": _fields(run, after, transition),
     }
-    if not transition.items:
+    if not items:
         del body["items"]
     counted = [number for write in transition.writes for number in write.step.applies]
+    if counted and transition.copies is not None:
+        counted = list(transition.copies)
     used = usage_fields(transition)
     seldom = {
+        "gone": gone,
+        "drops": drops,
         "unless_claimed": transition.unless_claimed,
         "delivered": transition.delivered is not None,
         "unset": [name for name in ("paused", "slot", *_KEPT) if getattr(run, name) and not getattr(after, name)],
@@ -127,6 +142,7 @@ def control(
         "output": transition.output is not None,
         "events": bool(transition.notices),
         "effects": len(transition.effects),
+        "continues": transition.continues,
         "revives": transition.revives,
         "session": _session(run, after, now_ms),
     }
@@ -190,15 +206,35 @@ def _written(write: Write, texts: list[Arg]) -> dict[str, Any]:
     if write.step.held:
         written["held"] = True
     if write.collect:
-        written["collect"] = vars(write.collect)
+        collect = write.collect
+        pieces = [piece_field(collect.id, piece) for piece in range(collect.pieces)]
+        written["collect"] = {**vars(collect), "pieces": pieces} if pieces else vars(collect)
     return written
+
+
+def _drops_apart(ops: tuple[ItemOp, ...]) -> tuple[list[str], list[ItemOp]]:
+    """The fields that are dropped in the end, and all else in order: thousands may be dropped at once."""
+    drops: list[str] = []
+    others: list[ItemOp] = []
+    filled: set[str] = set()
+    for op in reversed(ops):
+        if isinstance(op, Drop) and op.field not in filled:
+            drops.append(op.field)
+            continue
+        others.append(op)
+        if isinstance(op, Fill | Take):
+            filled.add(op.field)
+    others.reverse()
+    return drops, others
 
 
 def _item_op(op: ItemOp, texts: list[Arg]) -> dict[str, Any]:
     match op:
-        case Put(of, overlays):
+        case Put(of, overlays, first):
             texts += (overlay_text({key: dumps(value) for key, value in overlay.items()}) for overlay in overlays)
-            return {"op": "put", "of": of, "count": len(overlays)}
+            return {"op": "put", "of": of, "first": first, "count": len(overlays)}
+        case Gather(of, first, count, piece):
+            return {"op": "gather", "of": of, "first": first, "count": count, "field": piece_field(of, piece)}
         case Split(of):
             return {"op": "split", "of": of}
         case Take(field, key, _):

@@ -20,6 +20,7 @@ from sleipnir.events import (
     Cancelled,
     ChildEnded,
     ChildGone,
+    Continued,
     Event,
     LeaseLost,
     Paused,
@@ -573,6 +574,8 @@ def _event(fields: Mapping[str, str]) -> Event:
             return _child_ended(fields)
         case "child_gone":
             return ChildGone(*_visit(fields), fields["child"])
+        case "continued":
+            return Continued()
         case "told":
             return Told(fields["what"], decoded_object(fields["data"], "news"))
         case other:

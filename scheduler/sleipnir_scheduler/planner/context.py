@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from sleipnir.graph.model import Graph, Json, LlmNode, Node
+from sleipnir.graph.model import FunctionNode, Graph, Json, LlmNode, Node, RagNode, ScriptNode, ToolNode
 from sleipnir.graph.reducers import ABSENT
 from sleipnir.graph.state import of_text, update_problem
 from sleipnir.graph.template import apply_updates, updates_read
 from sleipnir.messages import ResultHeader, RunStatus, overlay_of
 from sleipnir.runs import RunView, Visit, child_id
 from sleipnir.sessions import SessionName
-from sleipnir.transitions import Collect, Fill, Take
+from sleipnir.transitions import Collect, Fill, Take, piece_field
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.folding import Window, Writer
@@ -113,16 +114,33 @@ class Context:
             text = left.text
         elif isinstance(left, Take):
             return self._taken(visit.overlay, left)
-        elif (put := self.draft.put_aside.get(int(of))) is not None:
-            return dict(put.overlays[int(index)])
+        elif (private := self.draft.put_aside.get(visit.overlay)) is not None:
+            return dict(private)
         elif int(of) == self.draft.split:
             require(self.known, Wanted(updates=True))
             # where no command has an update, none is delivered
             text = self.known.updates[int(index)] if self.known.updates else ""
         else:
-            require(self.known, Wanted(items=frozenset([visit.overlay])))
+            require(self.known, Wanted(items=frozenset([visit.overlay, *self._next_overlays(visit)])))
             text = self.known.items.get(visit.overlay, "")
         return {key: json.loads(value) for key, value in overlay_of(text).items()}
+
+    def _next_overlays(self, visit: Visit) -> list[str]:
+        """What visits see alone that start after this one, as many as were fetched before: each fetch doubles them."""
+        have = self.known.wanted.items
+        if not have or visit.overlay in have:
+            return []
+        later = (self.draft.frontier[seq] for seq in sorted(self.draft.frontier.ready) if seq > visit.seq)
+        return [each.overlay for each in islice(later, len(have)) if each.overlay is not None]
+
+    def require_overlays(self, fields: Iterable[str], node: str) -> None:
+        """Ask at once for the values that visits of a node see alone, if they are needed to start them. Raises
+        Missing."""
+        started = self.graph.nodes.get(node)
+        if started is None or isinstance(started, ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode):
+            return
+        wanted = frozenset(fields) - self.draft.put_aside.keys() - self.draft.left.keys()
+        require(self.known, Wanted(items=wanted))
 
     def _taken(self, overlay: str, left: Take) -> dict[str, Json]:
         """An overlay of which a result of this draft is a part from now on. Raises Missing."""
@@ -194,13 +212,16 @@ class Context:
             return Wanted(steps=frozenset([step]))
         delivered = {key for key in keys if key not in write.values}
         if write.collect and delivered:
-            fields = {f"{write.collect.id}.{index}" for index in range(write.collect.total)}
+            fields = set(_result_fields(write.collect))
             taken = {op.key for op in self.draft.left.values() if isinstance(op, Take) and op.key is not None}
             return Wanted(items=frozenset(fields - self.draft.left.keys()), delta=frozenset(taken))
         return Wanted(delta=frozenset(delivered))
 
     def _collected(self, collect: Collect) -> Json:
-        results = (self._item_result(f"{collect.id}.{index}") for index in range(collect.total))
+        if collect.pieces:
+            texts = (self.known.items.get(field) for field in _result_fields(collect))
+            return json.loads(f"[{','.join(text for text in texts if text)}]")
+        results = (self._item_result(field) for field in _result_fields(collect))
         return [result for result in results if result is not ABSENT]
 
     def _item_result(self, field: str) -> Json:
@@ -294,6 +315,13 @@ class Context:
         if self.times_steps:
             self.draft.disarm(f"{STEP_TIMER}{self.draft.steps}")
         self.draft.end(status, error=error, output=output, keeps=keeps)
+
+
+def _result_fields(collect: Collect) -> list[str]:
+    """The items that hold a map's results: of each item, or in pieces."""
+    if collect.pieces:
+        return [piece_field(collect.id, piece) for piece in range(collect.pieces)]
+    return [f"{collect.id}.{index}" for index in range(collect.total)]
 
 
 def at_node(node: str | None, message: str) -> str:

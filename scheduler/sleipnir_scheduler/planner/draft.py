@@ -36,6 +36,9 @@ from sleipnir.transitions import (
     Write,
 )
 
+MOST_STARTS = 1_000
+"""Visits that one event may start: what a scheduler plans in 20 ms, and Redis commits in 10."""
+
 SETTLED = "settled"
 """What a run tells the one at the top: a question needs no answer any more."""
 
@@ -54,12 +57,13 @@ class Draft:
         self.arrived: Mapping[str, Mapping[str, int]] = run.arrived
         self.tops = dict(run.tops)
         self.folded: dict[str, Json] = {}
+        self.copies: tuple[int, ...] | None = None
         self.apart: set[str] = set()
         self.windows: dict[str, Any] = {}
         self.left: dict[str, Take | Fill] = {}
         """What has become of items in this draft."""
-        self.put_aside: dict[int, Put] = {}
-        """Overlays of this draft: they are not in the store yet."""
+        self.put_aside: dict[str, Mapping[str, Json]] = {}
+        """Overlays of this draft by field: they are not in the store yet."""
         self.split: int | None = None
         """The visit whose commands are followed in this draft: their updates are not in the store yet."""
         self.output: str | None = None
@@ -80,6 +84,8 @@ class Draft:
         self._effects: list[Effect] = []
         self._children_ended: set[str] = set()
         self._recalled: list[str] = []
+        self._starts = 0
+        self._continues = False
         self._closings: dict[int, dict[str, Any]] = {}
         self._fields: dict[str, Any] = {}
         self._status: RunStatus | None = None
@@ -240,17 +246,48 @@ class Draft:
         return list(self.frontier.values())
 
     def visit(self, seq: int) -> Visit | None:
-        return self.frontier.get(seq)
+        visit: Visit | None = self.frontier.get(seq)
+        return visit
 
     def group(self, number: int) -> list[Visit]:
         """The visits of a super-step in visit order; items of maps are their map's business."""
-        members = [visit for visit in self.frontier.values() if visit.group == number and visit.is_branch]
+        if number in self.frontier.members:
+            members = [visit for visit in self.frontier.values() if visit.group == number and visit.is_branch]
+        else:  # of a `dag`: a visit, and what runs functions of the agent's own for it
+            seqs = {number, *self.frontier.helpers}
+            found = [visit for seq in seqs if (visit := self.frontier.get(seq)) is not None]
+            members = [visit for visit in found if visit.group == number and visit.is_branch]
         return sorted(members, key=lambda visit: visit.rank) if len(members) > 1 else members
 
-    def mates(self, visit: Visit) -> list[Visit]:
-        """The other visits of its super-step, in no order: there may be thousands, and this is asked for each."""
-        group, seq = visit.group, visit.seq
-        return [mate for mate in self.frontier.values() if mate.group == group and mate.seq != seq and mate.is_branch]
+    def has_mates(self, visit: Visit) -> bool:
+        """Whether there are other visits of its step. There may be thousands, and this is asked for each."""
+        if (members := self.frontier.members.get(visit.group)) is not None and not visit.lineage:
+            return members > 1
+        return len(self.group(visit.group)) > 1
+
+    def has_ended_step(self, group: int) -> bool:
+        """Whether all visits of a step have ended."""
+        if group in self.frontier.members:
+            return group not in self.frontier.unfinished
+        return all(visit.state == "ended" for visit in self.group(group))
+
+    def may_start(self) -> bool:
+        """Whether this event may start one more visit. Otherwise the run goes on with an event of its own, after those
+        of other runs."""
+        self._starts += 1
+        if self._starts <= MOST_STARTS:
+            return True
+        self.continue_later()
+        return False
+
+    @property
+    def continues(self) -> bool:
+        """Whether the run goes on with an event of its own."""
+        return self._continues
+
+    def continue_later(self) -> None:
+        """Let the commit post an event to the run itself (events.Continued)."""
+        self._continues = True
 
     def open(self, node: str, kind: str, **place: Any) -> Visit:
         """A new visit, not yet started."""
@@ -511,7 +548,8 @@ class Draft:
         elif isinstance(op, Split):
             self.split = op.of
         elif isinstance(op, Put):
-            self.put_aside[op.of] = op
+            fields = (f"{op.of}.{number}" for number in range(op.first, op.first + len(op.overlays)))
+            self.put_aside.update(zip(fields, op.overlays, strict=True))
 
     def notice(self, type_: str, **data: Any) -> None:
         self._notices.append(Notice(type_, data))
@@ -552,11 +590,13 @@ class Draft:
             tops=self.tops,
             items=tuple(self._items),
             apart=frozenset(self.apart),
+            copies=self.copies,
             folded=self.folded,
             windows=self.windows,
             effects=tuple(self._owed(changed)),
             budget=self.budget,
             spent=self.spent,
+            continues=self._continues and not self._status,
         )
 
     @property
@@ -584,12 +624,10 @@ class Draft:
             return self._run.status
         if self.holder is not None:
             return "paused"
-        waits = False
-        for visit in self.frontier.values():
-            if visit.state in ("queued", "ready"):
-                return "running"
-            waits = waits or visit.state == "waiting"
-        return "waiting" if waits else "running"
+        frontier = self.frontier
+        if frontier.queued or frontier.ready or self._continues:
+            return "running"
+        return "waiting" if frontier.waiting else "running"
 
 
 def _children(visits: Iterable[Visit | None]) -> dict[str, None]:

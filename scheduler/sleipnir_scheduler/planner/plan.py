@@ -19,6 +19,7 @@ from sleipnir.events import (
     Cancelled,
     ChildEnded,
     ChildGone,
+    Continued,
     Event,
     LeaseLost,
     Paused,
@@ -40,13 +41,14 @@ from sleipnir.graph.model import (
 from sleipnir.graph.template import updates_read
 from sleipnir.graph.tools import INSTRUCTIONS
 from sleipnir.messages import DEFINITION
-from sleipnir.runs import RunView, Visit, changed
+from sleipnir.runs import RunView, Visit, changed, seq_of_timer
 from sleipnir.transitions import Drop, Notice, Transition
 from sleipnir.values import NOTHING, Known, Wanted
 from sleipnir_scheduler.planner import agents, budgets, effects, loops, maps, retries, slots, starting, steps
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.known import Missing
+from sleipnir_scheduler.planner.settle import has_more_to_start as settle_has_more
 from sleipnir_scheduler.planner.settle import settle
 
 
@@ -161,6 +163,8 @@ class _Planner(Context):
                 return self._child_gone(event)
             case Told() if event.what == SLOT_GRANTED:
                 return self._slot_granted(event)
+            case Continued():
+                return None if maps.gather(self) or settle_has_more(self) else Ignore("nothing is left to start")
             case Told():
                 return None if loops.told(self, event) else Ignore("nobody here waits to be told that")
             case _:
@@ -363,7 +367,7 @@ class _Planner(Context):
     def _go_on(self, fresh_children: bool) -> None:
         """What has failed runs again, as visits of their own."""
         failed = [visit for visit in self.draft.visits() if visit.failed]
-        nodes = sorted({visit.node for visit in failed if visit.is_branch})
+        nodes = sorted({visit.node for visit in failed if visit.is_branch and visit.spread is None})
         begun = self.draft.steps > 0  # else it failed before its first step, or in an older release
         self.draft.revive(nodes if begun else nodes or [self.run.failed_at or self.graph.start])
         if self.graph.settings.timeout:
@@ -372,6 +376,9 @@ class _Planner(Context):
             self.draft.count(node)
         for visit in failed:
             fresh = self.draft.reopen(changed(visit, former=None) if fresh_children else visit)
+            if visit.spread is not None:
+                self.draft.put(changed(fresh, ready=False))
+                continue
             if visit.fan is not None:
                 fresh = self.draft.put(maps.with_failed_items_to_do(self, fresh))
             if self.graph.engine == "dag" and visit.role == "node" and visit.is_branch:
@@ -391,8 +398,8 @@ class _Planner(Context):
             return self._deadline()
         if event.name.startswith(STEP_TIMER):
             return self._step_deadline(int(event.name.removeprefix(STEP_TIMER)))
-        visit = next((visit for visit in self.run.frontier.values() if visit.timer == event.name), None)
-        if visit is None or visit.wake_ms is None:
+        visit = self.run.frontier.get(seq_of_timer(event.name))
+        if visit is None or visit.timer != event.name or visit.wake_ms is None:
             return Ignore("the visit is over, or another attempt of it is on its way")
         if visit.queue is not None:
             self.draft.wake(visit)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from sleipnir.budgets import BUDGET
 from sleipnir.graph.model import MapNode
+from sleipnir.messages import QUEUE_OF
 from sleipnir.runs import Visit
 from sleipnir_scheduler.planner import joins, maps, starting, steps
 from sleipnir_scheduler.planner.context import Context, RunFailed
@@ -51,7 +52,7 @@ class _Slots:
             return self._has_room_of(visit.item.map, visit.item.of)
         if self._graph.engine == "dag" and visit.batch is None and self._frontier.nodes.get(visit.node):
             return False
-        return visit.kind not in _ON_WORKERS or not self.are_taken()
+        return visit.kind not in QUEUE_OF or not self.are_taken()
 
     def has_room_in(self, of: Visit) -> bool:
         """For one more item of a map, if one is left."""
@@ -71,26 +72,47 @@ class _Slots:
         return running < most and self._frontier.branches + sum(self._frontier.items_of.values()) < overall
 
 
-_ON_WORKERS = frozenset({"script", "function", "llm"})
-
-
 def _start_some(context: Context) -> bool:
     """Start what is ready and has a slot. True when that changed so much that it is worth another look."""
     frontier = context.draft.frontier
     if frontier.failed and context.graph.engine == "dag":
         return False
+    _open_commands(context)
     slots, again = _Slots(context), False
+    are_taken = slots.are_taken()
     for seq in sorted(frontier.ready):
         if context.draft.over:
             return False
+        if are_taken and seq in frontier.ready_for_workers:
+            continue  # as has_room would say, of hundreds in each event
         visit = frontier[seq]
-        if visit.is_branch and visit.kind in _ON_WORKERS and slots.are_taken():
-            continue  # as has_room would say, of thousands in each event
         if slots.has_room(visit) and not (visit.item is not None and _is_too_late(context)):
+            if not context.draft.may_start():
+                return False
             again = _start(context, visit) or again
+            are_taken = slots.are_taken()
     for seq in sorted(frontier.maps):
         again = _start_items(context, slots, seq) or again
-    return again
+    return (again or _may_open_commands(context)) and not context.draft.continues
+
+
+def _open_commands(context: Context) -> None:
+    """Make visits of commands, half of what may be ready at once or more."""
+    for seq in sorted(context.draft.frontier.spreads):
+        if _may_open_commands(context):
+            room = steps.WIDE - len(context.draft.frontier.ready)
+            steps.open_commands(context, context.draft.frontier[seq], room)
+
+
+def _may_open_commands(context: Context) -> bool:
+    frontier = context.draft.frontier
+    return bool(frontier.spreads) and len(frontier.ready) <= steps.WIDE // 2
+
+
+def has_more_to_start(context: Context) -> bool:
+    """Whether settle may find something that waits to be started."""
+    frontier = context.draft.frontier
+    return bool(frontier.ready or frontier.maps or frontier.spreads)
 
 
 def _start(context: Context, visit: Visit) -> bool:
@@ -101,7 +123,7 @@ def _start(context: Context, visit: Visit) -> bool:
 
 def _start_items(context: Context, slots: _Slots, seq: int) -> bool:
     while (here := context.draft.visit(seq)) and here.fan and slots.has_room_in(here):
-        if _is_too_late(context):
+        if _is_too_late(context) or not context.draft.may_start():
             return False
         if _start(context, maps.open_item(context, here)):
             return True
@@ -113,9 +135,9 @@ def _is_too_late(context: Context) -> bool:
     once more. Raises RunFailed when they have none."""
     if context.draft.holder is not None or not context.deadline_passed():
         return False
-    visits = context.draft.visits()
-    if not any(visit.state == "queued" for visit in visits):
-        raise RunFailed(context.timed_out(f"at '{min(visits, key=lambda visit: visit.seq).node}'"))
+    if not context.draft.frontier.queued:
+        oldest = min(context.draft.visits(), key=lambda visit: visit.seq)
+        raise RunFailed(context.timed_out(f"at '{oldest.node}'"))
     context.draft.arm_deadline(context.now_ms)
     return True
 
@@ -123,10 +145,10 @@ def _is_too_late(context: Context) -> bool:
 def _end_if_done(context: Context) -> None:
     frontier = context.draft.frontier
     if frontier.failed:
-        visits = frontier.values()
-        if not any(_is_awaited(visit, context.graph.engine) for visit in visits):
-            first = min((visit for visit in visits if visit.failed and visit.is_branch), key=lambda visit: visit.rank)
-            context.fail_with(first.error or "failed")
+        if frontier.queued or any(_is_awaited(visit, context.graph.engine) for visit in frontier.values()):
+            return
+        failed = (visit for visit in frontier.values() if visit.failed and visit.is_branch)
+        context.fail_with(min(failed, key=lambda visit: visit.rank).error or "failed")
         return
     if any(visit.kind != BUDGET for visit in frontier.values()) or not context.draft.steps:
         return  # something is live, or the run has not begun
@@ -146,5 +168,7 @@ def _is_awaited(visit: Visit, engine: str) -> bool:
         return True
     retries = visit.wake_ms is not None and visit.queue is not None
     return engine == "bsp" and (
-        visit.state == "ready" or retries or (visit.fan is not None and visit.state == "waiting")
+        visit.state == "ready"
+        or retries
+        or ((visit.fan is not None or visit.spread is not None) and visit.state == "waiting")
     )

@@ -19,7 +19,7 @@ from typing import Any
 from sleipnir.graph.model import EndNode, Json
 from sleipnir.graph.template import keys_read, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs import Ended, Visit, changed
+from sleipnir.runs import Ended, Rank, Spread, Visit, changed
 from sleipnir.transitions import Drop, Put, Split
 from sleipnir_scheduler.planner import joins, routing
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed, at_node
@@ -29,12 +29,11 @@ from sleipnir_scheduler.planner.routing import Way
 
 def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     """A visit has ended (items of maps apart: maps.py)."""
-    mates = context.draft.mates(visit)
     if visit.role != "node":
         _role_ended(context, visit, outcome)
         return
     error = routing.dead_end(context, visit, outcome)
-    held = bool(mates) or (error is not None and _folds(context, outcome.written) is not None)
+    held = context.draft.has_mates(visit) or (error is not None and _folds(context, outcome.written) is not None)
     step = _journal(context, visit, outcome, held=held)
     if outcome.sends:
         context.draft.item(Split(visit.seq))
@@ -45,15 +44,14 @@ def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
         return
     result = Ended(step, outcome.ok, False, outcome.written, outcome.next, outcome.sends)
     context.draft.put(_at_rest(visit, ended=result))
-    if all(mate.state == "ended" for mate in mates):
+    if context.draft.has_ended_step(visit.group):
         close(context, visit.group, step)
 
 
 def end_reached(context: Context, visit: Visit) -> None:
     """A visit of an end node: it sees what the others of its step write, and is journaled when the step closes."""
-    mates = context.draft.mates(visit)
     context.draft.put(_at_rest(visit, ended=Ended(0)))
-    if all(mate.state == "ended" for mate in mates):
+    if context.draft.has_ended_step(visit.group):
         close(context, visit.group, context.draft.last_step)
 
 
@@ -80,9 +78,13 @@ def close(context: Context, group: int, step: int) -> None:
 
 def waiting_to_reduce(context: Context) -> list[int]:
     """Steps of a `dag` that have ended and wait until another one's reducers are done."""
-    if context.graph.engine == "bsp" or any(visit.role == "reduce" for visit in context.draft.visits()):
+    frontier = context.draft.frontier
+    if context.graph.engine == "bsp" or not frontier.rested:
         return []
-    return [visit.group for visit in context.draft.visits() if visit.ended and not visit.ended.applied]
+    if any(frontier[seq].role == "reduce" for seq in frontier.helpers):
+        return []
+    rested = [frontier[seq] for seq in sorted(frontier.rested)]
+    return [visit.group for visit in rested if visit.ended and not visit.ended.applied]
 
 
 def enter(context: Context, node: str) -> None:
@@ -97,7 +99,7 @@ def _role_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
         context.draft.put(_at_rest(visit, failed=True, error=at_node(visit.node, outcome.error or "failed")))
         return
     context.draft.put(_at_rest(visit, ended=Ended(step, keys=outcome.keys, next=outcome.next)))
-    if all(mate.state == "ended" for mate in context.draft.group(visit.group)):
+    if context.draft.has_ended_step(visit.group):
         close(context, visit.group, step)
 
 
@@ -177,8 +179,23 @@ def _let_count(context: Context, writers: list[Writer], folded: Folded, step: in
     _hold(context, writers)
     skips = {str(held): tuple(keys) for held, keys in folded.skips.items()} or None
     draft.amend(step, applies=tuple(writer.step for writer in writers), skips=skips)
+    draft.copies = _last_writers(writers, folded.apart, draft.copies)
     draft.apart |= folded.apart
     draft.folded |= folded.values
+
+
+def _last_writers(
+    writers: list[Writer], apart: Collection[str], before: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
+    """The steps whose writes are to be copied into the state: each key's last one counts. None: all."""
+    if before is None and len(writers) == 1:
+        return (writers[0].step,)
+    seen, last = set(apart), []
+    for writer in reversed(writers):
+        if not seen.issuperset(writer.keys):
+            seen.update(writer.keys)
+            last.append(writer.step)
+    return (*(before or ()), *reversed(last))
 
 
 def _folded(context: Context, bodies: list[Visit], writers: list[Writer]) -> Folded:
@@ -208,9 +225,23 @@ def _folded(context: Context, bodies: list[Visit], writers: list[Writer]) -> Fol
 
 def _lower_lives(context: Context, visit: Visit) -> bool:
     """A failed visit counts: when the run is continued, it writes where it stands in visit order."""
-    return any(
-        other.rank < visit.rank for other in context.draft.visits() if other.is_branch and other.seq != visit.seq
+    depth, rank, seq = visit.depth, visit.rank, visit.seq
+    return any(  # asked for each visit, of hundreds
+        other.is_branch and other.seq != seq and _lowest_rank(other) < rank
+        for other in context.draft.frontier.values()
+        if other.depth <= depth
     )
+
+
+def _lowest_rank(visit: Visit) -> Rank:
+    """Its rank; of one whose commands have not all become visits, no higher than the lowest of those to come."""
+    if visit.spread is None:
+        return visit.rank
+    return (visit.depth + 1, min(visit.spread.left), _lineage(str(visit.rank)), visit.spread.next)
+
+
+def _lineage(cause: str) -> str:
+    return f"{zlib.crc32(cause.encode()):08x}"
 
 
 def forget_tops(context: Context) -> None:
@@ -218,8 +249,7 @@ def forget_tops(context: Context) -> None:
     draft = context.draft
     if not draft.tops:
         return
-    live = [visit.rank for visit in draft.visits() if visit.is_branch]
-    lowest = min(live, default=None)
+    lowest = min((_lowest_rank(visit) for visit in draft.frontier.values() if visit.is_branch), default=None)
     for key, top in list(draft.tops.items()):
         if lowest is None or lowest > top:
             del draft.tops[key]
@@ -304,12 +334,25 @@ def _arrivals(context: Context, bodies: list[Visit]) -> list[Way]:
     if not context.graph.joins:
         return []
     here = {visit.seq for visit in bodies}
-    live = {(visit.node, visit.batch) for visit in context.draft.visits() if visit.batch and visit.seq not in here}
+    live = _commanded(context, {visit.batch for visit in bodies if visit.batch}, here)
     there = {
         visit.node: visit.depth for visit in bodies if visit.batch is None or (visit.node, visit.batch) not in live
     }
     context.draft.arrived, fired = joins.arrive(context.graph, context.draft.arrived, list(there.items()))
     return [Way(join.target, join=join.name, depth=join.depth) for join in fired]
+
+
+def _commanded(context: Context, batches: Collection[int], here: Collection[int]) -> set[tuple[str, int]]:
+    """The nodes, each with its list of commands, of which visits are live or to come, of these lists."""
+    if not batches:
+        return set()
+    live: set[tuple[str, int]] = set()
+    for visit in context.draft.frontier.values():
+        if visit.spread is not None and visit.spread.of in batches:
+            live |= {(node, visit.spread.of) for node in visit.spread.left}
+        elif visit.batch in batches and visit.seq not in here:
+            live.add((visit.node, visit.batch))
+    return live
 
 
 def _record_routes(context: Context, bodies: list[Visit], ways: list[tuple[Visit, Way]], step: int) -> None:
@@ -350,10 +393,15 @@ def _drop(context: Context, bodies: list[Visit]) -> None:
 def _open_step(context: Context, ways: list[Way], sources: list[Visit]) -> None:
     if not ways:
         return
+    wide = _wide(ways, sources)
     if context.graph.engine == "dag":
+        for visit in wide.values():
+            _spread(context, visit, ways, sources, group=visit.group)
         by_command: set[str] = set()
         for position, way in enumerate(ways):
             source = sources[position] if position < len(sources) else None
+            if source is not None and source.seq in wide:
+                continue
             _open_alone(context, way, source, counts=way.command is None or way.target not in by_command)
             if way.command is not None:
                 by_command.add(way.target)
@@ -371,10 +419,71 @@ def _open_step(context: Context, ways: list[Way], sources: list[Visit]) -> None:
         number = position if way.command is not None else -1  # edges to one node are one visit, commands one each
         places.setdefault((way.target, way.join, number), (way, sources[position] if position < len(sources) else None))
     opened: dict[str, int] = {}
+    first: dict[int, dict[str, int]] = {}
     for _, (way, source) in sorted(places.items(), key=lambda place: (place[0][0], place[0][2], place[0][1] or "")):
         index = opened[way.target] = opened.get(way.target, -1) + 1
-        _open(context, way, source, group=group, depth=group, index=index)
+        if source is not None and source.seq in wide:
+            first.setdefault(source.seq, {}).setdefault(way.target, index)
+        else:
+            _open(context, way, source, group=group, depth=group, index=index)
+    for visit in wide.values():
+        _spread(context, visit, ways, sources, group=group, index=first[visit.seq])
     _check_entries(context, list(opened))
+
+
+WIDE = 128
+"""A longer list of commands becomes visits as others end: so many of them wait for slots at once."""
+
+
+def _wide(ways: list[Way], sources: list[Visit]) -> dict[int, Visit]:
+    """The visits whose commands are too many to become visits at once."""
+    if len(ways) <= WIDE:
+        return {}
+    commands: dict[int, int] = {}
+    for way, source in zip(ways, sources, strict=False):
+        if way.command is not None:
+            commands[source.seq] = commands.get(source.seq, 0) + 1
+    return {source.seq: source for source in sources if commands.get(source.seq, 0) > WIDE}
+
+
+def _spread(context: Context, visit: Visit, ways: list[Way], sources: list[Visit], **place: Any) -> None:
+    """Let the visit stay, and its commands become visits as there are slots for them."""
+    index = place.pop("index", {})
+    targets = [""] * len(_ended(visit).sends or ())
+    left: dict[str, int] = {}
+    for way, source in zip(ways, sources, strict=False):
+        if source.seq == visit.seq and way.command is not None:
+            targets[way.command] = way.target
+            left[way.target] = left.get(way.target, 0) + 1
+    spread = Spread(visit.seq, tuple(targets), left=left, index=index)
+    context.draft.put(_at_rest(visit, ended=None, spread=spread, overlay=None, batch=None, **place))
+
+
+def open_commands(context: Context, visit: Visit, most: int) -> None:
+    """Make visits of the next commands, of `most` or those that are left."""
+    spread, draft = visit.spread, context.draft
+    assert spread is not None
+    number, left, index = spread.next, dict(spread.left), dict(spread.index)
+    alone = context.graph.engine == "dag"
+    counted = set(spread.targets[:number]) if alone else set()
+    while left and most:
+        target, way = spread.targets[number], Way(spread.targets[number], number)
+        number += 1
+        if not target:
+            continue
+        if alone:
+            _open_alone(context, way, visit, counts=target not in counted)
+            counted.add(target)
+        else:
+            _open(context, way, visit, group=visit.group, depth=visit.group, index=index[target])
+            index[target] += 1
+        most, left[target] = most - 1, left[target] - 1
+        if not left[target]:
+            del left[target]
+    if left:
+        draft.put(changed(visit, spread=changed(spread, next=number, left=left, index=index)))
+    else:
+        draft.drop(visit)
 
 
 def _check_entries(context: Context, nodes: list[str]) -> None:
@@ -394,8 +503,7 @@ def _open_alone(context: Context, way: Way, source: Visit | None, *, counts: boo
     one node, the first one `counts`."""
     draft = context.draft
     depth = way.depth if way.join else (source.depth if source else 0)
-    cause = way.join if way.join else ("" if source is None else str(source.rank))
-    lineage = f"{zlib.crc32(cause.encode()):08x}"
+    lineage = _lineage(way.join if way.join else ("" if source is None else str(source.rank)))
     visit = _open(context, way, source, group=0, depth=depth + 1, lineage=lineage, index=way.command or 0)
     visit = draft.put(changed(visit, group=visit.seq))
     try:
@@ -422,7 +530,8 @@ def refuse(context: Context, visit: Visit, error: str) -> None:
 def _open(context: Context, way: Way, source: Visit | None, **place: Any) -> Visit:
     node = context.graph.nodes.get(way.target)
     if way.command is not None and source is not None:
-        place |= {"overlay": f"{source.seq}.{way.command}", "batch": source.seq}
+        of = source.seq if source.spread is None else source.spread.of
+        place |= {"overlay": f"{of}.{way.command}", "batch": of}
     return context.draft.open(way.target, node.kind if node else "unknown", **place)
 
 

@@ -26,6 +26,7 @@
 -- KEYS[24] messages    LIST    ...:messages; the same
 -- ARGV[1] control  JSON  see store/commit.py, which builds it. State values are not in it and are never decoded here:
 --                        a delivered value goes from `delta` to state and journal inside Redis.
+--                        `gone` are visits to close of which workers and people know nothing, `drops` fields of items.
 -- ARGV[2...] texts  opaque here. For each visit of control.open its record, and its question if it has a gate; for each
 --                   of control.items the text of a fill, those of a put; of control.steps its header and then state
 --                   key, JSON text, ...; state key, JSON text, ... of control.folded; key, JSON text, ... of
@@ -66,16 +67,38 @@ if control.unless_claimed then
   end
 end
 
--- The results of a map's items in input order, as a JSON list; an empty text is no result. What is collected is dropped.
+-- Call `each` with a part of `list` at a time: a command takes as many arguments as a Lua stack holds.
+local AT_ONCE = 1000
+local function in_parts(list, each)
+  for first = 1, #list, AT_ONCE do each(first, math.min(first + AT_ONCE - 1, #list)) end
+end
+
+local function delete(key, fields)
+  in_parts(fields, function(first, last) redis.call('HDEL', key, unpack(fields, first, last)) end)
+end
+
+-- The texts of these fields of `items` in order, with commas between; an empty text is none. They are dropped.
+local function taken_from_items(fields)
+  local texts = {}
+  in_parts(fields, function(first, last)
+    local found = redis.call('HMGET', items, unpack(fields, first, last))
+    for i = 1, last - first + 1 do
+      if found[i] and found[i] ~= '' then texts[#texts + 1] = found[i] end
+    end
+  end)
+  delete(items, fields)
+  return table.concat(texts, ',')
+end
+
+local function numbered(of, first, count)
+  local fields = {}
+  for i = 1, count do fields[i] = of .. '.' .. (first + i - 1) end
+  return fields
+end
+
+-- The results of a map's items in input order, as a JSON list.
 local function collected(map)
-  local results = {}
-  for i = 0, map.total - 1 do
-    local field = map.id .. '.' .. i
-    local result = redis.call('HGET', items, field)
-    if result and result ~= '' then results[#results + 1] = result end
-    redis.call('HDEL', items, field)
-  end
-  return '[' .. table.concat(results, ',') .. ']'
+  return '[' .. taken_from_items(map.pieces or numbered(map.id, 0, map.total)) .. ']'
 end
 
 -- Redis rolls no script back, so what could fail later is checked before the first write: a Lua stack holds 8,000 values.
@@ -88,6 +111,8 @@ for _, step in ipairs(control.steps) do
 end
 
 -- visits
+delete(frontier, control.gone or none)
+delete(claims, control.gone or none)
 for _, visit in ipairs(control.close) do
   redis.call('HDEL', frontier, visit.seq)
   redis.call('HDEL', claims, visit.seq)
@@ -123,14 +148,19 @@ for _, name in ipairs(control.wakes or none) do publish_again(name, 'XX') end
 for _, op in ipairs(control.items or none) do
   local field = op.field
   if op.op == 'put' then
-    for i = 0, op.count - 1 do redis.call('HSET', items, op.of .. '.' .. i, text()) end
+    for i = op.first, op.first + op.count - 1 do redis.call('HSET', items, op.of .. '.' .. i, text()) end
+  elseif op.op == 'gather' then
+    redis.call('HSET', items, field, taken_from_items(numbered(op.of, op.first, op.count)))
   elseif op.op == 'split' then
-    local overlays = redis.call('HGET', delta, OVERLAYS)
-    local i = 0
+    local overlays, i, put = redis.call('HGET', delta, OVERLAYS), 0, {}
     for overlay in string.gmatch((overlays or '') .. OVERLAY_END, '([^' .. OVERLAY_END .. ']*)' .. OVERLAY_END) do
-      if overlay ~= '' then redis.call('HSET', items, op.of .. '.' .. i, overlay) end
+      if overlay ~= '' then
+        put[#put + 1] = op.of .. '.' .. i
+        put[#put + 1] = overlay
+      end
       i = i + 1
     end
+    in_parts(put, function(first, last) redis.call('HSET', items, unpack(put, first, last)) end)
   elseif op.op == 'take' and op.key then
     redis.call('HSET', items, field, redis.call('HGET', delta, op.key) or '')
   elseif op.op == 'take' then
@@ -155,6 +185,7 @@ for _, op in ipairs(control.items or none) do
     redis.call('HDEL', items, field)
   end
 end
+delete(items, control.drops or none)
 
 -- state and journal
 local no_state = {[OVERLAYS] = true, [SAID] = control.session ~= nil}
@@ -247,6 +278,7 @@ for _ = 1, control.effects or 0 do
   if child ~= '' then redis.call('HSET', children, child, child_record) end
 end
 redis.call('XDEL', inbox, control.event)
+if control.continues then redis.call('XADD', inbox, '*', 't', 'continued', 'run', control.run) end
 
 if control.expire_ms then
   redis.call('DEL', claims, gates)

@@ -11,13 +11,25 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sleipnir.events import Answered, Event, Resulted, Submitted
+from sleipnir.events import Answered, Continued, Event, Resulted, Submitted
 from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import Graph
 from sleipnir.messages import ResultHeader, ToolCall, overlay_of, overlay_text
 from sleipnir.runs import Part, RunSpec, RunView, Visit
 from sleipnir.store.commit import dumps, record, usage_fields
-from sleipnir.transitions import Drop, Fill, Forget, ItemOp, Put, Split, Step, Take, Transition
+from sleipnir.transitions import (
+    Drop,
+    Fill,
+    Forget,
+    Gather,
+    ItemOp,
+    Put,
+    Split,
+    Step,
+    Take,
+    Transition,
+    piece_field,
+)
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
 
@@ -74,9 +86,12 @@ class Memory:
         for write in transition.writes:
             written = {**(delta if write.delta else {})}
             if write.collect:
-                fields = [f"{write.collect.id}.{index}" for index in range(write.collect.total)]
+                collect = write.collect
+                fields = [f"{collect.id}.{index}" for index in range(collect.total)]
+                if collect.pieces:
+                    fields = [piece_field(collect.id, piece) for piece in range(collect.pieces)]
                 texts = [self.items.pop(field, "") for field in fields]
-                written[write.collect.key] = [json.loads(text) for text in texts if text]
+                written[collect.key] = json.loads(f"[{','.join(text for text in texts if text)}]")
             written |= write.values
             assert write.step.step == len(self.journal)
             self.journal.append(written)
@@ -84,7 +99,8 @@ class Memory:
             if not write.step.held:
                 self.state |= written
         for write in transition.writes:
-            for step in write.step.applies:
+            copied = write.step.applies if transition.copies is None else transition.copies
+            for step in copied if write.step.applies else ():
                 self.state |= {k: v for k, v in self.journal[step].items() if k not in transition.apart}
         self.state |= json.loads(json.dumps(dict(transition.folded)))
         for key, window in transition.windows.items():
@@ -110,8 +126,11 @@ class Memory:
 
     def _item(self, op: ItemOp, delta: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...]) -> None:
         match op:
-            case Put(of, values):
-                self.items |= {f"{of}.{index}": _overlay(value) for index, value in enumerate(values)}
+            case Put(of, values, first):
+                self.items |= {f"{of}.{index}": _overlay(value) for index, value in enumerate(values, first)}
+            case Gather(of, first, count, piece):
+                texts = [self.items.pop(f"{of}.{index}", "") for index in range(first, first + count)]
+                self.items[piece_field(of, piece)] = ",".join(text for text in texts if text)
             case Split(of):
                 self.items |= {f"{of}.{index}": _overlay(value) for index, value in enumerate(overlays)}
             case Take(field, None):
@@ -167,6 +186,8 @@ class Driver:
         self.graph = graph_of(text) if isinstance(text, str) else text
         self.run, self.memory, self.now_ms = new_run(), Memory(state or {}), 1_000
         self.last: Transition | None = None
+        self.own_events = 0
+        """How often the run went on with an event of its own."""
 
     @property
     def state(self) -> dict[str, Any]:
@@ -181,7 +202,16 @@ class Driver:
     ) -> Transition | Ignore:
         """What an event changes, if it changes something."""
         self.now_ms += after_ms
-        values = delta or {}
+        outcome = self._plan_and_apply(event, delta or {}, overlays)
+        following = outcome
+        while isinstance(following, Transition) and following.continues:
+            self.own_events += 1
+            following = self._plan_and_apply(Continued(), {})
+        return outcome
+
+    def _plan_and_apply(
+        self, event: Event, values: Mapping[str, Any], overlays: tuple[Mapping[str, Any], ...] = ()
+    ) -> Transition | Ignore:
         outcome = fetch_and_plan(self.graph, self.run, event, self.now_ms, self.memory, values, overlays=overlays)
         if isinstance(outcome, Transition):
             self.memory.apply(outcome, values, overlays)
