@@ -1,0 +1,140 @@
+"""Very wide runs on a real Redis: commits of bounded size, and the same end as a narrow run has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall, overlay_text
+from sleipnir.runs import RunSpec, Visit, changed
+from sleipnir.store import partitions
+from sleipnir.store.commit import record
+from sleipnir.store.store import Store
+from sleipnir.store.visits import Claim
+from sleipnir_scheduler.planner.maps import CHUNK
+from sleipnir_scheduler.planner.steps import WIDE
+from sleipnir_scheduler.services.advance import Advance
+from tests.store.test_advance import advance_of
+
+RUN = "run000000001"
+MAP = """
+name: g
+start: fan
+settings: {max_concurrency: 100}
+nodes:
+  fan: {type: map, over: "{{items}}", as: item, branch: work, collect_into: results, next: done}
+  work: {type: function, call: "f.py:work"}
+  done: {type: end, output: done}
+"""
+
+
+def commits_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many arguments each commit from now on has."""
+    counts: list[int] = []
+    run_batch = partitions.run_batch
+
+    def counting(client: Any, script: Any, vectors: Any) -> Any:
+        counts.extend(len(vector) for vector in vectors)
+        return run_batch(client, script, vectors)
+
+    monkeypatch.setattr(partitions, "run_batch", counting)
+    return counts
+
+
+def finish(advance: Advance) -> None:
+    while advance.run_once() > 0:
+        pass
+
+
+def frontier_of(store: Store) -> dict[int, Visit]:
+    return dict(store.partitions.load([RUN])[RUN].frontier)
+
+
+def test_a_map_of_fifty_thousand_items_is_opened_and_collected_by_commits_of_bounded_size(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding C2 of the second review."""
+    total = 50_000
+    store.runs.create(RUN, RunSpec("agent", "digest"), {"items": list(range(total))})
+    sizes = commits_of(monkeypatch)
+    advance = advance_of(store, MAP)
+    finish(advance)
+    most_ended(store, total, total - CHUNK)
+    advance = advance_of(store, MAP)
+    finish(advance)
+    while queued := [visit for visit in frontier_of(store).values() if visit.state == "queued"]:
+        for visit in queued:
+            item = works(store, visit, output=visit.item and visit.item.index)["item"]
+            assert visit.item is not None and item == visit.item.index
+        finish(advance)
+    assert store.partitions.load([RUN])[RUN].status == "completed"
+    text = store.partitions._client.hget(store.keys.of_run(RUN).state, "results")
+    assert json.loads(str(text)) == list(range(total))
+    assert max(sizes) < 3 * CHUNK, "a text for each item that is put aside, and for each visit that opens"
+    assert store.partitions._client.hlen(store.keys.of_run(RUN).items) == 0
+
+
+def most_ended(store: Store, total: int, done: int) -> None:
+    """Leave a map that has begun as it is when `done` of its items have ended."""
+    client, keys = store.partitions._client, store.keys.of_run(RUN)
+    visits = store.partitions.load([RUN])[RUN].frontier
+    of = next(visit for visit in visits.values() if visit.fan)
+    pipe = client.pipeline(transaction=False)
+    for visit in visits.values():
+        if visit.item:
+            pipe.hdel(keys.frontier, str(visit.seq))
+    pipe.hset(keys.frontier, str(of.seq), record(changed(of, fan=changed(of.fan, next=done, done=done, put=done))))
+    for first in range(0, done, CHUNK):
+        pipe.hdel(keys.items, f"{of.seq}.chunk.{first}")
+    pipe.hset(keys.items, mapping={f"{of.seq}.{n}": str(n) for n in range(done)})
+    pipe.xadd(store.keys.of_partition(store.keys.partition_of(RUN)).inbox, {"t": "continued", "run": RUN})
+    pipe.execute()
+
+
+FAN = """
+name: g
+start: plan
+settings: {max_concurrency: 2}
+state: {results: {type: list, reducer: append}}
+nodes:
+  plan: {type: function, call: "f.py:plan"}
+  work: {type: function, call: "f.py:work", next: done}
+  done: {type: end, output: "{{results}}"}
+"""
+
+
+def works(store: Store, visit: Visit, sends: list[dict[str, Any]] | None = None, **delta: Any) -> dict[str, Any]:
+    """A worker claims the visit and delivers; the values that it saw."""
+    call = VisitCall(RUN, visit.node, visit.seq, visit.attempt, "agent", "digest")
+    claim = store.visits.claim(call, worker="w", token="t", lease_ms=60_000, wanted=[])
+    assert isinstance(claim, Claim)
+    values = {key: json.dumps(value) for key, value in delta.items()}
+    if sends is not None:
+        overlays = (overlay_text({key: json.dumps(value) for key, value in each.items()}) for each in sends)
+        values[OVERLAYS] = OVERLAY_END.join(overlays)
+    targets = None if sends is None else ("work",) * len(sends)
+    header = ResultHeader(ok=True, keys=tuple(delta), sends=targets)
+    assert store.visits.deliver(call, header, values, worker="w", token="t")
+    return {key: json.loads(text) for key, text in claim.state.items()}
+
+
+def test_each_of_many_commands_runs_once_with_its_own_values(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings C2 and C22 of the second review."""
+    width = 4 * WIDE
+    store.runs.create(RUN, RunSpec("agent", "digest"), {"results": []})
+    advance = advance_of(store, FAN)
+    finish(advance)
+    [plan] = frontier_of(store).values()
+    works(store, plan, sends=[{"n": n} for n in range(width)])
+    sizes = commits_of(monkeypatch)
+    finish(advance)
+    seen: list[int] = []
+    while queued := [visit for visit in frontier_of(store).values() if visit.state == "queued"]:
+        for visit in queued[::-1]:
+            seen.append(works(store, visit)["n"])
+        finish(advance)
+    assert sorted(seen) == list(range(width))
+    assert store.partitions.load([RUN])[RUN].status == "completed"
+    assert max(sizes) < 8 * WIDE
