@@ -533,7 +533,8 @@ class Run:
             self._store.runs.pause(self.id, by, reason)
 
     def resume(self) -> None:
-        """Let a held run go on. Raises UsageError when it is over."""
+        """End the holds that persons have of the run. It goes on unless its parent, its budget or the deployment holds
+        it too. Raises UsageError when it is over."""
         with self._store.errors():
             self._store.runs.resume(self.id)
 

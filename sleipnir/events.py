@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from sleipnir.messages import ResultHeader, RunStatus
+from sleipnir.runs import HoldOwner
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,13 @@ class Resulted:
 
 @dataclass(frozen=True)
 class Answered:
-    """A person answered the question that a visit's attempt asks."""
+    """A person answered the question that a visit's attempt asks. `by` says who and from where (by.By, as text); of
+    entries of older releases it is empty, here and below."""
 
     seq: int
     text: str
     attempt: int = 1
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Cancelled:
     """Somebody wants the run to end. It `keeps` what it has done: its parent failed, and may be retried."""
 
     keeps: bool = False
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,19 +52,24 @@ class Retried:
     start. Or a parent wants a child run to go on, whatever that is doing."""
 
     fresh_children: bool = False
+    by: str = ""
 
 
 @dataclass(frozen=True)
 class Paused:
-    """Somebody holds the run."""
+    """A person holds the run, or its parent does."""
 
     by: str
     reason: str | None = None
+    owner: HoldOwner = ""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Somebody lets a held run go on."""
+    """A person, or its parent, lets a held run go on."""
+
+    owner: HoldOwner = ""
+    by: str = ""
 
 
 @dataclass(frozen=True)

@@ -383,14 +383,25 @@ class Gate:
     v: int = VERSION
 
 
+HoldOwner: TypeAlias = Literal["person", "parent", ""]
+"""Whose hold of a run it is: a person's, or its parent run's, which is held itself. Empty: that of a release that did
+not tell them apart; whoever resumes the run ends it."""
+
+
 @dataclass(frozen=True)
 class Pause:
-    """Who holds a run, or all of a deployment, and since when. What runs ends and is committed; nothing new starts."""
+    """Who holds a run, or all of a deployment, and since when. What runs ends and is committed; nothing new starts. A
+    run has one hold of each owner at most, and goes on when none is left."""
 
     by: str
     at_ms: int
     reason: str | None = None
+    owner: HoldOwner = ""
     v: int = VERSION
+
+    def ends_with(self, owner: HoldOwner) -> bool:
+        """Whether it ends when `owner` lets the run go on."""
+        return owner in ("", self.owner) or self.owner == ""
 
 
 @dataclass(frozen=True)
@@ -411,7 +422,7 @@ class Parked:
 class Slot:
     """The slot of its agent that a run has, or (not `granted`) waits for: of the runs with this `key` at most `limit`
     go on at once. `ticket` tells it from those that the run had before it was retried. One that asked `again`, because
-    it was retried, goes on from where it failed; `fresh_children` as in events.Retried."""
+    it was retried, goes on from where it failed; `fresh_children` and `by` as in events.Retried."""
 
     key: str
     limit: int
@@ -419,6 +430,7 @@ class Slot:
     granted: bool = False
     again: bool = False
     fresh_children: bool = False
+    by: str = ""
     v: int = VERSION
 
 
@@ -441,7 +453,8 @@ class RunView:
     `version` counts commits, `last_event` is the inbox entry of the last one; both are the fence of the next one, as
     two pasts of a run (Redis was restored) have the same versions. `seq` is the last visit's number, `step` the last
     journal step, `failed_at` the node where a failed run can be continued, `counts` how often each node was
-    entered, `timings` how long its visits took. `idle_ms` is how long earlier pauses lasted: the deadline is later by
+    entered, `timings` how long its visits took. `holds` are those of persons and of its parent, oldest first; its
+    budget has one of its own. `idle_ms` is how long earlier pauses lasted: the deadline is later by
     that. `steps` counts super-steps, in a `dag` visits. `arrived` says per join, by its name, which sources it has got
     since it fired last, each with its depth; below nought, how often a quorum did not wait for it. `tops` (`dag` only)
     are the ranks of what was written to keys, or to the output, while a visit of a lower rank was live. `batch` is the
@@ -459,7 +472,7 @@ class RunView:
     step: int = 0
     started_ms: int = 0
     failed_at: str | None = None
-    paused: Pause | None = None
+    holds: tuple[Pause, ...] = ()
     idle_ms: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     timings: Mapping[str, Timing] = field(default_factory=dict)
@@ -479,8 +492,8 @@ class RunView:
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing may start: a person holds it, or it has used its budget."""
-        return self.paused is not None or (self.budget is not None and self.budget.asked is not None)
+        """Whether nothing may start: a person or its parent holds it, or it has used its budget."""
+        return bool(self.holds) or (self.budget is not None and self.budget.asked is not None)
 
     @property
     def is_final(self) -> bool:

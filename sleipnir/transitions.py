@@ -20,7 +20,11 @@ from sleipnir.runs import Gate, Part, Pause, Rank, RunView, Slot, Timing, Visit,
 
 @dataclass(frozen=True)
 class Step:
-    """One journal entry: a visit that ended. Step 0 is the submission (`kind` "submitted", no node).
+    """One journal entry: a visit that ended, or (no `seq`) what somebody wanted of the run.
+
+    Step 0 is the submission (`kind` "submitted"). The wishes are paused, resumed, cancelled, retried, and answered
+    where the answer to the question of the visit `gate` does not end that visit; `by` says whose (by.By, as text),
+    `reason` why. Of a question that was answered, `answer` is what `by` said.
 
     What it wrote counts from here on, unless it is `held` because others of its super-step have not ended. `applies`
     are the steps whose writes count from here on, in visit order, this one included if it is held; `skips` lists by
@@ -57,6 +61,10 @@ class Step:
     part: Part | None = None
     calls: tuple[str, ...] = ()
     goes_on: bool = False
+    by: str = ""
+    reason: str | None = None
+    gate: int | None = None
+    answer: str | None = None
     v: int = VERSION
 
     @classmethod
@@ -320,7 +328,7 @@ class Transition:
     has cost; with `usage_of` what that child run has cost in all, and what was counted of it before counts no more.
     `wakes` are live visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the
     closed visits. `revives` brings a run that is over back to life: its keys must no longer expire; `keeps`: one that
-    is cancelled keeps what it needs for that, as one that fails does. `seq`, `paused`, `slot`, `idle_ms`, `steps`,
+    is cancelled keeps what it needs for that, as one that fails does. `seq`, `holds`, `slot`, `idle_ms`, `steps`,
     `arrived`, `tops`, `budget` and `spent` are the run's after this. Where the step of one of `writes` says which held
     steps count from now on (`applies`), the store copies what they wrote into the state, keys in `apart` left out.
     `folded` goes to the state alone: values that reducers have made. `windows` are kept for keys of a `dag` that may
@@ -343,7 +351,7 @@ class Transition:
     ended_ms: int | None = None
     error: str | None = None
     failed_at: str | None = None
-    paused: Pause | None = None
+    holds: tuple[Pause, ...] = ()
     slot: Slot | None = None
     idle_ms: int = 0
     revives: bool = False
@@ -395,7 +403,7 @@ class Transition:
             step=max([run.step, *(write.step.step for write in self.writes)]),
             started_ms=run.started_ms if self.started_ms is None else self.started_ms,
             failed_at=self.failed_at,
-            paused=self.paused,
+            holds=self.holds,
             slot=self.slot,
             idle_ms=self.idle_ms,
             counts={**run.counts, **self.counts},

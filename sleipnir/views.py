@@ -113,14 +113,35 @@ class SlotInfo:
     granted: bool
 
 
+HoldOwner: TypeAlias = Literal["person", "parent", "budget", "deployment"]
+
+
+@dataclass(frozen=True)
+class HoldInfo:
+    """Why nothing of a run starts: a `person` holds it, or its `parent` run is held, it has used its `budget`, or a
+    person holds the `deployment`. Each ends by itself, and the run goes on when none is left. Of `parent`, `by` is who
+    holds the parent."""
+
+    owner: HoldOwner
+    by: str
+    at_ms: int
+    reason: str | None = None
+
+    @property
+    def in_words(self) -> str:
+        """`ann@host (cli)`, `its parent run (ann@host (cli))`, `its budget`."""
+        return f"its parent run ({self.by})" if self.owner == "parent" else self.by
+
+
 @dataclass(frozen=True)
 class RunInfo:
     """One run. Times are milliseconds since the epoch by Redis' clock; `visits` are the live ones, `kept` those that
     `retry` goes on from. A child run has a `parent`, and the run at the top is its `root`; usage counts children that
     have ended. `session` is the one that it goes on with and adds to, `batch` the row (batches.place_of)
     that it, or the run at its top, is. It was over and went on so many times
-    (`retries`). `slot` is of an agent that may have few runs at once; while the run waits for it, it has no visits.
-    `max_cost_usd` and `max_tokens` are what it may use by now; None: as much as it likes."""
+    (`retries`). `holds` say why nothing of it starts, oldest first; `slot` is of an agent that may have few runs at
+    once; while the run waits for it, it has no visits. `max_cost_usd` and `max_tokens` are what it may use by now;
+    None: as much as it likes."""
 
     id: str
     agent: str
@@ -141,6 +162,7 @@ class RunInfo:
     slot: SlotInfo | None = None
     max_cost_usd: float | None = None
     max_tokens: int | None = None
+    holds: tuple[HoldInfo, ...] = ()
 
     @property
     def is_final(self) -> bool:

@@ -59,10 +59,15 @@ def resume(options: GlobalOptions, run_ids: tuple[str, ...], everything: bool) -
 
 
 def _resume(run: Run) -> str | None:
-    """What is left to be said."""
+    """What else holds it."""
     run.resume()
-    asks = any(gate.kind == BUDGET for gate in run.gates())
-    return f"once its budget is decided about: sleipnir answer {run.id} {BUDGET} yes" if asks else None
+    info = run.info()
+    if any(gate.kind == BUDGET for gate in run.gates()):
+        return f"once its budget is decided about: sleipnir answer {run.id} {BUDGET} yes"
+    others = {hold.owner for hold in info.holds} - {"person"}
+    if "parent" in others:
+        return f"once its parent run does: sleipnir resume {info.parent}"
+    return "once the deployment does: sleipnir resume --all" if "deployment" in others else None
 
 
 def _one_of(run_ids: tuple[str, ...], everything: bool) -> None:

@@ -21,7 +21,7 @@ from sleipnir.errors import SleipnirError
 if TYPE_CHECKING:
     from sleipnir.client import Run
     from sleipnir.messages import Usage
-    from sleipnir.views import RunInfo
+    from sleipnir.views import HoldInfo, RunInfo
 
 UNFINISHED = ("submitted", "running", "waiting", "paused")
 STATUSES = (*UNFINISHED, "completed", "failed", "cancelled")
@@ -109,6 +109,8 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     yield "steps", str(info.step)
     if info.retries:
         yield "retried", "once" if info.retries == 1 else f"{info.retries:,} times"
+    for hold in info.holds:
+        yield "held", _held(hold)
     for place in places(info, now_ms, MOST_IN_SHOW):
         yield "at", place
     if children := list(tree.lines_of(run.tree(), now_ms)):
@@ -183,6 +185,12 @@ def _where(info: RunInfo, now_ms: int) -> str:
     if info.error:
         return terminal.one_line(info.error, 100)
     return ", ".join(places(info, now_ms, MOST_IN_PS))
+
+
+def _held(hold: HoldInfo) -> str:
+    """`by ann@host (cli) since 10:20:01: costs`, `with the deployment, by ...`."""
+    what = "with the deployment, " if hold.owner == "deployment" else ""
+    return f"{what}by {hold.in_words} since {moment(hold.at_ms)}" + (f": {hold.reason}" if hold.reason else "")
 
 
 def _usage(usage: Usage) -> str:

@@ -13,6 +13,8 @@ from pydantic_core import to_json
 from sleipnir.messages import overlay_text
 from sleipnir.runs import Gate, RunView, Visit
 from sleipnir.sessions import SessionName, instructions_of
+from sleipnir.store.holds import FIELDS as HOLD_FIELDS
+from sleipnir.store.holds import hold_fields
 from sleipnir.store.keys import PartitionKeys, RunKeys, SessionKeys, member
 from sleipnir.store.scripts import Arg
 from sleipnir.transitions import (
@@ -129,7 +131,7 @@ def control(
         "drops": drops,
         "unless_claimed": transition.unless_claimed,
         "delivered": transition.delivered is not None,
-        "unset": [name for name in ("paused", "slot", *_KEPT) if getattr(run, name) and not getattr(after, name)],
+        "unset": _unset(run, after),
         "applies": counted,
         "apart": sorted(transition.apart) if counted else [],
         "folded": _pairs(transition.folded, texts),
@@ -162,6 +164,12 @@ def control(
         texts += (dumps(effect_fields(effect)), started.child if started else "")
         texts.append(_text({"agent": started.agent, "seq": started.seq}) if started else "")
     return _text(body), texts
+
+
+def _unset(run: RunView, after: RunView) -> list[str]:
+    """Fields of the run's hash that the transition empties."""
+    gone = [name for name in ("slot", *_KEPT) if getattr(run, name) and not getattr(after, name)]
+    return [*gone, *HOLD_FIELDS] if run.holds and not after.holds else gone
 
 
 def _session(run: RunView, after: RunView, now_ms: int) -> dict[str, Any] | None:
@@ -269,8 +277,8 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
             fields[name] = dumps(value)
     if after.idle_ms != run.idle_ms:
         fields["idle_ms"] = after.idle_ms
-    if after.paused and after.paused != run.paused:
-        fields["paused"] = record(after.paused)
+    if after.holds and after.holds != run.holds:
+        fields |= hold_fields(after.holds)
     if after.slot and after.slot != run.slot:
         fields["slot"] = record(after.slot)
     if after.budget and after.budget != run.budget:

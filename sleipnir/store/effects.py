@@ -226,7 +226,13 @@ class Effects:
 
     def tell(self, fence: Fence, child: str, what: str, by: str, *, keeps: bool = False) -> Command:
         """Pass on to a child what became of its parent; one that is over, or gone, is left alone."""
-        fields = ("by", by, "reason", "") if what == "paused" else ("keeps", "1") if keeps else ()
+        match what:
+            case "paused":
+                fields: tuple[str, ...] = ("by", by, "reason", "", "owner", "parent")
+            case "resumed":
+                fields = ("owner", "parent")
+            case _:
+                fields = ("keeps", "1") if keeps else ()
         return self._runs.telling_once(child, what, fence, *fields)
 
     def tell_run(self, fence: Fence, run_id: str, what: str, data: Mapping[str, Any]) -> Command:

@@ -134,7 +134,7 @@ class PartitionKeys:
     def inbox(self) -> str:
         """STREAM everything that happened to runs and is not yet applied: t (submitted, result, answered, cancelled,
         retried, paused, resumed, lease_lost, timer, child_ended, child_gone, told), run, and by type seq, attempt, h,
-        text, by, reason, worker, name, child, status, error, usage, what, data, keeps, fresh_children.
+        text, by, reason, owner, worker, name, child, status, error, usage, what, data, keeps, fresh_children.
         An entry's commit deletes it."""
         return f"{self.tag}:inbox"
 
@@ -243,14 +243,15 @@ class RunKeys:
 
     run: str
     """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
-    ended_ms, error, failed_at, last_event, paused (JSON, runs.Pause, while a person holds it), slot (JSON, runs.Slot,
-    while the run has one or waits), budget (JSON, budgets.Budget, of a run that has one), retrying (once `retry` is
-    asked for), idle_ms, steps, arrived and tops (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd,
-    unpriced_calls, batch (batches.place_of, if it or the run at its top is a row of one), pieces (how many `live` ever
-    had), retries (how often it went on after its end), end_version (version with which it ended last), parent_seq and
-    parent_attempt (the visit that waits for it, where that is not the one of its spec), wishes (tokens of the last
-    eight wishes of clients), per kind of effect and source partition `f:<kind>:<partition>` (the last one that was
-    told: an older one changes nothing), and per node `n:<node>` (entries) and `t:<node>` (visits ended, total and
+    ended_ms, error, failed_at, last_event, paused and holds (JSON, store/holds.py, while a person or its parent holds
+    it), slot (JSON, runs.Slot, while the run has one or waits), budget (JSON, budgets.Budget, of a run that has one),
+    retrying (once `retry` is asked for), idle_ms, steps, arrived and tops (JSON, runs.RunView), tokens_in, tokens_out,
+    model_calls, cost_usd, unpriced_calls, batch (batches.place_of, if it or the run at its top is a row of one), pieces
+    (how many `live` ever had), retries (how often it went on after its end), end_version (version with which it ended
+    last), parent_seq and parent_attempt (the visit that waits for it, where that is not the one of its spec), wishes
+    (tokens of the last eight wishes of clients), per kind of effect and source partition `f:<kind>:<partition>` (the
+    last one that was told: an older one changes nothing), and per node `n:<node>` (entries) and `t:<node>` (visits
+    ended, total and
     longest ms). Dies: run."""
 
     @property

@@ -34,9 +34,10 @@ from sleipnir.events import (
 )
 from sleipnir.messages import FINAL, OVERLAY_END, OVERLAYS, ResultHeader, RunStatus, Usage, VisitCall
 from sleipnir.reading import check_version, decoded, decoded_object, number, read, read_text, whole
-from sleipnir.runs import Pause, Rank, RunSpec, RunView, Slot, Timing, Visit
+from sleipnir.runs import HoldOwner, Rank, RunSpec, RunView, Slot, Timing, Visit
 from sleipnir.store.commit import commit_keys, control, dumps, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
+from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import Keys, PartitionKeys, cost_field, parse_member
 from sleipnir.store.scripts import Arg, Script, run_batch
 from sleipnir.transitions import Notice, Transition
@@ -500,7 +501,7 @@ def _view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mappin
         step=count("step"),
         started_ms=count("started_ms") if "started_ms" in record else 0,
         failed_at=record.get("failed_at"),
-        paused=part(Pause, "paused"),
+        holds=holds_of(record.get("paused"), record.get("holds"), run_id),
         idle_ms=count("idle_ms") if "idle_ms" in record else 0,
         counts={name[2:]: count(name) for name in record if name.startswith("n:")},
         timings={name[2:]: _timing(run_id, text) for name, text in record.items() if name.startswith("t:")},
@@ -561,9 +562,9 @@ def _event(fields: Mapping[str, str]) -> Event:
         case "retried":
             return Retried(fresh_children=fields.get("fresh_children") == "1")
         case "paused":
-            return Paused(fields["by"], fields.get("reason") or None)
+            return Paused(fields["by"], fields.get("reason") or None, _owner(fields))
         case "resumed":
-            return Resumed()
+            return Resumed(_owner(fields))
         case "lease_lost":
             reason = fields.get("reason")
             handed_back, begun = reason in ("drain", "machine"), reason != "machine"
@@ -595,6 +596,17 @@ def _child_ended(fields: Mapping[str, str]) -> ChildEnded:
 def _visit(fields: Mapping[str, str]) -> tuple[int, int]:
     """Number and attempt."""
     return whole(fields["seq"], "visit"), whole(fields["attempt"], "attempt")
+
+
+def _owner(fields: Mapping[str, str]) -> HoldOwner:
+    """Whose hold an entry begins or ends; of older releases, and unknown owners of newer ones, any."""
+    match fields.get("owner"):
+        case "person":
+            return "person"
+        case "parent":
+            return "parent"
+        case _:
+            return ""
 
 
 def _hmget(pipe: Any, key: str, fields: Collection[str]) -> None:

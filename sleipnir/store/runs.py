@@ -15,10 +15,12 @@ from sleipnir.budgets import Budget
 from sleipnir.errors import GateError, RunNotFound, SessionBusy, UsageError
 from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, Usage
+from sleipnir.reading import read_text
 from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Gate, Pause, RunSpec, Slot, Visit, changed, from_fields
 from sleipnir.sessions import SessionName, instructions_of
 from sleipnir.store.commit import dumps, record, session_keys
 from sleipnir.store.connect import Client
+from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import Keys, SessionKeys, member
 from sleipnir.store.scripts import Arg, Command, Script, run_batch, run_in_order
 from sleipnir.store.streams import before, entries, ms_of
@@ -26,6 +28,7 @@ from sleipnir.transitions import Step
 from sleipnir.views import (
     ChildInfo,
     GateInfo,
+    HoldInfo,
     KeptVisit,
     LateResult,
     Reason,
@@ -44,8 +47,8 @@ _RESUME_ALL = Script("resume_all")
 _TELL = Script("tell")
 
 _SUMMARY = (
-    "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "retrying", "retries", "batch",
-    "slot", "budget",
+    "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "holds", "retrying", "retries",
+    "batch", "slot", "budget",
 )  # fmt: skip
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
@@ -273,10 +276,13 @@ class Runs:
         replies = iter(pipe.execute())
         found = []
         for info in infos:
-            held = next(replies)
-            by = json.loads(held)["by"] if held else None
+            pause = _deployment_hold(next(replies))
             until_ms = {visit.seq: _number(next(replies)) for visit in info.visits}
-            found.append(info.with_reasons(partial(_held, by=by, until_ms=until_ms)))
+            by = None if pause is None else pause.in_words
+            explained = info.with_reasons(partial(_held, by=by, until_ms=until_ms))
+            if pause is not None and not info.is_final:
+                explained = replace(explained, holds=(*info.holds, pause))
+            found.append(explained)
         return found
 
     def output(self, run_id: str) -> str | None:
@@ -417,12 +423,12 @@ class Runs:
 
     def pause(self, run_id: str, by: str, reason: str | None = None) -> None:
         """Ask for a run to be held. Raises RunNotFound, or UsageError when it is over."""
-        self._tell_unfinished(run_id, "paused", "pause", "by", by, "reason", reason or "")
+        self._tell_unfinished(run_id, "paused", "pause", "by", by, "reason", reason or "", "owner", "person")
 
     def resume(self, run_id: str) -> None:
-        """Ask for a held run to go on; one that is not held is left alone. Raises RunNotFound, or UsageError when it is
+        """Ask for the end of persons' holds of a run; other holds stay. Raises RunNotFound, or UsageError when it is
         over."""
-        self._tell_unfinished(run_id, "resumed", "resume")
+        self._tell_unfinished(run_id, "resumed", "resume", "owner", "person")
 
     def retry(self, run_id: str, *, fresh_children: bool = False) -> None:
         """Ask for a failed run to go on from where it failed, with `fresh_children` its child runs from their start.
@@ -503,7 +509,7 @@ class Runs:
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.get(self._keys.of_partition(partition).paused)
-        found = [Pause(**json.loads(text)) for text in pipe.execute() if text]
+        found = [read_text(Pause, text, "hold of the deployment") for text in pipe.execute() if text]
         return min(found, key=lambda pause: pause.at_ms, default=None)
 
 
@@ -525,6 +531,7 @@ def _info(
     is_live = record_["status"] not in FINAL and not waits
     submitted = json.loads(spec)
     budget = from_fields(Budget, json.loads(record_["budget"]) if record_["budget"] else submitted)
+    holds = _holds(run_id, record_, budget) if is_live or waits else ()
     return RunInfo(
         id=run_id,
         agent=submitted["agent"],
@@ -534,7 +541,7 @@ def _info(
         ended_ms=_number(record_["ended_ms"]),
         error=record_["error"],
         step=int(record_["step"] or 0),
-        visits=tuple(_visits(visits, claims, gates, _holder(record_["paused"], budget))) if is_live else (),
+        visits=tuple(_visits(visits, claims, gates, holds)) if is_live else (),
         usage=_usage_total(record_),
         kept=() if is_live else tuple(map(_kept, visits)),
         parent=submitted.get("parent"),
@@ -545,6 +552,7 @@ def _info(
         slot=slot,
         max_cost_usd=budget.max_cost_usd,
         max_tokens=budget.max_tokens,
+        holds=holds,
     )
 
 
@@ -555,11 +563,15 @@ def _slot(text: str | None) -> SlotInfo | None:
     return SlotInfo(slot.key, slot.limit, slot.granted)
 
 
-def _holder(paused: str | None, budget: Budget) -> str | None:
-    """Who holds a run."""
-    if paused:
-        return str(json.loads(paused)["by"])
-    return None if budget.asked is None else "its budget"
+def _holds(run_id: str, record_: Mapping[str, str | None], budget: Budget) -> tuple[HoldInfo, ...]:
+    """What holds a run, oldest first."""
+    found = [
+        HoldInfo(hold.owner or "person", hold.by, hold.at_ms, hold.reason)
+        for hold in holds_of(record_["paused"], record_["holds"], run_id)
+    ]
+    if budget.asked is not None:
+        found.append(HoldInfo("budget", "its budget", budget.asked_ms))
+    return tuple(sorted(found, key=lambda hold: hold.at_ms))
 
 
 def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None) -> Iterator[GateInfo]:
@@ -579,8 +591,9 @@ def _status(status: str | None, retrying: str | None) -> str | None:
 
 
 def _visits(
-    visits: Sequence[Visit], claims: Mapping[str, str], gates: Collection[str], by: str | None
+    visits: Sequence[Visit], claims: Mapping[str, str], gates: Collection[str], holds: Sequence[HoldInfo]
 ) -> Iterator[VisitInfo]:
+    by = holds[0].in_words if holds else None
     busy = Counter(_line_of(visit) for visit in visits if _has_slot(visit))
     of_loops = {visit.loop.id: visit.item for visit in visits if visit.loop}
     for visit in visits:
@@ -618,6 +631,8 @@ def _visit(visit: Visit, claim: Mapping[str, Any], answered: bool, by: str | Non
     )
     if visit.ended or visit.failed:
         return replace(info, state="ended", reason=Reason("siblings", error=visit.error))
+    if visit.ready and by is not None:
+        return replace(info, state="ready", reason=Reason("paused", by=by))
     if visit.ready:
         return replace(info, state="ready", reason=Reason("slot", under_way=under_way))
     if visit.fan:
@@ -657,6 +672,13 @@ def _kept(visit: Visit) -> KeptVisit:
         child=visit.former.run if visit.former else None,
         left=(fan.total - fan.done + fan.failed, fan.total) if fan and visit.failed else None,
     )
+
+
+def _deployment_hold(text: str | None) -> HoldInfo | None:
+    if not text:
+        return None
+    pause = read_text(Pause, text, "hold of the deployment")
+    return HoldInfo("deployment", pause.by, pause.at_ms, pause.reason)
 
 
 def _held(visit: VisitInfo, by: str | None, until_ms: Mapping[int, int | None]) -> Reason:

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
 from sleipnir.errors import BundleError, UsageError
-from sleipnir.runs import RunSpec, child_id
+from sleipnir.runs import Pause, RunSpec, child_id
 from sleipnir.sessions import SessionName
 from sleipnir.store import dead_letters
 from sleipnir.store.effects import Owed
@@ -160,6 +160,40 @@ def test_a_pause_that_is_delivered_again_after_its_resume_holds_no_child(
     deliver_as_one_that_was_frozen(world, stale, monkeypatch)
     world.plan()
     assert [store.runs.info(run).status for run in (RUN, CHILD)] == ["waiting", "waiting"]
+
+
+def test_the_resume_of_a_parent_ends_no_pause_of_a_person(store: Store) -> None:
+    """Finding C10; `show` has both holds."""
+    world = World(store)
+    world.go_on()
+    store.runs.pause(CHILD, "ann", "mine")
+    store.runs.pause(RUN, "bob")
+    world.go_on()
+    [child] = store.explained(store.runs.infos([CHILD]))
+    assert [(hold.owner, hold.by, hold.reason) for hold in child.holds] == [
+        ("person", "ann", "mine"), ("parent", "bob", None)
+    ]  # fmt: skip
+    store.runs.resume(RUN)
+    world.go_on()
+    assert [store.runs.info(run).status for run in (RUN, CHILD)] == ["waiting", "paused"]
+    store.runs.resume(CHILD)
+    world.go_on()
+    assert (store.runs.info(CHILD).status, store.runs.info(CHILD).holds) == ("waiting", ())
+    assert not store._client.hmget(store.keys.of_run(CHILD).run, "paused", "holds")[0]
+
+
+def test_holds_that_older_releases_have_written_or_ended_are_read(store: Store) -> None:
+    """Finding C10: they know the field `paused` alone."""
+    world = World(store)
+    world.go_on()
+    key = store.keys.of_run(CHILD).run
+    old = {"by": "ann@host", "at_ms": 5, "v": 1}
+    store._client.hset(key, mapping={"paused": json.dumps(old), "status": "paused"})
+    assert store.partitions.load([CHILD])[CHILD].holds == (Pause("ann@host", 5),)
+    store._client.hset(key, "holds", json.dumps([{"by": "bob", "at_ms": 4, "owner": "parent"}]))
+    assert store.partitions.load([CHILD])[CHILD].holds == (Pause("ann@host", 5),), "those `holds` have ended"
+    store._client.hdel(key, "paused")
+    assert store.partitions.load([CHILD])[CHILD].holds == ()
 
 
 def test_an_effect_that_is_delivered_again_after_all_that_followed_changes_nothing(

@@ -15,6 +15,7 @@ from typing import Any
 from sleipnir.budgets import BUDGET, NO, YES, in_words, question, raised, read_budget_answer
 from sleipnir.runs import Gate, Visit, changed
 from sleipnir.values import Wanted
+from sleipnir_scheduler.planner import steps
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.known import require
 
@@ -33,11 +34,12 @@ def count(context: Context) -> None:
         draft.ask_instead(visit, _gate(context, visit))
 
 
-def answered(context: Context, visit: Visit, text: str) -> None:
+def answered(context: Context, visit: Visit, text: str, by: str) -> None:
     """Do as the person says; what cannot be understood, or would allow nothing, is asked again."""
     draft, submitted = context.draft, context.run.spec.budget
     assert draft.budget is not None and submitted is not None
-    draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=text)
+    draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=text, by=by)
+    draft.note_wish("answered", by, gate=visit.seq, answer=text)
     try:
         verdict = read_budget_answer(text)
         allowed = None if verdict == NO else raised(submitted, draft.budget, draft.spent, verdict)
@@ -53,6 +55,7 @@ def answered(context: Context, visit: Visit, text: str) -> None:
         draft.drop(visit)
         draft.allow(allowed)
         context.restart_clocks()
+        steps.go_on_after_hold(context)
 
 
 def _gate(context: Context, visit: Visit, remark: str = "") -> Gate:

@@ -76,9 +76,13 @@ class _InStep:
 class Context:
     """What every decision is made with."""
 
-    def __init__(self, graph: Graph, run: RunView, now_ms: int, known: Known, max_redeliveries: int) -> None:
+    def __init__(
+        self, graph: Graph, run: RunView, now_ms: int, known: Known, max_redeliveries: int, *, defers: bool = False
+    ) -> None:
         self.graph, self.run, self.now_ms, self.known = graph, run, now_ms, known
         self.max_redeliveries = max_redeliveries
+        self.defers = defers
+        """Of a run that is held: that no way on is looked for before it goes on."""
         self.draft = Draft(run, now_ms)
         self._latest: dict[str, Any] = {}
 

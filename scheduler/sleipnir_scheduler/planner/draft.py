@@ -10,7 +10,7 @@ from sleipnir.events import RUN_DEADLINE, ChildEnded
 from sleipnir.frontier import Frontier
 from sleipnir.graph.model import Json
 from sleipnir.messages import ResultHeader, RunStatus
-from sleipnir.runs import Gate, Pause, RunView, Slot, Timing, Visit, changed, question_id
+from sleipnir.runs import Gate, HoldOwner, Pause, RunView, Slot, Timing, Visit, changed, question_id
 from sleipnir.transitions import (
     AskSlot,
     Collect,
@@ -50,7 +50,7 @@ class Draft:
 
     def __init__(self, run: RunView, now_ms: int) -> None:
         self._run, self._now_ms = run, now_ms
-        self.started_ms, self.idle_ms, self.paused = run.started_ms, run.idle_ms, run.paused
+        self.started_ms, self.idle_ms, self.holds = run.started_ms, run.idle_ms, run.holds
         self.slot = run.slot
         self.budget, self.spent = run.budget or run.spec.budget, run.spent
         self.steps = run.steps
@@ -120,15 +120,18 @@ class Draft:
         self._counts[node] = before + 1
         return before + 1
 
-    def revive(self, nodes: list[str]) -> None:
+    def note_wish(self, kind: str, by: str, **fields: Any) -> None:
+        """Journal what somebody wants of the run, and who that is."""
+        self._step += 1
+        self._writes.append(Write(Step(step=self._step, kind=kind, at_ms=self._now_ms, by=by, **fields)))
+
+    def revive(self, nodes: list[str], by: str) -> None:
         """Bring a run back that is over: its clock and the caps of the nodes it failed at start anew."""
         self._fields["revives"] = True
         self._start_clock()
         self._forgiven |= set(nodes)
-        self._step += 1
-        target = nodes[0] if len(nodes) == 1 else tuple(nodes) or None
-        self._writes.append(Write(Step(step=self._step, kind="retried", at_ms=self._now_ms, next=target)))
-        self.notice("run_retried", node=", ".join(nodes))
+        self.note_wish("retried", by, next=nodes[0] if len(nodes) == 1 else tuple(nodes) or None)
+        self.notice("run_retried", node=", ".join(nodes), by=by)
 
     def heard(self) -> None:
         """What was wanted of the run, should it have failed, is not needed: it has not ended."""
@@ -146,19 +149,28 @@ class Draft:
     def waits_for_slot(self) -> bool:
         return self.slot is not None and not self.slot.granted
 
-    def pause(self, by: str, reason: str | None) -> None:
-        """Hold the run: what is dispatched from here on waits for `resume`."""
+    def pause(self, by: str, reason: str | None, owner: HoldOwner) -> None:
+        """Hold the run: what would start from here on waits until no hold is left."""
         if self.holder is None:
             self._tell_children("paused", by)
-        self.paused = Pause(by, self._now_ms, reason)
-        self.notice("run_paused", by=by, reason=reason)
+        self.holds = (*self.holds, Pause(by, self._now_ms, reason, owner))
+        self.note_wish("paused", self._name(by, owner), reason=reason)
+        self.notice("run_paused", by=by, reason=reason, owner=owner)
 
-    def resume(self) -> None:
-        """Let the run go on, unless its budget holds it; its clocks have stood still."""
-        assert self.paused is not None
-        since_ms, self.paused = self.paused.at_ms, None
+    def resume(self, owner: HoldOwner, by: str) -> None:
+        """End the holds of an owner. The run goes on unless another one is left; its clocks have stood still."""
+        since_ms = self.held_since_ms
+        assert since_ms is not None
+        self.holds = tuple(hold for hold in self.holds if not hold.ends_with(owner))
         self._release(since_ms)
-        self.notice("run_resumed")
+        self.note_wish("resumed", self._name(by, owner))
+        self.notice("run_resumed", by=by, owner=owner)
+
+    def _name(self, by: str, owner: HoldOwner) -> str:
+        """Who wants something of the run, for its journal."""
+        if owner != "parent":
+            return by
+        return f"run {self._run.spec.parent}" + (f" ({by})" if by else "")
 
     def hold(self, visit: Visit) -> None:
         """Hold the run until it is allowed more; `visit` is the one that asks for that."""
@@ -168,30 +180,33 @@ class Draft:
         self.budget = changed(self.budget, asked=visit.seq, asked_ms=self._now_ms)
 
     def allow(self, budget: Budget) -> None:
-        """Let the run go on with another budget, unless a person holds it; its clocks have stood still."""
-        assert self.budget is not None
-        since_ms, self.budget = self.budget.asked_ms, budget
+        """Let the run go on with another budget, unless it has another hold; its clocks have stood still."""
+        since_ms, self.budget = self.held_since_ms, budget
+        assert since_ms is not None
         self._release(since_ms)
 
     @property
     def holder(self) -> str | None:
-        """Who holds the run. None: nobody does."""
-        if self.paused is not None:
-            return self.paused.by
+        """Who holds the run. None: it is not held."""
+        if self.holds:
+            return self.holds[0].by
         asks = self.budget is not None and self.budget.asked is not None
         return f"the budget of run {self._run.id}" if asks else None
 
     @property
+    def is_held(self) -> bool:
+        return self.holder is not None
+
+    @property
     def held_since_ms(self) -> int | None:
         """Since when the run is held, as far as `idle_ms` does not count that yet. None: it is not."""
-        since = [] if self.paused is None else [self.paused.at_ms]
+        since = [hold.at_ms for hold in self.holds]
         if self.budget is not None and self.budget.asked is not None:
             since.append(self.budget.asked_ms)
         return min(since, default=None)
 
     def _release(self, since_ms: int) -> None:
-        """What held the run since then does not any more. Where something else still does, that counts from its own
-        beginning on."""
+        """A hold has ended; the run was held since then. The holds that are left count from their own beginning."""
         other_ms = self.held_since_ms
         until_ms = self._now_ms if other_ms is None else max(since_ms, other_ms)
         self.idle_ms += until_ms - since_ms
@@ -573,7 +588,7 @@ class Draft:
             started_ms=self._fields.get("started_ms"),
             ended_ms=self._fields.get("ended_ms"),
             error=self._fields.get("error"),
-            paused=None if self._status else self.paused,
+            holds=() if self._status else self.holds,
             slot=None if self._status else self.slot,
             idle_ms=self.idle_ms,
             revives=self._fields.get("revives", False),

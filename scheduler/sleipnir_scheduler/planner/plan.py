@@ -84,16 +84,17 @@ def plan(
     planner = _Planner(graph, run, now_ms, known, max_redeliveries)
     try:
         try:
-            ignored = planner.decide(event)
-            if ignored is not None:
-                return ignored
-            settle(planner)
-            budgets.count(planner)
+            ignored = planner.plan(event)
         except RunFailed as failure:
-            planner.fail(str(failure), failure.node)
+            if not planner.draft.is_held:
+                planner.fail(str(failure), failure.node)
+                return planner.draft.transition()
+            # It fails for that once it goes on. What the event has brought is kept.
+            planner = _Planner(graph, run, now_ms, known, max_redeliveries, defers=True)
+            ignored = planner.plan(event)
     except Missing as missing:
         return NeedValues(missing.wanted)
-    return planner.draft.transition()
+    return planner.draft.transition() if ignored is None else ignored
 
 
 def fail(graph_name: str, run: RunView, message: str, now_ms: int) -> Transition:
@@ -134,6 +135,14 @@ def _late(event: Event) -> Notice | None:
 class _Planner(Context):
     """What each kind of event means."""
 
+    def plan(self, event: Event) -> Ignore | None:
+        """Decide about an event, and start what may start after it. Raises RunFailed and Missing."""
+        ignored = self.decide(event)
+        if ignored is None:
+            settle(self)
+            budgets.count(self)
+        return ignored
+
     def decide(self, event: Event) -> Ignore | None:
         if self.run.waits_for_slot and not slots.concerns_one_that_waits(event):
             return Ignore("the run waits for a slot of its agent", _late(event))
@@ -154,7 +163,7 @@ class _Planner(Context):
             case Paused():
                 return self._pause(event)
             case Resumed():
-                return self._resume()
+                return self._resume(event)
             case TimerFired():
                 return self._timer(event)
             case ChildEnded():
@@ -184,7 +193,7 @@ class _Planner(Context):
         if slot is None:
             return Ignore("the run does not wait for that slot")
         if slot.again:
-            self._go_on(slot.fresh_children)
+            self._go_on(slot.fresh_children, slot.by)
         else:
             self._begin()
         return None
@@ -268,7 +277,7 @@ class _Planner(Context):
         if visit is None or not visit.is_asking or visit.attempt != event.attempt:
             return Ignore("the question is closed, or another one")
         if visit.kind == BUDGET:
-            budgets.answered(self, visit, event.text)
+            budgets.answered(self, visit, event.text, event.by)
             return None
         if visit.part is not None:
             loops.answered(self, visit, event.text)
@@ -323,20 +332,22 @@ class _Planner(Context):
             self._ended(visit, self.given_up(visit, error))
 
     def _pause(self, event: Paused) -> Ignore | None:
-        if self.run.paused is not None:
-            return Ignore("the run is paused already")
-        self.draft.pause(event.by, event.reason)
+        if any(hold.owner == event.owner for hold in self.run.holds):
+            return Ignore("the run has that hold already")
+        self.draft.pause(event.by, event.reason, event.owner)
         return None
 
-    def _resume(self) -> Ignore | None:
-        if self.run.paused is None:
-            return Ignore("the run is not paused")
-        self.draft.resume()
+    def _resume(self, event: Resumed) -> Ignore | None:
+        if not any(hold.ends_with(event.owner) for hold in self.run.holds):
+            return Ignore("the run has no such hold")
+        self.draft.resume(event.owner, event.by)
         if not self.run.waits_for_slot:
             self.restart_clocks()
+            steps.go_on_after_hold(self)
         return None
 
     def _cancel(self, event: Cancelled) -> None:
+        self.draft.note_wish("cancelled", event.by)
         aborted = f"Graph '{self.graph.name}' aborted at '{self._somewhere()}'"
         self.end("cancelled", error=aborted, keeps=event.keeps)
 
@@ -359,17 +370,17 @@ class _Planner(Context):
             return None
         if self.graph.concurrency is not None:
             self.draft.heard()
-            slots.ask(self, self.graph.concurrency, again=True, fresh_children=event.fresh_children)
+            slots.ask(self, self.graph.concurrency, again=True, fresh_children=event.fresh_children, by=event.by)
         else:
-            self._go_on(event.fresh_children)
+            self._go_on(event.fresh_children, event.by)
         return None
 
-    def _go_on(self, fresh_children: bool) -> None:
+    def _go_on(self, fresh_children: bool, by: str) -> None:
         """What has failed runs again, as visits of their own."""
         failed = [visit for visit in self.draft.visits() if visit.failed]
         nodes = sorted({visit.node for visit in failed if visit.is_branch and visit.spread is None})
         begun = self.draft.steps > 0  # else it failed before its first step, or in an older release
-        self.draft.revive(nodes if begun else nodes or [self.run.failed_at or self.graph.start])
+        self.draft.revive(nodes if begun else nodes or [self.run.failed_at or self.graph.start], by)
         if self.graph.settings.timeout:
             self.draft.arm_deadline(self.now_ms + self.graph.settings.timeout * 1000)
         for node in nodes:

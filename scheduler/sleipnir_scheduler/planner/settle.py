@@ -4,6 +4,9 @@ A run has so many visits on workers at once, wherever those are (limits.max_conc
 for the branches of a step and for each map). Those beyond wait, first come first served; a `dag` runs no node twice at
 once, but for the visits of one list of commands.
 
+While a run is held, results, answers and retries that are due are taken into the frontier, and nothing starts or ends:
+no visit of any node, not the run either. Where it left off, it goes on when no hold is left.
+
 Of a map nothing more is started once the run's time is up: the run ends when what is on workers has.
 
 When a visit fails for good, a `dag` starts nothing more; the visits of a super-step all run to their end. Then the run
@@ -21,8 +24,8 @@ from sleipnir_scheduler.planner.context import Context, RunFailed
 
 
 def settle(context: Context) -> None:
-    """Leave nothing that could start or end. Raises RunFailed."""
-    if context.draft.waits_for_slot:
+    """Leave nothing that could start or end; of a run that is held, nothing does. Raises RunFailed."""
+    if context.draft.waits_for_slot or context.draft.is_held:
         return
     while not context.draft.over:
         for group in steps.waiting_to_reduce(context)[:1]:
@@ -133,7 +136,7 @@ def _start_items(context: Context, slots: _Slots, seq: int) -> bool:
 def _is_too_late(context: Context) -> bool:
     """Whether the run's time is up, and workers have visits still: its timer has come to nothing for that, and comes
     once more. Raises RunFailed when they have none."""
-    if context.draft.holder is not None or not context.deadline_passed():
+    if not context.deadline_passed():
         return False
     if not context.draft.frontier.queued:
         oldest = min(context.draft.visits(), key=lambda visit: visit.seq)

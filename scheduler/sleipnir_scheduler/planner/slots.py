@@ -20,10 +20,12 @@ MOST_KEY: Final = 1000
 """Characters of a key: it goes with the run, and with all that is said of the slot."""
 
 
-def ask(context: Context, concurrency: Concurrency, *, again: bool = False, fresh_children: bool = False) -> None:
+def ask(
+    context: Context, concurrency: Concurrency, *, again: bool = False, fresh_children: bool = False, by: str = ""
+) -> None:
     """The run waits for a slot from here on. Raises RunFailed when the state does not say which."""
     key, ticket = _key(context, concurrency), context.run.version + 1
-    slot = Slot(key, concurrency.limit, ticket, again=again, fresh_children=fresh_children)
+    slot = Slot(key, concurrency.limit, ticket, again=again, fresh_children=fresh_children, by=by)
     context.draft.ask_slot(slot)
 
 
@@ -42,7 +44,7 @@ def granted(context: Context, event: Told) -> Slot | None:
     slot = context.run.slot
     if slot is None or slot.granted or slot.ticket != event.data["ticket"]:
         return None
-    context.draft.slot = changed(slot, granted=True, again=False, fresh_children=False)
+    context.draft.slot = changed(slot, granted=True, again=False, fresh_children=False, by="")
     return slot
 
 

@@ -56,13 +56,22 @@ def end_reached(context: Context, visit: Visit) -> None:
 
 
 def close(context: Context, group: int, step: int) -> None:
-    """All visits of a step have ended. `step` is a journal step of this draft, which tells what counts from here on."""
+    """All visits of a step have ended. `step` is a journal step of this draft, which tells what counts from here on.
+    While the run is held, what they wrote counts, and what could end the run waits (see `go_on_after_hold`)."""
     members = context.draft.group(group)
     bodies = [visit for visit in members if visit.role == "node"]
     if pending := [visit for visit in bodies if not _ended(visit).applied]:
         folds = [visit for visit in members if visit.role == "reduce"]
-        if not _apply(context, pending, step, max(folds, key=lambda visit: visit.seq, default=None)):
-            return
+        try:
+            if not _apply(context, pending, step, max(folds, key=lambda visit: visit.seq, default=None)):
+                return
+        except RunFailed:
+            if context.draft.is_held:
+                return  # the same once it goes on
+            raise
+    if context.draft.is_held and (context.defers or any(visit.kind == "end" for visit in bodies)):
+        _note_applied(context, bodies)
+        return
     labels = {int(visit.batch or 0): visit.ended for visit in members if visit.role == "branch"}
     if not labels and (calls := [visit for visit in bodies if routing.needs_call(context, visit)]):
         _note_applied(context, bodies)
@@ -74,6 +83,20 @@ def close(context: Context, group: int, step: int) -> None:
     except RunFailed:
         _note_applied(context, bodies)
         raise
+
+
+def go_on_after_hold(context: Context) -> None:
+    """The run is held no more: what has ended meanwhile and still waits for that finds its ways on. The last journal
+    step is of this draft."""
+    if context.draft.is_held:
+        return
+    groups: dict[int, list[Visit]] = {}
+    for visit in context.draft.visits():
+        if visit.is_branch:
+            groups.setdefault(visit.group, []).append(visit)
+    for group, members in sorted(groups.items()):
+        if not context.draft.over and all(visit.ended is not None for visit in members):
+            close(context, group, context.draft.last_step)
 
 
 def waiting_to_reduce(context: Context) -> list[int]:

@@ -319,7 +319,7 @@ def test_a_child_that_somebody_cancelled_meanwhile_tells_its_parent() -> None:
     assert (told.status, told.effects) == ("cancelled", (TellParent(),))
 
 
-def test_a_paused_child_is_held_when_it_goes_on() -> None:
+def test_a_child_goes_on_when_its_paused_parent_does() -> None:
     driver = Driver(MAP_OF_ONE, {"names": ["a", "b"]}).start()
     driver.send(ChildEnded(2, 1, child_id("run1", 2), "failed"))
     driver.send(ChildEnded(3, 1, child_id("run1", 3), "failed"))
@@ -328,4 +328,6 @@ def test_a_paused_child_is_held_when_it_goes_on() -> None:
     assert driver.try_(ChildEnded(5, 1, child_id("run1", 2), "completed"), {RESULT: "y"})
     assert driver.last is not None
     again = child_id("run1", 3)
-    assert driver.last.effects == (RetryChild(again, "helper", 6, 1), TellChild(again, "paused", "me"))
+    assert driver.last.effects == ()
+    driver.send(Resumed())
+    assert driver.last.effects == (RetryChild(again, "helper", 6, 1),)

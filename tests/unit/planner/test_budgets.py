@@ -234,8 +234,8 @@ def test_what_workers_have_ends_while_a_person_is_asked() -> None:
     driver = driver_of(WIDE).does("s", ("a", "b"))
     assert costs(driver, "a", 0.6).status == "paused"
     done = costs(driver, "b", 0.2)
-    assert (done.status, driver.output, driver.live()) == ("completed", "done", [])
-    assert driver.run.budget == Budget(0.5)
+    assert (done.status, driver.live()) == ("paused", ["budget", "e"])
+    assert (says(driver, "yes").status, driver.output) == ("completed", "done")
 
 
 def test_a_lost_visit_waits_for_the_answer() -> None:

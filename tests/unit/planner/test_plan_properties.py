@@ -147,13 +147,13 @@ class HostileWorld(RuleBasedStateMachine):
     def retry(self) -> Event:
         return Retried()
 
-    @rule(target=events)
-    def pause(self) -> Event:
-        return Paused("me")
+    @rule(target=events, owner=st.sampled_from(["person", "parent", ""]))
+    def pause(self, owner: Any) -> Event:
+        return Paused("me", owner=owner)
 
-    @rule(target=events)
-    def resume(self) -> Event:
-        return Resumed()
+    @rule(target=events, owner=st.sampled_from(["person", "parent", ""]))
+    def resume(self, owner: Any) -> Event:
+        return Resumed(owner)
 
     @rule(event=events, later_ms=st.sampled_from([0, 1, 900, 5_000]))
     def deliver(self, event: Event, later_ms: int) -> None:
@@ -166,7 +166,7 @@ class HostileWorld(RuleBasedStateMachine):
             return
         if isinstance(event, Resulted | LeaseLost):
             assert before.frontier[event.seq].attempt == event.attempt, "only the attempt that owns the visit counts"
-        self._apply(before, outcome, delta, self._updates(event))
+        self._apply(event, before, outcome, delta, self._updates(event))
         again = plan(self.graph, self.run, event, self.now_ms, max_redeliveries=MAX_REDELIVERIES)
         # A second cancel, deadline, retry, pause or resume is a request of its own; what is no answer is asked again.
         requests = Cancelled | TimerFired | Retried | Paused | Resumed
@@ -220,7 +220,12 @@ class HostileWorld(RuleBasedStateMachine):
         return tuple({"k": f"{number}"} for number in range(len(sends or ())))
 
     def _apply(
-        self, before: RunView, transition: Transition, delta: dict[str, Any], updates: tuple[dict[str, Any], ...]
+        self,
+        event: Event,
+        before: RunView,
+        transition: Transition,
+        delta: dict[str, Any],
+        updates: tuple[dict[str, Any], ...],
     ) -> None:
         live = set(before.frontier)
         for name in transition.untimers:
@@ -234,6 +239,8 @@ class HostileWorld(RuleBasedStateMachine):
         self.memory.apply(transition, delta, updates)
         self.run = transition.apply(before)
         assert not (self.run.is_held and transition.dispatches), "a run that is held sends nothing to workers"
+        if before.is_held and self.run.is_final:
+            assert isinstance(event, Cancelled | Answered | Resumed), "a run that is held does not end"
         self.applied += 1
         for write in transition.writes:
             if write.step.part is not None:
@@ -295,7 +302,9 @@ class HostileWorld(RuleBasedStateMachine):
         elif self.run.seq:
             visits = self.run.frontier.values()
             moving = any(visit.state == "queued" or visit.is_asking or visit.wake_ms is not None for visit in visits)
-            assert moving, "a visit that is ready, ended or failed, or a map, moves nothing by itself"
+            assert moving or self.run.is_held, (
+                "a visit that is ready, ended or failed, or a map, moves nothing by itself"
+            )
             assert self.run.is_held or (self.run.status == "waiting") == (not states & {"queued", "ready"})
         assert (self.run.status == "paused") == self.run.is_held
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sleipnir.events import Answered, Cancelled, LeaseLost, Paused, Resumed, Submitted, TimerFired
-from sleipnir.runs import read_effect_answer
+from sleipnir.runs import changed, read_effect_answer
+from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, plan
 from tests.unit.planner.driver import Driver, bad, ok
 
@@ -134,11 +137,128 @@ def test_a_paused_run_commits_what_runs_and_dispatches_nothing_until_it_is_resum
     driver.send(Submitted())
     assert driver.send(Paused("ann", "costs")).status == "paused"
     moved = driver.send(ok(1))
-    assert (moved.status, moved.dispatches, driver.live()) == ("paused", (), ["b"])
+    assert (moved.status, moved.dispatches, states(driver)) == ("paused", (), {"b": "ready"})
     resumed = driver.send(Resumed())
     assert [visit.node for visit in resumed.dispatches] == ["b"]
-    assert (resumed.open, resumed.close, driver.run.status) == ((), (), "running")
+    assert (states(driver), driver.run.status) == ({"b": "queued"}, "running")
     assert driver.send(ok(2)).status == "completed"
+
+
+def states(driver: Driver) -> dict[str, str]:
+    return {visit.node: visit.state for visit in driver.run.frontier.values()}
+
+
+OWN_NODES = """
+name: g
+start: a
+engine: ENGINE
+nodes:
+  a: {type: script, script: a.sh, next: r}
+  r: {type: router, state_updates: {seen: "yes"}, next: NEXT}
+  q: {type: input, question: "Well?", next: e}
+  p: {type: approval, question: "Go on?", options: [y], routes: {y: e}, on_other: e}
+  e: {type: end, output: "done"}
+"""
+
+
+@pytest.mark.parametrize("engine", ["bsp", "dag"])
+@pytest.mark.parametrize("next_", ["e", "q", "p"])
+@pytest.mark.parametrize("owner", ["person", "parent", ""])
+def test_a_paused_run_starts_no_node_of_the_planner_s_own_and_does_not_end(engine: str, next_: str, owner: Any) -> None:
+    """Finding C15: end, router, input and approval nodes went on, and the run completed."""
+    driver = Driver(OWN_NODES.replace("ENGINE", engine).replace("NEXT", next_))
+    driver.send(Submitted())
+    driver.send(Paused("ann", owner=owner))
+    moved = driver.send(ok(1))
+    assert (moved.status, moved.gates, states(driver)) == ("paused", (), {"r": "ready"})
+    assert "seen" not in driver.state
+    resumed = driver.send(Resumed(owner=owner))
+    assert driver.state["seen"] == "yes"
+    assert (resumed.status, len(resumed.gates)) == (("completed", 0) if next_ == "e" else ("waiting", 1))
+
+
+def test_a_paused_run_does_not_end_by_the_last_visit_beside_an_end_node() -> None:
+    """Finding C15: the end node has been reached before, and waits for the others of its step."""
+    text = """
+name: g
+start: s
+reducers: {x: overwrite}
+nodes:
+  s: {type: router, next: [e, a]}
+  a: {type: script, script: a.sh}
+  e: {type: end, output: "{{x}}"}
+"""
+    driver = Driver(text)
+    driver.send(Submitted())
+    [a] = [visit.seq for visit in driver.run.frontier.values() if visit.node == "a"]
+    driver.send(Paused("ann"))
+    moved = driver.try_(ok(a, keys=("x",)), {"x": "mine"})
+    assert isinstance(moved, Transition)
+    assert (moved.status, driver.state["x"]) == ("paused", "mine"), "the result counts"
+    assert driver.run.status == "paused"
+    assert driver.send(Resumed()).status == "completed"
+    assert driver.last is not None and driver.last.output == "mine"
+
+
+def test_a_paused_run_fails_for_what_came_meanwhile_once_it_goes_on() -> None:
+    """Finding C15: neither a failed visit nor a limit ends a run that is held."""
+    driver = Driver(TWO)
+    driver.send(Submitted())
+    driver.send(Paused("ann"))
+    assert driver.send(ok(1, "ghost")).status == "paused"
+    assert driver.send(Resumed()).status == "failed"
+
+    limited = Driver(TWO.replace("nodes:", "limits: {max_steps: 1}\nnodes:"))
+    limited.send(Submitted())
+    limited.send(Paused("ann"))
+    assert limited.send(ok(1)).status == "paused"
+    assert (limited.send(Resumed()).status, limited.run.status) == ("failed", "failed")
+
+
+def test_a_run_over_its_budget_does_not_complete_before_a_person_has_decided() -> None:
+    """Finding C15, of the hold of a budget."""
+    graph = OWN_NODES.replace("ENGINE", "bsp").replace("NEXT", "e").replace("next: r", "next: b")
+    driver = Driver(graph + "  b: {type: script, script: b.sh, next: r}\n")
+    driver.run = changed(driver.run, spec=changed(driver.run.spec, max_cost_usd=0.5))
+    driver.send(Submitted())
+    usage = {"calls": 1, "cost_usd": 0.6, "input_tokens": 1, "output_tokens": 1}
+    assert driver.send(ok(1, usage=usage)).status == "paused"
+    [b] = [visit.seq for visit in driver.run.frontier.values() if visit.node == "b"]
+    assert driver.send(ok(b)).status == "paused"
+    [asks] = [visit for visit in driver.run.frontier.values() if visit.is_asking]
+    assert driver.send(Answered(asks.seq, "yes", by="ann@host (cli)")).status == "completed"
+
+
+def test_a_hold_ends_only_with_its_owner() -> None:
+    """Finding C10: the resume of a parent ended a person's pause of the child."""
+    driver = Driver(TWO)
+    driver.send(Submitted())
+    driver.send(Paused("ann", owner="person"), after_ms=1_000)
+    driver.send(Paused("bob", owner="parent"), after_ms=1_000)
+    assert [hold.owner for hold in driver.run.holds] == ["person", "parent"]
+    assert driver.send(Resumed(owner="parent"), after_ms=1_000).status == "paused"
+    assert [hold.by for hold in driver.run.holds] == ["ann"]
+    assert isinstance(driver.try_(Resumed(owner="parent")), Ignore)
+    assert driver.send(Resumed(owner="person"), after_ms=1_000).status == "running"
+    assert driver.run.idle_ms == 3_001  # one more by the resume that changed nothing
+
+    driver.send(Paused("ann", owner="person"))
+    assert isinstance(driver.try_(Resumed(owner="parent")), Ignore)
+    assert driver.send(Paused("bob", owner="parent")).status == "paused"
+    assert driver.send(Resumed(owner="person")).status == "paused"
+    assert driver.send(Resumed(owner="parent")).status == "running"
+
+
+@pytest.mark.parametrize("owner", ["person", "parent", ""])
+def test_a_hold_of_an_older_release_ends_whoever_lets_the_run_go_on(owner: Any) -> None:
+    """Finding C10: its record does not say whose it is."""
+    driver = Driver(TWO)
+    driver.send(Submitted())
+    driver.send(Paused("ann"))
+    assert driver.send(Resumed(owner=owner)).status == "running"
+    for each in ("person", "parent"):
+        driver.send(Paused("ann", owner=each))  # type: ignore[arg-type]
+    assert driver.send(Resumed()).status == "running", "an entry of an older release ends all"
 
 
 def test_pausing_or_resuming_twice_changes_nothing() -> None:
@@ -155,7 +275,7 @@ def test_the_clock_of_a_paused_run_stands_still() -> None:
     driver.send(Paused("ann"), after_ms=4_000)
     assert isinstance(plan(driver.graph, driver.run, TimerFired("deadline"), 60_000), Ignore)
     driver.send(ok(1), after_ms=60_000)
-    assert driver.live() == ["b"]
+    assert states(driver) == {"b": "ready"}
     resumed = driver.send(Resumed(), after_ms=40_000)
     assert driver.run.idle_ms == 100_000
     assert resumed.timers == {"deadline": driver.run.started_ms + 110_001}
@@ -183,4 +303,4 @@ def test_a_paused_run_can_be_cancelled() -> None:
     driver.send(Submitted())
     driver.send(Paused("ann"))
     ended = driver.send(Cancelled())
-    assert (ended.status, ended.paused) == ("cancelled", None)
+    assert (ended.status, ended.holds) == ("cancelled", ())
