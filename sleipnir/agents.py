@@ -9,8 +9,10 @@ is that of its folder if this is spelled NAME, else NAME in small letters with h
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +25,7 @@ from sleipnir.settings import Settings
 from sleipnir.views import AgentInfo
 
 _DATA_DIR = "_DATA_DIR"
+SHOWN_CHARS = 200
 
 
 def loki_config_dir(env: Mapping[str, str] = os.environ) -> Path:
@@ -67,8 +70,8 @@ def find(agent: str | Path, settings: Settings) -> Path:
         raise AgentNotFound("the agent's name is empty; `sleipnir agents` lists those there are")
     if _is_path(agent):
         folder = Path(agent).absolute()
-        if not folder.is_dir():
-            raise AgentNotFound(f"agent folder {text!r} does not exist")
+        if not is_folder(folder):
+            raise AgentNotFound(f"agent folder {shown(text)} does not exist, or is a file")
         return folder
     named = None if text.startswith(".") else folder_or_none(text, settings)
     if named is None:
@@ -87,8 +90,31 @@ def look_up(agent: str | Path, settings: Settings) -> AgentFolder:
 def folder_or_none(name: str, settings: Settings) -> Path | None:
     """The folder that `agent: name` of a graph refers to, if there is one."""
     if own := os.environ.get(env_name(name) + _DATA_DIR):
-        return Path(own).absolute() if Path(own).is_dir() else None
-    return next((place / name for place in places(settings) if (place / name).is_dir()), None)
+        return Path(own).absolute() if is_folder(Path(own)) else None
+    return next((place / name for place in places(settings) if is_folder(place / name, can_be_read=False)), None)
+
+
+def is_folder(path: Path, *, can_be_read: bool = True) -> bool:
+    """Whether there is such a folder. No for a path that nothing can have: too long, a loop of links.
+
+    Raises AgentNotFound when a folder above it keeps us out; with `can_be_read` also when it does so itself.
+    """
+    try:
+        if not stat.S_ISDIR(path.stat().st_mode):
+            return False
+        if can_be_read:
+            (path / "graph.yaml").is_file()
+    except PermissionError as error:
+        raise AgentNotFound(f"agent folder {shown(path)} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def shown(name: str | Path) -> str:
+    """A name as a message quotes it: of a very long one the beginning."""
+    text = str(name)
+    return repr(text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…")
 
 
 def overrides(graph: Graph, agent: str) -> dict[str, Json]:
@@ -156,12 +182,15 @@ def _of_environment() -> Iterator[tuple[str, Path]]:
 
 
 def _is_agent(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("graph.yaml", "config.yaml"))
+    try:
+        return any((folder / name).is_file() for name in ("graph.yaml", "config.yaml"))
+    except OSError:  # it, or what is above it, is closed to us
+        return False
 
 
 def _folders(searched: Iterable[Path]) -> Iterator[Path]:
     for place in searched:
-        if place.is_dir():
+        with contextlib.suppress(OSError):  # a place that is not there, or is closed to us
             for folder in sorted(place.iterdir()):
                 if _is_agent(folder) and not folder.name.startswith("."):
                     yield folder
@@ -172,4 +201,4 @@ def _unknown(name: str, settings: Settings) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean {close[0]!r}?" if close else f"Known agents: {', '.join(known) or 'none'}."
     searched = "".join(f"\n  {place}" for place in places(settings))
-    return f"no agent {name!r}. {hint} Searched in:{searched}"
+    return f"no agent {shown(name)}. {hint} Searched in:{searched}"

@@ -16,11 +16,11 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeAlias, cast
 
 from sleipnir.errors import ConfigError, RunNotFound
 
@@ -123,26 +123,30 @@ class Archived:
     file: Path
 
 
-def archived_runs(folder: Path) -> Iterator[Archived]:
+Damage: TypeAlias = Callable[[Path, str], None]
+"""Is told of a file that is damaged, and how. What was read before that counts. A file that a crash has cut is none."""
+
+
+def archived_runs(folder: Path, on_damage: Damage = lambda file, reason: None) -> Iterator[Archived]:
     """The runs of an archive, those written last first, each once; read as they are asked for, a file at a time.
 
     Raises ConfigError when the folder cannot be read.
     """
     seen: set[str] = set()
     for file in _files(folder):
-        found = {each.run: each for each in _complete(file)}  # of a run that is there twice the later one
+        found = {each.run: each for each in _complete(file, on_damage)}  # of a run that is there twice the later one
         for each in reversed(found.values()):
             if each.run not in seen:
                 seen.add(each.run)
                 yield each
 
 
-def archived_lines(folder: Path, run_id: str) -> Iterator[str]:
+def archived_lines(folder: Path, run_id: str, on_damage: Damage = lambda file, reason: None) -> Iterator[str]:
     """The lines of a run. Raises RunNotFound when it is not in the archive, ConfigError when that cannot be read."""
     for file in _files(folder):
-        number = max((number for number, run in _ends(file) if run == run_id), default=None)
+        number = max((number for number, run in _ends(file, on_damage) if run == run_id), default=None)
         if number is not None:
-            yield from _block(file, run_id, number)
+            yield from _block(file, run_id, number, on_damage)
             return
     raise RunNotFound(f"no run {run_id!r} in the archive {folder}")
 
@@ -156,44 +160,60 @@ def _files(folder: Path) -> list[Path]:
         raise ConfigError(f"cannot read the archive {folder}: {error.strerror}") from error
 
 
-def _raw_lines(file: Path) -> Iterator[tuple[str, str, bytes]]:
+def _raw_lines(file: Path, on_damage: Damage) -> Iterator[tuple[str, str, bytes]]:
     """Type, run and text of every whole line. A file that was cut ends where it was."""
-    with contextlib.suppress(EOFError, zlib.error, gzip.BadGzipFile), _opened(file) as content:
-        for line in content:
-            if line.endswith(b"\n") and (match := _LINE.match(line)):
-                yield match[1].decode(), match[2].decode(), line
+    number = 0
+    try:
+        with _opened(file) as content:
+            for number, line in enumerate(content, 1):
+                if line.endswith(b"\n") and (match := _LINE.match(line)):
+                    yield match[1].decode(), match[2].decode(), line
+                elif line.endswith(b"\n"):
+                    on_damage(file, f"line {number} is not one of an archive")
+    except EOFError:  # cut by a crash
+        return
+    except (zlib.error, gzip.BadGzipFile) as error:
+        on_damage(file, f"what follows line {number} cannot be decompressed ({error})")
+    except UnicodeDecodeError:
+        on_damage(file, f"line {number} is not text in UTF-8")
+    except OSError as error:
+        on_damage(file, f"it cannot be read: {error.strerror}")
 
 
 def _opened(file: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(file)) if file.suffix == ".gz" else file.open("rb")
 
 
-def _complete(file: Path) -> Iterator[Archived]:
+def _complete(file: Path, on_damage: Damage) -> Iterator[Archived]:
     head: dict[str, Any] = {}
-    for kind, _, line in _raw_lines(file):
-        if kind == "run":
-            head = json.loads(line)
-        elif kind == "outcome" and head:
-            end = json.loads(line)
-            if end["run"] == head["run"]:
-                agent = head["spec"]["agent"]
-                yield Archived(end["run"], agent, end["status"], head["created_ms"], end["ended_ms"] or 0, file)
+    for kind, run, line in _raw_lines(file, on_damage):
+        try:
+            if kind == "run":
+                head = json.loads(line)
+            elif kind == "outcome" and head:
+                end = json.loads(line)
+                if end["run"] == head["run"]:
+                    agent = head["spec"]["agent"]
+                    yield Archived(end["run"], agent, end["status"], head["created_ms"], end["ended_ms"] or 0, file)
+                head = {}
+        except (ValueError, KeyError, TypeError, RecursionError):
+            on_damage(file, f"the record of run {run!r} cannot be read")
             head = {}
 
 
-def _ends(file: Path) -> Iterator[tuple[int, str]]:
+def _ends(file: Path, on_damage: Damage) -> Iterator[tuple[int, str]]:
     """The runs that are complete, each with the number of its first line."""
     began: tuple[int, str] = 0, ""
-    for number, (kind, run, _) in enumerate(_raw_lines(file)):
+    for number, (kind, run, _) in enumerate(_raw_lines(file, on_damage)):
         if kind == "run":
             began = number, run
         elif kind == "outcome" and run == began[1]:
             yield began
 
 
-def _block(file: Path, run_id: str, first: int) -> Iterator[str]:
-    for number, (kind, run, line) in enumerate(_raw_lines(file)):
+def _block(file: Path, run_id: str, first: int, on_damage: Damage) -> Iterator[str]:
+    for number, (kind, run, line) in enumerate(_raw_lines(file, on_damage)):
         if number >= first and run == run_id:
-            yield line.decode()
+            yield line.decode(errors="replace")
             if kind == "outcome":
                 return

@@ -160,6 +160,8 @@ class Settings(BaseModel):
             key = name[len(PREFIX) :].lower()
             if key not in cls.model_fields:
                 raise ConfigError(_unknown(name, [PREFIX + field.upper() for field in cls.model_fields]))
+            if not text.isascii() and not _is_text(text):
+                raise ConfigError(f"{name}={text[:SHOWN]!r} is not text in UTF-8")
             if text != "":
                 values[key] = text
         try:
@@ -177,6 +179,14 @@ class Settings(BaseModel):
         """The variables that make a child process read these same settings; unset and default values are left out."""
         dumped = self.model_dump(mode="json", exclude_none=True, exclude_unset=True)
         return {PREFIX + name.upper(): str(value) for name, value in dumped.items()}
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes that Python could not decode are surrogates
+        return False
+    return True
 
 
 def _unknown(name: str, known: list[str]) -> str:

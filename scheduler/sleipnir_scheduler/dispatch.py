@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from sleipnir import failpoints, tracing
 from sleipnir.messages import BATCH_PRIORITY, TASK_NAME, Role, VisitCall
 from sleipnir.settings import Settings
-from sleipnir.store.address import is_redis
+from sleipnir.store.address import celery_broker, is_redis
 from sleipnir.store.keys import line_of
 from sleipnir.store.store import Store
 
@@ -183,4 +183,4 @@ def dispatcher(settings: Settings, store: Store) -> Dispatcher:
     broker = settings.broker
     if broker is None or is_redis(broker):
         return RedisDispatcher(store)
-    return KombuDispatcher(broker)
+    return KombuDispatcher(celery_broker(broker).url)

@@ -146,14 +146,21 @@ def locate(target: str, settings: Settings) -> Source:
     A path is tried before a name when it has a slash in it or is an existing file, so that `validate graph.yaml`
     works beside the file.
     """
-    from sleipnir.agents import find, named_file
+    from sleipnir.agents import find, is_folder, named_file
 
     path = Path(target)
-    if path.is_file():
+    if _is_file(path):
         return Source(path)
-    if path.is_dir() and ("/" in target or target in (".", "..")):
+    if ("/" in target or target in (".", "..")) and is_folder(path):
         return Source(path, named_file(Path(os.path.normpath(path.absolute())).name))
     return Source(find(target, settings), named_file(target))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # too long, or closed to us; what looks for a folder says so
+        return False
 
 
 def read(source: Source) -> Graph:

@@ -119,7 +119,7 @@ def _unusable(arguments: Sequence[str]) -> str | None:
 def _is_text(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # bytes that Python could not decode are surrogates
+    except UnicodeEncodeError:  # bytes that Python could not decode are surrogates; settings.py is not loaded for this
         return False
     return True
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import click
 
-from sleipnir.cli import terminal
+from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.completion import complete_archived
 from sleipnir.cli.export import print_lines
 from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
@@ -30,11 +31,15 @@ _FOLDER = click.option(
 @click.option("--limit", type=COUNT, default=50, show_default=True, help="At most so many runs.")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
-def ls(options: GlobalOptions, folder: Path | None, limit: int, as_data: bool) -> None:
-    """List archived runs, those archived last first. Reads whole files, the newest first, until it has enough."""
+def ls(options: GlobalOptions, folder: Path | None, limit: int, as_data: bool) -> int:
+    """List archived runs, those archived last first. Reads whole files, the newest first, until it has enough.
+
+    Exit code 1 when one of those files is damaged.
+    """
     from sleipnir.archive import archived_runs
 
-    found = list(islice(archived_runs(_folder(options, folder)), limit))
+    damaged: list[Path] = []
+    found = list(islice(archived_runs(_folder(options, folder), _teller(damaged)), limit))
     if as_data:
         print_json(found)
     elif found:
@@ -42,6 +47,7 @@ def ls(options: GlobalOptions, folder: Path | None, limit: int, as_data: bool) -
         print_table(("run", "agent", "status", "ended", "file"), rows)
     else:
         terminal.note("no archived runs")
+    return exit_codes.FAILED if damaged else exit_codes.COMPLETED
 
 
 @archive.command()
@@ -52,7 +58,18 @@ def show(options: GlobalOptions, run_id: str, folder: Path | None) -> None:
     """Print RUN as lines of JSON, as `export` did while it was there. Reads the newest files first."""
     from sleipnir.archive import archived_lines
 
-    print_lines(archived_lines(_folder(options, folder), run_id))
+    print_lines(archived_lines(_folder(options, folder), run_id, _teller([])))
+
+
+def _teller(damaged: list[Path]) -> Callable[[Path, str], None]:
+    """Warns once of each file that is damaged, and adds it to `damaged`."""
+
+    def tell(file: Path, reason: str) -> None:
+        if file not in damaged:
+            damaged.append(file)
+            terminal.note(terminal.printable(f"warning: {file} is damaged: {reason}"))
+
+    return tell
 
 
 def _folder(options: GlobalOptions, given: Path | None) -> Path:

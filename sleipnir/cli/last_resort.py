@@ -63,7 +63,8 @@ def open_streams() -> None:
         sys.stderr = io.TextIOWrapper(
             _Messages(2, "w", closefd=False), encoding="utf-8", errors="backslashreplace", line_buffering=True
         )
-    sys.unraisablehook = _unraisable
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _unraisable
 
 
 def _unraisable(unraisable: Any) -> None:

@@ -104,8 +104,9 @@ def parts_of(url: str) -> SplitResult:
 def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
-        if not parts.scheme.endswith("+sentinel"):  # there, each host has a port
+        if not parts.scheme.endswith("+sentinel"):  # there, each of several hosts has a port
             _ = parts.port
+            (parts.hostname or "").encode("idna")  # as a socket will; a name that is too long is an error then
     except ValueError:
         return None
     return parts
@@ -199,6 +200,7 @@ def _host(text: str) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
     if not parts.hostname:
         raise ValueError("a Sentinel has no host name")
+    parts.hostname.encode("idna")
     return parts.hostname, parts.port or SENTINEL_PORT
 
 

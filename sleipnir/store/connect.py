@@ -133,6 +133,8 @@ def store_errors(url: str) -> Iterator[None]:
     except redis.exceptions.InvalidResponse as error:
         raise StoreUnsuitable(f"what answers at {safe_url(url)} is no Redis: {error}") from error
     except redis.exceptions.ResponseError as error:
+        if "DB index is out of range" in str(error):
+            raise StoreUnsuitable(f"Redis at {safe_url(url)} has no database of that number") from error
         if not is_passing(error):
             raise
         raise StoreUnavailable(f"Redis at {safe_url(url)} refuses to write for now: {_with_code(error)}") from error
