@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from sleipnir.errors import Problem
-from sleipnir.graph import check_config, check_knowledge, check_models, check_parallel, check_state
+from sleipnir.graph import check_config, check_knowledge, check_models, check_parallel, check_size, check_state
 from sleipnir.graph.check_case import Case, Complaint, FindAgent, ReadTools, Rule, edge_path
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
@@ -355,6 +355,7 @@ RULES: Sequence[Rule] = (
     no_code_is_outside_the_folder,
     *check_parallel.RULES,
     *check_state.RULES,
+    *check_size.RULES,
 )
 
 

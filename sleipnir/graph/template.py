@@ -39,6 +39,10 @@ _INDEX_DIGITS = 18  # no list is longer; int() refuses texts of thousands of dig
 MISSING: Final = object()
 
 
+MOST_RENDERED = 64 * 2**20
+"""Characters of values in one rendered text."""
+
+
 class TemplateError(Exception):
     """A strict template named state that is not there; `missing` lists the paths in order, with duplicates."""
 
@@ -46,6 +50,27 @@ class TemplateError(Exception):
         self.missing = missing
         names = ", ".join(f"'{path}'" for path in missing)
         super().__init__(f"Template interpolation failed: {names} not found in state")
+
+
+class RenderedTooLarge(TemplateError):
+    """A template names values that are too large for one text together."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.args = (f"Template interpolation failed: the text has more than {MOST_RENDERED:,} characters",)
+
+
+class _Room:
+    """What a text that is being rendered may still take. Placeholders multiply: a thousand of 10 MB each are 10 GB."""
+
+    def __init__(self) -> None:
+        self._left = MOST_RENDERED
+
+    def taken(self, text: str) -> str:
+        self._left -= len(text)
+        if self._left < 0:
+            raise RenderedTooLarge
+        return text
 
 
 def as_text(value: Json) -> str:
@@ -75,13 +100,14 @@ def lookup(path: str, state: Mapping[str, Json]) -> Any:
 def render(template: str, state: Mapping[str, Json]) -> str:
     """Strict rendering. Raises TemplateError when a placeholder is missing."""
     missing: list[str] = []
+    room = _Room()
 
     def substitute(match: re.Match[str]) -> str:
         value = lookup(match[1], state)
         if value is MISSING:
             missing.append(match[1])
             return ""
-        return as_text(value)
+        return room.taken(as_text(value))
 
     text = PLACEHOLDER.sub(substitute, template)
     if missing:
@@ -90,11 +116,12 @@ def render(template: str, state: Mapping[str, Json]) -> str:
 
 
 def render_lenient(template: str, state: Mapping[str, Json]) -> str:
-    """Rendering where a missing placeholder is the empty string."""
+    """Rendering where a missing placeholder is the empty string. Raises RenderedTooLarge."""
+    room = _Room()
 
     def substitute(match: re.Match[str]) -> str:
         value = lookup(match[1], state)
-        return "" if value is MISSING else as_text(value)
+        return "" if value is MISSING else room.taken(as_text(value))
 
     return PLACEHOLDER.sub(substitute, template)
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json, StateField
 from sleipnir.graph.state import from_json, is_model, of_text, problem, to_json, update_problem
-from sleipnir.graph.template import apply_updates, updates_read
+from sleipnir.graph.template import TemplateError, apply_updates, updates_read
 from sleipnir.messages import VisitResult
 from sleipnir_workers import python_call
 from sleipnir_workers.lazy_state import FunctionState
@@ -34,12 +34,16 @@ Problem = Callable[[StateField, Json], str | None]
 
 
 def updates(visit: Visit, merged: Mapping[str, Json], *, value: Json = None) -> dict[str, Json]:
-    """What the node's state_updates write, given what its body has `merged` into the state and the body's `value`."""
+    """What the node's state_updates write, given what its body has `merged` into the state and the body's `value`.
+    Raises NodeFailed (`template`)."""
     node, fields = visit.node, visit.graph.state
     if not node.state_updates:
         return {}
     state = {**{key: visit.state[key] for key in updates_read(node) if key in visit.state}, **merged}
-    written = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
+    try:
+        written = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
+    except TemplateError as error:
+        raise NodeFailed(str(error), "template") from None
     if not fields:
         return written
     return {key: of_text(fields[key], text) if key in fields else text for key, text in written.items()}

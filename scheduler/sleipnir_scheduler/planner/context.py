@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from sleipnir.graph.model import FunctionNode, Graph, Json, LlmNode, Node, RagNode, ScriptNode, ToolNode
 from sleipnir.graph.reducers import ABSENT
 from sleipnir.graph.state import of_text, update_problem
-from sleipnir.graph.template import apply_updates, updates_read
+from sleipnir.graph.template import TemplateError, apply_updates, updates_read
 from sleipnir.messages import ResultHeader, RunStatus, overlay_of
 from sleipnir.runs import RunView, Visit, child_id
 from sleipnir.sessions import SessionName
@@ -243,7 +244,11 @@ class Context:
         Raises VisitFailed for what does not fit.
         """
         written: dict[str, Json] = {}
-        for key, text in apply_updates(node.state_updates, state, scoped=node.scoped, value=value).items():
+        try:
+            rendered = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
+        except TemplateError as error:
+            raise VisitFailed(str(error)) from None
+        for key, text in rendered.items():
             field = self.graph.state.get(key)
             written[key] = text if field is None else of_text(field, text)
             if field is not None and (wrong := update_problem(field, written[key])) is not None:
@@ -258,7 +263,8 @@ class Context:
             values = {"_error": {"node": visit.node, "message": error}, "last_error": error}
             if isinstance(node, LlmNode):
                 state, text = self.state(updates_read(node), visit), f"LLM node failed: {error}"
-                values = dict(apply_updates(node.state_updates, state, scoped=node.scoped, value=text))
+                with suppress(TemplateError):
+                    values = dict(apply_updates(node.state_updates, state, scoped=node.scoped, value=text))
         return Outcome(ok=False, error=error, values=values)
 
     # Children

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from sleipnir.events import LeaseLost
 from sleipnir.graph.model import FunctionNode, Json, Node, ScriptNode
-from sleipnir.graph.template import apply_updates, updates_read
+from sleipnir.graph.template import TemplateError, apply_updates, updates_read
 from sleipnir.runs import FAIL, RUN_AGAIN, Gate, Visit, read_effect_answer
 from sleipnir_scheduler.planner.context import Context, Outcome
 from sleipnir_scheduler.planner.starting import queue_of
@@ -68,5 +68,8 @@ def _as_printed(context: Context, visit: Visit, node: ScriptNode | FunctionNode,
     merged = {key: value for key, value in output.items() if key != "_next"}
     chosen = output.get("_next")
     state = {**context.state(updates_read(node) - merged.keys(), visit), **merged}
-    values = {**merged, **apply_updates(node.state_updates, state)}
+    try:
+        values = {**merged, **apply_updates(node.state_updates, state)}
+    except TemplateError as error:
+        return Outcome(ok=False, error=str(error))
     return Outcome(values=values, next=chosen if isinstance(chosen, str) else None)

@@ -72,7 +72,7 @@ def input_value(context: Context, visit: Visit, node: InputNode, text: str) -> s
     Raises VisitFailed.
     """
     if text == "":
-        return render_lenient(node.default, context.state(keys_read(node.default), visit)) if node.default else ""
+        return _default(context, visit, node)
     try:
         rule = parse_length_rule(node.validation) if node.validation is not None else None
     except LengthRuleError as error:
@@ -80,6 +80,15 @@ def input_value(context: Context, visit: Visit, node: InputNode, text: str) -> s
     if rule is not None and not rule.accepts(text):
         raise VisitFailed(rule.refusal(text))
     return text
+
+
+def _default(context: Context, visit: Visit, node: InputNode) -> str:
+    if not node.default:
+        return ""
+    try:
+        return render_lenient(node.default, context.state(keys_read(node.default), visit))
+    except TemplateError as error:
+        raise VisitFailed(str(error)) from None
 
 
 def _ask(context: Context, visit: Visit, node: ApprovalNode | InputNode) -> None:
@@ -90,7 +99,7 @@ def _ask(context: Context, visit: Visit, node: ApprovalNode | InputNode) -> None
         raise VisitFailed(f"Failed to interpolate {what} question: {error}") from None
     default = None
     if isinstance(node, InputNode) and node.default:
-        default = render_lenient(node.default, context.state(keys_read(node.default), visit)) or None
+        default = _default(context, visit, node) or None
     if default is not None:
         question = f"{question} [default: {default}]"
     options = tuple(node.options) if isinstance(node, ApprovalNode) else ()

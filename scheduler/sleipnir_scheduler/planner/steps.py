@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sleipnir.graph.model import EndNode, Json
-from sleipnir.graph.template import keys_read, render_lenient, updates_read
+from sleipnir.graph.template import TemplateError, keys_read, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs import Ended, Rank, Spread, Visit, changed
 from sleipnir.transitions import Drop, Put, Split
@@ -337,7 +337,10 @@ def _write_end(context: Context, visit: Visit) -> bool:
             return False
     tops = context.draft.tops
     if OUTPUT not in tops or tops[OUTPUT] < visit.rank:
-        context.draft.output = render_lenient(node.output, {**state, **writes})
+        try:
+            context.draft.output = render_lenient(node.output, {**state, **writes})
+        except TemplateError as error:
+            raise RunFailed(str(error), node.id) from None
         if context.graph.engine == "dag" and _lower_lives(context, visit):
             tops[OUTPUT] = visit.rank
     return True
