@@ -75,13 +75,15 @@ class Resumed:
 @dataclass(frozen=True)
 class LeaseLost:
     """The worker of a visit's attempt fell silent, or (`handed_back`) stopped and gave it back unfinished. `begun`: the
-    node's own work may have run."""
+    node's own work may have run. `restored`: no worker has it, but it must happen once, and was queued before Redis may
+    have gone back in time."""
 
     seq: int
     attempt: int
     worker: str
     handed_back: bool = False
     begun: bool = True
+    restored: bool = False
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,8 @@ class Visit:
     `child` is the run that it waits for; `former` the one that a failed visit has waited for in vain, and that goes on
     when it is run again. `addressee` is the agent that its message is for, while nobody has said whether there is one.
     `spread` are its commands that have not become visits.
+    `generation`, of a visit whose effect must happen once, is Redis' when it was queued: in another one, it may have
+    run in what Redis has lost.
     """
 
     seq: int
@@ -249,6 +251,7 @@ class Visit:
     given: str | None = None
     addressee: str | None = None
     spread: Spread | None = None
+    generation: str | None = None
     v: int = VERSION
 
     @property

@@ -80,6 +80,8 @@ class Settings(BaseModel):
     batch_window: int = Field(0, ge=0, le=COUNT_MOST)
     """Rows of batches become runs while the fleet has fewer visits than this before it. 0: four for each slot of
     the workers that are there, at least 16."""
+    once_wait_replicas: int = Field(0, ge=0)
+    """Before the work of a node with `effect: once` begins, so many replicas of Redis must have its claim. 0: none."""
     owner_ttl_s: float = Field(3.0, gt=0, le=SECONDS_MOST)
     """A scheduler that is silent this long loses its partitions."""
     retention_s: float = Field(7 * 24 * 3600.0, gt=0, le=SECONDS_MOST)

@@ -256,7 +256,18 @@ class Supervisor:
         """Services first: their last commits and goodbyes need Redis."""
         self.home.state.unlink(missing_ok=True)
         self._end(self._services, meanwhile=self._wake_readers)
+        self._note_stop()
         self._end(self._redis)
+
+    def _note_stop(self) -> None:
+        """Nobody works any more, and Redis writes what it has when it is told to stop: nothing is in doubt then. Of a
+        Redis that has crashed it is, and this fails."""
+        from sleipnir.store.generations import Generations
+        from sleipnir.store.keys import Keys
+
+        if self._client is not None and all(child.is_running for child in self._redis):
+            with contextlib.suppress(Exception):
+                Generations(self._client, Keys(self.settings.key_prefix)).stopped()
 
     def _end(self, children: list[Child], meanwhile: Callable[[], None] = lambda: None) -> None:
         for child in children:

@@ -361,6 +361,46 @@ class ArchiveState:
     lost: int = 0
 
 
+_WHY_A_GENERATION_BEGAN: Mapping[str, str] = {
+    "first": "the deployment began",
+    "stopped_cleanly": "Redis was stopped after all services had stopped, and lost nothing",
+    "restarted": "Redis restarted, or another server took its place",
+    "went_back": "Redis has lost writes that it had acknowledged",
+    "emptied": "Redis has lost all of its data",
+    "restored": "a person said that a backup was restored",
+    "clock_stepped": "the clock of Redis was set",
+}
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The life of Redis' data set between restarts, fail-overs, restores and steps of its clock (store/generations.py).
+
+    `data` is the id of the last generation that may have begun with a loss of acknowledged writes. Leases can be
+    trusted from `steady_ms` on. Times are Redis'; `pulse_ms` is when some scheduler pulsed last before this was read
+    (0: none had).
+    """
+
+    id: str
+    data: str
+    since_ms: int
+    why: str
+    pulse: int
+    steady_ms: int
+    now_ms: int
+    pulse_ms: int
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether a lease that has lapsed means that its worker did not renew it though it could."""
+        return self.now_ms >= self.steady_ms
+
+    @property
+    def meaning(self) -> str:
+        """Why it began, as a sentence."""
+        return _WHY_A_GENERATION_BEGAN.get(self.why, self.why)
+
+
 @dataclass(frozen=True)
 class Health:
     """What `doctor` asks of the store."""
@@ -379,3 +419,5 @@ class Health:
     """Bytes; 0: no bound of Redis' own."""
     archives: Mapping[str, ArchiveState] = field(default_factory=dict)
     """What schedulers that archive say of it, by their names."""
+    generation: Generation | None = None
+    """None: no scheduler of a release that has generations has run yet."""

@@ -63,6 +63,7 @@ class Instance:
             dispatch,
             max_redeliveries=settings.max_redeliveries,
             tally=self.tally,
+            generation=lambda: self.watch.data,
             instance=self.ownership.instance,
         )
         patience_ms = int(settings.redispatch_after_s * 1000)

@@ -21,7 +21,7 @@ import click
 
 from sleipnir.cli import exit_codes
 from sleipnir.cli.options import GlobalOptions, pass_options
-from sleipnir.cli.render import STATUS_STYLE, print_json, print_table, size
+from sleipnir.cli.render import STATUS_STYLE, duration, print_json, print_table, size
 from sleipnir.cli.terminal import printable, wants_colour
 from sleipnir.errors import ConfigError, SleipnirError
 
@@ -52,14 +52,20 @@ MEMORY_FULL = 0.8
 @click.command()
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @click.option("--settings", "only_settings", is_flag=True, help="Print every setting, its value and its meaning.")
+@click.option(
+    "--after-restore", is_flag=True, help="Say that Redis was restored from a backup: visits that must happen once ask."
+)
 @pass_options
-def doctor(options: GlobalOptions, as_data: bool, only_settings: bool) -> int:
+def doctor(options: GlobalOptions, as_data: bool, only_settings: bool, after_restore: bool) -> int:
     """Check this installation: Python, settings, disk, Redis, broker, schedulers, workers, archive, model key.
 
     Exit code 1 when something that every run needs does not work.
     """
     if only_settings:
         _print_settings(options.settings(), as_data=as_data)
+        return exit_codes.COMPLETED
+    if after_restore:
+        _begin_generation(options, as_data=as_data)
         return exit_codes.COMPLETED
     findings = []
     for finding in examine(options):
@@ -70,6 +76,27 @@ def doctor(options: GlobalOptions, as_data: bool, only_settings: bool) -> int:
         print_json(findings)
     failed = any(finding.level == "fail" for finding in findings)
     return exit_codes.FAILED if failed else exit_codes.COMPLETED
+
+
+def _begin_generation(options: GlobalOptions, *, as_data: bool) -> None:
+    """What schedulers do when they notice a restore themselves; twice is safe, and asks no more."""
+    from sleipnir.store.generations import gap_ms
+
+    with options.connected(workers=False) as client:
+        settings = client.settings
+        began = client.store.generations.pulse(
+            None,
+            lease_ms=int(settings.lease_s * 1000),
+            gap_ms=gap_ms(settings.lease_s, settings.heartbeat_s),
+            restored=True,
+        )
+    if as_data:
+        print_json({"generation": began.id, "why": began.why, "since_ms": began.since_ms})
+        return
+    click.echo(f"generation {began.id} begins:")
+    click.echo("  a visit of a node with `effect: once` that was queued before now asks a person before it runs")
+    click.echo("  schedulers read all runs again, and what they had planned on another past is refused")
+    click.echo(f"  nothing is taken from a worker for {settings.lease_s:g} s; workers that live keep their visits")
 
 
 def examine(options: GlobalOptions) -> Findings:
@@ -258,11 +285,25 @@ def look_at_redis(settings: Settings) -> Findings:
         yield Finding("fail", "redis", str(failure), hint)
         return
     yield Finding("ok", "redis", f"{url} answers, version {health.version}")
+    yield from look_at_generation(health)
     yield from look_at_durability(health)
     yield from look_at_memory(health)
     yield from look_at_broker(settings)
     yield from look_at_fleet(health)
     yield from look_at_archiving(health)
+
+
+def look_at_generation(health: Health) -> Findings:
+    """Since when Redis has been the same, and why it was not before."""
+    if (generation := health.generation) is None:
+        return
+    text = f"{duration(health.now_ms - generation.since_ms)} old; it began when {generation.meaning}"
+    if generation.is_steady:
+        yield Finding("ok", "generation", text)
+        return
+    hint = "nothing to do: workers that live renew their leases, and visits of others are taken back after that"
+    wait_s = (generation.steady_ms - generation.now_ms + 999) // 1000
+    yield Finding("warn", "generation", f"{text}; nothing is taken back from workers for {wait_s} s", hint)
 
 
 def look_at_durability(health: Health) -> Findings:

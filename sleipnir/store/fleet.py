@@ -17,6 +17,7 @@ from sleipnir.runs import from_fields
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
 from sleipnir.store.connect import Client, connect
+from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys, lines_of
 from sleipnir.store.scripts import Script
 from sleipnir.views import ArchiveState, Health, Reason, RunInfo, VisitInfo, WorkerInfo
@@ -117,6 +118,7 @@ class Fleet:
                 for name, facts in schedulers.items()
                 if facts.get("archive")
             },
+            generation=Generations(self._client, self._keys).current(),
         )
 
     def queue_lengths(self, queues: Collection[str] = ()) -> dict[str, int]:

@@ -11,53 +11,13 @@ What follows from it: views of runs and cursors from before are dropped, nothing
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.scripts import Arg, Script
+from sleipnir.views import Generation
 
 _PULSE = Script("pulse")
-
-Why: TypeAlias = Literal["first", "stopped_cleanly", "restarted", "went_back", "emptied", "restored", "clock_stepped"]
-
-MEANING: dict[str, str] = {
-    "first": "the deployment began",
-    "stopped_cleanly": "Redis was stopped after all services had stopped, and lost nothing",
-    "restarted": "Redis restarted, or another server took its place",
-    "went_back": "Redis has lost writes that it had acknowledged",
-    "emptied": "Redis has lost all of its data",
-    "restored": "a person said that a backup was restored",
-    "clock_stepped": "the clock of Redis was set",
-}
-
-
-@dataclass(frozen=True)
-class Generation:
-    """`data` is the id of the last generation that may have begun with a loss of acknowledged writes, `first` the id of
-    the deployment's first one. Leases can be trusted from `steady_ms` on. Times are Redis'; `pulse_ms` is when some
-    scheduler pulsed last before this was read (0: none had)."""
-
-    id: str
-    data: str
-    first: str
-    since_ms: int
-    why: str
-    pulse: int
-    steady_ms: int
-    now_ms: int
-    pulse_ms: int
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether a lease that has lapsed means that its worker did not renew it though it could."""
-        return self.now_ms >= self.steady_ms
-
-    @property
-    def meaning(self) -> str:
-        """Why it began, as a sentence."""
-        return MEANING.get(self.why, self.why)
 
 
 class Generations:
@@ -90,8 +50,8 @@ class Generations:
             "restored": int(restored),
         }
         reply = _PULSE(self._client, {"generation": self._keys.generation}, args)
-        id_, data, first, since_ms, why, *numbers = reply
-        return Generation(id_, data, first, int(since_ms), why, *map(int, numbers))
+        id_, data, since_ms, why, *numbers = reply
+        return Generation(id_, data, int(since_ms), why, *map(int, numbers))
 
     def current(self) -> Generation | None:
         """The generation, for people. None: no scheduler of a release that has generations has run yet."""
@@ -101,9 +61,9 @@ class Generations:
         seconds, micros = self._client.time()
         numbers = (int(stored.get(name, 0)) for name in ("since_ms", "pulse", "steady_ms", "pulse_ms"))
         since_ms, pulse, steady_ms, pulse_ms = numbers
-        id_, data, first, why = (stored.get(name, "") for name in ("id", "data", "first", "why"))
+        id_, data, why = (stored.get(name, "") for name in ("id", "data", "why"))
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return Generation(id_, data, first, since_ms, why, pulse, steady_ms, now_ms, pulse_ms)
+        return Generation(id_, data, since_ms, why, pulse, steady_ms, now_ms, pulse_ms)
 
     def stopped(self) -> None:
         """Note that all services have stopped and Redis is stopped next: a stop that loses nothing. The next pulse

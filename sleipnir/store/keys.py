@@ -70,7 +70,7 @@ class Keys:
 
     @property
     def generation(self) -> str:
-        """HASH id, data, first, since_ms, why, pulse, pulse_ms, steady_ms, server, stopped (pulse.lua,
+        """HASH id, data, since_ms, why, pulse, pulse_ms, steady_ms, server, stopped (pulse.lua,
         store/generations.py): the life of this data set since Redis last restarted, failed over, was restored or had
         its clock stepped. Never dies."""
         return f"{self.prefix}:generation"

@@ -568,7 +568,7 @@ def _event(fields: Mapping[str, str]) -> Event:
         case "lease_lost":
             reason = fields.get("reason")
             handed_back, begun = reason in ("drain", "machine"), reason != "machine"
-            return LeaseLost(*_visit(fields), fields["worker"], handed_back, begun)
+            return LeaseLost(*_visit(fields), fields["worker"], handed_back, begun, reason == "restored")
         case "timer":
             return TimerFired(fields["name"])
         case "child_ended":

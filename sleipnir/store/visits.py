@@ -16,7 +16,7 @@ from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, member, member_of, parse_member
 from sleipnir.store.line import Line
-from sleipnir.store.scripts import Arg, Script, run_batch
+from sleipnir.store.scripts import Arg, Command, Script, run_batch, run_in_order
 
 _CLAIM = Script("claim")
 _DELIVER = Script("deliver")
@@ -57,7 +57,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Refused:
-    """Not ours: `gone` (visit or run is over), `stale` (a newer attempt exists) or `taken`. A normal outcome."""
+    """Not ours, a normal outcome: `gone` (visit or run is over), `stale` (a newer attempt exists), `taken`, `paused`,
+    or of a visit that must happen once `restored` (a person is asked) or `unsettled` (it is published again)."""
 
     reason: str
 
@@ -118,6 +119,8 @@ class Visits:
             "paused": partition.paused,
             "spec": run.spec,
             "items": run.items,
+            "inbox": partition.inbox,
+            "generation": self._keys.generation,
         }
         args: dict[str, Arg] = {
             "member": member(call.run, call.seq, call.attempt),
@@ -211,6 +214,22 @@ class Visits:
             if isinstance(reply, Exception):
                 raise reply
         return {names[name] for reply in replies for name in reply}
+
+    def is_replicated(self, call: VisitCall, *, lease_ms: int, replicas: int, timeout_ms: int) -> bool:
+        """Whether so many replicas have the claim of this visit, waiting up to `timeout_ms` (below the socket timeout).
+
+        The lease is renewed before, so that the wait is for a write of this connection.
+        """
+        partition = self._keys.of_partition(self._keys.partition_of(call.run))
+        renewal = _HEARTBEAT.vector(
+            {"leases": partition.leases}, {"lease_ms": lease_ms}, [member(call.run, call.seq, call.attempt)]
+        )
+        commands = [Command(_HEARTBEAT, renewal), Command(None, ["WAIT", replicas, timeout_ms])]
+        replies = run_in_order(self._line.client, commands)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return int(replies[1]) >= replicas
 
     def count_leased(self, task_ids: Sequence[str]) -> int:
         """How many of these Celery tasks run a visit that is under a lease."""

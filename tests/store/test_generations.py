@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from sleipnir.errors import StoreUnavailable
+from sleipnir.events import LeaseLost
 from sleipnir.messages import VisitCall
 from sleipnir.runs import RunSpec, Visit
 from sleipnir.settings import Settings
-from sleipnir.store.generations import Generation, gap_ms
+from sleipnir.store.generations import gap_ms
 from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
+from sleipnir.store.visits import Claim, Refused
 from sleipnir.transitions import Transition
+from sleipnir.views import Generation
 from sleipnir_scheduler.services import reaper
 from sleipnir_scheduler.services.generation import Watch
 from tests.processes import RedisServer
@@ -62,7 +65,7 @@ def settled(store: Store) -> Generation:
 
 def test_the_first_generation_begins_once_for_all_schedulers(own: Store) -> None:
     one, other = pulse(own), pulse(own)
-    assert (one.why, one.id, one.data, one.first) == ("first", one.id, one.id, one.id)
+    assert (one.why, one.data) == ("first", one.id)
     assert other.id == one.id
     assert other.pulse > one.pulse
 
@@ -257,3 +260,74 @@ def test_leases_from_before_a_clock_was_set_back_do_not_outlive_it(own: Store, l
     stepped = pulse(own, settled(own), stepped=True)
     assert reap(own, stepped) == 0
     assert own._client.zscore(leases, f"{RUN}/1/1") == stepped.now_ms + 2 * LEASE_MS
+
+
+# `effect: once`
+
+
+def queued(store: Store, generation: str | None) -> VisitCall:
+    """A visit that must happen once, queued in that generation."""
+    number = store.keys.partition_of(RUN)
+    epochs = {number: store.partitions.own([number], "me", 60_000)[number].epoch}
+    store.runs.create(RUN, RunSpec("agent", "digest"), {})
+    [entry] = store.partitions.read([number], limit=10, block_ms=None)
+    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, "scripts", generation=generation),))
+    view = store.partitions.load([RUN])[RUN]
+    assert store.partitions.commit([Commit(entry, view, opened)], epochs) == [1]
+    return VisitCall(RUN, "a", 1, 1, "agent", "digest")
+
+
+def claim(store: Store, call: VisitCall, token: str = "t1") -> object:
+    return store.visits.claim(call, worker="w1", token=token, lease_ms=LEASE_MS, wanted=())
+
+
+def test_a_visit_that_must_happen_once_is_claimed_in_its_own_generation(own: Store) -> None:
+    call = queued(own, settled(own).data)
+    assert isinstance(claim(own, call), Claim)
+    assert isinstance(claim(own, call), Claim), "the reply of the first call was lost"
+
+
+def test_a_visit_that_must_happen_once_and_was_queued_before_a_restore_is_asked_about(
+    own: Store, server: RedisServer
+) -> None:
+    """Finding C5 of the second review."""
+    before = settled(own)
+    call = queued(own, before.data)
+    server.kill()
+    server.start()
+    assert claim(own, call) == Refused("unsettled"), "no scheduler has seen the restart yet"
+    pulse(own, before)
+    assert claim(own, call) == Refused("restored")
+    assert claim(own, call) == Refused("taken"), "asked once"
+    number = own.keys.partition_of(RUN)
+    [entry] = own.partitions.read([number], limit=10, block_ms=None)
+    assert entry.event == LeaseLost(1, 1, "w1", restored=True)
+    assert own._client.zcard(own.keys.of_partition(number).outbox) == 0
+
+
+def test_a_step_of_the_clock_and_a_clean_stop_leave_nothing_in_doubt(own: Store, server: RedisServer) -> None:
+    before = settled(own)
+    call = queued(own, before.data)
+    stepped = pulse(own, before, stepped=True)
+    own.generations.stopped()
+    server.kill()
+    server.start()
+    assert pulse(own, None).id not in (before.id, stepped.id)
+    assert isinstance(claim(own, call), Claim)
+
+
+def test_other_visits_are_claimed_whatever_happened_to_redis(own: Store, server: RedisServer) -> None:
+    before = settled(own)
+    call = queued(own, None)
+    server.kill()
+    server.start()
+    assert isinstance(claim(own, call), Claim)
+    assert pulse(own, before).id != before.id
+
+
+def test_a_claim_is_replicated_once_so_many_replicas_have_it(own: Store) -> None:
+    """Finding C5 of the second review: a fail-over must not forget that the visit has begun."""
+    call = queued(own, settled(own).data)
+    claim(own, call)
+    assert own.visits.is_replicated(call, lease_ms=LEASE_MS, replicas=0, timeout_ms=100)
+    assert not own.visits.is_replicated(call, lease_ms=LEASE_MS, replicas=1, timeout_ms=100)

@@ -57,6 +57,7 @@ from sleipnir_workers.scratch import Scratch
 from sleipnir_workers.shown import shown_error
 
 RETRY_S = (0.1, 0.3, 1.0, 2.0)
+REPLICATED_MS = 1_000  # for one question to Redis, well below its socket timeout
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,8 @@ class Worker:
                 result: VisitResult | None = VisitResult(
                     ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind=DEFINITION
                 )
+            elif not self._may_begin(call, node, lost):
+                return self._stopped(call, token, "machine")
             else:
                 overrides = claim.spec.overrides.get(call.agent)
                 is_used = self._reads_its_folder(call, node)
@@ -190,6 +193,34 @@ class Worker:
             self.functions.clear()
         known.add(call.node)
         return True
+
+    def _may_begin(self, call: VisitCall, node: Node, lost: threading.Event) -> bool:
+        """Wait until as many replicas as set have the claim of a visit that must happen once: should one of them become
+        the master, it knows that the visit has begun. False: it was lost meanwhile, or we are told to stop."""
+        replicas = self.settings.once_wait_replicas
+        if (
+            not replicas
+            or not isinstance(node, ScriptNode | FunctionNode)
+            or node.effect != "once"
+            or call.role != "node"
+        ):
+            return True
+        lease_ms, tries = int(self.settings.lease_s * 1000), 0
+        while not lost.is_set() and not self.drain.begun.is_set():
+            try:
+                with self.store.errors():
+                    if self.store.visits.is_replicated(
+                        call, lease_ms=lease_ms, replicas=replicas, timeout_ms=REPLICATED_MS
+                    ):
+                        return True
+                problem = f"fewer than {replicas} replicas of Redis confirm the claim"
+            except StoreUnavailable as error:
+                problem = str(error)
+                lost.wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
+            if tries == 0:
+                structlog.get_logger().warning("a visit that must happen once waits", reason=problem)
+            tries += 1
+        return False
 
     def _wanted(self, role: Role, unpacked: Unpacked | None, node: Node | None) -> Collection[str] | None:
         """The state keys to fetch: what the visit reads, or everything (None) when snapshots are logged.

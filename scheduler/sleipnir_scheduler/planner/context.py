@@ -78,10 +78,18 @@ class Context:
     """What every decision is made with."""
 
     def __init__(
-        self, graph: Graph, run: RunView, now_ms: int, known: Known, max_redeliveries: int, *, defers: bool = False
+        self,
+        graph: Graph,
+        run: RunView,
+        now_ms: int,
+        known: Known,
+        max_redeliveries: int,
+        generation: str = "",
+        *,
+        defers: bool = False,
     ) -> None:
         self.graph, self.run, self.now_ms, self.known = graph, run, now_ms, known
-        self.max_redeliveries = max_redeliveries
+        self.max_redeliveries, self.generation = max_redeliveries, generation
         self.defers = defers
         """Of a run that is held: that no way on is looked for before it goes on."""
         self.draft = Draft(run, now_ms)

@@ -336,7 +336,7 @@ class Draft:
         fresh = changed(
             visit, seq=self._seq, loop=None, attempt=1, opened_ms=self._now_ms, ready=True, failed=False, queue=None
         )
-        return self.put(changed(fresh, failures=0, losses=0, wake_ms=None, error=None, limited=False))
+        return self.put(changed(fresh, failures=0, losses=0, wake_ms=None, error=None, limited=False, generation=None))
 
     def begin(self, visit: Visit, queue: str | None, wake_ms: int | None = None) -> Visit:
         """A visit leaves the state `ready`: for a queue, or to wait for somebody or something."""
@@ -373,7 +373,8 @@ class Draft:
 
     def run_again(self, visit: Visit, queue: str) -> None:
         """Let a visit that waited for a person run, as its next attempt, once there is a slot for it."""
-        self.put(changed(visit, attempt=visit.attempt + 1, queue=queue, wake_ms=None, ready=True))
+        again = changed(visit, attempt=visit.attempt + 1, queue=queue, wake_ms=None, ready=True)
+        self.put(changed(again, generation=None))
 
     def try_again(self, visit: Visit, header: ResultHeader, at_ms: int, most: int) -> None:
         """Put a failed visit off until `at_ms`, as its next attempt. What it delivered is dropped, its cost is not."""

@@ -1,5 +1,5 @@
-"""Nodes with `effect: once` whose worker was lost: nobody knows whether the work was done, and it must not be done
-twice, so a person decides."""
+"""Nodes with `effect: once` whose worker was lost, or that were queued before Redis went back in time: whether the work
+was done is not known, and it must not be done twice, so a person decides."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from sleipnir_scheduler.planner.starting import queue_of
 
 def ask(context: Context, visit: Visit, lost: LeaseLost) -> None:
     """Let the visit wait for a decision."""
+    if lost.restored:
+        _put(
+            context,
+            visit,
+            f"Redis may have lost writes, or a backup was restored, since node '{visit.node}' was queued. Its effect "
+            f"must happen once, and may have happened in what was lost.\n{_WHAT_TO_DO}",
+        )
+        return
     how = "stopped" if lost.handed_back else "died"
     _put(
         context,

@@ -75,13 +75,15 @@ def plan(
     known: Known = NOTHING,
     *,
     max_redeliveries: int = 3,
+    generation: str = "",
 ) -> Transition | NeedValues | Ignore:
-    """What `event`, which happened at `now_ms`, changes in `run`."""
+    """What `event`, which happened at `now_ms`, changes in `run`. `generation` is Redis' (Generation.data): a visit
+    that must happen once is asked about if it is claimed in another one."""
     if run.is_final and not (run.may_go_on and isinstance(event, Retried)):
         if isinstance(event, ChildEnded) and event.usage:
             return _paid_late(run, event, now_ms)
         return Ignore(f"run is {run.status}", _late(event))
-    planner = _Planner(graph, run, now_ms, known, max_redeliveries)
+    planner = _Planner(graph, run, now_ms, known, max_redeliveries, generation)
     try:
         try:
             ignored = planner.plan(event)
@@ -90,7 +92,7 @@ def plan(
                 planner.fail(str(failure), failure.node)
                 return planner.draft.transition()
             # It fails for that once it goes on. What the event has brought is kept.
-            planner = _Planner(graph, run, now_ms, known, max_redeliveries, defers=True)
+            planner = _Planner(graph, run, now_ms, known, max_redeliveries, generation, defers=True)
             ignored = planner.plan(event)
     except Missing as missing:
         return NeedValues(missing.wanted)
@@ -309,7 +311,7 @@ class _Planner(Context):
         visit = self.run.frontier.get(event.seq)
         if visit is None or visit.attempt != event.attempt or visit.state != "queued":
             return Ignore("the visit is over, or another attempt owns it")
-        what = "visit_handed_back" if event.handed_back else "worker_lost"
+        what = "visit_handed_back" if event.handed_back else "visit_in_doubt" if event.restored else "worker_lost"
         self.draft.notice(what, seq=visit.seq, node=visit.node, attempt=visit.attempt, worker=event.worker)
         if self.deadline_passed():
             raise RunFailed(self.timed_out(f"at '{visit.node}'"))

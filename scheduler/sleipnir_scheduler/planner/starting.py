@@ -19,7 +19,7 @@ from sleipnir.graph.model import (
 )
 from sleipnir.graph.template import TemplateError, keys_read, render, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs import Gate, Visit
+from sleipnir.runs import Gate, Visit, changed
 from sleipnir_scheduler.planner import agents, loops, maps, steps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node
 
@@ -40,6 +40,8 @@ def start(context: Context, visit: Visit) -> None:
             case RagNode() if context.graph.loop is not None and context.run.spec.base_of(node.id) is None:
                 # An agent with documents of which nobody has made a knowledge base runs without them (spec 8.7).
                 steps.ended(context, context.draft.begin(visit, None), Outcome())
+            case ScriptNode(effect="once") | FunctionNode(effect="once") if visit.generation is None:
+                context.draft.begin(changed(visit, generation=context.generation or None), queue_of(node))
             case ScriptNode() | FunctionNode() | LlmNode() | ToolNode() | RagNode():
                 context.draft.begin(visit, queue_of(node))
             case AgentNode() if visit.given is not None:

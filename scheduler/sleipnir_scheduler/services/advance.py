@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 import structlog
@@ -67,11 +67,12 @@ class Advance:
         max_redeliveries: int,
         tally: Tally | None = None,
         instance: str = "",
+        generation: Callable[[], str] = lambda: "",
     ) -> None:
         self._parking = Parking(store, instance)
         self._store, self._ownership, self._graphs, self._dispatcher = store, ownership, graphs, dispatcher
         self._tally = tally or Tally()
-        self._max_redeliveries = max_redeliveries
+        self._max_redeliveries, self._generation = max_redeliveries, generation
         self._views: OrderedDict[str, RunView] = OrderedDict()
         self._unreadable: dict[str, RecordUnreadable] = {}
         """Of the runs of this round that have no view, why their records cannot be read."""
@@ -273,7 +274,15 @@ class Advance:
                 return cancel(run, cast(Cancelled, entry.event), entry.at_ms)
             spec = run.spec
             graph = self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
-            return plan(graph, run, entry.event, entry.at_ms, known, max_redeliveries=self._max_redeliveries)
+            return plan(
+                graph,
+                run,
+                entry.event,
+                entry.at_ms,
+                known,
+                max_redeliveries=self._max_redeliveries,
+                generation=self._generation(),
+            )
         except StoreUnavailable:
             raise  # nothing is wrong with the run
         except RecordUnreadable as error:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 import structlog
 
-from sleipnir.store.generations import Generation, Generations, gap_ms
+from sleipnir.store.generations import Generations, gap_ms
+from sleipnir.views import Generation
 
 
 class Watch:

@@ -10,6 +10,8 @@
 -- KEYS[8] paused    STRING  slp:{p07}:paused
 -- KEYS[9] spec      STRING  ...:spec
 -- KEYS[10] items    HASH    ...:items
+-- KEYS[11] inbox    STREAM  slp:{p07}:inbox
+-- KEYS[12] generation HASH  slp:generation
 -- ARGV[1] member    str     run/seq/attempt
 -- ARGV[2] seq       int
 -- ARGV[3] attempt   int     the attempt the message names
@@ -29,7 +31,10 @@
 --          {0, 'stale'}   a newer attempt exists
 --          {0, 'taken'}   this attempt has been claimed already
 --          {0, 'paused'}  the run, or all of the deployment, is held; the visit stays in the outbox
-local run, state, frontier, claims, events, leases, outbox, paused, spec, items = unpack(KEYS)
+--          {0, 'restored'}  the visit must happen once, and was queued before Redis may have gone back in time: a person
+--                           is asked (the scheduler reads `lease_lost` with this reason)
+--          {0, 'unsettled'} such a visit, and no scheduler has seen yet whether Redis went back; it stays in the outbox
+local run, state, frontier, claims, events, leases, outbox, paused, spec, items, inbox, generation = unpack(KEYS)
 local member, seq, attempt, worker, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local lease_ms, all = tonumber(ARGV[6]), ARGV[7] == '1'
 
@@ -48,6 +53,17 @@ if claim and claim.attempt == attempt then
   if claim.token ~= token or claim.delivered or claim.lost then return {0, 'taken'} end
 else
   if redis.call('HGET', run, 'status') == 'paused' or redis.call('EXISTS', paused) == 1 then return {0, 'paused'} end
+  if visit.generation then
+    local found = redis.call('HMGET', generation, 'data', 'server')
+    if found[2] ~= string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') then return {0, 'unsettled'} end
+    if found[1] ~= visit.generation then
+      redis.call('HSET', claims, seq, cjson.encode({attempt = attempt, worker = worker, token = token, lost = true}))
+      redis.call('ZREM', outbox, member)
+      redis.call('XADD', inbox, '*', 't', 'lease_lost', 'run', string.match(member, '^(.*)/%d+/%d+$'), 'seq', seq,
+        'attempt', attempt, 'worker', worker, 'reason', 'restored')
+      return {0, 'restored'}
+    end
+  end
   claim = {attempt = attempt, worker = worker, token = token, started_ms = now_ms}
   redis.call('HSET', claims, seq, cjson.encode(claim))
   redis.call('ZREM', outbox, member)

@@ -9,7 +9,7 @@
 -- ARGV[6] stepped     int   1: the caller has seen Redis' clock step since its last pulse
 -- ARGV[7] restored    int   1: a person says that a backup was restored
 --
--- Returns {id, data, first, since_ms, why, pulse, steady_ms, now_ms, last_pulse_ms}; last_pulse_ms is 0 for the first.
+-- Returns {id, data, since_ms, why, pulse, steady_ms, now_ms, last_pulse_ms}; last_pulse_ms is 0 for the first.
 --
 -- A write comes first in every call, so a Redis that refuses writes (full, a replica, a disk that fails) refuses the
 -- pulse. `pulse` only grows; a stored one below the caller's means that Redis has lost what it acknowledged. `data`
@@ -23,10 +23,11 @@ local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local info = redis.call('INFO', 'server')
 local server, uptime_s = string.match(info, 'run_id:(%w+)') or '', tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
-local stored = redis.call('HMGET', generation, 'id', 'data', 'first', 'since_ms', 'why', 'pulse', 'pulse_ms',
+local stored = redis.call('HMGET', generation, 'id', 'data', 'since_ms', 'why', 'pulse', 'pulse_ms',
   'steady_ms', 'server', 'stopped')
-local id, data, first, since_ms, why = stored[1], stored[2], stored[3], tonumber(stored[4] or 0), stored[5]
-local pulse, pulse_ms, steady_ms = tonumber(stored[6] or 0), tonumber(stored[7] or 0), tonumber(stored[8] or 0)
+local id, data, since_ms, why = stored[1], stored[2], tonumber(stored[3] or 0), stored[4]
+local pulse, pulse_ms, steady_ms = tonumber(stored[5] or 0), tonumber(stored[6] or 0), tonumber(stored[7] or 0)
+local last_server, was_stopped = stored[8], stored[9]
 
 local reason, lost = nil, true
 if id == fresh_id then
@@ -35,8 +36,8 @@ elseif not id then
   reason = seen_id == '' and 'first' or 'emptied'
 elseif restored then
   reason = 'restored'
-elseif stored[9] ~= server then
-  reason, lost = stored[10] and 'stopped_cleanly' or 'restarted', not stored[10]
+elseif last_server ~= server then
+  reason, lost = was_stopped and 'stopped_cleanly' or 'restarted', not was_stopped
 elseif pulse < seen_pulse then
   reason = 'went_back'
 elseif (stepped and id == seen_id) or pulse_ms > now_ms + gap_ms then
@@ -49,9 +50,7 @@ redis.call('HSET', generation, 'pulse', pulse, 'pulse_ms', now_ms)
 if reason then
   id, since_ms, why = fresh_id, now_ms, reason
   if lost then data = id end
-  if reason == 'first' then first = id end
-  redis.call('HSET', generation, 'id', id, 'data', data, 'first', first or '', 'since_ms', since_ms, 'why', why,
-    'server', server)
+  redis.call('HSET', generation, 'id', id, 'data', data, 'since_ms', since_ms, 'why', why, 'server', server)
 end
 redis.call('HDEL', generation, 'stopped')
 
@@ -64,4 +63,4 @@ end
 if wait_ms > 0 then steady_ms = math.max(steady_ms, now_ms + wait_ms) end
 steady_ms = math.min(steady_ms, now_ms + lease_ms)
 redis.call('HSET', generation, 'steady_ms', steady_ms)
-return {id, data, first or '', since_ms, why, pulse, steady_ms, now_ms, pulse_ms}
+return {id, data, since_ms, why, pulse, steady_ms, now_ms, pulse_ms}

@@ -13,6 +13,7 @@ from sleipnir.cli.doctor import (
     look_at_archiving,
     look_at_durability,
     look_at_fleet,
+    look_at_generation,
     look_at_home,
     look_at_knowledge,
     look_at_memory,
@@ -20,7 +21,7 @@ from sleipnir.cli.doctor import (
 )
 from sleipnir.cli.services import scheduler_command, worker_command
 from sleipnir.settings import Settings
-from sleipnir.views import ArchiveState, Health, WorkerInfo
+from sleipnir.views import ArchiveState, Generation, Health, WorkerInfo
 
 SOUND = Health(
     version="7.2.4",
@@ -52,6 +53,18 @@ def test_a_sound_deployment_is_ok() -> None:
 def test_a_redis_that_forgets_is_a_warning_and_one_that_evicts_a_failure() -> None:
     forgetful = replace(SOUND, appendonly=False, maxmemory_policy="allkeys-lru")
     assert levels(list(look_at_durability(forgetful))) == {"appendonly": "warn", "maxmemory": "fail"}
+
+
+def test_a_new_generation_is_shown_with_its_reason_and_how_long_leases_wait() -> None:
+    """Findings C4 and C5."""
+    began = Generation("g2", "g2", 1_000, "restarted", 7, steady_ms=16_000, now_ms=4_000, pulse_ms=3_500)
+    [finding] = look_at_generation(replace(SOUND, now_ms=4_000, generation=began))
+    assert finding.level == "warn"
+    assert "Redis restarted" in finding.text
+    assert "for 12 s" in finding.text
+    [finding] = look_at_generation(replace(SOUND, now_ms=4_000, generation=replace(began, now_ms=16_000)))
+    assert finding.level == "ok"
+    assert list(look_at_generation(SOUND)) == []
 
 
 def test_nobody_to_schedule_or_to_work_is_noticed() -> None:
