@@ -4,6 +4,7 @@ outbox moving."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -99,6 +100,11 @@ STATUSES = frozenset(get_args(RunStatus))
 
 P = TypeVar("P")
 
+READ_AHEAD = 2_000  # entries behind those of a run that has hundreds: more than its workers deliver at once
+MOST_ARGUMENTS = 1_000_000  # Redis 6.2 closes the connection at 1,048,576
+BATCH_BYTES = 8 * 2**20  # what is sent in one round trip, unless one commit is larger
+SUSPECT_BYTES = 2**20  # of a smaller commit nothing can close a connection
+
 APPLIED, STALE, NOT_OWNER, REFUSED, CLAIMED = 1, 0, -1, -2, 2
 
 
@@ -127,6 +133,9 @@ class Partitions:
     def __init__(self, client: Client, keys: Keys, *, redispatch_after_ms: int, retention_ms: int) -> None:
         self._client, self._keys = client, keys
         self._redispatch_after_ms, self._retention_ms = redispatch_after_ms, retention_ms
+        self._breaks: dict[tuple[str, str], int] = {}
+        """Of large commits that were under way when the connection broke, by run and entry: how often it broke over
+        that one alone, while Redis was there."""
 
     # Ownership
 
@@ -159,9 +168,18 @@ class Partitions:
     # Inbox
 
     def read(
-        self, partitions: Collection[int], *, limit: int, block_ms: int | None, after: Mapping[int, str] | None = None
+        self,
+        partitions: Collection[int],
+        *,
+        limit: int,
+        block_ms: int | None,
+        after: Mapping[int, str] | None = None,
+        share: int | None = None,
     ) -> list[Entry]:
         """The oldest unapplied entries, up to `limit` per partition; waits up to `block_ms` (None: not) for the first.
+
+        Where there are more, and one run has more than `share` of them, those beyond its share make room for entries of
+        others, which are looked for among the next READ_AHEAD.
 
         An entry stays until a commit or a discard deletes it. `after` gives for partitions the last entry of parked
         runs that is to be passed over. One that cannot be read has the event Unreadable, and the run NO_RUN if it does
@@ -177,9 +195,30 @@ class Partitions:
         reply: Any = self._client.xread(start, count=limit, block=block)
         found: list[Entry] = []
         for stream, batches in dict(reply or {}).items():
-            for id_, fields in _flat(batches):
-                found.append(self._entry(id_, streams[stream], fields))
+            raw = list(_flat(batches))
+            if share is not None and len(raw) == limit:
+                raw = self._shared(stream, raw, limit, share)
+            found += (self._entry(id_, streams[stream], fields) for id_, fields in raw)
         return found
+
+    def _shared(
+        self, stream: str, raw: list[tuple[str, dict[str, str]]], limit: int, share: int
+    ) -> list[tuple[str, dict[str, str]]]:
+        """Up to `limit` entries, of no run more than `share` as long as there are others."""
+        counts: Counter[str] = Counter(fields.get("run", "") for _, fields in raw)
+        if max(counts.values()) <= share:
+            return raw
+        more: Any = self._client.xread({stream: raw[-1][0]}, count=READ_AHEAD)
+        ahead = [entry for batches in dict(more or {}).values() for entry in _flat(batches)]
+        kept: list[tuple[str, dict[str, str]]] = []
+        beyond: list[tuple[str, dict[str, str]]] = []
+        counts.clear()
+        for entry in (*raw, *ahead):
+            run = entry[1].get("run", "")
+            counts[run] += 1
+            (kept if counts[run] <= share else beyond).append(entry)
+        # As many as were read first: a batch that is not full would say that the inbox ends there.
+        return kept[:limit] + beyond[: max(0, limit - len(kept))]
 
     def _entry(self, id_: str, partition: int, fields: Mapping[str, str]) -> Entry:
         run_id = fields.get("run", "")
@@ -284,13 +323,66 @@ class Partitions:
         """Apply transitions, one atomic script each, one round trip for all.
 
         Per commit: APPLIED, STALE (the view was old), NOT_OWNER, CLAIMED (it was to apply only while no worker has the
-        visits), or REFUSED (the script cannot apply it: a bug).
+        visits), or REFUSED (the script cannot apply it: a bug; or the connection broke over it twice).
         Raises redis-py's errors when the connection breaks or the server is full or failing over: then any of them may
         be applied.
         """
         vectors = [self._commit_vector(commit, epochs[commit.entry.partition]) for commit in commits]
-        replies = iter(run_batch(self._client, _COMMIT, [vector for vector in vectors if vector is not None]))
-        return [REFUSED if vector is None else _outcome(next(replies)) for vector in vectors]
+        outcomes: list[int] = [REFUSED] * len(commits)
+        for numbers in self._in_batches(commits, vectors):
+            names = [_name(commits[place]) for place in numbers]
+            try:
+                replies = run_batch(self._client, _COMMIT, [vectors[place] or [] for place in numbers])
+            except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
+                self._note_break([(_name(commits[place]), _bytes(vectors[place])) for place in numbers])
+                raise
+            for place, reply in zip(numbers, replies, strict=True):
+                outcomes[place] = _outcome(reply)
+            if self._breaks:
+                for name in names:
+                    self._breaks.pop(name, None)
+        return outcomes
+
+    def _in_batches(self, commits: Sequence[Commit], vectors: Sequence[list[Any] | None]) -> Iterator[list[int]]:
+        """The numbers of the commits that are sent at once, in order: so many bytes, and of those over which the
+        connection may have broken each alone. Those over which it did twice are left out."""
+        batch: list[int] = []
+        size = 0
+        for place, vector in enumerate(vectors):
+            if vector is None:
+                continue
+            breaks = self._breaks.get(_name(commits[place])) if self._breaks else None
+            if breaks is not None and breaks >= 2:
+                structlog.get_logger().error("a commit breaks the connection", run=commits[place].run.id)
+                del self._breaks[_name(commits[place])]  # what ends the run instead has the same name
+                continue
+            added = _bytes(vector)
+            if batch and (breaks is not None or size + added > BATCH_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(place)
+            size += added
+            if breaks is not None:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _note_break(self, names: Sequence[tuple[tuple[str, str], int]]) -> None:
+        """The connection broke over these commits. Large ones are suspects: they are sent alone from now on, and what
+        breaks alone counts, if Redis is there."""
+        suspects = [name for name, size in names if size >= SUSPECT_BYTES]
+        if len(self._breaks) > 1_000:
+            self._breaks.clear()
+        if len(names) > 1 or not suspects:
+            for name in suspects:
+                self._breaks.setdefault(name, 0)
+            return
+        try:
+            self._client.ping()
+        except (redis.exceptions.RedisError, OSError):
+            return  # Redis is away: the commit need not have broken it
+        self._breaks[suspects[0]] = self._breaks.get(suspects[0], 0) + 1
 
     def _commit_vector(self, commit: Commit, epoch: int) -> list[Any] | None:
         """The arguments; None for a transition that cannot be stored: a sum that is infinite, a bug of ours."""
@@ -314,6 +406,8 @@ class Partitions:
         )
         session = self._keys.of_session_of(commit.run.spec)
         keys = {**commit_keys(run, _delta_of(run, entry.event), session), **shared_keys(partition)}
+        if len(values) > MOST_ARGUMENTS:
+            raise ValueError(f"it has {len(values):,} values; Redis takes {MOST_ARGUMENTS:,} at most")
         return _COMMIT.vector(keys, {"control": body}, values)
 
     # Leases, timers, outbox
@@ -657,6 +751,15 @@ def journaled(element: str) -> dict[str, Any]:
     """What a journal element says was written."""
     _, *written = element.split("\n")
     return {json.loads(key): json.loads(text) for key, text in zip(written[::2], written[1::2], strict=True)}
+
+
+def _name(commit: Commit) -> tuple[str, str]:
+    return commit.entry.run, commit.entry.id
+
+
+def _bytes(vector: list[Any] | None) -> int:
+    """How large the arguments of a commit are, in characters; names of keys apart, which are few and short."""
+    return sum(map(len, vector[len(_COMMIT.keys) :])) if vector else 0
 
 
 def _delta_of(run: Any, event: Event) -> str:

@@ -7,6 +7,9 @@ means that our view of the run was old, and refuses those after it: drop the vie
 death anywhere loses nothing: an entry is deleted by the commit that applies it, and an unpublished visit is in the
 outbox.
 
+No run holds up the others: in a round each has SHARE_S, and entries of one run beyond AT_ONCE are passed over when the
+inbox is read. An entry that is planned for seconds is given up (watchdog.py), and its run is parked.
+
 A run whose record, entry or graph cannot be read is parked (parking.py): its entries wait in order, others go on. Only
 its cancel does not wait, if its record can be read.
 """
@@ -14,7 +17,7 @@ its cancel does not wait, if its record can be read.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
@@ -46,12 +49,16 @@ from sleipnir_scheduler.narration import log_transition
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, cancel, fail, plan
 from sleipnir_scheduler.services.ownership import Ownership
 from sleipnir_scheduler.services.parking import Parking
+from sleipnir_scheduler.services.views import Views
+from sleipnir_scheduler.services.watchdog import PlanningTooLong, Watchdog
 from sleipnir_scheduler.traces import trace_commit
 
 BATCH = 200  # entries per partition and read
 AT_ONCE = 100  # entries of one run that are planned on each other; when one is refused, those after it are in vain
 PUBLISH_AGAIN_S = (0.5, 2.0, 10.0, 30.0)  # pauses after failures: each try may take seconds of the planner's time
-VIEWS_KEPT = 20_000  # a view is about 1 kB
+SHARE_S = 0.02  # what one run may be planned for in a round, its first entry apart
+ROUNDS_S = 0.03  # after this the inbox is read again: another run may have an entry by then
+TOO_LONG_AGAIN_S = 60.0  # doubles each time: an entry that was planned for too long is planned again after this
 
 
 class Advance:
@@ -73,7 +80,10 @@ class Advance:
         self._store, self._ownership, self._graphs, self._dispatcher = store, ownership, graphs, dispatcher
         self._tally = tally or Tally()
         self._max_redeliveries, self._generation = max_redeliveries, generation
-        self._views: OrderedDict[str, RunView] = OrderedDict()
+        self._views = Views()
+        self._watchdog = Watchdog()
+        self._too_long: dict[tuple[str, str], tuple[float, float]] = {}
+        """By run and entry that was planned for too long: when it may be planned again, and the pause after that."""
         self._unreadable: dict[str, RecordUnreadable] = {}
         """Of the runs of this round that have no view, why their records cannot be read."""
         self._epochs: Mapping[int, int] = {}
@@ -93,17 +103,19 @@ class Advance:
             self._drop_views(epochs)
         try:
             after = self._parking.cursors(epochs)
-            entries = self._store.read(epochs.keys(), limit=BATCH, block_ms=block_ms, after=after)
+            entries = self._store.read(epochs.keys(), limit=BATCH, block_ms=block_ms, after=after, share=AT_ONCE)
             by_run: dict[str, deque[Entry]] = defaultdict(deque)
             for entry in entries:
                 if entry.run == NO_RUN and isinstance(entry.event, Unreadable):
                     self._parking.park(entry, entry.event.why)
                 elif not self._parking.holds(entry) or isinstance(entry.event, Cancelled):
                     by_run[entry.run].append(entry)
-            done = 0
+            done, began_s = 0, time.monotonic()
             while by_run:
                 done += self._round(by_run, epochs)
                 by_run = {run_id: queue for run_id, queue in by_run.items() if queue}
+                if done and time.monotonic() - began_s > ROUNDS_S:
+                    break  # what is left is read again, with what has come since
             moved = self._parking.passed(entries, BATCH)
             self._parking.flush()
         except BaseException:
@@ -118,12 +130,13 @@ class Advance:
         before, self._epochs = self._epochs, epochs
         kept = {partition for partition, epoch in epochs.items() if before.get(partition) == epoch}
         for run_id in [run_id for run_id in self._views if self._store.partition_of(run_id) not in kept]:
-            del self._views[run_id]
+            self._views.drop(run_id)
 
     def _round(self, by_run: Mapping[str, deque[Entry]], epochs: Mapping[int, int]) -> int:
         """The next entries of every run: plan, commit, publish. Returns how many entries are done with."""
         self._load_views(set(by_run))
-        commits, drops = self._plan_all(by_run)
+        with self._watchdog.awake():
+            commits, drops = self._plan_all(by_run)
         done = 0
         published: list[tuple[VisitCall, str]] = []
         for commit, outcome in zip(commits, self._store.commit(commits, epochs), strict=True):
@@ -166,7 +179,7 @@ class Advance:
 
     def _mistaken(self, entry: Entry, by_run: Mapping[str, deque[Entry]], outcome: int) -> None:
         """Our view was old, or the partition is another's: forget both. The entry stays in the inbox."""
-        self._views.pop(entry.run, None)
+        self._views.drop(entry.run)
         by_run[entry.run].clear()  # later entries of this run would be planned on the same view
         if outcome == NOT_OWNER:
             self._ownership.lost(entry.partition)
@@ -174,7 +187,7 @@ class Advance:
     def _park(self, entry: Entry, reason: str, queue: deque[Entry]) -> None:
         """Set the run of an entry aside, from this entry on. Of its other entries in `queue` only a cancel is looked
         at. No other run waits."""
-        self._views.pop(entry.run, None)
+        self._views.drop(entry.run)
         cancels = [each for each in queue if each is not entry and isinstance(each.event, Cancelled)]
         queue.clear()
         queue.extend(cancels)
@@ -183,7 +196,8 @@ class Advance:
     def _end_instead(self, commit: Commit, epochs: Mapping[int, int]) -> tuple[Commit, int]:
         """Redis could not apply a transition: fail that run visibly, and let no other run wait for it."""
         self._log.error("a transition cannot be applied; failing its run", run=commit.run.id)
-        ended = fail("engine", commit.run, "internal error: its next step could not be committed", commit.entry.at_ms)
+        why = "its next step could not be committed: Redis refused it, or closed the connection over it twice"
+        ended = fail("engine", commit.run, f"internal error: {why}", commit.entry.at_ms)
         commit = Commit(commit.entry, commit.run, ended)
         return commit, self._store.commit([commit], epochs)[0]
 
@@ -194,22 +208,21 @@ class Advance:
         self._tally.applied(commit)
         trace_commit(commit, self._tally.clock.now_ms())
         if after.is_final:
-            self._views.pop(run.id, None)
+            self._views.drop(run.id)
         else:
-            self._views[run.id] = after
+            self._views.put(after)
         if commit.entry.partition not in self._ownership.held:
             for visit in transition.dispatches:
                 yield call_of(run.id, run.spec, visit, run.batch), str(visit.queue)
 
     def _load_views(self, run_ids: set[str]) -> None:
         missing = [run_id for run_id in run_ids if run_id not in self._views]
-        for run_id in run_ids - set(missing):
-            self._views.move_to_end(run_id)
+        self._views.use(run_ids - set(missing))
         self._unreadable.clear()
         if missing:
-            self._views.update(self._store.load(missing, self._unreadable))
-        while len(self._views) > VIEWS_KEPT + len(run_ids):
-            self._views.popitem(last=False)
+            for view in self._store.load(missing, self._unreadable).values():
+                self._views.put(view)
+        self._views.shrink(len(run_ids))
 
     def _plan_all(self, by_run: Mapping[str, deque[Entry]]) -> tuple[list[Commit], list[Drop]]:
         """Plan what can be; values are fetched for all runs that need some, in one round trip, and they are planned."""
@@ -241,8 +254,10 @@ class Advance:
 
         Those that need values wait until the ones before them are committed: the values may be theirs.
         """
-        run = self._views.get(queue[0].run)
+        run, began_s = self._views.get(queue[0].run), time.monotonic()
         for planned in range(min(len(queue), AT_ONCE)):
+            if planned and time.monotonic() - began_s > SHARE_S:
+                return None
             entry = queue[0]
             with _about(entry, run):
                 outcome = self._plan(entry, run, known.get((entry.run, entry.id), NOTHING))
@@ -274,15 +289,17 @@ class Advance:
                 return cancel(run, cast(Cancelled, entry.event), entry.at_ms)
             spec = run.spec
             graph = self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
-            return plan(
-                graph,
-                run,
-                entry.event,
-                entry.at_ms,
-                known,
-                max_redeliveries=self._max_redeliveries,
-                generation=self._generation(),
-            )
+            if self._too_long and self._waits_after_too_long(entry):
+                return self._took_too_long
+            most, generation = self._max_redeliveries, self._generation()
+            self._watchdog.begin()
+            try:
+                return plan(graph, run, entry.event, entry.at_ms, known, max_redeliveries=most, generation=generation)
+            finally:
+                self._watchdog.end()
+        except PlanningTooLong:
+            self._plan_later(entry)
+            return self._took_too_long
         except StoreUnavailable:
             raise  # nothing is wrong with the run
         except RecordUnreadable as error:
@@ -298,6 +315,20 @@ class Advance:
             # A bug of ours must end in a visible failure of this run, not in a scheduler that spins on one entry.
             self._log.exception("planning failed", entry=repr(entry.event))
             return _failed(run, entry, f"internal error: {type(error).__name__}: {error}")
+
+    @property
+    def _took_too_long(self) -> str:
+        return f"planning its next entry took more than {self._watchdog.most_s:g} s; the entry is left in the inbox"
+
+    def _plan_later(self, entry: Entry) -> None:
+        _, pause_s = self._too_long.pop((entry.run, entry.id), (0.0, TOO_LONG_AGAIN_S))
+        if len(self._too_long) >= 1_000:
+            self._too_long.clear()
+        self._too_long[entry.run, entry.id] = (time.monotonic() + pause_s, 2 * pause_s)
+
+    def _waits_after_too_long(self, entry: Entry) -> bool:
+        again_s, _ = self._too_long.get((entry.run, entry.id), (0.0, 0.0))
+        return time.monotonic() < again_s
 
 
 def _unreadable(run: RunView, event: Unreadable) -> Ignore | str:

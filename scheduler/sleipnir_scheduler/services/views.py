@@ -1,0 +1,75 @@
+"""The views of runs that a scheduler keeps between rounds, bounded by what they weigh and not by their number.
+
+A view is read from Redis when it is missing, so dropping one costs a round trip. Those used last are kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+
+from sleipnir.runs import RunView
+
+MOST_BYTES = 64 * 2**20
+VIEW_BYTES = 2_000  # of a run itself: measured with its spec, counts and timings
+VISIT_BYTES = 1_000
+COMMAND_BYTES = 8  # a reference; the names are shared
+
+
+class Views(Mapping[str, RunView]):
+    """Views by run. `most_bytes` is what those may weigh that are not needed now."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._views: OrderedDict[str, RunView] = OrderedDict()
+        self._bytes_of: dict[str, int] = {}
+        self.bytes = 0
+        """What all of them weigh, estimated."""
+
+    def __getitem__(self, run_id: str) -> RunView:
+        return self._views[run_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __contains__(self, run_id: object) -> bool:
+        return run_id in self._views
+
+    def put(self, view: RunView) -> None:
+        """A view as it is from now on. It counts as used last."""
+        weight = bytes_of(view)
+        self.bytes += weight - self._bytes_of.get(view.id, 0)
+        self._bytes_of[view.id] = weight
+        self._views[view.id] = view
+        self._views.move_to_end(view.id)
+
+    def use(self, run_ids: Iterable[str]) -> None:
+        """These are needed now: they are dropped last."""
+        for run_id in run_ids:
+            self._views.move_to_end(run_id)
+
+    def drop(self, run_id: str) -> None:
+        """Forget a view, if it is there."""
+        if self._views.pop(run_id, None) is not None:
+            self.bytes -= self._bytes_of.pop(run_id)
+
+    def clear(self) -> None:
+        self._views.clear()
+        self._bytes_of.clear()
+        self.bytes = 0
+
+    def shrink(self, needed: int) -> None:
+        """Drop those used longest ago until the rest is light enough; the last `needed` stay."""
+        while self.bytes > self._most_bytes and len(self._views) > needed:
+            self.drop(next(iter(self._views)))
+
+
+def bytes_of(view: RunView) -> int:
+    """What a view weighs, estimated."""
+    frontier = view.frontier
+    spreads = (frontier[seq].spread for seq in getattr(frontier, "spreads", ()))
+    commands = sum(len(spread.targets) for spread in spreads if spread is not None)
+    return VIEW_BYTES + VISIT_BYTES * len(frontier) + COMMAND_BYTES * commands
