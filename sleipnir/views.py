@@ -331,7 +331,8 @@ class WorkerInfo:
     turned; `broker_age_ms`: since it last heard from a broker that it polls (None: it should not poll now);
     `broker_lost_for_ms`: since it has no connection to the broker; `wedged_for_ms`: since all slots are taken, none by
     a visit. `stopped` has, by queue that it does not take now, why its machine cannot run visits; it tries again by
-    itself. What a worker of an older release does not say is None, 0 or empty.
+    itself. `dropped` counts messages that were no call of a visit which it can read. What a worker of an older release
+    does not say is None, 0 or empty.
     """
 
     name: str
@@ -348,6 +349,7 @@ class WorkerInfo:
     broker_lost_for_ms: int | None = None
     wedged_for_ms: int | None = None
     stopped: Mapping[str, str] = field(default_factory=dict)
+    dropped: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,8 +9,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from sleipnir import reading
 from sleipnir.messages import ResultHeader, VisitCall, overlay_of
-from sleipnir.runs import Item, Part, RunSpec, from_fields
+from sleipnir.reading import read_text
+from sleipnir.runs import Item, Part, RunSpec
 from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, member, member_of, parse_member
@@ -58,7 +59,9 @@ class Claim:
 @dataclass(frozen=True)
 class Refused:
     """Not ours, a normal outcome: `gone` (visit or run is over), `stale` (a newer attempt exists), `taken`, `paused`,
-    or of a visit that must happen once `restored` (a person is asked) or `unsettled` (it is published again)."""
+    or of a visit that must happen once `restored` (a person is asked) or `unsettled` (it is published again). And
+    `forged`: the message names another bundle, agent, node or role than the run's own records, or `unreadable`: these
+    cannot be read."""
 
     reason: str
 
@@ -66,7 +69,13 @@ class Refused:
 @lru_cache(maxsize=1024)
 def _spec(text: str) -> RunSpec:
     """Runs of one agent, started alike, have the same text. Nobody changes a spec."""
-    return RunSpec(**json.loads(text))
+    return read_text(RunSpec, text, "spec")
+
+
+@lru_cache(maxsize=1024)
+def _spec_head(agent: str, bundle: str) -> str:
+    """How the stored spec of a run of this agent and bundle begins (commit.record), without its end."""
+    return dumps({"agent": agent, "bundle": bundle})[:-1]
 
 
 def _talk(said: list[Any]) -> Talk:
@@ -130,6 +139,10 @@ class Visits:
             "token": token,
             "lease_ms": lease_ms,
             "all": int(wanted is None),
+            "node": call.node,
+            "role": call.role,
+            "spec_head": _spec_head(call.agent, call.bundle),
+            "reads": reading.READS,
         }
         reply = _CLAIM(self._line, keys, args, sorted(wanted or ()))
         if not reply[0]:
@@ -142,8 +155,8 @@ class Visits:
             _spec(spec),
             int(started_ms),
             state,
-            Item(**json.loads(item)) if item else None,
-            from_fields(Part, json.loads(part)) if part else None,
+            read_text(Item, item, "item", call.task_id) if item else None,
+            read_text(Part, part, "part", call.task_id) if part else None,
             _talk(talk),
         )
 
@@ -198,6 +211,14 @@ class Visits:
             "reason": reason,
         }
         return bool(_HAND_BACK(self._line, keys, args))
+
+    def publish_soon(self, run_id: str, seq: int, attempt: int, *, within_ms: int) -> None:
+        """Bring the next publication of a queued visit forward. One that is claimed, over or due sooner is left alone.
+        Safe to repeat."""
+        outbox = self._keys.of_partition(self._keys.partition_of(run_id)).outbox
+        seconds, micros = self._line.client.time()
+        at_ms = int(seconds) * 1000 + int(micros) // 1000 + within_ms
+        self._line.client.zadd(outbox, {member(run_id, seq, attempt): at_ms}, xx=True, lt=True)
 
     def heartbeat(self, calls: Sequence[VisitCall], lease_ms: int) -> set[str]:
         """Renew the leases of these visits, one round trip for all. Returns the task ids of those that were lost."""

@@ -56,7 +56,7 @@ class Chat:
         return self.claim(self.visit(run), run).talk
 
     def claim(self, visit: Visit, run: str) -> Claim:
-        call = VisitCall(run, visit.node, visit.seq, visit.attempt, "agent", "digest", visit.role)
+        call = VisitCall(run, visit.node, visit.seq, visit.attempt, "agent", self.spec.bundle, visit.role)
         claim = self.store.visits.claim(call, worker="w", token="t", lease_ms=60_000, wanted=())
         assert isinstance(claim, Claim)
         return claim
@@ -64,7 +64,7 @@ class Chat:
     def deliver(self, run: str, *, calls: tuple[ToolCall, ...] = (), next: str | None = None, **delta: Any) -> None:
         visit = self.visit(run)
         self.claim(visit, run)
-        call = VisitCall(run, visit.node, visit.seq, visit.attempt, "agent", "digest", visit.role)
+        call = VisitCall(run, visit.node, visit.seq, visit.attempt, "agent", self.spec.bundle, visit.role)
         texts = {key: value if key == SAID else json.dumps(value) for key, value in delta.items()}
         header = ResultHeader(ok=True, keys=tuple(set(delta) - {SAID}), calls=calls, next=next, worker="w")
         assert self.store.visits.deliver(call, header, texts, worker="w", token="t")

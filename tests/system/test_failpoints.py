@@ -191,7 +191,8 @@ def lapsed_lease(world: Deployment) -> Run:
     run = world.client.submit(world.two)
     world.with_a_scheduler(lambda: run.info().visits, "the visit is queued")
     [visit] = run.info().visits
-    assert world.claim(VisitCall(run.id, visit.node, visit.seq, visit.attempt, "two", ""), lease_ms=1)
+    bundle = world.client.store.runs.spec(run.id).bundle
+    assert world.claim(VisitCall(run.id, visit.node, visit.seq, visit.attempt, "two", bundle), lease_ms=1)
     return run
 
 

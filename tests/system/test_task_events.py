@@ -91,7 +91,7 @@ def test_a_failed_node_is_a_failed_task_and_what_another_message_had_done_alread
         with events_of(celery_app(redis_server, tmp_path, f"failing-{pool}")) as events, stack.client() as client:
             run = client.submit(agent)
             assert run.wait(30).status == "completed"
-            call = VisitCall(run.id, "a", 1, 1, "failing", "gone")
+            call = VisitCall(run.id, "a", 1, 1, "failing", "0" * 64)
             RedisDispatcher(client.store).publish([(call, "work")])
             wait_until(lambda: any(e["type"] == "task-revoked" for e in events), "the events arrive")
             state = State()

@@ -26,7 +26,7 @@ from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir_workers import condition, function, machine, mcp, rag, reduction, script, strategy
+from sleipnir_workers import condition, function, machine, mcp, rag, reduction, script, strategy, unreadable
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
 from sleipnir_workers.host import here
@@ -52,6 +52,7 @@ app = Celery("sleipnir", set_as_current=True, amqp=SteadyAMQP)
 app.config_from_object(config)
 
 ANNOUNCE_S = 5.0
+NEWER_MS = 5_000  # until the next message for a visit whose message this release cannot read
 GOODBYE_S = 2.0
 SWEEP_TURNS = 12
 """Announcements between two looks for scratch folders of runs that are over: a minute."""
@@ -75,7 +76,7 @@ _name = f"{socket.gethostname()}:{os.getpid()}"
     name=TASK_NAME, ignore_result=True, acks_late=True, Strategy=staticmethod(strategy.strategy), Request=VisitRequest,
     resultrepr_maxsize=MOST_TEXT,
 )  # fmt: skip
-def visit(call: dict[str, Any]) -> Shown:
+def visit(call: dict[str, Any] | VisitCall) -> Shown:
     """Run one visit. The result is for Flower only; the real one was delivered to the store.
 
     A worker that drains, or whose machine cannot run visits, puts the message back, where another one finds it at once.
@@ -83,7 +84,7 @@ def visit(call: dict[str, Any]) -> Shown:
     if drain.begun.is_set():
         raise Reject("this worker is stopping", requeue=True)
     try:
-        summary = worker().run(VisitCall.from_json(call))
+        summary = worker().run(call if isinstance(call, VisitCall) else VisitCall.from_json(call))
     except MachineFailed as failure:
         raise Reject(f"this machine cannot run visits: {failure}", requeue=True) from failure
     failpoints.hit("ack.before")
@@ -216,6 +217,7 @@ app.steps["consumer"].add(Watched)
 def _start(sender: Any = None, **_: Any) -> None:
     global _name
     _name = str(getattr(sender, "hostname", None) or _name)
+    unreadable.dropped.newer = _publish_soon
     configure(settings)
     sys.setswitchinterval(SWITCH_S)
     if "llm" in app.amqp.queues.consume_from:
@@ -285,7 +287,13 @@ def _facts(store: Store) -> dict[str, Any]:
         "pid": os.getpid(),
         **pulse.facts(store.visits.count_leased),
         "stopped": intake.stopped(),
+        "dropped": unreadable.dropped.count,
     }
+
+
+def _publish_soon(run: str, seq: int, attempt: int) -> None:
+    """Give up a visit whose message only a newer release can read; another worker may be of that one."""
+    _tell_fleet(lambda store: store.visits.publish_soon(run, seq, attempt, within_ms=NEWER_MS))
 
 
 def _tell_fleet(tell: Callable[[Store], object]) -> None:

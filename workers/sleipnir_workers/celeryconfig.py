@@ -13,6 +13,7 @@ from sleipnir.messages import BATCH_PRIORITY, QUEUES
 from sleipnir.settings import Settings
 from sleipnir.store.address import celery_broker, is_redis
 from sleipnir.store.keys import Keys
+from sleipnir_workers.unreadable import tolerant
 
 FLUSH_EVENTS_S = 0.2
 
@@ -24,6 +25,9 @@ class SteadyConnection(Connection):  # type: ignore[misc]  # kombu has no types
         return super().ensure_connection(
             *args, **({"interval_start": 1, "interval_step": 0, "interval_max": 1} | kwargs)
         )
+
+    def get_transport_cls(self) -> type[Any]:
+        return tolerant(super().get_transport_cls())
 
 
 class SteadyAMQP(AMQP):  # type: ignore[misc]  # nor has Celery
@@ -38,6 +42,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "broker_url": broker.url,
         "result_backend": None,  # a backend that is down acknowledges tasks and drops their results
         "task_ignore_result": True,
+        "worker_consumer": "sleipnir_workers.unreadable:VisitConsumer",
         "task_serializer": "json",
         "accept_content": ["json"],
         "task_queues": [Queue(name) for name in QUEUES],

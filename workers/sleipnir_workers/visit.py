@@ -55,7 +55,9 @@ from sleipnir_workers.llm.permits import Permits
 from sleipnir_workers.node import ProcessLost, Visit, VisitLost, executor_of
 from sleipnir_workers.scratch import Scratch
 from sleipnir_workers.shown import shown_error
+from sleipnir_workers.unreadable import dropped
 
+UNREADABLE_MS = 5_000  # until a visit that this release cannot read is published again
 RETRY_S = (0.1, 0.3, 1.0, 2.0)
 REPLICATED_MS = 1_000  # for one question to Redis, well below its socket timeout
 
@@ -134,7 +136,7 @@ class Worker:
             wanted=self._wanted(call.role, unpacked, node),
         )
         if isinstance(claim, Refused):
-            structlog.get_logger().debug("claim refused", reason=claim.reason)
+            self._refused(call, claim.reason)
             return {"refused": claim.reason}
         with tracing.executing(call.shown_name, (call.run, call.seq, call.attempt)) as span:
             summary = self._claimed(call, claim, unpacked, node, token, problem)
@@ -143,6 +145,16 @@ class Worker:
                 if "refused" in summary or not summary.get("ok", True):
                     tracing.failed(span, "late_result" if "refused" in summary else summary.get("error", "failed"))
             return summary
+
+    def _refused(self, call: VisitCall, reason: str) -> None:
+        log = structlog.get_logger()
+        if reason == "forged":
+            dropped.add(f"message of run {call.run} names another bundle, agent, node or role than the run's records")
+        elif reason == "unreadable":
+            dropped.add(f"visit {call.run}/{call.seq} is of a newer release, or damaged")
+            self.store.visits.publish_soon(call.run, call.seq, call.attempt, within_ms=UNREADABLE_MS)
+        else:
+            log.debug("claim refused", reason=reason)
 
     def _claimed(
         self, call: VisitCall, claim: Claim, unpacked: Unpacked | None, node: Node | None, token: str, problem: str

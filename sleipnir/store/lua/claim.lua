@@ -19,7 +19,11 @@
 -- ARGV[5] token     str     unique per execution: the same token may call again after a lost reply
 -- ARGV[6] lease_ms  int
 -- ARGV[7] all       int     1: return the whole state, 0: only the keys that follow
--- ARGV[8...] wanted  state keys
+-- ARGV[8] node      str     the node, role, agent and bundle that the message names must be those of the run's records:
+-- ARGV[9] role      str     whoever writes to the broker must not choose what is executed in a run's name
+-- ARGV[10] spec_head str    {"agent":"...","bundle":"..." as the run's spec begins, without the brace at the end
+-- ARGV[11] reads    int     the greatest version of a record that the caller reads
+-- ARGV[12...] wanted  state keys
 --
 -- Returns  {1, spec, started_ms, item, overlay, part, talk, key, JSON text, ...}  claimed (a missing key is left out).
 --                `item` is the visit's runs.Item as JSON, or ''; `overlay` lines of values that only this visit sees, or
@@ -30,20 +34,38 @@
 --          {0, 'gone'}    the visit is over, or its run is, or it is no worker's business now
 --          {0, 'stale'}   a newer attempt exists
 --          {0, 'taken'}   this attempt has been claimed already
+--          {0, 'forged'}  the message names another node, role, agent or bundle than the run's records
+--          {0, 'unreadable'}  the visit or the spec is of a newer release, or damaged; the visit stays in the outbox
 --          {0, 'paused'}  the run, or all of the deployment, is held; the visit stays in the outbox
 --          {0, 'restored'}  the visit must happen once, and was queued before Redis may have gone back in time: a person
 --                           is asked (the scheduler reads `lease_lost` with this reason)
 --          {0, 'unsettled'} such a visit, and no scheduler has seen yet whether Redis went back; it stays in the outbox
 local run, state, frontier, claims, events, leases, outbox, paused, spec, items, inbox, generation = unpack(KEYS)
 local member, seq, attempt, worker, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local lease_ms, all = tonumber(ARGV[6]), ARGV[7] == '1'
+local lease_ms, all, node, role, spec_head = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8], ARGV[9], ARGV[10]
+local reads = tonumber(ARGV[11])
+
+-- Why a message with this head must not be executed for a run with this spec. Nothing is decoded of a spec as this
+-- release writes it.
+local function refusal(spec)
+  if string.sub(spec, 1, #spec_head) == spec_head and string.sub(spec, -6) == '"v":1}' then return nil end
+  local read, found = pcall(cjson.decode, spec)
+  if not read or type(found) ~= 'table' or (tonumber(found.v) or 1) > reads then return 'unreadable' end
+  local named = cjson.decode(spec_head .. '}')
+  if found.agent ~= named.agent or found.bundle ~= named.bundle then return 'forged' end
+end
 
 local text = redis.call('HGET', frontier, seq)
 if not text then return {0, 'gone'} end
-local visit = cjson.decode(text)
+local read, visit = pcall(cjson.decode, text)
+if not read or type(visit) ~= 'table' or (tonumber(visit.v) or 1) > reads then return {0, 'unreadable'} end
 if visit.attempt ~= attempt then return {0, 'stale'} end
 -- It is kept, but not for workers: it waits for others of its step or for a slot, or its run has failed.
 if not visit.queue or visit.failed then return {0, 'gone'} end
+local submitted = redis.call('GET', spec)
+if not submitted then return {0, 'gone'} end
+local refused = (visit.node ~= node or (visit.role or 'node') ~= role) and 'forged' or refusal(submitted)
+if refused then return {0, refused} end
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -97,17 +119,17 @@ elseif part then
   end
 end
 local reply = {
-  1, redis.call('GET', spec), claim.started_ms, visit.item and cjson.encode(visit.item) or '', overlay,
+  1, submitted, claim.started_ms, visit.item and cjson.encode(visit.item) or '', overlay,
   part and cjson.encode(part) or '', talk,
 }
 if all then
   local pairs_ = redis.call('HGETALL', state)
   for i = 1, #pairs_ do reply[#reply + 1] = pairs_[i] end
-elseif #ARGV > 7 then
-  local values = redis.call('HMGET', state, unpack(ARGV, 8))
+elseif #ARGV > 11 then
+  local values = redis.call('HMGET', state, unpack(ARGV, 12))
   for i = 1, #values do
     if values[i] then
-      reply[#reply + 1] = ARGV[7 + i]
+      reply[#reply + 1] = ARGV[11 + i]
       reply[#reply + 1] = values[i]
     end
   end

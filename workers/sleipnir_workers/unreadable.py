@@ -1,0 +1,188 @@
+"""Broker messages that are no call of a visit which this release can read: dropped, counted, logged once per reason.
+
+1. A message is a hint. What is dropped here is published again if a visit waits for it, so nothing is lost, and nothing
+   is put back: it would come again at once, for ever.
+2. A message of a newer version brings its visit's next publication forward, so that a worker that can read it gets it
+   soon.
+3. No message ends a worker process. Celery's own ways to refuse one put it back, look for a result backend, or raise in
+   the loop that takes messages.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from queue import Empty
+from typing import Any, Final
+
+import structlog
+from celery.worker.consumer import Consumer
+
+from sleipnir.bundle import DIGEST
+from sleipnir.errors import RecordUnreadable
+from sleipnir.messages import TASK_NAME, VisitCall
+
+MOST_REASONS: Final = 100
+"""Reasons that are logged once each; those after them are counted only."""
+
+_ENCODINGS = (None, "utf-8", "base64")
+
+
+class Dropped:
+    """How many messages this process has dropped."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+        self.newer: Callable[[str, int, int], None] = lambda run, seq, attempt: None
+        """What to do for the visit that a message of a newer release names."""
+
+    def add(self, why: str) -> None:
+        with self._lock:
+            self.count += 1
+            is_new = why not in self._told and len(self._told) < MOST_REASONS
+            if is_new:
+                self._told.add(why)
+        if is_new:
+            structlog.get_logger().warning("a message was dropped; others like it are counted only", reason=why)
+
+
+dropped = Dropped()
+
+
+def call_of(message: Any) -> VisitCall:
+    """The call that a message carries. Raises RecordUnreadable."""
+    headers = message.headers
+    if type(headers) is not dict or headers.get("task") != TASK_NAME:
+        raise _damaged("it is no task of ours")
+    if type(headers.get("id")) is not str or not headers["id"]:
+        raise _damaged("it has no id")
+    if headers.get("eta") or headers.get("expires"):
+        raise _damaged("it is for a later time")
+    if type(message.delivery_info) is not dict:
+        raise _damaged("it does not say from which queue it is")
+    try:
+        payload = message.payload
+    except Exception as error:  # each serializer and codec has its own errors
+        raise _damaged(f"its body cannot be decoded: {type(error).__name__}") from None
+    if type(payload) is not list or [type(part) for part in payload] != [list, dict, dict]:
+        raise _damaged("its body is not a task's arguments")
+    args, options, canvas = payload
+    if len(args) != 1 or options or any(value is not None for value in canvas.values()):
+        raise _damaged("its body is not the arguments of a visit")
+    call = VisitCall.from_json(args[0])
+    if not DIGEST.fullmatch(call.bundle):
+        raise _damaged("its bundle is not named by a digest")
+    try:
+        f"{call.run}{call.node}{call.agent}".encode()
+    except UnicodeError:
+        raise _damaged("half a surrogate pair is no name") from None
+    return call
+
+
+def _damaged(why: str) -> RecordUnreadable:
+    return RecordUnreadable("message", "", f"damaged: {why}")
+
+
+class VisitConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
+    """Lets messages through that carry a call of a visit, and drops all others."""
+
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        handle: Callable[[Any], Any] = super().create_task_handler(*args, **kwargs)
+        is_alone = self.pool.__class__.__module__.endswith(".solo")
+
+        def on_task_received(message: Any) -> Any:
+            try:
+                call = call_of(message)
+            except RecordUnreadable as error:
+                self._drop(message, str(error))
+                if error.newer:
+                    _hand_back(message.payload[0][0])
+                return None
+            if is_alone:  # it is executed in this process: no need to read it again
+                message.payload[0][0] = call
+            return handle(message)
+
+        return on_task_received
+
+    def _drop(self, message: Any, why: str) -> None:
+        dropped.add(why)
+        message.ack_log_error(structlog.get_logger(), self.connection_errors)
+
+    def on_decode_error(self, message: Any, exc: BaseException) -> None:
+        self._drop(message, f"its body cannot be decoded: {type(exc).__name__}")
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:
+        self._drop(message, "it is no task of ours")
+
+    def on_unknown_task(self, body: Any, message: Any, exc: BaseException) -> None:
+        self._drop(message, "it is no task of ours")
+
+    def on_invalid_task(self, body: Any, message: Any, exc: BaseException) -> None:
+        self._drop(message, f"it is no task: {type(exc).__name__}")
+
+
+def _hand_back(data: Mapping[str, Any]) -> None:
+    """Its visit, as far as the message of a newer release says which one it is."""
+    run, seq, attempt = data.get("run"), data.get("seq"), data.get("attempt")
+    if isinstance(run, str) and isinstance(seq, int) and isinstance(attempt, int):
+        dropped.newer(run, seq, attempt)
+
+
+@functools.cache
+def tolerant(transport: type[Any]) -> type[Any]:
+    """The same transport; of a broker that is a Redis one whose loop survives any element of a queue's list."""
+    if getattr(transport, "driver_type", "") != "redis":
+        return transport
+
+    channel: Any = transport.Channel
+
+    class Channel(channel):  # type: ignore[misc]
+        def _brpop_read(self, **options: Any) -> Any:
+            self.connection.is_taking = True
+            try:
+                return super()._brpop_read(**options)
+            except (Empty, *self.connection_errors, *self.connection.channel_errors):
+                raise
+            except Exception as error:
+                if not self.connection.is_taking:
+                    raise
+                dropped.add(f"message cannot be read: damaged: {type(error).__name__}")
+                return True
+
+    class Transport(transport):  # type: ignore[misc]
+        is_taking = False
+        """Whether an element was taken from a list and is not a message yet."""
+
+        def _deliver(self, message: Any, queue: str) -> None:
+            if (why := _problem(message)) is not None:
+                dropped.add(f"message cannot be read: damaged: {why}")
+                return
+            self.is_taking = False
+            super()._deliver(message, queue)
+
+    Transport.Channel = Channel
+    return Transport
+
+
+def _problem(message: Any) -> str | None:
+    """Why an element of a list cannot be made a message of kombu's."""
+    if type(message) is not dict or type(message.get("properties")) is not dict:
+        return "it has no properties"
+    properties, headers = message["properties"], message.get("headers")
+    if type(properties.get("delivery_tag")) is not str or type(properties.get("delivery_info")) is not dict:
+        return "it has no delivery tag"
+    if type(headers) is not dict or "compression" in headers:
+        return "its headers are not those of a task"
+    encoding, body = properties.get("body_encoding"), message.get("body")
+    if encoding not in _ENCODINGS or type(body) is not str:
+        return "its body is no text"
+    if encoding == "base64":
+        try:
+            base64.b64decode(body)
+        except ValueError:
+            return "its body is not base64"
+    return None
