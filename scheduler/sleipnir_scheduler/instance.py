@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -33,6 +34,8 @@ LINGER_S, MOST_LINGER_S = 0.002, 0.010
 STANDBY_S = 0.2  # between looks at whether a partition is ours by now
 BLOCK_MS = 500  # how long a quiet inbox is waited on; also how soon a stop and a new partition are noticed
 
+GIVE_BACK_S = BLOCK_MS / 1000 + 0.1  # a round that reads a partition has ended when that is given back
+
 Round: TypeAlias = Callable[[], object]
 
 
@@ -51,7 +54,7 @@ class Instance:
         self.ownership = Ownership(
             store.partitions,
             partitions=settings.partitions,
-            instance=f"{socket.gethostname()}:{os.getpid()}",
+            instance=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}",
             ttl_ms=int(settings.owner_ttl_s * 1000),
             generation=lambda: self.watch.id,
         )
@@ -85,7 +88,7 @@ class Instance:
         """Their rounds, by name, and the seconds between two. With 0 a round waits by itself: for what comes."""
         services: dict[str, tuple[Round, float]] = {
             "advance": (self._apply, 0.0),
-            "ownership": (self.ownership.run_once, self._settings.owner_ttl_s / 3),
+            "ownership": (self._own, 0.0),
             "announce": (self._announce, 5.0),
             "reaper": (self._reap, 0.5),
             "timers": (lambda: timers.run_once(self._store.partitions, self.ownership.epochs), 0.25),
@@ -120,6 +123,12 @@ class Instance:
             self._stop.wait(0.2)  # what is there cannot be applied yet; reading it at once would only burn a core
         elif done > 1:
             self._stop.wait(linger_s(done, self._advance.backlog))
+
+    def _own(self) -> None:
+        """Renew three times before the partitions would lapse; look twice as often while they are being shared out."""
+        self.ownership.run_once()
+        every_s = self._settings.owner_ttl_s / 3
+        self._stop.wait(every_s if self.ownership.is_settled else max(every_s / 2, GIVE_BACK_S))
 
     def _announce(self) -> None:
         facts: dict[str, Any] = {"partitions": len(self.ownership.epochs)}

@@ -81,6 +81,12 @@ class Keys:
         return f"{self.prefix}:schedulers"
 
     @property
+    def instances(self) -> str:
+        """ZSET scheduler instance by the time until which it counts as alive, for sharing the partitions. Each renews
+        its own; any removes those that are silent."""
+        return f"{self.prefix}:instances"
+
+    @property
     def workers(self) -> str:
         """HASH worker name -> JSON views.WorkerInfo. The janitor drops silent ones."""
         return f"{self.prefix}:workers"

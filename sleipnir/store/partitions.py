@@ -154,13 +154,39 @@ class Partitions:
             if epoch
         }
 
-    def owners(self) -> set[str]:
-        """The instances whose ownership of some partition has not lapsed."""
+    def owners(self, partitions: Iterable[int] | None = None, ttl_ms: int = 60_000) -> dict[int, str]:
+        """Of these partitions (None: all) those whose ownership has not lapsed, and the instance that has each. One
+        that lasts much longer than `ttl_ms` was given before the clock was set back, as own.lua has it."""
+        asked = range(self._keys.partitions) if partitions is None else list(partitions)
+        if not asked:
+            return {}
         pipe = self._client.pipeline(transaction=False)
-        for partition in range(self._keys.partitions):
+        for partition in asked:
             pipe.hmget(self._of(partition).owner, "instance", "until_ms")
         now_ms = self.now_ms()
-        return {instance for instance, until_ms in pipe.execute() if until_ms and int(until_ms) > now_ms}
+        found = zip(asked, pipe.execute(), strict=True)
+        last_ms = now_ms + 10 * max(ttl_ms, 1_000)
+        return {n: instance for n, (instance, until_ms) in found if until_ms and now_ms < int(until_ms) <= last_ms}
+
+    def join(self, instance: str, ttl_ms: int) -> set[str]:
+        """Count as alive for `ttl_ms`; 0: no more. Returns the instances that are alive."""
+        now_ms, key = self.now_ms(), self._keys.instances
+        pipe = self._client.pipeline(transaction=False)
+        if ttl_ms:
+            pipe.zadd(key, {instance: now_ms + ttl_ms})
+        else:
+            pipe.zrem(key, instance)
+        pipe.zremrangebyscore(key, "-inf", now_ms - 60_000)
+        # One that is alive for much longer than any says so was there before the clock was set back.
+        pipe.zrangebyscore(key, f"({now_ms}", now_ms + 10 * max(ttl_ms, 1_000))
+        return set(pipe.execute()[-1])
+
+    def count_parked(self, partitions: Collection[int]) -> dict[int, int]:
+        """How many runs are parked in each of these partitions."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in partitions:
+            pipe.hlen(self._of(partition).parked)
+        return dict(zip(partitions, pipe.execute(), strict=True))
 
     def partition_of(self, run_id: str) -> int:
         return self._keys.partition_of(run_id)
