@@ -327,14 +327,14 @@ class Transition:
     `delivered` is the visit whose result this applies: its delivery has ended its lease already. `usage` is what that
     has cost; with `usage_of` what that child run has cost in all, and what was counted of it before counts no more.
     `wakes` are live visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the
-    closed visits. `revives` brings a run that is over back to life: its keys must no longer expire; `keeps`: one that
-    is cancelled keeps what it needs for that, as one that fails does. `seq`, `holds`, `slot`, `idle_ms`, `steps`,
-    `arrived`, `tops`, `budget` and `spent` are the run's after this. Where the step of one of `writes` says which held
-    steps count from now on (`applies`), the store copies what they wrote into the state, keys in `apart` left out.
-    `folded` goes to the state alone: values that reducers have made. `windows` are kept for keys of a `dag` that may
-    have to be folded anew (see planner/folding.py), None drops one. `continues`: the commit posts events.Continued to
-    the run. Of the held steps that count from now on, `copies` are those whose writes the store copies (None: all): of
-    the others each key has a later writer.
+    closed visits, `unless_answered`: only while no question of theirs is answered. `revives` brings a run that is over
+    back to life: its keys must no longer expire; `keeps`: one that is cancelled keeps what it needs for that, as one
+    that fails does. `seq`, `holds`, `slot`, `idle_ms`, `steps`, `arrived`, `tops`, `budget` and `spent` are the run's
+    after this. Where the step of one of `writes` says which held steps count from now on (`applies`), the store copies
+    what they wrote into the state, keys in `apart` left out. `folded` goes to the state alone: values that reducers
+    have made. `windows` are kept for keys of a `dag` that may have to be folded anew (see planner/folding.py), None
+    drops one. `continues`: the commit posts events.Continued to the run. Of the held steps that count from now on,
+    `copies` are those whose writes the store copies (None: all): of the others each key has a later writer.
     """
 
     close: tuple[Visit, ...] = ()
@@ -344,12 +344,14 @@ class Transition:
     delivered: int | None = None
     wakes: tuple[Visit, ...] = ()
     unless_claimed: bool = False
+    unless_answered: bool = False
     counts: Mapping[str, int] = field(default_factory=dict)
     timings: Mapping[str, Timing] = field(default_factory=dict)
     status: RunStatus = "running"
     started_ms: int | None = None
     ended_ms: int | None = None
     error: str | None = None
+    stopped_by: str | None = None
     failed_at: str | None = None
     holds: tuple[Pause, ...] = ()
     slot: Slot | None = None

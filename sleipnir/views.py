@@ -141,7 +141,8 @@ class RunInfo:
     that it, or the run at its top, is. It was over and went on so many times
     (`retries`). `holds` say why nothing of it starts, oldest first; `slot` is of an agent that may have few runs at
     once; while the run waits for it, it has no visits. `max_cost_usd` and `max_tokens` are what it may use by now;
-    None: as much as it likes."""
+    None: as much as it likes. `stopped_by` is the limit that has ended a completed run before all was done
+    (`max_steps`)."""
 
     id: str
     agent: str
@@ -163,6 +164,7 @@ class RunInfo:
     max_cost_usd: float | None = None
     max_tokens: int | None = None
     holds: tuple[HoldInfo, ...] = ()
+    stopped_by: str | None = None
 
     @property
     def is_final(self) -> bool:

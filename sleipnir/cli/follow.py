@@ -12,6 +12,7 @@ from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers
 from sleipnir.cli.bottom import Bottom
 from sleipnir.cli.narrate import Narrator
+from sleipnir.cli.reasons import stopped_in_words
 from sleipnir.cli.render import as_json, print_json, print_json_line
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ def print_result(run: Run, *, as_data: bool = False, stream: bool | None = None)
         print_result_data(run, info, stream=stream)
     elif info.status == "completed":
         click.echo(run.output or "")
+        if info.stopped_by:
+            terminal.note(f"run {run.id} has {stopped_in_words(info)}: it has not done all")
     if info.status == "failed":
         terminal.error(info.error or f"run {run.id} failed")
     if info.status == "cancelled":

@@ -25,6 +25,11 @@ def places(info: RunInfo, now_ms: int, most: int) -> list[str]:
     return said
 
 
+def stopped_in_words(info: RunInfo) -> str:
+    """`stopped at max_steps`, of a run that has completed without doing all."""
+    return f"stopped at {info.stopped_by}"
+
+
 def slot_in_words(agent: str, key: str, limit: int) -> str:
     """`waits for a slot of triage 'acme', limit 5`."""
     return f"waits for a slot of {agent}{f' {one_line(key, 60)!r}' if key else ''}, limit {limit:,}"

@@ -14,7 +14,7 @@ from sleipnir.cli.completion import complete_batch, complete_run
 from sleipnir.cli.failures import report
 from sleipnir.cli.follow import result_data
 from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
-from sleipnir.cli.reasons import places, retry_in_words
+from sleipnir.cli.reasons import places, retry_in_words, stopped_in_words
 from sleipnir.cli.render import duration, moment, print_fields, print_json, print_table
 from sleipnir.errors import SleipnirError
 
@@ -97,7 +97,7 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     info = run.info()
     yield "run", info.id
     yield "agent", info.agent
-    yield "status", info.status
+    yield "status", info.status + (f", {stopped_in_words(info)}" if info.stopped_by else "")
     if info.session:
         yield "session", info.session
     if info.parent:
@@ -184,6 +184,8 @@ def _where(info: RunInfo, now_ms: int) -> str:
     """Where a live run is; why a failed one failed."""
     if info.error:
         return terminal.one_line(info.error, 100)
+    if info.stopped_by:
+        return stopped_in_words(info)
     return ", ".join(places(info, now_ms, MOST_IN_PS))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from sleipnir.cli.reasons import stopped_in_words
 from sleipnir.cli.render import duration
 from sleipnir.graph.draw import Mark, State, Story
 
@@ -95,4 +96,5 @@ def _ways(steps: Sequence[StepInfo]) -> Iterator[tuple[str, str]]:
 
 def _caption(info: RunInfo, now_ms: int) -> str:
     took = f" · {duration(max(0, (info.ended_ms or now_ms) - info.started_ms))}" if info.started_ms else ""
-    return f"run {info.id} · {info.status}{took}"
+    stopped = f", {stopped_in_words(info)}" if info.stopped_by else ""
+    return f"run {info.id} · {info.status}{stopped}{took}"

@@ -16,6 +16,7 @@ from sleipnir.cli.ask import how_to_answer
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.follow import STREAM, follow, print_result, say_it_goes_on
 from sleipnir.cli.options import Amount, GlobalOptions, pass_options
+from sleipnir.cli.reasons import stopped_in_words
 from sleipnir.cli.render import print_json
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def _say_how_it_ended(info: RunInfo) -> None:
     elif info.status == "failed":
         terminal.error(f"run {info.id} failed: {info.error}")
     else:
-        terminal.note(f"run {info.id} {info.status}")
+        stopped = f", {stopped_in_words(info)}" if info.stopped_by else ""
+        terminal.note(f"run {info.id} {info.status}{stopped}")
 
 
 def _worst(statuses: list[str]) -> int:

@@ -130,6 +130,7 @@ def control(
         "gone": gone,
         "drops": drops,
         "unless_claimed": transition.unless_claimed,
+        "unless_answered": transition.unless_answered,
         "delivered": transition.delivered is not None,
         "unset": _unset(run, after),
         "applies": counted,
@@ -288,7 +289,7 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
         fields[f"t:{node}"] = f"{timing.visits} {timing.total_ms} {timing.max_ms}"
     if transition.ended_ms is not None:
         fields["end_version"] = after.version
-    for name in ("started_ms", "ended_ms", "error", "failed_at"):
+    for name in ("started_ms", "ended_ms", "error", "failed_at", "stopped_by"):
         if (value := getattr(transition, name)) is not None:
             fields[name] = value
     return [str(part) for pair in fields.items() for part in pair]

@@ -15,8 +15,9 @@ from sleipnir.batches import place_of
 from sleipnir.errors import RecordUnreadable
 from sleipnir.reading import decoded, read_text
 from sleipnir.runs import RunSpec
+from sleipnir.sessions import SessionName
 from sleipnir.store.batches import Batches
-from sleipnir.store.commit import dumps
+from sleipnir.store.commit import dumps, session_keys
 from sleipnir.store.connect import Client, is_lasting
 from sleipnir.store.dead_letters import DeadLetters
 from sleipnir.store.keys import Keys
@@ -217,11 +218,13 @@ class Effects:
         """Let a batch know that one of its rows cannot become a run."""
         return self._batches.refused(place, error, text)
 
-    def retry(self, child: str, seq: int, attempt: int) -> Command:
-        """Let a child run go on, for this attempt of a visit of its parent, which is told from now on. retry_child.lua
-        says how it replies."""
+    def retry(self, child: str, seq: int, attempt: int, session: SessionName | None) -> Command:
+        """Let a child run, which may be in a session, go on for this attempt of a visit of its parent, which is told
+        from now on. retry_child.lua says how it replies."""
         run, partition = self._keys.of_run(child), self._keys.of_partition(self._keys.partition_of(child))
+        in_session = None if session is None else self._keys.of_session(session)
         keys = {"run": run.run, "frontier": run.frontier, "inbox": partition.inbox}
+        keys["session"] = session_keys(run, in_session)["session"]
         return Command(_RETRY_CHILD, _RETRY_CHILD.vector(keys, {"run_id": child, "seq": seq, "attempt": attempt}))
 
     def tell(self, fence: Fence, child: str, what: str, by: str, *, keeps: bool = False) -> Command:

@@ -249,16 +249,15 @@ class RunKeys:
 
     run: str
     """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
-    ended_ms, error, failed_at, last_event, paused and holds (JSON, store/holds.py, while a person or its parent holds
-    it), slot (JSON, runs.Slot, while the run has one or waits), budget (JSON, budgets.Budget, of a run that has one),
-    retrying (once `retry` is asked for), idle_ms, steps, arrived and tops (JSON, runs.RunView), tokens_in, tokens_out,
-    model_calls, cost_usd, unpriced_calls, batch (batches.place_of, if it or the run at its top is a row of one), pieces
-    (how many `live` ever had), retries (how often it went on after its end), end_version (version with which it ended
-    last), parent_seq and parent_attempt (the visit that waits for it, where that is not the one of its spec), wishes
-    (tokens of the last eight wishes of clients), per kind of effect and source partition `f:<kind>:<partition>` (the
-    last one that was told: an older one changes nothing), and per node `n:<node>` (entries) and `t:<node>` (visits
-    ended, total and
-    longest ms). Dies: run."""
+    ended_ms, error, stopped_by (a limit, views.RunInfo), failed_at, last_event, paused and holds (JSON, store/holds.py,
+    while a person or its parent holds it), slot (JSON, runs.Slot, while the run has one or waits), budget (JSON,
+    budgets.Budget, of a run that has one), retrying (once `retry` is asked for), idle_ms, steps, arrived and tops
+    (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls, batch (batches.place_of, if it
+    or the run at its top is a row of one), pieces (how many `live` ever had), retries (how often it went on after its
+    end), end_version (version with which it ended last), parent_seq and parent_attempt (the visit that waits for it,
+    where that is not the one of its spec), wishes (tokens of the last eight wishes of clients), per kind of effect and
+    source partition `f:<kind>:<partition>` (the last one that was told: an older one changes nothing), and per node
+    `n:<node>` (entries) and `t:<node>` (visits ended, total and longest ms). Dies: run."""
 
     @property
     def spec(self) -> str:

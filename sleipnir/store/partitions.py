@@ -48,6 +48,7 @@ _ARCHIVED = Script("archived")
 _COMMIT = Script("commit")
 _DISCARD = Script("discard")
 _FIRE_TIMERS = Script("fire_timers")
+_FORGET = Script("forget")
 _OWN = Script("own")
 _PARK = Script("park")
 _TAKE_BACK = Script("take_back")
@@ -524,12 +525,7 @@ class Partitions:
 
     def forget_expired(self, partition: int, now_ms: int, limit: int) -> int:
         """Drop the index entries of runs whose keys have expired. Returns how many."""
-        part = self._of(partition)
-        runs = self._client.zrangebyscore(part.expiring, "-inf", now_ms, start=0, num=limit)
-        if runs:
-            self._client.zrem(part.runs, *runs)
-            self._client.zrem(part.expiring, *runs)
-        return len(runs)
+        return self._forget(partition, self._of(partition).expiring, "later", now_ms, limit)
 
     def unarchived(self, partition: int, before_ms: int, limit: int) -> list[tuple[str, int]]:
         """Finished runs that expire before then and are not noted as archived, and when each expires; soonest first."""
@@ -547,17 +543,15 @@ class Partitions:
     def forget_archived(self, partition: int, now_ms: int, limit: int) -> int:
         """The same as `forget_expired`, of runs that were archived. One that is still there was revived: it stays in
         the index of runs."""
-        part = self._of(partition)
-        due = self._client.zrangebyscore(part.archived, "-inf", now_ms, start=0, num=limit)
-        if due:
-            pipe = self._client.pipeline(transaction=False)
-            for run_id in due:
-                pipe.exists(self._keys.of_run(run_id).run)
-            gone = [run_id for run_id, there in zip(due, pipe.execute(), strict=True) if not there]
-            if gone:
-                self._client.zrem(part.runs, *gone)
-            self._client.zrem(part.archived, *due)
-        return len(due)
+        return self._forget(partition, self._of(partition).archived, "drop", now_ms, limit)
+
+    def _forget(self, partition: int, index: str, revived: str, now_ms: int, limit: int) -> int:
+        due = self._client.zrangebyscore(index, "-inf", now_ms, start=0, num=limit, withscores=True)
+        if not due:
+            return 0
+        keys = [self._of(partition).runs, index, *(self._keys.of_run(run_id).run for run_id, _ in due)]
+        flat: list[Arg] = [each for run_id, expires_ms in due for each in (run_id, int(expires_ms))]
+        return int(_FORGET(self._client, keys, {"revived": revived}, flat))
 
     def now_ms(self) -> int:
         seconds, micros = self._client.time()

@@ -48,7 +48,7 @@ _TELL = Script("tell")
 
 _SUMMARY = (
     "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "holds", "retrying", "retries",
-    "batch", "slot", "budget",
+    "batch", "slot", "budget", "stopped_by",
 )  # fmt: skip
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
@@ -553,6 +553,7 @@ def _info(
         max_cost_usd=budget.max_cost_usd,
         max_tokens=budget.max_tokens,
         holds=holds,
+        stopped_by=record_["stopped_by"] if status == "completed" else None,
     )
 
 

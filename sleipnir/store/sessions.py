@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,7 +73,9 @@ class Sessions:
         keys = self._keys.of_session(name)
         partition = self._keys.of_partition(self._keys.partition_of(str(name)))
         slots = {"session": keys.session, "messages": keys.messages, "sessions": partition.sessions}
-        code, run = _CHANGE(self._client, slots, {"name": str(name), "remove": remove}, added)
+        code, run = _CHANGE(
+            self._client, slots, {"name": str(name), "remove": remove, "token": secrets.token_hex(6)}, added
+        )
         if code == -1:
             raise SessionBusy.by(name.name, name.agent, run)
         return bool(code)

@@ -101,6 +101,58 @@ def test_an_answer_is_taken_though_redis_went_back_in_time_to_the_same_version(s
     assert [gate.question for gate in store.runs.gates(RUN)] == ["second?"]
 
 
+EXPIRES = """
+name: g
+start: ask
+nodes:
+  ask: {type: input, question: "who?", timeout: 60, on_timeout: late, state_updates: {who: "{{input}}"}, next: e}
+  late: {type: end, output: "too late"}
+  e: {type: end, output: "{{who}}"}
+"""
+
+
+@pytest.mark.parametrize("order", ["answered in time", "answered behind the expiry", "answered while it is planned"])
+def test_an_answer_that_was_accepted_counts_though_its_question_expires(
+    store: Store, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """Finding C11: the expiry was ahead of it in the inbox, and the answer was dropped without a word."""
+    store.runs.create(RUN, RunSpec("agent", "digest"), {})
+    advance = advance_of(store, EXPIRES)
+    advance.run_once()
+    partition = store.keys.of_partition(store.keys.partition_of(RUN))
+    [(timer, _)] = store._client.zrange(partition.timers, 0, -1, withscores=True)
+    store._client.zadd(partition.timers, {timer: 1})
+
+    def answer() -> None:
+        store.runs.answer(RUN, 1, "Ann")
+
+    if order == "answered in time":
+        answer()
+    assert store.partitions.fire_timers(store.keys.partition_of(RUN), 10) == 1
+    if order == "answered behind the expiry":
+        answer()
+    if order == "answered while it is planned":
+        commit = store.partitions.commit
+        with monkeypatch.context() as patched:
+            patched.setattr(store.partitions, "commit", lambda *args: (answer(), commit(*args))[1])
+            advance.run_once()
+    while advance.run_once() > 0:
+        pass
+    assert (store.runs.info(RUN).status, store.runs.output(RUN)) == ("completed", "Ann")
+
+
+def test_an_expiry_without_an_answer_takes_its_way(store: Store) -> None:
+    store.runs.create(RUN, RunSpec("agent", "digest"), {})
+    advance = advance_of(store, EXPIRES)
+    advance.run_once()
+    partition = store.keys.of_partition(store.keys.partition_of(RUN))
+    [(timer, _)] = store._client.zrange(partition.timers, 0, -1, withscores=True)
+    store._client.zadd(partition.timers, {timer: 1})
+    store.partitions.fire_timers(store.keys.partition_of(RUN), 10)
+    advance.run_once()
+    assert store.runs.output(RUN) == "too late"
+
+
 def test_no_view_outlives_the_epoch_of_its_partition(store: Store) -> None:
     """Finding C6 of the second review."""
     store.runs.create(RUN, RunSpec("agent", "digest"), {})

@@ -505,3 +505,31 @@ def test_a_server_that_has_lost_its_scripts_gets_them_again(store: Store) -> Non
     store._client.script_flush()
     assert world.deliver() == 1
     assert store.runs.info(CHILD).parent == RUN
+
+
+def test_a_child_whose_session_has_gone_on_without_it_does_not_go_on(store: Store) -> None:
+    """Finding C23: `retry` of its parent set it going in a session that another run had, or has changed since."""
+    world = World(store, sessions={"child": "desk"})
+    world.go_on()
+    store.runs.cancel(IN_SESSION)
+    world.go_on()
+    assert store.runs.info(RUN).status == "failed"
+    other = busy(store)
+    store.runs.retry(RUN)
+    world.plan()
+    world.deliver()
+    assert store.runs.info(IN_SESSION).status == "cancelled"
+    session = store.sessions.info(DESK)
+    assert session is not None and session.run == other
+
+
+def test_a_child_that_goes_on_has_its_session_to_itself(store: Store) -> None:
+    """Finding C23: the session was free for others meanwhile."""
+    world = World(store, sessions={"child": "desk"})
+    world.go_on()
+    store._client.hset(store.keys.of_run(IN_SESSION).run, "status", "failed")
+    store._client.hdel(store.keys.of_session(DESK).session, "busy")
+    command = store.effects.retry(IN_SESSION, 2, 1, DESK)
+    assert run_in_order(store._client, [command, command]) == [1, 1]
+    session = store.sessions.info(DESK)
+    assert session is not None and session.run == IN_SESSION

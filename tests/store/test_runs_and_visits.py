@@ -14,7 +14,7 @@ from sleipnir.errors import GateError, RunNotFound, StoreUnavailable, UsageError
 from sleipnir.events import Answered, Cancelled, LeaseLost, Resulted, Submitted
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs import Ended, Gate, RunSpec, Visit
-from sleipnir.store.partitions import APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry
+from sleipnir.store.partitions import _FORGET, APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry
 from sleipnir.store.runs import _TELL, Fence
 from sleipnir.store.scripts import Command, run_in_order
 from sleipnir.store.store import Store
@@ -474,6 +474,8 @@ def test_a_finished_run_leaves_only_keys_that_expire(bench: Bench) -> None:
         [bench.store.keys.meta, part.owner, part.runs, part.expiring, part.inbox, part.ended]
     )
     assert client.xlen(part.inbox) == 0
+    assert bench.store.partitions.forget_expired(bench.partition, 10**15, 10) == 0, "its keys are still there"
+    client.delete(bench.store.keys.of_run(RUN).run)
     assert bench.store.partitions.forget_expired(bench.partition, 10**15, 10) == 1
     assert list(bench.store.runs.recent(10)) == []
 
@@ -624,3 +626,20 @@ def test_a_visit_is_published_again_so_long_after_its_commit_however_old_its_ent
         bench.store.keys.of_partition(bench.partition).outbox, 0, -1, withscores=True
     )
     assert due_ms >= committed_ms + 10_000
+
+
+def test_a_run_that_is_revived_while_it_is_forgotten_stays_in_the_index(bench: Bench) -> None:
+    """Finding C23: between the look and the deletion, or as a reply was lost and the deletion repeated."""
+    client, part = bench.store._client, bench.store.keys.of_partition(bench.partition)
+    bench.create()
+    client.zadd(part.expiring, {RUN: 5, "gone": 5, "moved": 5})
+    client.zadd(part.runs, {"gone": 1, "moved": 1})
+    keys = [part.runs, part.expiring, *(bench.store.keys.of_run(run).run for run in (RUN, "gone", "moved"))]
+    read = [RUN, 5, "gone", 5, "moved", 5]
+    client.zadd(part.expiring, {"moved": 50})
+    assert [_FORGET(client, keys, {"revived": "later"}, read) for _ in range(2)] == [1, 0]
+    assert sorted(client.zrange(part.runs, 0, -1)) == sorted(["moved", RUN])
+    assert client.zrange(part.expiring, 0, -1, withscores=True) == [(RUN, 5), ("moved", 50)]
+    client.zadd(part.archived, {RUN: 5, "gone": 5})
+    assert bench.store.partitions.forget_archived(bench.partition, 10, 10) == 2
+    assert client.zscore(part.runs, RUN) is not None

@@ -15,6 +15,8 @@ from sleipnir.graph.load import load_graph
 from sleipnir.messages import ANSWER, INSTEAD, MESSAGES, SAID, ResultHeader, ToolCall, VisitCall
 from sleipnir.runs import RunSpec, Visit
 from sleipnir.sessions import TEMPORARY_MS, SessionName
+from sleipnir.store.scripts import run_batch
+from sleipnir.store.sessions import _CHANGE
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Talk
 from sleipnir_scheduler.services.advance import Advance
@@ -250,3 +252,22 @@ def test_runs_without_a_session_keep_a_state_key_of_any_name(store: Store) -> No
     chat.advance.run_once()
     chat.deliver("other0000001", said="fine", **{SAID: '"kept"'})
     assert store.runs.state("other0000001") == {"said": "fine", SAID: "kept"}
+
+
+def test_a_change_that_is_repeated_as_its_reply_was_lost_is_made_once(store: Store) -> None:
+    """Finding C23: redis-py repeats the script. Messages were added twice, and a removal said there was no session."""
+    chat = Chat(store)
+    chat.say(chat.start(), QUESTION)
+    before = len(store.sessions.messages(DESK))
+    keys, slots = store.keys.of_session(DESK), store.keys.of_partition(store.keys.partition_of(str(DESK)))
+    names = {"session": keys.session, "messages": keys.messages, "sessions": slots.sessions}
+    add = _CHANGE.vector(names, {"name": str(DESK), "remove": 0, "token": "t1"}, [json.dumps(QUESTION)])
+    assert run_batch(store._client, _CHANGE, [add, add]) == [[1, ""], [1, ""]]
+    assert len(store.sessions.messages(DESK)) == before + 1
+    remove = _CHANGE.vector(names, {"name": str(DESK), "remove": 1, "token": "t2"})
+    assert run_batch(store._client, _CHANGE, [remove, remove]) == [[1, ""], [1, ""]]
+    assert (store.sessions.info(DESK), store.sessions.all()) == (None, [])
+    assert 0 < store._client.pttl(keys.session) <= 60_000
+    assert not store.sessions.remove(DESK)
+    chat.start()
+    assert store._client.ttl(keys.session) == -1

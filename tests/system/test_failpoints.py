@@ -52,7 +52,7 @@ OF_CLIENTS = {
     "seal_batch": "batch_change",
     "retry_batch": "batch_work",
 }
-ALONE = {"change_session", "archived", "batch_forget", "dead_letter"}
+ALONE = {"change_session", "archived", "batch_forget", "dead_letter", "forget"}
 """One atomic change that nobody follows up (tests/store: test_sessions, test_export_and_archive, test_batches,
 test_effects)."""
 OF_WRITERS = ("add_pieces",)

@@ -289,11 +289,11 @@ class Context:
         """Whether a super-step has a time limit of its own; in a `dag` there are none."""
         return self.graph.engine == "bsp" and bool(self.graph.limits.step_timeout)
 
-    def arm_step(self) -> None:
-        """From now on the super-step has its whole time."""
+    def arm_step(self, number: int | None = None) -> None:
+        """From now on a super-step (None: the last) has its whole time."""
         if self.times_steps:
             due_ms = self.now_ms + (self.graph.limits.step_timeout or 0)
-            self.draft.arm(f"{STEP_TIMER}{self.draft.steps}", due_ms)
+            self.draft.arm(f"{STEP_TIMER}{self.draft.steps if number is None else number}", due_ms)
 
     def deadline_ms(self) -> int | None:
         """When the run's time is up; the clock stands still while it is held."""

@@ -222,6 +222,14 @@ class Draft:
         """Let the commit be void when a worker has one of the visits by then."""
         self._fields["unless_claimed"] = True
 
+    def unless_answered(self) -> None:
+        """Let the commit be void when a person has answered one of the questions that it closes."""
+        self._fields["unless_answered"] = True
+
+    def stopped_by(self, limit: str) -> None:
+        """The run, should it complete, has not done all: a limit has stopped it, as its author wants."""
+        self._fields["stopped_by"] = limit
+
     @property
     def _is_unclaimed(self) -> bool:
         return bool(self._fields.get("unless_claimed"))
@@ -583,6 +591,8 @@ class Draft:
             delivered=self._fields.get("delivered"),
             wakes=tuple(self._wakes),
             unless_claimed=self._fields.get("unless_claimed", False),
+            unless_answered=self._fields.get("unless_answered", False),
+            stopped_by=self._fields.get("stopped_by"),
             counts=self._counts,
             timings=self._timings,
             status=self._status or self._live_status(),

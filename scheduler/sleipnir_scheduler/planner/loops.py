@@ -163,6 +163,7 @@ def _replied(context: Context, seq: int, attempt: int, text: str) -> bool:
     visit = context.draft.visit(seq)
     if visit is None or visit.part is None or not visit.is_asking or visit.attempt != attempt:
         return False
+    context.draft.unless_answered()  # a person was told that the answer was taken
     context.draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=text)
     call_ended(context, visit, Outcome(values={RESULT: {"answer": text}}))
     return True

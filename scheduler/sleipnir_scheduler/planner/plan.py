@@ -449,18 +449,33 @@ class _Planner(Context):
         raise RunFailed(self.timed_out(f"at '{self._somewhere()}'"))
 
     def _step_deadline(self, number: int) -> Ignore | None:
-        """The time of a super-step is up: its visits are stopped. One that was held has all its time again."""
+        """The time of a super-step is up: its visits are stopped. One that was held has all its time again. So has one
+        where only visits are left that wait for a person: questions have expiries of their own."""
         if self.run.is_held:
             return Ignore("the run is held, and the clock of its step with it")
         late = [visit for visit in self.draft.group(number) if visit.state not in ("ended", "failed")]
         if not late:
             return Ignore("the step is over")
+        late = [visit for visit in late if not self._waits_for_a_person(visit)]
+        if not late:
+            self.arm_step(number)
+            return None
         names = ", ".join(f"'{name}'" for name in dict.fromkeys(visit.node for visit in late))
         timeout_s = (self.graph.limits.step_timeout or 0) / 1000
         raise RunFailed(f"super-step {number} timed out after {timeout_s:g}s; not done by then: {names}")
 
+    def _waits_for_a_person(self, visit: Visit) -> bool:
+        """Whether a visit, or a call of its loop, has a question open."""
+        if visit.loop is None:
+            return visit.is_asking
+        loop = visit.loop.id
+        return any(each.part is not None and each.part.loop == loop and each.is_asking for each in self.draft.visits())
+
     def _unanswered(self, visit: Visit) -> None:
-        """Nobody has answered in time: `on_timeout`, else an input's default, else the visit fails. A model is told."""
+        """No answer has come in time: `on_timeout`, else an input's default, else the visit fails. A model is told.
+
+        An answer that was accepted counts, though the timer is ahead of it in the inbox: then this changes nothing."""
+        self.draft.unless_answered()
         if visit.part is not None:
             loops.unanswered(self, visit)
             return

@@ -260,7 +260,15 @@ def _lowest_rank(visit: Visit) -> Rank:
     """Its rank; of one whose commands have not all become visits, no higher than the lowest of those to come."""
     if visit.spread is None:
         return visit.rank
-    return (visit.depth + 1, min(visit.spread.left), _lineage(str(visit.rank)), visit.spread.next)
+    return (visit.depth + 1, min(visit.spread.left), _lineage_after(visit), visit.spread.next)
+
+
+def _lineage_after(source: Visit) -> str:
+    """Of what a visit leads to. What follows two firings of a join has one hash, and keeps their order."""
+    base, dot, firing = source.lineage.partition(".")
+    if source.index and source.batch is None:
+        return f"{_lineage(str((source.depth, source.node, base, 0)))}{dot}{firing}.{source.index:06}"
+    return f"{_lineage(str((source.depth, source.node, base, source.index)))}{dot}{firing}"
 
 
 def _lineage(cause: str) -> str:
@@ -336,7 +344,7 @@ def _write_end(context: Context, visit: Visit) -> bool:
         if not counts:
             return False
     tops = context.draft.tops
-    if OUTPUT not in tops or tops[OUTPUT] < visit.rank:
+    if OUTPUT not in tops or tops[OUTPUT] <= visit.rank:
         try:
             context.draft.output = render_lenient(node.output, {**state, **writes})
         except TemplateError as error:
@@ -529,8 +537,10 @@ def _open_alone(context: Context, way: Way, source: Visit | None, *, counts: boo
     one node, the first one `counts`."""
     draft = context.draft
     depth = way.depth if way.join else (source.depth if source else 0)
-    lineage = _lineage(way.join if way.join else ("" if source is None else str(source.rank)))
-    visit = _open(context, way, source, group=0, depth=depth + 1, lineage=lineage, index=way.command or 0)
+    lineage = _lineage(way.join or "") if way.join or source is None else _lineage_after(source)
+    # Two firings of a join may have one depth; the second one comes later in the visit order, however fast either is.
+    index = draft.count(f"\0{way.join}") - 1 if way.join else way.command or 0
+    visit = _open(context, way, source, group=0, depth=depth + 1, lineage=lineage, index=index)
     visit = draft.put(changed(visit, group=visit.seq))
     try:
         if _stops_before(context, draft.steps + 1):
@@ -576,6 +586,8 @@ def _stops_before(context: Context, number: int) -> bool:
     limits = context.graph.limits
     if limits.max_steps is None or number <= limits.max_steps or limits.on_max_steps != "stop":
         return False
+    context.draft.stopped_by("max_steps")
+    context.draft.stopped_by("max_steps")
     context.draft.notice("max_steps", limit=limits.max_steps, what=_what_is_limited(context))
     return True
 

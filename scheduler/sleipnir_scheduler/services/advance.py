@@ -273,7 +273,7 @@ class Advance:
             assert run is not None
             commits.append(Commit(entry, run, outcome))
             run = commits[-1].after
-            if run.is_final or outcome.unless_claimed:
+            if run.is_final or outcome.unless_claimed or outcome.unless_answered:
                 return None
         return None
 

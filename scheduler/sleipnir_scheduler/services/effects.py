@@ -18,7 +18,7 @@ import structlog
 from sleipnir.batches import place_of, row_of, row_run_id
 from sleipnir.errors import RecordUnreadable, SleipnirError, StoreUnavailable
 from sleipnir.runs import RunSpec
-from sleipnir.sessions import checked
+from sleipnir.sessions import SessionName, checked
 from sleipnir.store.connect import is_lasting
 from sleipnir.store.effects import Delivery, Effects, Ended, Owed
 from sleipnir.store.scripts import Command
@@ -121,7 +121,7 @@ class Deliveries:
     def _deliveries(self, known: Sequence[Owed]) -> list[Delivery]:
         parents = [each.run for each in known if isinstance(each.effect, StartChild)]
         ended = [each.run for each in known if isinstance(each.effect, TellParent | TellBatch)]
-        telling = [each.run for each in known if isinstance(each.effect, TellParent | TellRoot)]
+        telling = [each.run for each in known if isinstance(each.effect, TellParent | TellRoot | RetryChild)]
         specs = self._store.specs({*parents, *telling})
         specs |= self._store.specs_of_rows({each.run for each in known if isinstance(each.effect, StartRow)})
         ends, batches = self._store.ends(ended), self._store.batches_of(parents)
@@ -157,8 +157,9 @@ class Deliveries:
                 return self._store.retry_row(row_run_id(batch, row), version)
             case TellBatch(place, version) if owed.run in ends:
                 return self._store.tell_batch(place, version, ends[owed.run])
-            case RetryChild(child, _, seq, attempt):
-                return self._store.retry(child, seq, attempt)
+            case RetryChild(child, agent, seq, attempt):
+                name = spec.sessions.get(agent) if spec is not None else None
+                return self._store.retry(child, seq, attempt, None if name is None else SessionName(agent, name))
             case TellChild(child, what, by, keeps):
                 return self._store.tell(owed.fence, child, what, by, keeps=keeps)
             case AskSlot(agent, key, limit, ticket):

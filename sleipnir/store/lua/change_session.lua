@@ -1,25 +1,34 @@
--- change_session: add messages to a session that has no run under way, or remove the session.
+-- change_session: add messages to a session that has no run under way, or remove the session; once for a token.
 --
 -- KEYS[1] session   HASH  slp:{p07}:session:<agent>/<name>
 -- KEYS[2] messages  LIST  ...:messages
 -- KEYS[3] sessions  ZSET  slp:{p07}:sessions
 -- ARGV[1] name      str   `agent/name`
 -- ARGV[2] remove    int   1: the session is removed
--- ARGV[3...] added  JSON  one message each
+-- ARGV[3] token     str   of this change
+-- ARGV[4...] added  JSON  one message each
 --
--- Returns {1, ''}    done. Adding twice adds twice, removing twice is safe.
+-- Returns {1, ''}    done, now or by an earlier call with this token. Calling twice is safe unless another change came
+--                    between: of a removed session the token is kept for a minute, of others that of the last change.
 --         {0, ''}    there is no such session; nothing changed
 --         {-1, run}  the session has a run that is not over; nothing changed
-local session, messages, sessions, name, remove = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2] == '1'
+local session, messages, sessions, name, remove, token = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2] == '1', ARGV[3]
+local REMEMBER_MS = 60000
 
-if redis.call('EXISTS', session) == 0 then return {0, ''} end
-if redis.call('HEXISTS', session, 'busy') == 1 then return {-1, redis.call('HGET', session, 'run')} end
+local known = redis.call('HMGET', session, 'created_ms', 'changed', 'busy', 'run')
+if known[2] == token then return {1, ''} end
+if not known[1] then return {0, ''} end
+if known[3] then return {-1, known[4]} end
 
 if remove then
   redis.call('DEL', session, messages)
   redis.call('ZREM', sessions, name)
+  redis.call('HSET', session, 'changed', token)
+  redis.call('PEXPIRE', session, REMEMBER_MS)
+  return {1, ''}
 end
-for i = 3, #ARGV do redis.call('RPUSH', messages, ARGV[i]) end
+redis.call('HSET', session, 'changed', token)
+for i = 4, #ARGV do redis.call('RPUSH', messages, ARGV[i]) end
 local left_ms = redis.call('PTTL', session)
 if left_ms > 0 then redis.call('PEXPIRE', messages, left_ms) end
 return {1, ''}

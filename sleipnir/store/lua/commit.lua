@@ -37,7 +37,8 @@
 -- Returns  1  applied, now or by an earlier call for the same inbox entry. Calling twice is safe.
 --          0  the run is not at control.version, or another entry brought it there than control.last (Redis went back in
 --             time): plan again
---          2  control.unless_claimed, and a worker has one of the visits to close; nothing changed
+--          2  control.unless_claimed, and a worker has one of the visits to close; or control.unless_answered, and one
+--             of their questions was answered: that is in the inbox. Nothing changed
 --         -1  control.epoch does not own this partition any more
 --         error  a step writes more than about 3,500 state keys; nothing changed
 local run, state, frontier, claims, journal, events, gates, output = unpack(KEYS, 1, 8)
@@ -64,6 +65,12 @@ if control.unless_claimed then
     local claimed = redis.call('HGET', claims, visit.seq)
     local claim = claimed and cjson.decode(claimed)
     if claim and claim.attempt == visit.attempt and not claim.lost then return 2 end
+  end
+end
+
+if control.unless_answered then
+  for _, visit in ipairs(control.close) do
+    if visit.gate and redis.call('HEXISTS', gates, visit.seq .. ':answer') == 1 then return 2 end
   end
 end
 

@@ -158,3 +158,44 @@ nodes:
     driver = Driver(text, {"results": []}).start().does("a2", results="A2").does("a1", results="A1")
     assert (driver.run.counts["aggregate"], driver.run.counts["final"]) == (2, 1)
     assert driver.output == '["A1","A2"]'
+
+
+FIRES_TWICE = """
+name: g
+start: s
+engine: dag
+nodes:
+  s: {type: router, next: [low, x, y]}
+  low: {type: script, script: s.sh}
+  x: {type: script, script: s.sh, next: [a, b]}
+  y: {type: script, script: s.sh, next: [a, b]}
+  a: {type: script, script: s.sh}
+  b: {type: script, script: s.sh}
+  j: {type: script, script: s.sh, wait_for: [a, b], next: e}
+  k: {type: script, script: s.sh, next: e}
+  e: {type: end, output: "{{said}}"}
+"""
+
+
+@pytest.mark.parametrize("between", ["e", "k"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "low x y a b j k a b j k",
+        "x y a b j k a b j k low",
+        "x y a b a b j k j k low",
+        "x y low a b a b j j k k",
+    ],
+)
+def test_of_two_firings_of_a_join_at_one_depth_the_second_gives_state_and_output(order: str, between: str) -> None:
+    """Finding C17: while a visit that comes before them was live, the first one's output was kept."""
+    text = FIRES_TWICE.replace("wait_for: [a, b], next: e", f"wait_for: [a, b], next: {between}")
+    driver, said = Driver(text).start(), iter(["first", "second"])
+    outputs = []
+    for node in order.split():
+        if node == "k" and between == "e":
+            continue
+        driver.does(node, **({"said": next(said)} if node == "j" else {}))
+        outputs.append(driver.output)
+    assert (driver.run.status, driver.state["said"]) == ("completed", "second")
+    assert [output for output in outputs if output][-1] == "second"

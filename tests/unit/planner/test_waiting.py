@@ -304,3 +304,51 @@ def test_a_paused_run_can_be_cancelled() -> None:
     driver.send(Paused("ann"))
     ended = driver.send(Cancelled())
     assert (ended.status, ended.holds) == ("cancelled", ())
+
+
+ASKS_FOR_LONG = """
+name: g
+start: s
+limits: {step_timeout: 10}
+nodes:
+  s: {type: router, next: [q, a]}
+  q: {type: input, question: "Well?", next: e}
+  a: {type: script, script: a.sh, next: e}
+  e: {type: end, output: "done"}
+"""
+
+
+def test_the_time_of_a_step_ends_no_question_to_a_person() -> None:
+    """Finding C26: questions have an expiry of their own."""
+    driver = Driver(ASKS_FOR_LONG)
+    driver.send(Submitted())
+    timer = next(name for name in driver.last.timers if name.startswith("step/")) if driver.last else ""
+    [a] = [visit.seq for visit in driver.run.frontier.values() if visit.node == "a"]
+    [q] = [visit.seq for visit in driver.run.frontier.values() if visit.node == "q"]
+    driver.send(ok(a))
+    for _ in range(3):
+        again = driver.send(TimerFired(timer), after_ms=10_000)
+        assert (again.status, again.timers) == ("waiting", {timer: driver.now_ms + 10_000})
+    assert driver.send(Answered(q, "yes")).status == "completed"
+
+
+def test_the_time_of_a_step_ends_what_runs_beside_a_question() -> None:
+    driver = Driver(ASKS_FOR_LONG)
+    driver.send(Submitted())
+    timer = next(name for name in driver.last.timers if name.startswith("step/")) if driver.last else ""
+    ended = driver.send(TimerFired(timer), after_ms=10_000)
+    assert ended.status == "failed"
+    assert str(ended.error).endswith("not done by then: 'a'")
+
+
+def test_a_run_that_a_limit_has_stopped_says_so() -> None:
+    """Finding C26: it looked like one that has done all."""
+    stopping = TWO.replace("nodes:", "limits: {max_steps: 1, on_max_steps: stop}\nnodes:")
+    driver = Driver(stopping)
+    driver.send(Submitted())
+    ended = driver.send(ok(1))
+    assert (ended.status, ended.stopped_by) == ("completed", "max_steps")
+    driver = Driver(TWO)
+    driver.send(Submitted())
+    driver.send(ok(1))
+    assert driver.send(ok(2)).stopped_by is None

@@ -1,0 +1,22 @@
+-- forget: drop the index entries of runs whose keys have expired.
+--
+-- KEYS[1...] all  slp:{p07}:runs (ZSET), slp:{p07}:expiring or slp:{p07}:archived (ZSET), and the HASH of each run
+-- ARGV[1] revived  str  what an entry of a run means that is still there: `later`, its keys are about to expire, and it
+--                       stays; `drop`, the run was revived, and stays in `runs` alone
+-- ARGV[2...] runs  run id, expires_ms (Unix ms, as it was read from the second index), ... in the order of the keys
+--
+-- Returns  int  how many entries were dropped from the second index. One whose time has changed since it was read
+--               stays. Calling twice is safe.
+local runs, index, revived = KEYS[1], KEYS[2], ARGV[1]
+
+local dropped = 0
+for i = 3, #KEYS do
+  local run, expires_ms = ARGV[2 * i - 4], ARGV[2 * i - 3]
+  local is_there = redis.call('EXISTS', KEYS[i]) == 1
+  if tonumber(redis.call('ZSCORE', index, run)) == tonumber(expires_ms) and not (is_there and revived == 'later') then
+    if not is_there then redis.call('ZREM', runs, run) end
+    redis.call('ZREM', index, run)
+    dropped = dropped + 1
+  end
+end
+return dropped
