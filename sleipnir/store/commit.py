@@ -217,7 +217,9 @@ def _written(write: Write, texts: list[Arg]) -> dict[str, Any]:
     if write.collect:
         collect = write.collect
         pieces = [piece_field(collect.id, piece) for piece in range(collect.pieces)]
-        written["collect"] = {**vars(collect), "pieces": pieces} if pieces else vars(collect)
+        written["collect"] = {"id": collect.id, "total": collect.total, "key": collect.key}
+        if pieces:
+            written["collect"]["pieces"] = pieces
     return written
 
 

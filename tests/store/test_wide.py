@@ -76,6 +76,22 @@ def test_a_map_of_fifty_thousand_items_is_opened_and_collected_by_commits_of_bou
     assert store.partitions._client.hlen(store.keys.of_run(RUN).items) == 0
 
 
+@pytest.mark.parametrize("total", [1, 3, CHUNK, CHUNK + 1])
+def test_a_map_of_any_size_leaves_its_results_in_order(store: Store, total: int) -> None:
+    """A map that is not collected in pieces says so without the number 0, which Lua takes for true."""
+    store.runs.create(RUN, RunSpec("agent", "digest"), {"items": list(range(total))})
+    advance = advance_of(store, MAP)
+    finish(advance)
+    while queued := [visit for visit in frontier_of(store).values() if visit.state == "queued"]:
+        for visit in queued:
+            works(store, visit, output=visit.item and visit.item.index)
+        finish(advance)
+    view = store.partitions.load([RUN])[RUN]
+    assert (view.status, view.step) == ("completed", total + 2)
+    text = store.partitions._client.hget(store.keys.of_run(RUN).state, "results")
+    assert json.loads(str(text)) == list(range(total))
+
+
 def most_ended(store: Store, total: int, done: int) -> None:
     """Leave a map that has begun as it is when `done` of its items have ended."""
     client, keys = store.partitions._client, store.keys.of_run(RUN)
