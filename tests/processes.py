@@ -42,7 +42,10 @@ def wait_until(condition: Callable[[], T], description: str, timeout_s: float = 
 
 
 class RedisServer:
-    """A redis-server with an append-only file, on a unix socket of its own. It can be killed and restarted."""
+    """A redis-server with an append-only file, on a unix socket of its own. It can be killed and restarted. `through`
+    is a command that starts it: `env NAME=value`."""
+
+    through: tuple[str, ...] = ()
 
     def __init__(self, *options: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="slp-"))  # short: a socket's path has 108 bytes
@@ -63,7 +66,9 @@ class RedisServer:
             "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", *self._options, *more_options,
         ]  # fmt: skip
         with (self.folder / "redis.log").open("ab") as log:
-            self.process = subprocess.Popen(launch.command(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                launch.command([*self.through, *command]), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
 
     def kill(self) -> None:
         assert self.process is not None

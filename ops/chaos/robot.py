@@ -32,6 +32,8 @@ class Robot:
     retries, and does nothing else.
     """
 
+    at_once = AT_ONCE
+
     def __init__(
         self,
         client: Client,
@@ -86,10 +88,10 @@ class Robot:
             self.ended[info.id] = (info.status, info.step)
         if not self._gentle:
             self._meddle()
-        while len(self._live) < AT_ONCE and len(self.run_ids) < len(self._agents):
+        while len(self._live) < self.at_once and len(self.run_ids) < len(self._agents):
             agent = self._agents[len(self.run_ids)]
             self._adopt(self._client.submit(agent, "go").id, agent.name)
-        for info in self._client.runs(limit=2 * AT_ONCE):
+        for info in self._client.runs(limit=2 * self.at_once):
             self._adopt(info.id, info.agent)  # accepted, but the reply was lost
         return bool(answered or over)
 

@@ -56,10 +56,18 @@ class Chaos:
     workers: Sequence[str] = WORKERS
 
     def __init__(
-        self, folder: Path, chance: random.Random, *, every_s: float, drops: int = 0, fast: bool, **settings: Any
+        self,
+        folder: Path,
+        chance: random.Random,
+        *,
+        every_s: float = 0,
+        drops: int = 0,
+        fast: bool,
+        redis: RedisServer | None = None,
+        **settings: Any,
     ) -> None:
         self.folder, self.chance, self.every_s, self.drops = folder, chance, every_s, drops
-        self.redis = RedisServer()
+        self.redis = redis or RedisServer()
         names = FAST if fast else {name: Settings.model_fields[name].default for name in FAST}
         self.stack = Stack(self.redis, folder / "home", **(dict(names) | {"log_level": "info"} | settings))
         self.counts: Counter[str] = Counter()

@@ -21,7 +21,10 @@ from sleipnir.errors import RunNotFound
 from sleipnir.store.connect import Client as RedisClient
 from sleipnir.views import RunInfo, StepInfo
 
-Kind: TypeAlias = Literal["lost", "stuck", "double", "state", "differs", "effect", "leak"]
+Kind: TypeAlias = Literal[
+    "lost", "stuck", "double", "state", "differs", "effect", "leak",
+    "again", "forgotten", "unreported", "dead",  # of poison.py
+]  # fmt: skip
 
 RunAgains: TypeAlias = Mapping[tuple[str, int], int]
 """How often the robot said `run again`, by run and visit."""
@@ -86,8 +89,10 @@ def wrongs(
     redis: RedisClient,
     run_agains: RunAgains | None = None,
     quiet: Endings | None = None,
+    forgotten: Mapping[str, int] | None = None,
 ) -> list[Wrong]:
-    """Empty when all promises were kept."""
+    """Empty when all promises were kept. `forgotten`: so many executions of a visit (`run/seq`) may belong to a past
+    that Redis does not remember."""
     done = Counter(effects.read_text().split()) if effects.exists() else Counter()
     found: list[Wrong] = []
     for run_id in run_ids:
@@ -105,7 +110,7 @@ def wrongs(
             found.append(Wrong("stuck", f"{run_id}: {info.agent} {info.status}: {reasons}"))
             continue
         found += of_journal(client, run, steps)
-        found += of_effects(run, steps, done, run_agains or {})
+        found += of_effects(run, steps, done, run_agains or {}, forgotten or {})
         if (ending := (quiet or {}).get(info.agent)) is not None and is_comparable(info, steps):
             found += of_ending(run, info, steps, ending)
     return [*found, *leaks(client, redis)]
@@ -121,19 +126,26 @@ def of_journal(client: Client, run: Run, steps: Sequence[StepInfo]) -> Iterator[
         yield Wrong("state", f"{run.id}: the state is not the fold of the journal")
 
 
-def of_effects(run: Run, steps: Sequence[StepInfo], effects: Counter[str], run_agains: RunAgains) -> Iterator[Wrong]:
+def of_effects(
+    run: Run,
+    steps: Sequence[StepInfo],
+    effects: Counter[str],
+    run_agains: RunAgains,
+    forgotten: Mapping[str, int] | None = None,
+) -> Iterator[Wrong]:
     events = list(run.events(follow=False))
     lost = Counter(event.data["seq"] for event in events if event.type in ("worker_lost", "visit_handed_back"))
     failed = Counter(event.data["seq"] for event in events if event.type == "visit_retrying")
     for step in steps:
         if step.kind == "script" and step.seq is not None:
-            count, most = effects[f"{run.id}/{step.seq}"], step.attempt
+            place = f"{run.id}/{step.seq}"
+            count, most, gone = effects[place], step.attempt, (forgotten or {}).get(place, 0)
             agains = run_agains.get((run.id, step.seq), 0)
             if (step.node or "").startswith("once"):  # repeated only by a policy, or by a person's word
                 most = min(most, 1 + failed[step.seq] + agains)
             # An attempt that was lost may not have run, nor one that a person was asked about before it began: that of
             # a run that was retried, and had failed for another node meanwhile.
-            if not step.attempt - max(lost[step.seq], agains) <= count <= most:
+            if not step.attempt - max(lost[step.seq], agains) <= count <= most + gone:
                 yield Wrong(
                     "effect", f"{run.id}: visit {step.seq} ({step.node}) ran {count} times in {step.attempt} attempts"
                 )

@@ -1,0 +1,215 @@
+"""Plant what no process can read: inbox entries, effects, messages, records and bundles of the corpus in
+tests/fixtures/unreadable, each at a run of its own, and see what becomes of these runs.
+
+A victim is a run that asks a question. Its record is damaged, or something unreadable is sent to it, and the question
+is answered. It must end, or say that it is parked and why; and it must end once everything is as it was. What names no
+run, or belongs to no run, must change nothing for others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ops.chaos.verdict import Wrong
+from sleipnir.client import Client
+from sleipnir.errors import SleipnirError
+from sleipnir.store.connect import Client as RedisClient
+from sleipnir.store.connect import connect
+from sleipnir.store.keys import Keys
+from tests.processes import wait_until, write_agent
+from tests.unreadable import Unreadable, cases
+
+NAME = "victim"
+ASKS = """
+name: victim-NUMBER
+start: ask
+nodes:
+  ask: {type: approval, question: go on?, options: [yes], routes: {yes: act}, on_other: act}
+  act: {type: function, call: "act.py:act", next: done}
+  done: {type: end, output: "acted"}
+"""
+ACT = "def act(state):\n    return {'acted': NUMBER}\n"
+ENDS_S, MENDED_S = 60.0, 120.0  # a look at parked runs comes every 30 s
+OF_STREAMS = ("inbox_entry", "effect")
+OF_RUNS = ("inbox_entry", "effect", "message", "run_spec", "run_record", "visit", "gate", "bundle")
+
+
+@dataclass
+class Victim:
+    """`undo` makes good what was done to it."""
+
+    case: Unreadable
+    run: str
+    undo: list[Callable[[], object]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.run} ({self.case})"
+
+
+class Plants:
+    """What one drill has planted. `share` is how much of the corpus is planted each time, 0 to 1."""
+
+    def __init__(self, client: Client, folder: Path, queue: str, chance: random.Random, share: float) -> None:
+        self._client, self._folder, self._chance, self._share = client, folder, chance, share
+        self._keys: Keys = client.store.keys
+        self._queue = self._keys.broker_prefix + queue
+        self._redis: RedisClient = connect(client.store.url, decode=False)
+        self._victims: list[Victim] = []
+        self._undo: list[Callable[[], object]] = []
+        self._stuck: list[Wrong] = []
+        self._agents = 0
+        self.reported = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._victims)
+
+    def plant(self) -> None:
+        """Some of each kind, drawn anew each time."""
+        victims = [Victim(case, "") for kind in OF_RUNS for case in self._some(kind)]
+        for victim in victims:
+            victim.run = self._client.submit(self._agent()).id
+        for victim in victims:
+            run = self._client.run(victim.run)
+            try:
+                wait_until(lambda run=run: _asks(run), f"{victim} asks its question", ENDS_S)  # type: ignore[misc]
+            except AssertionError as error:
+                self._stuck.append(Wrong("stuck", f"before it is harmed: {error}"))
+                return
+            self._harm(victim)
+            self._answer(victim)
+            self._victims.append(victim)
+        for case in self._some("worker"):
+            name = f"poison-{case.name}@nowhere"
+            self._redis.hset(self._keys.workers, name, case.of(""))
+            self._undo.append(lambda name=name: self._redis.hdel(self._keys.workers, name))
+
+    def _some(self, kind: str) -> list[Unreadable]:
+        found = cases(kind)
+        return self._chance.sample(found, max(1, round(self._share * len(found))))
+
+    def _agent(self) -> Path:
+        self._agents += 1
+        number = str(self._agents)
+        folder = self._folder / f"{NAME}-{number}"
+        return write_agent(folder, ASKS.replace("NUMBER", number), act_py=ACT.replace("NUMBER", number))
+
+    def _harm(self, victim: Victim) -> None:
+        planted: Any = victim.case.of(victim.run)
+        partition = self._keys.of_partition(self._keys.partition_of(victim.run))
+        run = self._keys.of_run(victim.run)
+        match victim.case.kind:
+            case "inbox_entry" | "effect" as kind:
+                stream = partition.inbox if kind == "inbox_entry" else partition.effects
+                entry = self._redis.xadd(stream, dict(planted))
+                victim.undo.append(lambda: self._redis.xdel(stream, entry))
+            case "message":
+                self._redis.lpush(self._queue, planted)
+            case "run_spec":
+                self._set(victim, run.spec, planted)
+            case "run_record":
+                for name, text in planted.items():
+                    self._hset(victim, run.run, name, text)
+            case "visit":
+                [seq, *_] = self._redis.hkeys(run.frontier)
+                self._hset(victim, run.frontier, seq, planted)
+            case "gate":
+                [seq, *_] = self._redis.hkeys(run.gates)
+                self._hset(victim, run.gates, seq, planted)
+            case "bundle":
+                digest = json.loads(self._redis.get(run.spec))["bundle"]
+                self._set(victim, self._keys.bundle(digest), planted)
+
+    def _set(self, victim: Victim, key: str, value: bytes) -> None:
+        before = self._redis.get(key)
+        victim.undo.append(lambda: self._redis.set(key, before))
+        self._redis.set(key, value)
+
+    def _hset(self, victim: Victim, key: str, name: Any, value: bytes) -> None:
+        before = self._redis.hget(key, name)
+        victim.undo.append(
+            lambda: self._redis.hdel(key, name) if before is None else self._redis.hset(key, name, before)
+        )
+        self._redis.hset(key, name, value)
+
+    def _answer(self, victim: Victim) -> None:
+        """Whether or not its gate can be read; an answer that is refused is given again when all is mended."""
+        with contextlib.suppress(SleipnirError):
+            run = self._client.run(victim.run)
+            for gate in run.gates():
+                run.answer("yes", gate)
+
+    # Afterwards
+
+    def wrongs(self) -> Iterator[Wrong]:
+        """Look at the victims, then make good all that was done to them, and look whether they end."""
+        yield from self._stuck
+        yield from self._is_listed()
+        for victim in self._victims:
+            try:
+                wait_until(lambda victim=victim: self._is_reported(victim), "", ENDS_S)  # type: ignore[misc]
+                self.reported += 1
+            except AssertionError:
+                yield Wrong("unreported", f"{victim}: neither over nor parked: {self._state(victim)}")
+        for victim in self._victims:
+            for undo in victim.undo:
+                undo()
+        for undo in self._undo:
+            undo()
+        for victim in self._victims:
+            try:
+                wait_until(lambda victim=victim: self._is_over(victim), "", MENDED_S)  # type: ignore[misc]
+            except AssertionError:
+                yield Wrong("stuck", f"{victim}: does not end once it is mended: {self._state(victim)}")
+
+    def _is_reported(self, victim: Victim) -> bool:
+        return self._is_over(victim) or victim.run in self._parked(victim.run)
+
+    def _is_over(self, victim: Victim) -> bool:
+        try:
+            run = self._client.run(victim.run)
+            if run.info().is_final:
+                return True
+            for gate in run.gates():
+                run.answer("yes", gate)
+        except SleipnirError:
+            pass
+        return False
+
+    def _is_listed(self) -> Iterator[Wrong]:
+        """What lists runs, questions and workers must do so whatever some of them are."""
+        for what, look in {
+            "ps": lambda: self._client.runs(limit=100_000),
+            "gates": self._client.gates,
+            "doctor": self._client.health,
+        }.items():
+            try:
+                look()
+            except Exception as error:
+                yield Wrong("unreported", f"{what} fails as a whole: {type(error).__name__}: {error}")
+
+    def _parked(self, run: str) -> Mapping[str, str]:
+        partition = self._keys.of_partition(self._keys.partition_of(run))
+        found = self._redis.hgetall(f"{partition.tag}:parked")
+        return {name.decode(errors="replace"): text.decode(errors="replace") for name, text in found.items()}
+
+    def _state(self, victim: Victim) -> str:
+        try:
+            info = self._client.run(victim.run).info()
+            return f"{info.status}, {[visit.reason for visit in info.visits]}"
+        except Exception as error:
+            return repr(error)
+
+    def close(self) -> None:
+        self._redis.close()
+
+
+def _asks(run: Any) -> Sequence[Any]:
+    found: Sequence[Any] = run.gates()
+    return found
