@@ -32,6 +32,7 @@ MOST_TEXT: Final = 200_000
 MOST_TEXT_OF_LARGE: Final = 10_000
 
 _SPECIAL = re.compile(r"[\\^$.*+?()\[\]{}|/]")
+_UNICODE_CLASS = re.compile(r"\\[pP]\{\w+(?:=\w+)?\}")  # which Python does not know
 _LOOK_AROUND = re.compile(r"\(\?<?[=!]")
 _BACK_REFERENCE = re.compile(r"\\(?:[1-9]|k<)|\(\?P=")
 _POSSESSIVE = re.compile(r"\(\?>")
@@ -104,7 +105,7 @@ def _engine(text: str, size_bytes: int) -> jsonschema_rs.Draft202012Validator | 
 
 def _refusal(text: str) -> PatternRefused:
     try:
-        re.compile(text)
+        re.compile(_UNICODE_CLASS.sub("a", text))
     except (re.error, OverflowError, RecursionError) as error:
         return NoPattern(f"{shown(text)} is not a 'regex': {error}")
     return PatternRefused(f"the pattern {shown(text)} {_problem(text)}")

@@ -52,6 +52,7 @@ def test_patterns_are_those_of_json_schema(pattern: str, text: str, matches: boo
         (r"a\Z", r"uses \\Z, which is Python's own: write \$"),
         ("(", r"'\(' is not a 'regex'"),
         (r"(\w{50}){500}", "needs more than 1,048,576 bytes"),
+        (r"(\p{L}{100}){100}", "needs more than 1,048,576 bytes"),
         ("a" * (MOST_CHARACTERS + 1), "has 1,001 characters, at most 1,000 are possible"),
         ("(" * 500 + ")" * 500, "is not a 'regex'|needs more than"),
     ],
