@@ -460,7 +460,7 @@ def test_closed_and_full_streams_lose_an_output_only_with_an_exit_code(
 
 
 MODULES = [
-    "sleipnir.cli",
+    "sleipnir.cli.last_resort",
     "click",
     "sleipnir.cli.app",
     "sleipnir.cli.render",
@@ -473,7 +473,8 @@ MODULES = [
 
 @pytest.mark.parametrize("module", MODULES)
 def test_ctrl_c_while_modules_are_imported_is_an_interruption(corner: Corner, module: str) -> None:
-    """S13 of the second review: in the first quarter of a second it was a traceback of an import."""
+    """S13 of the second review: in the first quarter of a second it was a traceback of an import. Before `main` has
+    begun, a few milliseconds, it is Python's."""
     command = [sys.executable, "-X", "importtime", "-m", "sleipnir", "ps"]
     imported, said = False, ""
     with subprocess.Popen(
