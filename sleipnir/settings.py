@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,8 @@ PREFIX = "SLEIPNIR_"
 SECONDS_MOST = 10 * 365 * 24 * 3600  # in ms, and added to a moment, it is still a number that Lua holds exactly
 BYTES_MOST = 2**50
 COUNT_MOST = 2**31
+SHARED = ("lease_s", "redispatch_after_s", "max_redeliveries", "owner_ttl_s", "retention_s", "batch_window")
+"""What schedulers decide by, besides the broker. One that has another value of it works against the others."""
 SHOWN = 200  # characters of a value that is refused
 
 MOST_BUNDLE_FILES = 10_000
@@ -172,6 +175,13 @@ class Settings(BaseModel):
             first = error.errors()[0]
             name = PREFIX + str(first["loc"][0]).upper()
             raise ConfigError(f"{name}={str(first['input'])[:SHOWN]!r}: {first['msg']}") from None
+
+    def shared_digests(self) -> dict[str, str]:
+        """The settings that all schedulers of a deployment must have alike, by the names of their variables; of each
+        only a short digest is shown to others. A broker's login does not count, nor how its address is spelled."""
+        broker = (self.broker_url or "").rpartition("@")[2]
+        values = {name: getattr(self, name) for name in SHARED} | {"broker_url": broker}
+        return {PREFIX + name.upper(): sha256(repr(value).encode()).hexdigest()[:8] for name, value in values.items()}
 
     def to_log(self) -> dict[str, Any]:
         """What a process logs at start: every setting but the addresses, which may hold a password."""

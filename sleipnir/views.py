@@ -421,6 +421,10 @@ class Health:
     used_memory: int = 0
     maxmemory: int = 0
     """Bytes; 0: no bound of Redis' own."""
+    valkey: str = ""
+    """Its version, if it is a Valkey; `version` is that of the Redis it is compatible with."""
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Short digests of the settings that all schedulers must share, by scheduler and name."""
     archives: Mapping[str, ArchiveState] = field(default_factory=dict)
     """What schedulers that archive say of it, by their names."""
     generation: Generation | None = None

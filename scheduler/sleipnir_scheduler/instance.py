@@ -132,7 +132,7 @@ class Instance:
 
     def _announce(self) -> None:
         facts: dict[str, Any] = {"partitions": len(self.ownership.epochs)}
-        facts |= {"host": socket.gethostname(), "pid": os.getpid()}
+        facts |= {"host": socket.gethostname(), "pid": os.getpid(), "settings": self._settings.shared_digests()}
         if self._archiver is not None:
             facts["archive"] = asdict(self._archiver.state)
         self._store.fleet.announce_scheduler(self.ownership.instance, facts, self._store.now_ms())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -253,10 +254,12 @@ def _names_of(client: str) -> list[str]:
 def look_at_embedded(settings: Settings) -> Findings:
     """The private stack: whether it can be started, and how it is when it runs. Starts nothing."""
     from sleipnir.embedded import Home
-    from sleipnir.supervisor import find_server
+    from sleipnir.supervisor import embedded_server, find_server
 
     try:
-        yield Finding("ok", "redis-server", f"{find_server()}, for the private stack (SLEIPNIR_REDIS_URL is not set)")
+        server = find_server()
+        old = ", which gets no security fixes; one on PATH goes before it" if server == embedded_server() else ""
+        yield Finding("ok", "redis-server", f"{server}{old}, for the private stack (SLEIPNIR_REDIS_URL is not set)")
     except ConfigError as missing:
         yield Finding("fail", "redis-server", str(missing))
         return
@@ -264,11 +267,11 @@ def look_at_embedded(settings: Settings) -> Findings:
     if home.running() is None:
         yield Finding("ok", "stack", f"none runs in {home.root}; `sleipnir run` and `sleipnir up` start it")
         return
-    yield from look_at_redis(settings.model_copy(update={"redis_url": home.redis_url}))
+    yield from look_at_redis(settings.model_copy(update={"redis_url": home.redis_url}), private=True)
 
 
-def look_at_redis(settings: Settings) -> Findings:
-    """Store, broker and fleet behind the settings' Redis URL."""
+def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
+    """Store, broker and fleet behind the settings' Redis URL; `private`: only this user reaches it."""
     from sleipnir.store.address import safe_url
     from sleipnir.store.store import Store
 
@@ -284,12 +287,14 @@ def look_at_redis(settings: Settings) -> Findings:
             )
         yield Finding("fail", "redis", str(failure), hint)
         return
-    yield Finding("ok", "redis", f"{url} answers, version {health.version}")
+    yield Finding("ok", "redis", f"{url} answers, version {version_of(health)}")
+    yield from look_at_version(health, private=private)
     yield from look_at_generation(health)
     yield from look_at_durability(health)
-    yield from look_at_memory(health)
+    yield from look_at_memory(health, private=private)
     yield from look_at_broker(settings)
     yield from look_at_fleet(health)
+    yield from look_at_agreement(health)
     yield from look_at_archiving(health)
 
 
@@ -306,6 +311,33 @@ def look_at_generation(health: Health) -> Findings:
     yield Finding("warn", "generation", f"{text}; nothing is taken back from workers for {wait_s} s", hint)
 
 
+SECURE = {
+    "redis": {(6, 2): 23, (7, 2): 15, (7, 4): 10, (8, 2): 8, (8, 4): 5, (8, 6): 5, (8, 8): 1},
+    "valkey": {(7, 2): 14, (8, 0): 10, (8, 1): 9, (9, 0): 5, (9, 1): 1},
+}
+"""The patch of each series from which on no fault is known through which a script takes over the server
+(docs/redis-servers.md)."""
+
+
+def version_of(health: Health) -> str:
+    return f"{health.version} (Valkey {health.valkey})" if health.valkey else health.version
+
+
+def look_at_version(health: Health, *, private: bool = False) -> Findings:
+    """Whether whoever may run scripts in this Redis can take it over. Nothing of a series that we do not know, nor of
+    a private one, whose only user owns it."""
+    kind, text = ("valkey", health.valkey) if health.valkey else ("redis", health.version)
+    major, minor, patch = ([int(part) for part in re.findall(r"\d+", text)] + [0, 0, 0])[:3]
+    wanted = SECURE[kind].get((major, minor))
+    if private or wanted is None or patch >= wanted:
+        return
+    hint = (
+        "who knows its password may take over the server (CVE-2025-49844 and later): upgrade to "
+        f"{major}.{minor}.{wanted}, unless your distribution has mended its package without changing this number"
+    )
+    yield Finding("warn", "redis version", f"{kind} {text} lacks security fixes", hint)
+
+
 def look_at_durability(health: Health) -> Findings:
     if health.appendonly:
         yield Finding("ok", "appendonly", "on: what Redis acknowledged survives its crash")
@@ -319,14 +351,15 @@ def look_at_durability(health: Health) -> Findings:
         yield Finding("fail", "maxmemory", health.maxmemory_policy, hint)
 
 
-def look_at_memory(health: Health) -> Findings:
+def look_at_memory(health: Health, *, private: bool = False) -> Findings:
     """Whether Redis has room, and writes what it has to its disk."""
     if not health.persists:
         hint = "its last write or snapshot failed: look at its log and its disk; `INFO persistence` says which"
         yield Finding("fail", "persistence", "Redis cannot write to its disk", hint)
     used = size(health.used_memory)
     if not health.maxmemory:
-        yield Finding("ok", "memory", f"{used} used, no maxmemory")
+        hint = "when memory runs out the kernel kills it: set `maxmemory` to half of what its machine or container has"
+        yield Finding("ok" if private else "warn", "memory", f"{used} used, no maxmemory", "" if private else hint)
         return
     text = f"{used} of {size(health.maxmemory)} used"
     if health.used_memory > MEMORY_FULL * health.maxmemory:
@@ -334,6 +367,21 @@ def look_at_memory(health: Health) -> Findings:
         yield Finding("warn", "memory", text, hint)
     else:
         yield Finding("ok", "memory", text)
+
+
+def look_at_agreement(health: Health) -> Findings:
+    """Whether the schedulers have the same settings. Two deployments with one key prefix in one Redis are one: each
+    runs the other's visits, with other settings."""
+    digests: dict[str, set[str]] = {}
+    for shared in health.settings.values():
+        for name, digest in shared.items():
+            digests.setdefault(name, set()).add(digest)
+    if different := sorted(name for name, found in digests.items() if len(found) > 1):
+        hint = (
+            "give all processes of a deployment the same values, and each deployment a SLEIPNIR_KEY_PREFIX of its own"
+        )
+        text = f"schedulers of one deployment have different values: {', '.join(different)}"
+        yield Finding("warn", "settings of schedulers", text, hint)
 
 
 def look_at_archiving(health: Health) -> Findings:

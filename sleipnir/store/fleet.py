@@ -113,6 +113,10 @@ class Fleet:
             persists=info.get("aof_last_write_status", "ok") == info.get("rdb_last_bgsave_status", "ok") == "ok",
             used_memory=int(info.get("used_memory", 0)),
             maxmemory=int(info.get("maxmemory", 0)),
+            valkey=str(info.get("valkey_version", "")),
+            settings={
+                n: facts["settings"] for n, facts in schedulers.items() if isinstance(facts.get("settings"), dict)
+            },
             archives={
                 name: from_fields(ArchiveState, facts["archive"])
                 for name, facts in schedulers.items()

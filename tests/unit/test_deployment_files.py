@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sleipnir.cli.doctor import SECURE
 from sleipnir.cli.services import scheduler_command, worker_command
 from sleipnir.settings import Settings
 from tests.deployments import (
@@ -122,6 +123,52 @@ def test_redis_is_durable_and_evicts_nothing_and_has_its_users_alone() -> None:
     lines = (folder / "redis.conf").read_text().splitlines()
     assert {"appendonly yes", "appendfsync everysec", "maxmemory-policy noeviction"} <= set(lines)
     assert "user default off" in (folder / "users.acl").read_text().splitlines()
+
+
+def _bytes(text: str) -> int:
+    number, unit = re.fullmatch(r"(\d+)\s*([kmg])[ib]*", text.lower()).groups()  # type: ignore[union-attr]
+    return int(number) * {"k": 2**10, "m": 2**20, "g": 2**30}[unit]
+
+
+def test_redis_meets_its_own_bound_before_that_of_its_container() -> None:
+    """S9 of the second review: without maxmemory the kernel killed it."""
+    conf = (ROOT / "ops" / "deploy" / "redis" / "redis.conf").read_text()
+    (bound,) = re.findall(r"^maxmemory (\S+)$", conf, re.MULTILINE)
+    limits = [
+        SERVICES["redis"].raw["deploy"]["resources"]["limits"]["memory"],
+        container(workloads()["redis"])["resources"]["limits"]["memory"],
+    ]
+    assert all(2 * _bytes(bound) <= _bytes(limit) for limit in limits), "a rewrite of the file copies what is written"
+
+
+def test_the_pinned_redis_has_the_security_fixes() -> None:
+    """S9 of the second review."""
+    images = {SERVICES["redis"].raw["image"], container(workloads()["redis"])["image"]}
+    ((major, minor, patch),) = {tuple(map(int, re.findall(r"\d+", image)[:3])) for image in images}
+    assert patch >= SECURE["redis"][major, minor]
+
+
+def test_scripts_have_a_bound_on_processes_and_write_only_where_they_should() -> None:
+    """S12 of the second review."""
+    for name in [*OURS, "redis", "flower"]:
+        raw = SERVICES[name].raw
+        assert raw["deploy"]["resources"]["limits"]["pids"] <= 500, name
+        assert raw["read_only"] is True, name
+    for name in QUEUES:
+        assert "/var/lib/sleipnir" in mounts(name).values(), "unpacked agents are not kept in memory"
+    assert int(UNITS["worker-scripts"].raw["TasksMax"][0]) <= 500
+
+
+def test_scripts_reach_neither_the_cluster_nor_metadata_of_a_cloud_nor_prometheus() -> None:
+    """S12 of the second review."""
+    policies = [m["spec"] for m in manifests() if m["kind"] == "NetworkPolicy"]
+    (scripts,) = (policy for policy in policies if "Egress" in policy["policyTypes"])
+    (chosen,) = scripts["podSelector"]["matchExpressions"]
+    assert chosen["values"] == ["worker-scripts", "worker-functions"]
+    (internet,) = (to["ipBlock"] for rule in scripts["egress"] for to in rule["to"] if "ipBlock" in to)
+    assert {"10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"} <= set(internet["except"])
+    assert SERVICES["prometheus"].raw["networks"] == SERVICES["grafana"].raw["networks"] == ["watch"]
+    assert {name for name in OURS if "watch" in SERVICES[name].raw.get("networks", [])} == {"scheduler"}
 
 
 def test_nothing_is_published_beyond_this_machine() -> None:

@@ -9,6 +9,7 @@ import pytest
 from sleipnir.cli import main
 from sleipnir.cli.doctor import (
     Finding,
+    look_at_agreement,
     look_at_archive,
     look_at_archiving,
     look_at_durability,
@@ -18,6 +19,7 @@ from sleipnir.cli.doctor import (
     look_at_knowledge,
     look_at_memory,
     look_at_model,
+    look_at_version,
 )
 from sleipnir.cli.services import scheduler_command, worker_command
 from sleipnir.settings import Settings
@@ -165,8 +167,42 @@ def test_the_services_are_started_by_these_commands() -> None:
     assert "me@there" in worker_command("llm", 1, "solo", "me@there", "info")
 
 
+def test_a_redis_without_a_bound_is_noticed_unless_it_is_private() -> None:
+    """S9 of the second review: the kernel kills it, and no alert fires before."""
+    assert levels(list(look_at_memory(replace(SOUND, used_memory=5)))) == {"memory": "warn"}
+    assert levels(list(look_at_memory(replace(SOUND, used_memory=5), private=True))) == {"memory": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("version", "valkey", "level"),
+    [
+        ("6.2.14", "", "warn"), ("6.2.23", "", None), ("7.2.5", "", "warn"), ("7.2.10", "", "warn"),
+        ("7.2.15", "", None),
+        ("8.2.1", "", "warn"), ("7.0.15", "", None), ("9.0.0", "", None), ("odd", "", None), ("7.2.4", "8.1.9", None),
+        ("7.2.4", "8.1.3", "warn"), ("7.2.4", "7.2.14", None), ("255.255.255", "", None),
+    ],
+)  # fmt: skip
+def test_a_redis_that_lacks_security_fixes_is_noticed(version: str, valkey: str, level: str | None) -> None:
+    """S9 of the second review: `eval` is allowed, and 7.2.5 was pinned."""
+    health = replace(SOUND, version=version, valkey=valkey)
+    assert levels(list(look_at_version(health))) == ({} if level is None else {"redis version": level})
+    assert list(look_at_version(health, private=True)) == []
+
+
+def test_schedulers_that_do_not_share_their_settings_are_noticed() -> None:
+    """S12 of the second review: two deployments with one prefix merged unseen."""
+    ours = Settings(redis_url="redis://a", broker_url="redis://:p@b")
+    same = ours.model_copy(update={"redis_url": "redis://c", "broker_url": "redis://:other@b"})
+    alike = replace(SOUND, settings={"a": ours.shared_digests(), "b": same.shared_digests(), "c": {}})
+    assert list(look_at_agreement(alike)) == []
+    other = ours.model_copy(update={"broker_url": "amqp://b", "lease_s": 7.0})
+    (found,) = look_at_agreement(replace(alike, settings={**alike.settings, "d": other.shared_digests()}))
+    assert found.text.endswith("different values: SLEIPNIR_BROKER_URL, SLEIPNIR_LEASE_S")
+    assert found.level == "warn" and "SLEIPNIR_KEY_PREFIX" in found.hint
+
+
 def test_a_redis_that_is_nearly_full_or_cannot_write_is_noticed() -> None:
-    assert levels(list(look_at_memory(replace(SOUND, used_memory=5)))) == {"memory": "ok"}
+    assert levels(list(look_at_memory(replace(SOUND, used_memory=5, maxmemory=100)))) == {"memory": "ok"}
     assert levels(list(look_at_memory(replace(SOUND, used_memory=5, maxmemory=10)))) == {"memory": "ok"}
     full = replace(SOUND, used_memory=9, maxmemory=10, persists=False)
     assert levels(list(look_at_memory(full))) == {"persistence": "fail", "memory": "warn"}
