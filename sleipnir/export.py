@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sleipnir.errors import RunNotFound
-from sleipnir.logs import is_secret
+from sleipnir.redaction import is_secret_name
 from sleipnir.store.commit import dumps
 from sleipnir.store.records import Record, Records
 
@@ -77,7 +77,7 @@ def _head(record: Record) -> dict[str, Any]:
 
 def _masked(variables: Mapping[str, str]) -> dict[str, str]:
     return {
-        name: "***" if is_secret(name) and not (value.startswith("{{") and value.endswith("}}")) else value
+        name: "***" if is_secret_name(name) and not (value.startswith("{{") and value.endswith("}}")) else value
         for name, value in variables.items()
     }
 

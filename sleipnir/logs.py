@@ -16,13 +16,12 @@ from typing import Any
 import structlog
 
 from sleipnir import failpoints
+from sleipnir.redaction import is_secret_name
 from sleipnir.settings import Settings
 from sleipnir.store.address import masked
 
 _LEVELS = {"trace": 10, "debug": 10, "info": 20, "warning": 30, "error": 40}
 _handled: ContextVar[tuple[str, str | None, int | None, int | None] | None] = ContextVar("handled", default=None)
-_SECRET_WORDS = ("key", "token", "password", "secret", "authorization")
-_NOT_SECRET = {"key_prefix", "keys", "tokens_in", "tokens_out"}
 
 
 def configure(settings: Settings) -> None:
@@ -57,11 +56,6 @@ def configure(settings: Settings) -> None:
         structlog.get_logger().warning(
             f"{failpoints.VARIABLE} is set: this process fails on purpose", points=sorted(failpoints.ACTIVE)
         )
-
-
-def is_secret(name: str) -> bool:
-    """Whether a value of this name is not to be shown."""
-    return name not in _NOT_SECRET and any(word in name.lower() for word in _SECRET_WORDS)
 
 
 class handling:
@@ -102,6 +96,6 @@ def _mask_addresses(_: Any, __: str, event: MutableMapping[str, Any]) -> Mutable
 
 def _mask_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     for name in event:
-        if is_secret(name):
+        if is_secret_name(name):
             event[name] = "***"
     return event

@@ -54,6 +54,9 @@ class Settings(BaseModel):
     """File of NAME=VALUE lines with keys of model providers, read by llm workers, and with secrets that agent variables
     name, read by script workers; closed to other users. Unset: `secrets.env` in Loki's configuration directory, if
     there is one."""
+    secret_names: str = ""
+    """Variables of a worker's environment, NAME,NAME, that agent variables may name as `{{NAME}}`, besides what is in
+    its secrets file."""
     record: Annotated[Path, AfterValidator(Path.absolute)] | None = None
     """llm workers write the models' answers into this folder (sleipnir/testing/tape.py)."""
     replay: Annotated[Path, AfterValidator(Path.absolute)] | None = None
@@ -149,6 +152,10 @@ class Settings(BaseModel):
         if replay is not None and others.data.get("record") is not None:
             raise ValueError(f"{PREFIX}RECORD is set too; a run is recorded or replayed, not both")
         return replay
+
+    @property
+    def names_of_secrets(self) -> list[str]:
+        return [name.strip() for name in self.secret_names.split(",") if name.strip()]
 
     @property
     def broker(self) -> str | None:

@@ -26,6 +26,8 @@ from typing import IO
 from sleipnir import launch
 from sleipnir.embedded import Home, StackState, tape_of
 from sleipnir.errors import ConfigError, SleipnirError, StoreUnavailable
+from sleipnir.hardening import refuse_inspection
+from sleipnir.redaction import without_secret_variables
 from sleipnir.settings import Settings
 from sleipnir.store.address import safe_url
 from sleipnir.store.connect import MIN_VERSION, Client, connect, server_version, unblock_all
@@ -35,7 +37,6 @@ LOOK_S = 0.01  # while services stop
 GRACE_S = 10.0  # from SIGTERM to SIGKILL, beyond the time that workers give their visits (SLEIPNIR_DRAIN_S)
 LOG_BYTES_MOST = 10 * 2**20
 LLM_QUEUES = ("llm", "rag")
-SECRET_NAME = re.compile(r"(API_KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS)$", re.IGNORECASE)
 
 
 @dataclass
@@ -183,7 +184,7 @@ class Supervisor:
                 self._users.close()
 
     def _start_redis(self) -> None:
-        env = {name: value for name, value in os.environ.items() if not SECRET_NAME.search(name)}
+        env = without_secret_variables(os.environ)
         redis = Child("redis", redis_command(find_server(), self.home), env, self._log("redis"), signal.SIGTERM)
         redis.start()
         self._redis = [redis]
@@ -219,7 +220,7 @@ class Supervisor:
         if self.while_used:
             env["SLEIPNIR_DRAIN_S"] = "0"  # who pressed Ctrl-C waits for us; the next stack starts the visits again
             env["SLEIPNIR_WARM_LLM"] = "0"  # a short life: most runs ask no model, and should not wait for its library
-        keyless = {name: value for name, value in env.items() if not SECRET_NAME.search(name)}
+        keyless = without_secret_variables(env)
         children = [Child("scheduler", [sys.executable, "-m", "sleipnir_scheduler"], keyless, self._log("scheduler"))]
         if self.scripts:
             command = worker_command("scripts,functions", "scripts", self.scripts)
@@ -320,6 +321,7 @@ def supervise(
     settings: Settings, *, scripts: int = 2, llm: int = 4, while_used: bool = False, workers: bool = True
 ) -> None:
     """Run a supervisor in this process until SIGTERM, SIGINT, or (`while_used`) the last user is gone."""
+    refuse_inspection()
     Home(settings.home.absolute()).prepare()
     supervisor = Supervisor(settings, scripts=scripts, llm=llm, while_used=while_used, workers=workers)
     for signum in (signal.SIGTERM, signal.SIGINT):

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from sleipnir import tracing
+from sleipnir import hardening, tracing
 from sleipnir.errors import ConfigError, SleipnirError
 from sleipnir.limits import load
 from sleipnir.logs import configure
@@ -32,6 +32,7 @@ LOOK_S = 3.0  # how long metrics wait for an answer of Redis; Prometheus waits 1
 
 def main() -> None:
     """Read settings, serve until told to stop. Exit code 1 with a message when the store cannot be used."""
+    hardening.refuse_inspection()
     try:
         settings = Settings.from_env()
         configure(settings)

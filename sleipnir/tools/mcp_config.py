@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from sleipnir.errors import ConfigError, Problem
+from sleipnir.redaction import redacted
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
 
@@ -30,7 +31,6 @@ REMOTE_FIELDS = ("url", "headers")
 FIELDS = ("type", "command", "args", "env", "cwd", "url", "headers")
 
 _SECRET_WORDS = ("key", "token", "password", "secret", "auth", "cookie", "credential")
-_SHORTEST_SECRET = 6  # shorter values are words, and hiding them would hide the message
 
 
 class McpConfigError(ConfigError):
@@ -51,10 +51,8 @@ class McpServer:
 
     def clean(self, text: str) -> str:
         """`text` without any of the secrets."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            if len(secret) >= _SHORTEST_SECRET:
-                text = text.replace(secret, "[redacted]")
-        return text
+        cleaned: str = redacted(text, self.secrets)
+        return cleaned
 
 
 @dataclass(frozen=True)

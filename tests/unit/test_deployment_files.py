@@ -345,11 +345,22 @@ def test_units_are_confined_and_keep_what_they_write_apart(kind: str) -> None:
     raw: Any = UNITS["scheduler" if kind == "scheduler" else "worker-llm"].raw
     confined = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "PrivateTmp": "yes", "CapabilityBoundingSet": ""}
     lasting = {"Restart": "always", "StartLimitIntervalSec": "0"}
-    for name, value in {"User": "sleipnir", **confined, **lasting}.items():
+    user = "sleipnir-scheduler" if kind == "scheduler" else "sleipnir-llm"
+    for name, value in {"User": user, "ProtectProc": "invisible", **confined, **lasting}.items():
         assert raw[name] == [value]
     (home,) = (entry.partition("=")[2] for entry in raw["Environment"] if entry.startswith("SLEIPNIR_HOME"))
     kept = [f"/var/lib/{folder}" for folder in raw["StateDirectory"][0].split()]
     assert home in kept
     if kind == "worker":
         assert raw["KillMode"] == ["mixed"], "SIGTERM is not for the scripts that it runs"
-        assert UNITS["worker-llm"].environment["SLEIPNIR_KNOWLEDGE"] in kept
+        shared = UNITS["worker-llm"].environment["SLEIPNIR_KNOWLEDGE"]
+        assert raw["ReadWritePaths"] == [f"-{shared}"]
+        assert f"d {shared} 2770 sleipnir-rag sleipnir" in (SYSTEMD / "sleipnir.tmpfiles").read_text()
+
+
+def test_each_unit_has_a_user_of_its_own_that_is_declared() -> None:
+    """Finding S3."""
+    users = [unit.raw["User"][0] for unit in UNITS.values()]
+    assert len(set(users)) == len(users)
+    declared = (SYSTEMD / "sleipnir.sysusers").read_text()
+    assert [user for user in users if f"u {user} - " not in declared or f"m {user} sleipnir" not in declared] == []

@@ -5,10 +5,14 @@ The `celery` command imports all of its subcommands, its shell and its plugins (
 
 from __future__ import annotations
 
-from celery.bin.base import CLIContext
-from celery.bin.worker import worker
+from sleipnir import hardening
 
-from sleipnir_workers.app import app
+hardening.refuse_inspection()  # sooner than the imports, which take a while
+
+from celery.bin.base import CLIContext  # noqa: E402
+from celery.bin.worker import worker  # noqa: E402
+
+from sleipnir_workers.app import app  # noqa: E402
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Variables that an agent's commands get besides a clean environment: those of `.env` files, and agent variables.
 
-Rules. The value of an agent variable may name secrets of the worker, `{{NAME}}` (llm/keyring.py, spec 3.5). They are
-put in here, when the environment of a command is made: what is stored and sent around is the name.
+Rules. The value of an agent variable may name secrets of the worker, `{{NAME}}`: those of its secrets file, and
+variables that SLEIPNIR_SECRET_NAMES lists (llm/keyring.py, spec 3.5). They are put in here, when the environment of a
+command is made: what is stored and sent around is the name.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from pathlib import Path
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.graph.model import Graph
 from sleipnir.messages import VisitResult
+from sleipnir.redaction import redacted
 from sleipnir.settings import PREFIX
 from sleipnir.variables import env_name
 from sleipnir_workers.host import Host
-from sleipnir_workers.llm.keyring import PLACEHOLDER, keyring_of, redacted
+from sleipnir_workers.llm.keyring import PLACEHOLDER, keyring_of
 
 _BELOW_ROOT = re.compile(r"\$(?:LLM_ROOT_DIR|\{LLM_ROOT_DIR(?::?-.*?)?\})/([\w./-]+)")
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
@@ -41,13 +43,17 @@ def without_secrets(result: VisitResult, graph: Graph, given: Mapping[str, str],
         hidden = [secret for name in named if (secret := _secret(name, host)) is not None]
     except NodeFailed:
         return result  # nothing has run with them either
+    sends = result.sends and tuple(
+        replace(send, to=redacted(send.to, hidden), update=redacted(send.update, hidden)) for send in result.sends
+    )
     return replace(
         result,
         delta=redacted(result.delta, hidden),
+        next=redacted(result.next, hidden),
+        sends=sends,
         error=redacted(result.error, hidden),
-        sends=None
-        if result.sends is None
-        else tuple(replace(send, update=redacted(send.update, hidden)) for send in result.sends),
+        error_type=redacted(result.error_type, hidden),
+        notes=redacted(result.notes, hidden),
     )
 
 
@@ -66,9 +72,9 @@ def _with_secrets(value: str, host: Host) -> str:
 
 
 def _secret(name: str, host: Host) -> str | None:
-    """Our own settings hold the password of the store, and are nobody's business but ours."""
+    """None for a name that agent variables may not name. Our own settings hold the password of the store."""
     try:
-        return None if name.startswith(PREFIX) else keyring_of(host).env.get(name)
+        return None if name.startswith(PREFIX) else keyring_of(host).named.get(name)
     except ConfigError as error:
         raise NodeFailed(str(error), "config") from error
 

@@ -20,7 +20,7 @@ from celery.exceptions import Reject
 from celery.worker import state as celery_state
 from kombu.common import ignore_errors
 
-from sleipnir import failpoints, tracing
+from sleipnir import failpoints, hardening, tracing
 from sleipnir.errors import ConfigError, MachineFailed, SleipnirError
 from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
@@ -39,6 +39,8 @@ from sleipnir_workers.shown import MOST_TEXT, Shown
 from sleipnir_workers.strategy import VisitRequest
 from sleipnir_workers.tools import node as tool
 from sleipnir_workers.visit import Worker
+
+hardening.refuse_inspection()  # and so the children of a prefork pool
 
 try:
     settings = Settings.from_env()

@@ -28,14 +28,15 @@ def worker(tmp_path: Path, mode: int = 0o600) -> Host:
     secrets.parent.mkdir()
     secrets.write_text(f"DB_PASSWORD={PASSWORD}\n")
     secrets.chmod(mode)
-    return host({"LOKI_CONFIG_DIR": str(secrets.parent), "SCHEMA": "app", "SLEIPNIR_REDIS_URL": "redis://pw@x"})
+    env = {"LOKI_CONFIG_DIR": str(secrets.parent), "SCHEMA": "app", "SLEIPNIR_REDIS_URL": "redis://pw@x"}
+    return host({**env, "REDIS_PASSWORD": "of-the-deployment"}, secret_names="SCHEMA")
 
 
 @pytest.mark.conformance("C06")
 def test_secrets_are_put_into_the_environment_and_what_is_none_stays(tmp_path: Path) -> None:
     here = worker(tmp_path)
     assert agent_variables(GRAPH, {}, here) == {"LLM_AGENT_VAR_DSN": f"pg://me:{PASSWORD}@db/app"}
-    for text in ("{{NOBODYS}}", "{{SLEIPNIR_REDIS_URL}}", "{{}}", "{DB_PASSWORD}"):
+    for text in ("{{REDIS_PASSWORD}}", "{{HOME}}", "{{NOBODYS}}", "{{SLEIPNIR_REDIS_URL}}", "{{}}", "{DB_PASSWORD}"):
         assert agent_variables(GRAPH, {"dsn": text}, here) == {"LLM_AGENT_VAR_DSN": text}
 
 
@@ -54,6 +55,26 @@ def test_what_has_run_with_a_secret_leaves_it_nowhere(tmp_path: Path) -> None:
     found = without_secrets(left, GRAPH, {}, worker(tmp_path))
     assert found.delta == {"a": ["x[redacted]y", 1], "[redacted]": {"b": None}}
     assert (found.error, found.sends) == ("[redacted]", (Send("next", {"one": "[redacted]"}),))
+
+
+def test_a_secret_is_in_no_route_no_key_and_no_note(tmp_path: Path) -> None:
+    """Finding S12."""
+    here = worker(tmp_path)
+    left = VisitResult(
+        ok=True, delta={f"k{PASSWORD}": 1}, next=PASSWORD, sends=(Send(PASSWORD, {PASSWORD: PASSWORD}),),
+        error_type=f"a:{PASSWORD}", notes=(f"merged: {PASSWORD}",),
+    )  # fmt: skip
+    assert PASSWORD not in repr(without_secrets(left, GRAPH, {}, here))
+    assert without_secrets(VisitResult(ok=True, next=("a", PASSWORD)), GRAPH, {}, here).next == ("a", "[redacted]")
+
+
+def test_a_script_that_routes_by_a_secret_does_not_show_it(tmp_path: Path) -> None:
+    """Finding S12."""
+    text = 'printf \'{"_next": "%s", "%s": 1}\' "$LLM_AGENT_VAR_DSN" "$LLM_AGENT_VAR_DSN"\n'
+    node = script(tmp_path, "s.sh", text)
+    result = run_script(node, visit(node, tmp_path, graph={"variables": [DSN]}), worker(tmp_path))
+    assert result.ok
+    assert PASSWORD not in repr(result)
 
 
 @pytest.mark.parametrize("end", ["exit 1", 'echo "{\\"said\\": \\"$LLM_AGENT_VAR_DSN\\"}"'])

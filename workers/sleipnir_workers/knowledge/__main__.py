@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn, TextIO
 
-from sleipnir import logs
+from sleipnir import hardening, logs
 from sleipnir.errors import KnowledgeError, NodeFailed, SleipnirError, StoreUnavailable
 from sleipnir.knowledge.order import Done, Failed, Told, order_of, told_line
 from sleipnir_workers.host import here
@@ -31,6 +31,7 @@ class Stopped(BaseException):
 
 
 def main() -> None:
+    hardening.refuse_inspection()
     told = _only_told()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _stop)

@@ -2,9 +2,10 @@
 
 Rules (spec/graph-agents.md 10.1). A secret is a variable of the environment or a line NAME=VALUE of the secrets file:
 SLEIPNIR_SECRETS, else `secrets.env` in Loki's configuration directory. The environment wins. The file must not be
-readable by others. `{{NAME}}` in a value of config.yaml, and in an agent variable, stands for the secret. Nothing here
-is logged, stored or sent anywhere but to the provider, or for a variable to a tool or script; what is shown goes
-through `clean`.
+readable by others. `{{NAME}}` in a value of config.yaml stands for the secret. An agent variable comes with a run, so
+from whoever may submit: it may name what is in the secrets file, and of the environment what the operator lists in
+SLEIPNIR_SECRET_NAMES. Nothing here is logged, stored or sent anywhere but to the provider, or for a variable to a
+tool or script; what is shown goes through `clean`.
 """
 
 from __future__ import annotations
@@ -12,29 +13,29 @@ from __future__ import annotations
 import functools
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sleipnir.errors import ConfigError
+from sleipnir.redaction import is_secret_name, passwords_in, redacted
 from sleipnir_workers.host import Host
 
 FILE = "secrets.env"
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|KEY_ID)$")
-_SHORTEST_SECRET = 6  # shorter values are words, and hiding them would hide the message
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True)
 class Keyring:
-    """`env` is the environment with the secrets file below it. Never log or pickle one."""
+    """`env` is the environment with the secrets file below it; `named` what of it an agent variable may name. Never log
+    or pickle one."""
 
     env: Mapping[str, str] = field(repr=False)
     _hidden: frozenset[str] = field(repr=False)
+    named: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def clean(self, text: str, more: Iterable[str] = ()) -> str:
         """`text` without any secret of this worker, and without `more`."""
@@ -42,32 +43,22 @@ class Keyring:
         return cleaned
 
 
-def redacted(value: Any, secrets: Iterable[str]) -> Any:
-    """A text, or JSON, without these secrets in any of its texts."""
-    longest_first = sorted((secret for secret in secrets if len(secret) >= _SHORTEST_SECRET), key=len, reverse=True)
-    return _redacted(value, longest_first)
-
-
-def _redacted(value: Any, secrets: Sequence[str]) -> Any:
-    if isinstance(value, str):
-        for secret in secrets:
-            value = value.replace(secret, "[redacted]")
-        return value
-    if isinstance(value, Mapping):
-        return {_redacted(key, secrets): _redacted(each, secrets) for key, each in value.items()}
-    return [_redacted(each, secrets) for each in value] if isinstance(value, list) else value
-
-
 def keyring_of(host: Host) -> Keyring:
     """The secrets of this worker. Raises ConfigError for a secrets file that cannot be used."""
     filed = _filed(host)
-    named = {value for name, value in host.env.items() if _SECRET_NAME.search(name.upper())}
-    return Keyring({**filed, **host.env}, frozenset(named.union(filed.values())))
+    hidden = _hidden_in(host)
+    allowed = {name: host.env[name] for name in host.settings.names_of_secrets if name in host.env}
+    return Keyring({**filed, **host.env}, frozenset(hidden.union(filed.values())), {**filed, **allowed})
 
 
 def hidden_in(host: Host) -> Keyring:
     """What must not be shown, when the secrets file cannot be used: what the environment alone says."""
-    return Keyring(host.env, frozenset(v for name, v in host.env.items() if _SECRET_NAME.search(name.upper())))
+    return Keyring(host.env, _hidden_in(host))
+
+
+def _hidden_in(host: Host) -> frozenset[str]:
+    named = (value for name, value in host.env.items() if is_secret_name(name))
+    return frozenset([*named, *passwords_in(host.env)])
 
 
 def _filed(host: Host) -> Mapping[str, str]:

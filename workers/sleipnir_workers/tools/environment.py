@@ -3,21 +3,21 @@
 Rules. Of the worker's own variables a tool gets those that scripts get (sandbox.KEPT), and no API key. `.env` files are
 this machine's: the agent's, for a global tool that of the functions directory, and that of the configuration directory;
 the first that names a variable counts, and the worker's own come before. The last of these files is shared with the
-model clients, so API keys and our settings are left out of it: a key that a tool needs stands in one of the others.
+model clients, so secrets (sleipnir.redaction says what their names are) and our settings are left out of it: a key that
+a tool needs stands in one of the others.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
+from sleipnir.redaction import is_secret_name
+from sleipnir.settings import PREFIX
 from sleipnir.tools.declaration import Declaration
 from sleipnir_workers import sandbox
 from sleipnir_workers.agent_environment import beside_agents, expand_env_file, parse_env_file, root_of
 from sleipnir_workers.tools.place import Place
-
-_WITHHELD = re.compile(r"SLEIPNIR_.*|.*_API_KEY")
 
 
 def environment(declaration: Declaration, place: Place) -> dict[str, str]:
@@ -77,7 +77,11 @@ def _env_files(declaration: Declaration, place: Place, clean: dict[str, str]) ->
     for file in (_agents_env_file(place), None if declaration.agent else config / "functions" / ".env"):
         found = ({} if file is None else _values(declaration, file, clean)) | found
     shared = _values(declaration, config / ".env", clean)
-    return {name: value for name, value in shared.items() if not _WITHHELD.fullmatch(name)} | found
+    return {name: value for name, value in shared.items() if not _is_withheld(name)} | found
+
+
+def _is_withheld(name: str) -> bool:
+    return name.startswith(PREFIX) or is_secret_name(name)
 
 
 def _agents_env_file(place: Place) -> Path | None:
