@@ -80,7 +80,8 @@ class Settings(BaseModel):
     task_events: bool = True
     """Workers tell Flower of each visit. Costs an eighth of a worker's time for a visit of no work."""
     redispatch_after_s: float = Field(10.0, gt=0, le=SECONDS_MOST)
-    """A visit queued this long without a claim is published again; doubles each time, to 5 minutes."""
+    """A visit queued this long without a claim is published again if its message has left the queue; then later each
+    time, up to an hour. On a broker that does not show its queues: after an hour, then eight."""
     max_redeliveries: int = Field(3, ge=0, le=COUNT_MOST)
     """A visit whose worker was lost this many times fails with WorkerLost."""
     batch_window: int = Field(0, ge=0, le=COUNT_MOST)

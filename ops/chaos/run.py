@@ -102,7 +102,7 @@ class Chaos:
 
     def kill_scheduler(self) -> None:
         name = self.chance.choice(self.schedulers)
-        instance = f"{socket.gethostname()}:{self.stack.processes[name].pid}"
+        instance = f"{socket.gethostname()}:{self.stack.processes[name].pid}:"
         at_ms, owned = self._now_ms(), self._try(lambda: self._owned_by(instance))
         self.stack.kill(name)
         if owned:
@@ -159,9 +159,10 @@ class Chaos:
         return found
 
     def _owned_by(self, instance: str) -> frozenset[int]:
+        """The partitions of the instance whose name begins so; a random part follows."""
         keys = self._keys()
         owners = {p: self._admin.hget(keys.of_partition(p).owner, "instance") for p in range(keys.partitions)}
-        return frozenset(partition for partition, owner in owners.items() if owner == instance)
+        return frozenset(partition for partition, owner in owners.items() if owner and owner.startswith(instance))
 
     def _keys(self) -> Keys:
         return Keys(self.stack.settings.key_prefix, self.stack.settings.partitions)

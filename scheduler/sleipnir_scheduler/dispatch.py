@@ -12,14 +12,18 @@ import itertools
 import json
 import secrets
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
+
+import structlog
 
 from sleipnir import failpoints, tracing
 from sleipnir.messages import BATCH_PRIORITY, TASK_NAME, Role, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.address import celery_broker, is_redis
+from sleipnir.store.fleet import Line
 from sleipnir.store.keys import line_of
 from sleipnir.store.store import Store
 
@@ -39,6 +43,11 @@ class Dispatcher(Protocol):
 
     def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> Published:
         """Publish (call, queue) pairs."""
+        ...
+
+    def look(self, queues: Collection[str]) -> Mapping[str, Line]:
+        """What waits in the lines of these queues, by the name of the line (keys.line_of) or of the queue. What cannot
+        be known is left out."""
         ...
 
 
@@ -67,14 +76,14 @@ def body(call: VisitCall) -> list[Any]:
     return [[call.to_json()], {}, {}]
 
 
-def envelope(call: VisitCall, queue: str) -> str:
-    """One message as kombu's Redis transport stores it in a list.
+def envelope(call: VisitCall, queue: str, at_ms: int = 0) -> str:
+    """One message as kombu's Redis transport stores it in a list, published `at_ms` (fleet.py reads that).
 
     Messages of one node differ in a few ids and numbers only, so the JSON is made once and filled in: 1 instead of
     13 microseconds. Ids are letters, digits and signs that JSON does not escape.
     """
     template = _template(call.node, call.role, call.agent, call.bundle, queue, bool(call.batch), tracing.is_on())
-    tag = f"{_PROCESS}-{next(_count)}"
+    tag = f"{_PROCESS}-{next(_count)}@{at_ms}"
     holes = {"run": call.run, "seq": call.seq, "attempt": call.attempt, "tag": tag, "batch": call.batch}
     if tracing.is_on():
         holes["traceparent"] = tracing.traceparent(call.run, call.seq, call.attempt)
@@ -119,15 +128,20 @@ class RedisDispatcher:
     """Hand-made envelopes, one LPUSH per queue. A visit that has had its turn before is first in line; those of batches
     have a line of their own behind the others."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, now_ms: Callable[[], float] = lambda: time.time() * 1000) -> None:
+        """`now_ms` is about Redis' clock."""
+        self._store, self._now_ms = store, now_ms
+
+    def look(self, queues: Collection[str]) -> Mapping[str, Line]:
+        return self._store.fleet.lines(queues)
 
     def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> Published:
+        at_ms = int(self._now_ms())
         messages: dict[str, list[str]] = defaultdict(list)
         again: dict[str, list[str]] = defaultdict(list)
         for call, queue in visits:
             line = line_of(queue, call.batch)
-            (messages if call.attempt == 1 else again)[line].append(envelope(call, queue))
+            (messages if call.attempt == 1 else again)[line].append(envelope(call, queue, at_ms))
         if not messages and not again:
             return Published(0)
         lengths = self._push(messages, again)
@@ -161,6 +175,26 @@ class KombuDispatcher:
                 count += 1
         return Published(count)
 
+    def look(self, queues: Collection[str]) -> Mapping[str, Line]:
+        """Lengths only, and these where the broker tells them without taking a message (AMQP does)."""
+        found: dict[str, Line] = {}
+        with self._lock:
+            for queue in queues:
+                try:
+                    found[queue] = Line(self._length(queue))
+                except Exception as error:  # each transport has its own errors
+                    structlog.get_logger().debug("the broker does not say how long a queue is", error=str(error))
+        return found
+
+    def _length(self, queue: str) -> int:
+        from kombu import Queue
+
+        with self._connection.channel() as channel:
+            try:
+                return int(Queue(queue)(channel).queue_declare(passive=True).message_count)
+            except self._connection.channel_errors:
+                return 0  # there is no such queue; the next message declares it
+
     @failpoints.around("publish")
     def _send(self, call: VisitCall, queue: str) -> None:
         from kombu import Queue
@@ -178,9 +212,11 @@ class KombuDispatcher:
         )
 
 
-def dispatcher(settings: Settings, store: Store) -> Dispatcher:
+def dispatcher(
+    settings: Settings, store: Store, now_ms: Callable[[], float] = lambda: time.time() * 1000
+) -> Dispatcher:
     """The fastest dispatcher for the configured broker."""
     broker = settings.broker
     if broker is None or is_redis(broker):
-        return RedisDispatcher(store)
+        return RedisDispatcher(store, now_ms)
     return KombuDispatcher(celery_broker(broker).url)

@@ -58,7 +58,7 @@ class Instance:
             ttl_ms=int(settings.owner_ttl_s * 1000),
             generation=lambda: self.watch.id,
         )
-        dispatch = dispatcher(settings, store)
+        dispatch = dispatcher(settings, store, self.tally.clock.now_ms)
         self._advance = Advance(
             store.partitions,
             self.ownership,
@@ -70,7 +70,7 @@ class Instance:
             instance=self.ownership.instance,
         )
         patience_ms = int(settings.redispatch_after_s * 1000)
-        self._outbox = Outbox(store.partitions, store.fleet, dispatch, patience_ms=patience_ms)
+        self._outbox = Outbox(store.partitions, dispatch, patience_ms=patience_ms)
         self._deliveries = Deliveries(
             store.effects, Graphs(store.bundle, settings.max_unpacked_bytes), max_state_bytes=settings.max_output_bytes
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,18 @@ from sleipnir.views import ArchiveState, Health, Reason, RunInfo, VisitInfo, Wor
 _PLACES = Script("places")
 
 LINE_LOOK = 1_000  # messages of a queue that are looked at for a place in line
+HEAD_LOOK = 5  # messages at the head of a line that are looked at for the time of the oldest
 SEEN_FOR_MS = 30_000  # silent longer: not shown as running
+
+
+@dataclass(frozen=True)
+class Line:
+    """What waits in one list of a broker: how many messages, when the oldest of first attempts was published (None: not
+    known), and whether messages of later attempts, which go first, stand at its head."""
+
+    length: int
+    oldest_ms: int | None = None
+    has_returned: bool = True
 
 
 class Fleet:
@@ -137,6 +149,21 @@ class Fleet:
         lengths = pipe.execute()
         return {name: sum(lengths[2 * at : 2 * at + 2]) for at, name in enumerate(names)}
 
+    def lines(self, queues: Collection[str]) -> dict[str, Line]:
+        """The broker's lists of these queues (keys.lines_of). Empty unless it is a Redis."""
+        if self._broker is None or not queues:
+            return {}
+        names = [line for queue in sorted(queues) for line in lines_of(queue)]
+        pipe = self._broker.pipeline(transaction=False)
+        for name in names:
+            key = self._keys.broker_prefix + name
+            pipe.llen(key)
+            pipe.lrange(key, -HEAD_LOOK, -1)
+        replies = pipe.execute()
+        return {
+            name: _line(length, head) for name, length, head in zip(names, replies[::2], replies[1::2], strict=True)
+        }
+
     def with_places(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
         """The same, with each queued visit's place in the line of its queue, and how many live workers serve that."""
         ids: dict[str, list[str]] = defaultdict(list)
@@ -190,6 +217,17 @@ class Fleet:
     def _seen(self, key: str, now_ms: int) -> dict[str, dict[str, Any]]:
         facts = {name: json.loads(text) for name, text in self._client.hgetall(key).items()}
         return {name: fact for name, fact in facts.items() if fact["seen_ms"] > now_ms - SEEN_FOR_MS}
+
+
+_ATTEMPT, _PUBLISHED = re.compile(r'"id": "[^"]*:(\d+)"'), re.compile(r'"delivery_tag": "[^"]*@(\d+)"')
+"""In a message of ours."""
+
+
+def _line(length: int, head: Sequence[str]) -> Line:
+    attempts = [match[1] if (match := _ATTEMPT.search(text)) else "1" for text in head]
+    times = [_PUBLISHED.search(text) for text, attempt in zip(head, attempts, strict=True) if attempt == "1"]
+    oldest_ms = min((int(found[1]) for found in times if found is not None), default=None)
+    return Line(length, oldest_ms, any(attempt != "1" for attempt in attempts))
 
 
 def _task_id(info: RunInfo, visit: VisitInfo) -> str:

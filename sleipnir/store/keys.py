@@ -152,7 +152,8 @@ class PartitionKeys:
 
     @property
     def outbox(self) -> str:
-        """ZSET `run/seq/attempt` of visits that nobody has claimed, by the time of their next publication to Celery."""
+        """ZSET `run/seq/attempt` of visits that nobody has claimed, by the time at which the outbox looks at them next;
+        the fraction says how long before that they were published (store/partitions.py)."""
         return f"{self.tag}:outbox"
 
     @property

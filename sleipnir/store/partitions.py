@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, TypeVar, get_args
@@ -119,13 +119,17 @@ class Owned:
 
 @dataclass(frozen=True)
 class Due:
-    """A queued visit to publish (again), unless its run is `held`."""
+    """A queued visit to publish (again), unless its run is `held`. `published_ms` is when it was published last, as far
+    as the outbox knows: not earlier than that; 0 of a deployment that goes on after a pause. `is_new`: the outbox has
+    not looked at it yet."""
 
     call: VisitCall
     queue: str
     member: str
     opened_ms: int
     held: bool = False
+    published_ms: int = 0
+    is_new: bool = False
 
 
 class Partitions:
@@ -467,18 +471,23 @@ class Partitions:
         return int(fired)
 
     def due(self, partition: int, now_ms: int, limit: int) -> list[Due]:
-        """Visits in the outbox whose publication is due. Entries of visits that are over are removed on the way."""
-        names = self._client.zrangebyscore(self._of(partition).outbox, "-inf", now_ms, start=0, num=limit)
-        return self._unclaimed(partition, names)
+        """Visits in the outbox that are due for a look. Entries of visits that are over are removed on the way."""
+        key = self._of(partition).outbox
+        return self._unclaimed(
+            partition, self._client.zrangebyscore(key, "-inf", now_ms + 1, start=0, num=limit, withscores=True)
+        )
 
     def unclaimed(self, partition: int, limit: int) -> list[Due]:
         """Visits in the outbox whether due or not, those due first."""
-        return self._unclaimed(partition, self._client.zrange(self._of(partition).outbox, 0, limit - 1))
+        return self._unclaimed(
+            partition, self._client.zrange(self._of(partition).outbox, 0, limit - 1, withscores=True)
+        )
 
-    def _unclaimed(self, partition: int, names: Sequence[str]) -> list[Due]:
+    def _unclaimed(self, partition: int, found_names: Sequence[tuple[str, float]]) -> list[Due]:
         part = self._of(partition)
-        if not names:
+        if not found_names:
             return []
+        names = [name for name, _ in found_names]
         pipe = self._client.pipeline(transaction=False)
         for name in names:
             run_id, seq, _ = parse_member(name)
@@ -490,8 +499,8 @@ class Partitions:
         found: list[Due] = []
         gone: list[str] = []
         unreadable: list[str] = []
-        for name, text, (status, batch), spec_text in zip(
-            names, replies[::3], replies[1::3], replies[2::3], strict=True
+        for (name, score), text, (status, batch), spec_text in zip(
+            found_names, replies[::3], replies[1::3], replies[2::3], strict=True
         ):
             run_id, seq, attempt = parse_member(name)
             try:
@@ -505,7 +514,8 @@ class Partitions:
                 gone.append(name)
                 continue
             call = call_of(run_id, spec, visit, batch)
-            found.append(Due(call, str(visit.queue), name, visit.opened_ms, held=status == "paused"))
+            due = Due(call, str(visit.queue), name, visit.opened_ms, held=status == "paused")
+            found.append(replace(due, published_ms=self._published_ms(score), is_new=score.is_integer()))
         if gone:
             self._client.zrem(part.outbox, *gone)
         if unreadable:  # looked at again later; those that are due after them come first until then
@@ -514,12 +524,37 @@ class Partitions:
         return found
 
     def published(self, partition: int, dues: Sequence[Due], now_ms: int, most_ms: int) -> None:
-        """Note publications: the next one after the visit's age again (so the wait doubles), within bounds.
+        """Note publications. The next look comes after the visit's age again (so the wait doubles), within bounds.
 
         XX: a visit that was claimed meanwhile is not put back.
         """
-        waits = {due.member: max(self._redispatch_after_ms, min(now_ms - due.opened_ms, most_ms)) for due in dues}
-        self._client.zadd(self._of(partition).outbox, {name: now_ms + wait for name, wait in waits.items()}, xx=True)
+        waits = {due.member: max(self._unit_ms, min(now_ms - due.opened_ms, most_ms)) for due in dues}
+        scores = {name: self._look_at(now_ms, now_ms + wait) for name, wait in waits.items()}
+        self._client.zadd(self._of(partition).outbox, scores, xx=True)
+
+    def not_published(self, partition: int, dues: Sequence[Due], now_ms: int, most_ms: int) -> None:
+        """Look again after the time since the last publication again, within bounds. Safe to repeat."""
+        waits = {due.member: max(self._unit_ms, min(now_ms - due.published_ms, most_ms)) for due in dues}
+        scores = {due.member: self._look_at(due.published_ms, now_ms + waits[due.member]) for due in dues}
+        self._client.zadd(self._of(partition).outbox, scores, xx=True)
+
+    # The score of a visit in the outbox is the time of its next look; its fraction says, in 1/4096, how many units of
+    # `redispatch_after` before that it was published last. None (a commit, an earlier release) means one unit. A double
+    # holds both exactly until 2039.
+
+    @property
+    def _unit_ms(self) -> int:
+        return max(1, self._redispatch_after_ms)
+
+    def _look_at(self, published_ms: int, next_ms: int) -> float:
+        """Of more units than there are, the publication seems later than it was: it is repeated later, not earlier."""
+        units = min(max(-(-(next_ms - published_ms) // self._unit_ms), 1), 4095)
+        next_ms = next_ms if units == 4095 else published_ms + units * self._unit_ms
+        return next_ms + units / 4096
+
+    def _published_ms(self, score: float) -> int:
+        next_ms = int(score)
+        return max(0, next_ms - (round((score - next_ms) * 4096) or 1) * self._unit_ms)
 
     # Cleaning up
 

@@ -16,7 +16,8 @@ from sleipnir.messages import BATCH_PRIORITY, TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.address import celery_broker
 from sleipnir.store.connect import connect
-from sleipnir.store.keys import lines_of
+from sleipnir.store.fleet import Line
+from sleipnir.store.keys import line_of, lines_of
 from sleipnir.store.store import Store
 from sleipnir_scheduler.dispatch import KombuDispatcher, Published, RedisDispatcher, body, envelope, headers, message
 from sleipnir_scheduler.instance import linger_s
@@ -147,3 +148,23 @@ def _published(redis: RedisServer, folder: Path, prefix: str) -> dict[str, Any]:
         assert store.fleet.queue_lengths()["scripts"] == 1
         message: dict[str, Any] = json.loads(store._client.lindex(store.keys.broker_prefix + "scripts", 0))
     return message
+
+
+def test_another_broker_says_how_long_its_queues_are() -> None:
+    """Finding C20 of the second review: nothing is published into a queue that still holds what was published."""
+    dispatcher = KombuDispatcher("memory://")
+    assert dispatcher.look(["looked-at"]) == {"looked-at": Line(0)}, "a queue that is not there holds nothing"
+    dispatcher.publish([(CALL, "looked-at"), (CALL, "looked-at")])
+    assert dispatcher.look(["looked-at"]) == {"looked-at": Line(2)}
+
+
+def test_a_line_says_when_its_oldest_message_was_published(store: Store) -> None:
+    """Finding C20 of the second review."""
+    times = iter([1_000, 2_000, 3_000])
+    dispatcher = RedisDispatcher(store, lambda: next(times))
+    first = replace(CALL, attempt=1)
+    for call in (first, replace(first, run="another00001"), replace(first, attempt=2)):
+        dispatcher.publish([(call, "scripts")])
+    found = dispatcher.look(["scripts"])
+    assert found[line_of("scripts", "")] == Line(3, 1_000, has_returned=True)
+    assert found[line_of("scripts", "any")] == Line(0, None, has_returned=False)
