@@ -34,7 +34,7 @@ ROW_STATES: Final[Mapping[str, RowState]] = {
 """By the byte that stands for it among the batch's states. `active` rows are runs that are not over."""
 
 BatchState: TypeAlias = Literal[
-    "accepting", "running", "paused", "canary", "over_budget", "cancelling", "cancelled", "done"
+    "accepting", "running", "paused", "canary", "over_budget", "cancelling", "cancelled", "done", "unreadable"
 ]
 """accepting   takes more rows; those that it has are admitted already
 running     has rows that are not over
@@ -44,6 +44,7 @@ over_budget has cost as much as it may; a person has to say whether it may cost 
 cancelling  admits nothing any more, and waits for the ends of rows that are under way
 cancelled   was cancelled
 done        all of its rows are over
+unreadable  its record is damaged or of a newer release: no row is admitted until it can be read
 """
 
 
@@ -82,6 +83,8 @@ class BatchInfo:
     cancelled: int = 0
     plan: BatchPlan = field(default_factory=BatchPlan)
     usage: Usage = field(default_factory=Usage)
+    unreadable: str | None = None
+    """Why its record cannot be read. All else is not known then."""
 
     @property
     def name(self) -> str:

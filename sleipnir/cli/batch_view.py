@@ -121,6 +121,8 @@ def what_next(info: BatchInfo, options: GlobalOptions) -> str:
     """What a person may want to do now; empty: nothing."""
     resume = options.command("batch", "resume", info.id)
     match info.state:
+        case "unreadable":
+            return f"{info.unreadable}; it goes on when a scheduler can read it"
         case "paused":
             return f"it is paused; {resume}"
         case "canary":

@@ -32,6 +32,7 @@ STATUS_STYLE = {
     "done": "green",
     "canary": "yellow",
     "over_budget": "yellow",
+    "unreadable": "red",
     "cancelling": "magenta",
 }
 

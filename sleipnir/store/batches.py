@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -28,9 +28,10 @@ from sleipnir.batches import (
     row_run_id,
     state_of,
 )
-from sleipnir.errors import BatchNotFound, UsageError
+from sleipnir.errors import BatchNotFound, RecordUnreadable, UsageError
 from sleipnir.messages import RunStatus, Usage
-from sleipnir.runs import RunSpec, from_fields
+from sleipnir.reading import decoded_object, number, read_text
+from sleipnir.runs import RunSpec
 from sleipnir.store.commit import record
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
@@ -79,13 +80,15 @@ class Added:
 
 @dataclass(frozen=True)
 class Open:
-    """A batch that is not over, as admission sees it. `rev` is that of the decision that is made on this."""
+    """A batch that is not over, as admission sees it. `rev` is that of the decision that is made on this. `unreadable`:
+    why its record cannot be read; nothing of it is admitted then."""
 
     id: str
-    created_ms: int
-    kept: Kept
-    plan: BatchPlan
+    created_ms: int = 0
+    kept: Kept = field(default_factory=Kept)
+    plan: BatchPlan = field(default_factory=BatchPlan)
     rev: int = 0
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True)
@@ -149,9 +152,9 @@ class Batches:
         return sorted(batch for batch in found if batch.startswith(prefix))[:limit]
 
     def spec(self, batch: str) -> RunSpec | None:
-        """What its runs are submitted with; None: there is no such batch."""
+        """What its runs are submitted with; None: there is no such batch. Raises RecordUnreadable."""
         text = self._client.hget(self._keys.of_batch(batch).batch, "spec")
-        return from_fields(RunSpec, json.loads(text)) if text else None
+        return read_text(RunSpec, text, "spec", f"batch {batch!r}") if text else None
 
     def seal(self, batch: str) -> None:
         """No more rows are to come."""
@@ -413,14 +416,18 @@ class Batches:
         return dropped
 
     def pinned(self) -> Pinned:
-        """Of rows that are no runs yet."""
+        """Of rows that are no runs yet. Raises RecordUnreadable: who does not know what a batch needs drops nothing."""
         bundles, knowledge = set[str](), set[str]()
         batches = self._client.sscan_iter(self._first.open_batches, count=LOOK_PAGE)
         while page := list(islice(batches, LOOK_PAGE)):
             pipe = self._client.pipeline(transaction=False)
             for batch in page:
                 pipe.hget(self._keys.of_batch(batch).batch, "spec")
-            specs = [from_fields(RunSpec, json.loads(text)) for text in pipe.execute() if text]
+            specs = [
+                read_text(RunSpec, text, "spec", f"batch {batch!r}")
+                for batch, text in zip(page, pipe.execute(), strict=True)
+                if text
+            ]
             bundles |= {digest for spec in specs for digest in (spec.bundle, *spec.agents.values())}
             knowledge |= {digest for spec in specs for digest in spec.knowledge.values()}
         return Pinned(frozenset(bundles), frozenset(knowledge))
@@ -435,7 +442,10 @@ def _open(batch: str, texts: Sequence[str | None]) -> Open | None:
     fields = dict(zip(_LOOK, texts, strict=True))
     if fields["plan"] is None or fields["ended_ms"] is not None:
         return None
-    return Open(batch, _number(fields["created_ms"]), _kept(fields), _plan(fields["plan"]), _number(fields["rev"]))
+    try:
+        return Open(batch, _number(fields["created_ms"]), _kept(fields), _plan(fields["plan"]), _number(fields["rev"]))
+    except RecordUnreadable as error:
+        return Open(batch, unreadable=error.why)
 
 
 def _places(page: str, byte: str) -> Iterator[int]:
@@ -455,11 +465,11 @@ def _was_cancelled(batch: str) -> UsageError:
 
 
 def _plan(text: str) -> BatchPlan:
-    return from_fields(BatchPlan, json.loads(text))
+    return read_text(BatchPlan, text, "plan")
 
 
 def _number(text: str | None) -> int:
-    return int(float(text or 0))
+    return int(number(text or "0", "count"))
 
 
 def _kept(fields: Mapping[str, str | None]) -> Kept:
@@ -471,7 +481,7 @@ def _kept(fields: Mapping[str, str | None]) -> Kept:
         paused=fields["paused"] is not None,
         cancelling=fields["cancelling"] is not None,
         tokens=_number(fields["tokens_in"]) + _number(fields["tokens_out"]),
-        cost_usd=float(fields["cost_usd"] or 0),
+        cost_usd=number(fields["cost_usd"] or "0", "cost"),
         has_work=fields["cancel_at"] is not None or fields["retry"] is not None,
     )
 
@@ -480,18 +490,26 @@ def _info(batch: str, texts: Sequence[str | None], now_ms: int) -> BatchInfo | N
     fields = dict(zip(_FIELDS, texts, strict=True))
     if fields["spec"] is None:
         return None
-    plan = _plan(str(fields["plan"]))
+    try:
+        return _readable_info(batch, fields, now_ms)
+    except RecordUnreadable as error:
+        return BatchInfo(batch, "", "unreadable", created_ms=0, now_ms=now_ms, unreadable=str(error))
+
+
+def _readable_info(batch: str, fields: Mapping[str, str | None], now_ms: int) -> BatchInfo:
+    """Raises RecordUnreadable."""
+    spec, plan = read_text(RunSpec, str(fields["spec"]), "spec"), _plan(str(fields["plan"]))
     calls = _number(fields["model_calls"])
     priced = calls > 0 and not _number(fields["unpriced_calls"])
     usage = Usage(
         input_tokens=_number(fields["tokens_in"]),
         output_tokens=_number(fields["tokens_out"]),
         calls=calls,
-        cost_usd=round(float(fields["cost_usd"] or 0), 8) if priced else None,
+        cost_usd=round(number(fields["cost_usd"] or "0", "cost"), 8) if priced else None,
     )
     return BatchInfo(
         id=batch,
-        agent=json.loads(fields["spec"])["agent"],
+        agent=spec.agent,
         state=state_of(_kept(fields), plan),
         now_ms=now_ms,
         plan=plan,
@@ -499,6 +517,7 @@ def _info(batch: str, texts: Sequence[str | None], now_ms: int) -> BatchInfo | N
         created_ms=_number(fields["created_ms"]),
         started_ms=_number(fields["started_ms"]) or None,
         ended_ms=_number(fields["ended_ms"]) or None,
+        unreadable=None,
         **{name: _number(fields[name]) for name in _COUNTS if name != "admitted"},
     )
 
@@ -517,7 +536,7 @@ def _result(
     if status in ("waiting", "active"):
         return None
     run_status, error = record_
-    unborn: dict[str, Any] = json.loads(failure) if failure else {}
+    unborn = _failure(failure)
     if status == "failed" and run_status is None:
         error = unborn.get("error", "its run is not kept any more")
     return RowResult(
@@ -530,3 +549,13 @@ def _result(
         error=error if status == "failed" else None,
         node=failure_of(error or "")[0] if status == "failed" else None,
     )
+
+
+def _failure(text: str | None) -> dict[str, Any]:
+    """What is kept of a row that failed; one that is damaged says so itself."""
+    if not text:
+        return {}
+    try:
+        return decoded_object(text, "failure")
+    except RecordUnreadable as error:
+        return {"error": str(error)}

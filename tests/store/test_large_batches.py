@@ -21,6 +21,7 @@ from sleipnir.store.store import Store
 from sleipnir_scheduler.services.admission import CANCELLED_AT_ONCE, Admission
 from tests.lost_replies import lost_reply
 from tests.store.test_batches import ID, SPEC, World, rows
+from tests.unreadable import Unreadable, cases
 
 EPOCH = 1
 PIECE = 250  # rows that batch_work.lua retries at once
@@ -285,3 +286,25 @@ def test_batches_that_are_kept_do_not_keep_the_janitor_from_those_that_have_expi
     assert [store.batches.forget_expired(store.now_ms(), 2) for _ in range(5)] == [1, 0, 2, 0, 0]
     assert {info.id for info in store.batches.recent(10)} == {"b0", "b2", "b3"}
     assert store.batches.pinned().bundles == {"digest"}
+
+
+@pytest.mark.parametrize("case", cases("batch"), ids=str)
+def test_a_batch_that_cannot_be_read_waits_alone_and_goes_on_when_it_can(store: Store, case: Unreadable) -> None:
+    """Finding C1 of the second review."""
+    own(store)
+    for batch in (ID, "other"):
+        store.batches.add(batch, SPEC, BatchPlan(), rows(0))
+    key = store.keys.of_batch(ID).batch
+    before = store._client.hgetall(key)
+    store._client.hset(key, mapping=case.of(""))
+    admission = Admission(store, window=10)
+    admission.run_once({0: EPOCH}, ())
+    infos = {info.id: info for info in store.batches.recent(10)}
+    assert infos[ID].state == "unreadable" and infos[ID].unreadable
+    assert infos["other"].state == "accepting" and store.batches.states("other") == "a"
+    if "spec" not in case.fields:
+        assert store.batches.states(ID) == "w"
+    store._client.hset(key, mapping={name: before[name] for name in case.fields})
+    admission._looked_at_all_ms = 0
+    admission.run_once({0: EPOCH}, ())
+    assert store.batches.states(ID) == "a"

@@ -42,6 +42,8 @@ class Admission:
         self._store, self._fixed = store, window
         self._window, self._looked_ms = 0, 0
         self._served: Collection[str] = ()
+        self._unreadable: dict[str, str] = {}
+        """Why batches cannot be read, as the log says."""
         self._log = structlog.get_logger().bind(service="admission")
         self._begin_anew(None)
 
@@ -98,12 +100,18 @@ class Admission:
         if batch is None:
             self._batches.pop(id_, None)
         else:
+            if batch.unreadable is not None and self._unreadable.get(id_) != batch.unreadable:
+                self._log.warning("a batch cannot be read, and waits", batch=id_, reason=batch.unreadable)
             self._batches[id_] = batch
             most = may_admit(batch.kept, batch.plan)
             if most > 0:
                 self._claims[id_] = Claim(id_, batch.plan.priority, most, idle=not batch.kept.active)
             if batch.kept.has_work:
                 self._with_work.add(id_)
+        if batch is not None and batch.unreadable is not None:
+            self._unreadable[id_] = batch.unreadable
+        else:
+            self._unreadable.pop(id_, None)
         if id_ not in self._claims:
             self._times.pop(id_, None)
         if batch is not None and batch.kept.cancelling:
