@@ -28,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -194,7 +195,13 @@ class Drill:
             self.start()
             with self.chaos.stack.client() as client:
                 self._run(client, plan, quiet)
+        except Skipped:
+            raise
+        except Exception:
+            self.report.wrongs.append(Wrong("stuck", f"the drill could not go on: {traceback.format_exc()}"))
+            self.say(f"evidence: {keep_evidence(self.chaos, self.report.wrongs)}")
         finally:
+            self.chaos.stop.set()
             self.end()
         return self.report
 
@@ -215,7 +222,7 @@ class Drill:
             self.say(f"nothing moved for {STALL_S:g} s; left: {robot.left()[:10]}")
         if self.poisoned:
             plants.plant()
-        after = Robot(client, plan[:3], random.Random(self.chance.random()), known=robot.run_ids, gentle=True)
+        after = DrillRobot(client, plan[:3], random.Random(self.chance.random()), known=robot.run_ids, gentle=True)
         after.work()
         runs = [run for run in [*robot.run_ids, *after.run_ids] if run not in robot.lost]
         self.report.wrongs += retried(lambda: list(plants.wrongs()))
