@@ -16,7 +16,7 @@ SleipnirError
 ├── MachineFailed         the worker's machine cannot run the visit; it goes back, and the worker stops taking its queue
 ├── ConfigError           a setting or the environment is wrong; the operator must act before anything runs
 └── StoreUnavailable      Redis did not answer; retry with back-off
-    └── StoreUnsuitable   Redis answered but cannot be used (too old, read-only, evicting)
+    └── StoreUnsuitable   Redis answered but cannot be used (too old, no access, evicting keys)
 
 A visit can fail in four ways, with four consequences:
 

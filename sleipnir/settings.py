@@ -44,6 +44,8 @@ class Settings(BaseModel):
     """The store. Unset: the embedded stack under `home`."""
     broker_url: str | None = None
     """Celery's broker. Unset: the same Redis as the store."""
+    allow_eviction: bool = False
+    """A Redis with another `maxmemory-policy` than noeviction is used; full, it deletes parts of live runs."""
     key_prefix: str = "slp"
     """First part of every key; several deployments may share one Redis."""
     partitions: int = Field(16, ge=1, le=1024)

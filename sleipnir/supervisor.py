@@ -25,7 +25,7 @@ from typing import IO
 
 from sleipnir import launch
 from sleipnir.embedded import Home, StackState, tape_of
-from sleipnir.errors import ConfigError, SleipnirError, StoreUnavailable
+from sleipnir.errors import ConfigError, SleipnirError, StoreUnavailable, StoreUnsuitable
 from sleipnir.hardening import refuse_inspection
 from sleipnir.redaction import without_secret_variables
 from sleipnir.settings import Settings
@@ -317,6 +317,24 @@ class Supervisor:
         return log
 
 
+def _warn_of_loss(settings: Settings) -> None:
+    """Report at once what services report in their logs. Raises StoreUnsuitable; a Redis that is away is waited for."""
+    from sleipnir.store.store import Store
+
+    try:
+        with Store.open(settings, client_name="sleipnir-up") as store, store.errors():
+            if not store.fleet.has_appendonly():
+                print(
+                    "sleipnir: warning: Redis has no append-only file, so its restart loses runs; "
+                    "`redis-cli CONFIG SET appendonly yes`, and in its configuration",
+                    file=sys.stderr,
+                )
+    except StoreUnsuitable:
+        raise
+    except StoreUnavailable as error:
+        print(f"sleipnir: warning: {error}", file=sys.stderr)
+
+
 def supervise(
     settings: Settings, *, scripts: int = 2, llm: int = 4, while_used: bool = False, workers: bool = True
 ) -> None:
@@ -329,6 +347,8 @@ def supervise(
     signal.signal(signal.SIGUSR1, lambda *_: setattr(supervisor, "wants_workers", True))
     if not while_used:
         where = f"Redis {safe_url(str(supervisor.settings.redis_url))}"
+        if not supervisor.private:
+            _warn_of_loss(supervisor.settings)
         print(f"sleipnir: {where}; logs in {supervisor.home.logs}; Ctrl-C stops everything", file=sys.stderr)
     supervisor.run()
     if not while_used:

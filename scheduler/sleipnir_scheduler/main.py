@@ -63,6 +63,9 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     log.info("scheduler starts", instance=instance.ownership.instance, redis=safe_url(store.url), **settings.to_log())
     endpoint = _endpoint(settings, instance)
     instance.begin()
+    with store.errors():
+        if not store.fleet.has_appendonly():
+            log.warning("Redis has no append-only file: its restart loses runs", command="CONFIG SET appendonly yes")
     gc.freeze()  # what exists now lives as long as the process; the collector need not look at it again
     forever = {
         name: partial(run_forever, name, once, every_s=every_s, stop=stop, store=store, turns=instance.turns)

@@ -277,7 +277,8 @@ def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
 
     url = safe_url(settings.redis_url or "")
     try:
-        with Store.open(settings, client_name="sleipnir-doctor") as store, store.errors():
+        tolerant = settings.model_copy(update={"allow_eviction": True})  # what else is wrong is reported too
+        with Store.open(tolerant, client_name="sleipnir-doctor") as store, store.errors():
             health = store.health()
     except SleipnirError as failure:
         hint = f"start Redis at {url}, or correct SLEIPNIR_REDIS_URL"
@@ -347,7 +348,10 @@ def look_at_durability(health: Health) -> Findings:
     if health.maxmemory_policy == "noeviction":
         yield Finding("ok", "maxmemory", "noeviction")
     else:
-        hint = "a full Redis would delete parts of live runs: set `maxmemory-policy noeviction`"
+        hint = (
+            "a full Redis would delete parts of live runs, so nothing starts with it: "
+            "`redis-cli CONFIG SET maxmemory-policy noeviction`, and in its configuration"
+        )
         yield Finding("fail", "maxmemory", health.maxmemory_policy, hint)
 
 

@@ -145,8 +145,8 @@ def store_errors(url: str) -> Iterator[None]:
         ) from error
 
 
-def check_server(client: Client, url: str) -> str:
-    """The server's version. Raises StoreUnsuitable below 6.2."""
+def check_server(client: Client, url: str, *, allow_eviction: bool = False) -> str:
+    """The server's version. Raises StoreUnsuitable below 6.2, and for a server that deletes keys when it is full."""
     try:
         info: dict[str, Any] = client.info("server")
     except redis.exceptions.ResponseError as error:
@@ -159,7 +159,23 @@ def check_server(client: Client, url: str) -> str:
             f"Redis at {safe_url(url)} is version {version}; Sleipnir needs 6.2 or newer "
             "(Redis 6.2-8 or Valkey). Upgrade it, or unset SLEIPNIR_REDIS_URL to use the embedded one."
         )
+    if not allow_eviction:
+        _refuse_eviction(client, url)
     return version
+
+
+KEEPS_ALL = "noeviction"
+
+
+def _refuse_eviction(client: Client, url: str) -> None:
+    """INFO and not CONFIG, which managed servers forbid. One that says nothing of its policy is used."""
+    policy = str(client.info("memory").get("maxmemory_policy", KEEPS_ALL))
+    if policy != KEEPS_ALL:
+        raise StoreUnsuitable(
+            f"Redis at {safe_url(url)} has maxmemory-policy {policy!r}: when it is full it deletes parts of live runs. "
+            f"Set it right: `redis-cli CONFIG SET maxmemory-policy {KEEPS_ALL}`, and in the server's configuration. "
+            "SLEIPNIR_ALLOW_EVICTION=1 uses it as it is."
+        )
 
 
 def server_version(text: str) -> tuple[int, int]:

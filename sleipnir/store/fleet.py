@@ -64,6 +64,10 @@ class Fleet:
         except redis.exceptions.RedisError:
             return False
 
+    def has_appendonly(self) -> bool:
+        """Whether what Redis acknowledges is written to its disk. True where it does not say."""
+        return bool(self._client.info("persistence").get("aof_enabled", True))
+
     def agree_on_layout(self) -> None:
         """Fix the number of partitions on first use. Raises ConfigError when this process was told another number."""
         self._client.hsetnx(self._keys.meta, "partitions", str(self._keys.partitions))

@@ -96,11 +96,12 @@ class Store:
     def open(cls, settings: Settings, *, client_name: str = "sleipnir") -> Store:
         """Connect and check the server and the layout.
 
-        Raises StoreUnavailable, StoreUnsuitable (too old), ConfigError (no URL, another number of partitions).
+        Raises StoreUnavailable, StoreUnsuitable (too old, or evicts keys), ConfigError (no URL, another number of
+        partitions).
         """
         store = cls(settings, client_name=client_name)
         with store.errors():
-            check_server(store._client, store.url)
+            check_server(store._client, store.url, allow_eviction=settings.allow_eviction)
             store.fleet.agree_on_layout()
         return store
 

@@ -19,7 +19,9 @@ from sleipnir.client import Client
 from sleipnir.embedded import Home
 from sleipnir.errors import ConfigError, StoreUnavailable, StoreUnsuitable
 from sleipnir.settings import Settings
+from sleipnir.store.connect import connect
 from sleipnir.store.store import Store
+from tests import starter
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 SCRIPTS = """
@@ -282,3 +284,33 @@ def test_another_number_of_partitions_is_refused(own_redis: RedisServer, tmp_pat
     Store.open(Settings(redis_url=own_redis.url, home=tmp_path, partitions=4)).close()
     with pytest.raises(ConfigError, match="created with 4 partitions"):
         Store.open(Settings(redis_url=own_redis.url, home=tmp_path, partitions=8))
+
+
+def test_a_redis_that_evicts_keys_is_refused_with_the_command_that_mends_it(
+    own_redis: RedisServer, own_stack: Stack
+) -> None:
+    """Finding C19 of the second review: accepted work was lost without a word."""
+    client = connect(own_redis.url)
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    with pytest.raises(StoreUnsuitable, match="CONFIG SET maxmemory-policy noeviction"):
+        Client(own_stack.settings)
+    for words in (["-m", "sleipnir_scheduler"], ["-m", "sleipnir", "ps"]):
+        ended = starter.run([sys.executable, *words], own_stack.environment())
+        assert ended.returncode == 1
+        assert "maxmemory-policy 'allkeys-lru'" in ended.stderr
+    said = own_stack.sleipnir("doctor")
+    assert "fail  maxmemory: allkeys-lru" in said.stdout
+    assert "CONFIG SET maxmemory-policy noeviction" in said.stdout
+    Client(own_stack.settings.model_copy(update={"allow_eviction": True})).close()
+    client.config_set("maxmemory-policy", "noeviction")
+    Client(own_stack.settings).close()
+    client.close()
+
+
+def test_a_redis_without_an_append_only_file_is_warned_of(own_redis: RedisServer, own_stack: Stack) -> None:
+    """Finding C19 of the second review."""
+    client = connect(own_redis.url)
+    client.config_set("appendonly", "no")
+    own_stack.start_scheduler()
+    wait_until(lambda: "has no append-only file" in own_stack.log("scheduler"), "the scheduler warns")
+    client.close()
