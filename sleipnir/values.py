@@ -5,7 +5,7 @@ Most events need none: names are enough. Values are only fetched for control nod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,21 @@ class Wanted:
             self.windows | other.windows,
             self.updates or other.updates,
             self.costs | other.costs,
+        )
+
+    @classmethod
+    def together(cls, parts: Iterable[Wanted]) -> Wanted:
+        """All that is wanted by any of these. Thousands cost as much as they have fields."""
+        parts = list(parts)
+        return cls(
+            frozenset[str]().union(*(part.state for part in parts)),
+            any(part.whole for part in parts),
+            frozenset[str]().union(*(part.delta for part in parts)),
+            frozenset[int]().union(*(part.steps for part in parts)),
+            frozenset[str]().union(*(part.items for part in parts)),
+            frozenset[str]().union(*(part.windows for part in parts)),
+            any(part.updates for part in parts),
+            frozenset[str]().union(*(part.costs for part in parts)),
         )
 
     def __bool__(self) -> bool:

@@ -139,6 +139,24 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
+        "Very wide runs",
+        (
+            Figure("wide_visit_us", "10,000 commands at once: scheduler CPU per visit", "us", at_most=1000),
+            Figure("wide_redis_ms", "  longest call of Redis", "ms", at_most=20, digits=1),
+            Figure("wide_hop_p99_ms", "  another run's hop meanwhile, p99", "ms", at_most=50, digits=1),
+            Figure("wide_hop_p50_ms", "  p50", "ms", digits=1),
+            Figure("wide_step_visit_us", "as one super-step: scheduler CPU per visit", "us", at_most=1000),
+            Figure("wide_step_redis_ms", "  longest call of Redis", "ms", digits=1),
+            Figure("million_map_open_ms", "a map of 1,000,000 items opens", "ms"),
+            Figure("million_map_open_redis_ms", "  longest call of Redis", "ms", at_most=20, digits=1),
+            Figure("million_map_collect_s", "  and is collected", "s", digits=2),
+            Figure("million_map_round_ms", "  longest round of the scheduler", "ms"),
+            Figure("million_map_collect_redis_ms", "  longest call of Redis", "ms", at_most=20, digits=1),
+            Figure("delta_redis_ms", "a delta of 11 MB: longest call of Redis", "ms", at_most=20, digits=1),
+            Figure("delta_s", "  the run that writes and reads it", "s", digits=2),
+        ),
+    ),
+    Section(
         "Batches: rows of two nodes, two workers",
         (
             Figure("batch_accept_s", "10,000 rows accepted", "s", at_most=2, digits=2),

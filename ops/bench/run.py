@@ -39,6 +39,7 @@ from ops.bench import (  # noqa: E402
     scaling,
     scripts,
     task_events,
+    wide,
     wide_batches,
 )
 from ops.bench.figures import BenchFailed, NotMeasured, Values  # noqa: E402
@@ -54,6 +55,7 @@ SUBJECTS = (
     "dbos",
     "costs",
     "maps",
+    "wide",
     "batches",
     "scaling",
     "million",
@@ -124,6 +126,14 @@ LENGTH = ("thousandth_visit_ratio",)
 WAITING = ("waiting_run_bytes", "waiting_run_memory_bytes")
 MAP = ("map_ratio", "map_items_per_s", "map_chain_per_s", "map_item_ratio", "map_item_us", "map_item_few_us")
 JOIN = ("join_s",)
+COMMANDS = (
+    "wide_visit_us", "wide_redis_ms", "wide_hop_p99_ms", "wide_hop_p50_ms", "wide_step_visit_us", "wide_step_redis_ms",
+)  # fmt: skip
+MILLION_ITEMS = (
+    "million_map_open_ms", "million_map_open_redis_ms", "million_map_collect_s", "million_map_round_ms",
+    "million_map_collect_redis_ms",
+)  # fmt: skip
+DELTA = ("delta_redis_ms", "delta_s")
 ACCEPTING = ("batch_accept_s", "batch_first_node_s", "batch_submit_mb")
 BEHIND = ("batch_wait_p99_ms", "batch_wait_p50_ms", "batch_rows_per_s")
 WIDE = (
@@ -220,12 +230,16 @@ class Bench:
         if "maps" in asked:
             yield Measurement("a map of 10,000 items", MAP, fans.measure)
             yield Measurement("a join of 1,000 branches", JOIN, fans.join)
+        if "wide" in asked:
+            yield Measurement("10,000 commands at once", COMMANDS, wide.commands)
+            yield Measurement("a map of 1,000,000 items", MILLION_ITEMS, lambda: wide.million(1_000_000))
+            yield Measurement("a delta of 11 MB", DELTA, wide.delta)
         if "batches" in asked:
             yield Measurement("accepting rows", ACCEPTING, batches.accepting)
             yield Measurement("runs beside a batch", BEHIND, lambda: batches.waiting_behind(effort.beside))
             yield Measurement("shares of batches", SHARING, batches.sharing)
-            wide = partial(wide_batches.measure, effort.wide_rows, effort.open_batches)
-            yield Measurement("very many rows, and batches", WIDE, wide)
+            rows = partial(wide_batches.measure, effort.wide_rows, effort.open_batches)
+            yield Measurement("very many rows, and batches", WIDE, rows)
         if "scaling" in asked:
             yield Measurement("a second worker", SCALING, lambda: scaling.measure(effort.scaling_s))
         if "million" in asked and not self.rounds:  # once: filling takes minutes

@@ -101,6 +101,7 @@ STATUSES = frozenset(get_args(RunStatus))
 
 P = TypeVar("P")
 
+STRETCH = 500  # journal steps that one command reads
 READ_AHEAD = 2_000  # entries behind those of a run that has hundreds: more than its workers deliver at once
 MOST_ARGUMENTS = 1_000_000  # Redis 6.2 closes the connection at 1,048,576
 BATCH_BYTES = 8 * 2**20  # what is sent in one round trip, unless one commit is larger
@@ -345,8 +346,8 @@ class Partitions:
             _hmget(pipe, run.children, {cost_field(child) for child in want.costs})
             if want.updates:
                 pipe.hget(_delta_of(run, entry.event), OVERLAYS)
-            for step in sorted(want.steps):
-                pipe.lindex(run.journal, step)
+            for first, last in _ranges(want.steps):
+                pipe.lrange(run.journal, first, last)
         replies = iter(pipe.execute(raise_on_error=False))
         return [_known_if_readable(entry.run, want, replies) for entry, want in wanted]
 
@@ -780,7 +781,7 @@ def _replies_to(wanted: Wanted) -> int:
     """How many commands `read_values` sends for one entry."""
     fields = (wanted.delta, wanted.items, wanted.windows, wanted.costs)
     state = 1 if wanted.whole or wanted.state else 0
-    return state + sum(map(bool, fields)) + bool(wanted.updates) + len(wanted.steps)
+    return state + sum(map(bool, fields)) + bool(wanted.updates) + len(_ranges(wanted.steps))
 
 
 def _known(wanted: Wanted, replies: Iterator[Any]) -> Known:
@@ -798,8 +799,20 @@ def _known(wanted: Wanted, replies: Iterator[Any]) -> Known:
     counted = values(texts({cost_field(child) for child in wanted.costs}))
     costs = {child: counted[field] for child in wanted.costs if (field := cost_field(child)) in counted}
     updates = (next(replies) or "").split(OVERLAY_END) if wanted.updates else ()
-    steps = {step: journaled(next(replies)) for step in sorted(wanted.steps)}
+    elements = [element for _ in _ranges(wanted.steps) for element in next(replies)]
+    steps = {step: journaled(element) for step, element in zip(sorted(wanted.steps), elements, strict=True)}
     return Known(wanted, state, delta, steps, items, windows, tuple(updates), costs)
+
+
+def _ranges(steps: Collection[int]) -> list[tuple[int, int]]:
+    """First and last steps of stretches without a gap, STRETCH long at most."""
+    ranges: list[tuple[int, int]] = []
+    for step in sorted(steps):
+        if ranges and step == ranges[-1][1] + 1 and step - ranges[-1][0] < STRETCH:
+            ranges[-1] = (ranges[-1][0], step)
+        else:
+            ranges.append((step, step))
+    return ranges
 
 
 def journaled(element: str) -> dict[str, Any]:

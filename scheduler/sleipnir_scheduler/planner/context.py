@@ -184,13 +184,10 @@ class Context:
 
     def require_folds(self, writers: Sequence[Writer], keys: Iterable[str]) -> None:
         """Ask for all that folding these keys takes, at once. Raises Missing."""
-        wanted, folding = Wanted(), frozenset(keys)
-        for writer in writers:
-            if contended := folding & set(writer.keys):
-                wanted |= self._for_step(writer.step, contended)
-        tops = self.draft.tops.keys()
-        wanted |= Wanted(windows=frozenset(key for key in folding & tops if key not in self.draft.windows))
-        require(self.known, wanted | self._for_keys(folding))
+        folding = frozenset(keys)
+        writes = (self._for_step(each.step, folding & set(each.keys)) for each in writers if folding & set(each.keys))
+        windows = frozenset(key for key in folding & self.draft.tops.keys() if key not in self.draft.windows)
+        require(self.known, Wanted.together([*writes, Wanted(windows=windows), self._for_keys(folding)]))
 
     def latest(self, key: str, value: Json) -> None:
         """From here on the key has this value."""

@@ -274,25 +274,29 @@ class Draft:
 
     def group(self, number: int) -> list[Visit]:
         """The visits of a super-step in visit order; items of maps are their map's business."""
-        if number in self.frontier.members:
-            members = [visit for visit in self.frontier.values() if visit.group == number and visit.is_branch]
-        else:  # of a `dag`: a visit, and what runs functions of the agent's own for it
-            seqs = {number, *self.frontier.helpers}
-            found = [visit for seq in seqs if (visit := self.frontier.get(seq)) is not None]
-            members = [visit for visit in found if visit.group == number and visit.is_branch]
+        members = self.members(number)
         return sorted(members, key=lambda visit: visit.rank) if len(members) > 1 else members
+
+    def members(self, number: int) -> list[Visit]:
+        """The same in no order."""
+        if number in self.frontier.members:
+            return [visit for visit in self.frontier.values() if visit.group == number and visit.is_branch]
+        # of a `dag`: a visit, and what runs functions of the agent's own for it
+        seqs = {number, *self.frontier.helpers}
+        found = [visit for seq in seqs if (visit := self.frontier.get(seq)) is not None]
+        return [visit for visit in found if visit.group == number and visit.is_branch]
 
     def has_mates(self, visit: Visit) -> bool:
         """Whether there are other visits of its step. There may be thousands, and this is asked for each."""
         if (members := self.frontier.members.get(visit.group)) is not None and not visit.lineage:
             return members > 1
-        return len(self.group(visit.group)) > 1
+        return len(self.members(visit.group)) > 1
 
     def has_ended_step(self, group: int) -> bool:
         """Whether all visits of a step have ended."""
         if group in self.frontier.members:
             return group not in self.frontier.unfinished
-        return all(visit.state == "ended" for visit in self.group(group))
+        return all(visit.state == "ended" for visit in self.members(group))
 
     def may_start(self) -> bool:
         """Whether this event may start one more visit. Otherwise the run goes on with an event of its own, after those

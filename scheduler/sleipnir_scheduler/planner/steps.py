@@ -415,7 +415,7 @@ def _record_routes(context: Context, bodies: list[Visit], ways: list[tuple[Visit
 def _drop(context: Context, bodies: list[Visit]) -> None:
     if context.times_steps:
         context.draft.disarm(f"{STEP_TIMER}{bodies[0].group}")
-    for visit in context.draft.group(bodies[0].group):
+    for visit in context.draft.members(bodies[0].group):
         context.draft.drop(visit)
         if visit.overlay is not None:
             context.draft.item(Drop(visit.overlay))
