@@ -19,8 +19,13 @@ from tests.processes import RedisServer, Stack
 
 surroundings.set_up()
 
-for profile in ("slow", "ci"):  # looked at by what has more examples there: ten thousand of them, or two
-    hypothesis.settings.register_profile(profile)
+# No deadline: a busy machine takes half a second for a millisecond's work, and the bench measures speed. Tests with
+# more examples in the profiles `slow` and `ci` ask for the profile's name.
+for profile in ("default", "slow", "ci"):
+    hypothesis.settings.register_profile(
+        profile, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+hypothesis.settings.load_profile("default")
 
 LONG_FIRST = ("tests/chaos/", "tests/system/")
 """Folders whose tests take seconds each. What begins last is quick, so that all pytest workers end together."""
