@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, NewType, TypeAlias
+from typing import Any, Final, Literal, NewType, TypeAlias, get_args
 
 from sleipnir.reading import read
 
@@ -31,6 +31,7 @@ MOST_KEYS = 2_000
 """State keys that one step may write: Lua's stack holds a few thousand values, and more keys want a nested object."""
 
 RunStatus: TypeAlias = Literal["submitted", "running", "waiting", "paused", "completed", "failed", "cancelled"]
+STATUSES: frozenset[str] = frozenset(get_args(RunStatus))
 FINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 

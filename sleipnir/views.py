@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from sleipnir.budgets import BUDGET
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
-from sleipnir.runs import Part
+from sleipnir.runs import Parked, Part
 
 ReasonCode: TypeAlias = Literal[
     "queued", "paused", "retry", "limit", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items",
@@ -165,6 +165,11 @@ class RunInfo:
     max_tokens: int | None = None
     holds: tuple[HoldInfo, ...] = ()
     stopped_by: str | None = None
+
+    parked: Parked | None = None
+    """Why it is set aside, if a scheduler cannot read or plan something of it."""
+    unreadable: str | None = None
+    """Why its records cannot be read here; little more than `id` and `status` is known then."""
 
     @property
     def is_final(self) -> bool:
@@ -429,3 +434,9 @@ class Health:
     """What schedulers that archive say of it, by their names."""
     generation: Generation | None = None
     """None: no scheduler of a release that has generations has run yet."""
+    parked: int = 0
+    """Runs that are set aside because a scheduler cannot read or plan something of them."""
+    parked_reasons: tuple[str, ...] = ()
+    """Of a few of these, `run: reason`."""
+    dead_letters: int = 0
+    """Effects that cannot be delivered."""

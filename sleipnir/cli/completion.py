@@ -1,5 +1,5 @@
-"""Tab completion: the scripts for the shells, and the names of agents, runs, batches, state keys, tools and
-rag nodes.
+"""Tab completion: the scripts for the shells, and the names of agents, runs, batches, dead letters, state keys,
+tools and rag nodes.
 
 Rule. A key press must never hang, print an error or start a server: whatever goes wrong or takes longer than
 TIME_LIMIT_S completes nothing.
@@ -72,6 +72,12 @@ def complete_batch(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return _matching(_batches, ctx, incomplete)
 
 
+def complete_dead_letter(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of dead letters, with the run that each comes from as help, but those on the command line already."""
+    named = ctx.params.get(param.name or "") or ()
+    return [item for item in _matching(_dead_letters, ctx, incomplete) if item.value not in named]
+
+
 def complete_state_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """`NAME=` for the keys that the agent on the command line declares, with their types as help."""
     agent = ctx.params.get("agent") or next(iter(ctx.args), None)  # an option without its value yet stops the parser
@@ -127,6 +133,12 @@ def _archived(options: GlobalOptions) -> Iterator[CompletionItem]:
     folder = options.settings().archive
     for run in islice(archived_runs(folder), SHOWN_RUNS) if folder else ():
         yield CompletionItem(run.run, help=f"{run.agent}, {run.status}")
+
+
+def _dead_letters(options: GlobalOptions) -> Iterator[CompletionItem]:
+    with options.connected_if_up() as client:
+        letters = list(islice(client.store.dead_letters.all(), SHOWN_RUNS)) if client else []
+    return (CompletionItem(letter.id, help=f"of run {letter.run}") for letter in letters)
 
 
 def _batches(options: GlobalOptions) -> Iterator[CompletionItem]:

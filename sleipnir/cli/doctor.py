@@ -297,6 +297,7 @@ def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
     yield from look_at_fleet(health)
     yield from look_at_agreement(health)
     yield from look_at_archiving(health)
+    yield from look_at_what_was_set_aside(health)
 
 
 def look_at_generation(health: Health) -> Findings:
@@ -386,6 +387,20 @@ def look_at_agreement(health: Health) -> Findings:
         )
         text = f"schedulers of one deployment have different values: {', '.join(different)}"
         yield Finding("warn", "settings of schedulers", text, hint)
+
+
+def look_at_what_was_set_aside(health: Health) -> Findings:
+    """What no scheduler here could read, plan or deliver."""
+    if health.parked:
+        hint = "`sleipnir ps` and `sleipnir show RUN` give the reasons: finish an upgrade, restore a record or a bundle"
+        first = next(iter(health.parked_reasons), None)
+        yield Finding("warn", "parked", f"{health.parked} runs stand still" + (f"; {first}" if first else ""), hint)
+    if health.dead_letters:
+        hint = "`sleipnir dead-letters ls` says why; mend it, then `sleipnir dead-letters redeliver --all`"
+        yield Finding("warn", "dead letters", f"{health.dead_letters} effects cannot be delivered", hint)
+    if dropped := sum(worker.dropped for worker in health.workers):
+        hint = "their logs say why, once per reason; who else writes to the broker, or is of a newer release?"
+        yield Finding("warn", "messages", f"workers have dropped {dropped} messages that they cannot read", hint)
 
 
 def look_at_archiving(health: Health) -> Findings:

@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "scheduler": ("sleipnir.cli.services:scheduler", "Run one scheduler (becomes that process)."),
         "worker": ("sleipnir.cli.services:worker", "Run one Celery worker (becomes that process)."),
         "limits": ("sleipnir.cli.limits:limits", "Show how much of the limits of models is used."),
+        "dead-letters": ("sleipnir.cli.dead_letters:dead_letters", "Messages between runs that cannot be delivered."),
         "gc": ("sleipnir.cli.gc:gc", "Remove what nothing needs any more."),
         "doctor": ("sleipnir.cli.doctor:doctor", "Check this installation and say what to mend."),
         "completion": ("sleipnir.cli.completion:completion", "Print tab completion for a shell."),

@@ -22,6 +22,7 @@ STATUS_STYLE = {
     "running": "cyan",
     "waiting": "yellow",
     "paused": "yellow",
+    "parked": "red",
     "failed": "red",
     "cancelled": "magenta",
     "ok": "green",

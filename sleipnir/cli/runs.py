@@ -21,6 +21,7 @@ from sleipnir.errors import SleipnirError
 if TYPE_CHECKING:
     from sleipnir.client import Run
     from sleipnir.messages import Usage
+    from sleipnir.runs import Parked
     from sleipnir.views import HoldInfo, RunInfo
 
 UNFINISHED = ("submitted", "running", "waiting", "paused")
@@ -64,7 +65,7 @@ def ps(
         print_json(infos)
     elif infos:
         rows = [
-            (info.id, info.agent, info.status, moment(info.created_ms), _took(info, now_ms), _where(info, now_ms))
+            (info.id, info.agent, _status(info), moment(info.created_ms), _took(info, now_ms), _where(info, now_ms))
             for info in infos
         ]
         print_table(("run", "agent", "status", "created", "took", "at"), rows)
@@ -97,7 +98,11 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     info = run.info()
     yield "run", info.id
     yield "agent", info.agent
-    yield "status", info.status + (f", {stopped_in_words(info)}" if info.stopped_by else "")
+    yield "status", _status(info) + (f", {stopped_in_words(info)}" if info.stopped_by else "")
+    if info.parked is not None:
+        yield "parked", _parked(info.parked)
+    if info.unreadable is not None:
+        yield "unreadable", f"this release cannot read its records: {info.unreadable}"
     if info.session:
         yield "session", info.session
     if info.parent:
@@ -173,6 +178,16 @@ def each_run(options: GlobalOptions, run_ids: tuple[str, ...], act: Callable[[Ru
     return code
 
 
+def _status(info: RunInfo) -> str:
+    return "parked" if info.parked is not None else info.status
+
+
+def _parked(mark: Parked) -> str:
+    """`since 10:20:01 by host:1 (0.1.0): spec of r1 cannot be read: ...`."""
+    by = f" by {mark.by}" if mark.by else ""
+    return f"since {moment(mark.at_ms)}{by}{f' ({mark.release})' if mark.release else ''}: {mark.reason}"
+
+
 def _took(info: RunInfo, now_ms: int) -> str:
     """From the start to the end; to now for a run that has not ended."""
     if info.started_ms is None:
@@ -182,6 +197,10 @@ def _took(info: RunInfo, now_ms: int) -> str:
 
 def _where(info: RunInfo, now_ms: int) -> str:
     """Where a live run is; why a failed one failed."""
+    if info.parked is not None:
+        return terminal.one_line(info.parked.reason, 100)
+    if info.unreadable is not None:
+        return terminal.one_line(f"cannot be read here: {info.unreadable}", 100)
     if info.error:
         return terminal.one_line(info.error, 100)
     if info.stopped_by:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import redis
 
-from sleipnir.errors import ConfigError
+from sleipnir.errors import ConfigError, RecordUnreadable
 from sleipnir.messages import QUEUES
-from sleipnir.runs import from_fields
+from sleipnir.reading import decoded_object, read, read_text
+from sleipnir.runs import Parked
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
 from sleipnir.store.connect import Client, connect
@@ -27,6 +29,7 @@ _PLACES = Script("places")
 
 LINE_LOOK = 1_000  # messages of a queue that are looked at for a place in line
 HEAD_LOOK = 5  # messages at the head of a line that are looked at for the time of the oldest
+REASONS = 5  # of parked runs that are shown
 SEEN_FOR_MS = 30_000  # silent longer: not shown as running
 
 
@@ -100,14 +103,15 @@ class Fleet:
         pipe.hgetall(self._keys.workers)
         pipe.time()
         announced, (seconds, micros) = pipe.execute()
-        infos = [_worker(name, json.loads(text)) for name, text in sorted(announced.items())]
+        infos = _workers({name: _facts(text) for name, text in announced.items()})
         return infos, int(seconds) * 1000 + int(micros) // 1000
 
     def forget_silent(self, before_ms: int) -> int:
         """Drop announcements older than `before_ms`. Returns how many."""
         dropped = 0
         for key in (self._keys.schedulers, self._keys.workers):
-            silent = [n for n, text in self._client.hgetall(key).items() if json.loads(text)["seen_ms"] < before_ms]
+            # One that cannot be read says nothing: its process announces itself again if it lives.
+            silent = [n for n, text in self._client.hgetall(key).items() if _facts(text)["seen_ms"] < before_ms]
             dropped += int(self._client.hdel(key, *silent)) if silent else 0
         return dropped
 
@@ -122,9 +126,9 @@ class Fleet:
             version=str(info["redis_version"]),
             appendonly=bool(info.get("aof_enabled")),
             maxmemory_policy=str(info.get("maxmemory_policy", "noeviction")),
-            queues=self.queue_lengths({queue for facts in workers.values() for queue in facts["queues"]}),
+            queues=self.queue_lengths({queue for worker in _workers(workers) for queue in worker.queues}),
             schedulers=tuple(sorted(schedulers)),
-            workers=tuple(_worker(name, facts) for name, facts in sorted(workers.items())),
+            workers=tuple(_workers(workers)),
             now_ms=now_ms,
             persists=info.get("aof_last_write_status", "ok") == info.get("rdb_last_bgsave_status", "ok") == "ok",
             used_memory=int(info.get("used_memory", 0)),
@@ -134,12 +138,29 @@ class Fleet:
                 n: facts["settings"] for n, facts in schedulers.items() if isinstance(facts.get("settings"), dict)
             },
             archives={
-                name: from_fields(ArchiveState, facts["archive"])
+                name: state
                 for name, facts in schedulers.items()
-                if facts.get("archive")
+                if facts.get("archive") and (state := _archive(facts["archive"])) is not None
             },
             generation=Generations(self._client, self._keys).current(),
+            **self._set_aside(),
         )
+
+    def _set_aside(self) -> dict[str, Any]:
+        """What Health says of parked runs and dead letters."""
+        parts = [self._keys.of_partition(partition) for partition in range(self._keys.partitions)]
+        pipe = self._client.pipeline(transaction=False)
+        for part in parts:
+            pipe.hlen(part.parked)
+            pipe.hscan(part.parked, count=REASONS)
+            pipe.xlen(part.dead_letters)
+        replies = pipe.execute()
+        marks = {run: text for _, found in replies[1::3] for run, text in found.items()}
+        return {
+            "parked": sum(replies[::3]),
+            "parked_reasons": tuple(f"{run}: {_reason(text)}" for run, text in sorted(marks.items())[:REASONS]),
+            "dead_letters": sum(replies[2::3]),
+        }
 
     def queue_lengths(self, queues: Collection[str] = ()) -> dict[str, int]:
         """Messages waiting in the broker, per queue: hints, the frontier is the truth. Empty unless it is a Redis."""
@@ -219,7 +240,7 @@ class Fleet:
         return dict(zip(messages, map(int, pipe.execute()), strict=False))
 
     def _seen(self, key: str, now_ms: int) -> dict[str, dict[str, Any]]:
-        facts = {name: json.loads(text) for name, text in self._client.hgetall(key).items()}
+        facts = {name: _facts(text) for name, text in self._client.hgetall(key).items()}
         return {name: fact for name, fact in facts.items() if fact["seen_ms"] > now_ms - SEEN_FOR_MS}
 
 
@@ -245,10 +266,35 @@ def _placed(visit: VisitInfo, *, info: RunInfo, places: Mapping[str, int], serve
     return replace(reason, position=places.get(_task_id(info, visit)), consumers=served.get(str(reason.queue), 0))
 
 
-_WORKER_FIELDS = frozenset(field.name for field in fields(WorkerInfo))
+def _facts(text: str) -> dict[str, Any]:
+    """What a process says of itself. Of what cannot be read: that it was seen long ago."""
+    try:
+        facts = decoded_object(text, "announcement")
+        if type(facts.get("seen_ms")) is int:
+            return facts
+    except RecordUnreadable:
+        pass
+    return {"seen_ms": 0}
 
 
-def _worker(name: str, facts: dict[str, Any]) -> WorkerInfo:
-    """Unknown facts are ignored: a newer worker may say more than this release knows."""
-    known = {key: value for key, value in facts.items() if key in _WORKER_FIELDS}
-    return WorkerInfo(**known | {"name": name, "queues": tuple(facts["queues"])})
+def _workers(announced: Mapping[str, Mapping[str, Any]]) -> list[WorkerInfo]:
+    """By name; without those that cannot be read. Unknown facts are ignored: a newer worker may say more."""
+    found = []
+    for name, facts in sorted(announced.items()):
+        with contextlib.suppress(RecordUnreadable):
+            found.append(read(WorkerInfo, {**facts, "name": name}, "worker", name))
+    return found
+
+
+def _archive(facts: Any) -> ArchiveState | None:
+    try:
+        return read(ArchiveState, facts, "archive")
+    except RecordUnreadable:
+        return None
+
+
+def _reason(text: str) -> str:
+    try:
+        return read_text(Parked, text, "mark").reason
+    except RecordUnreadable as error:
+        return error.why

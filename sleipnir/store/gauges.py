@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -23,11 +23,15 @@ from sleipnir.store.connect import Client, connect, store_errors
 from sleipnir.store.fleet import SEEN_FOR_MS, Fleet
 from sleipnir.store.keys import Keys, lines_of, member_of, parse_member
 from sleipnir.store.limits import Limiter
+from sleipnir.store.partitions import NO_RUN
 from sleipnir.store.streams import ms_of
 from sleipnir.views import WorkerInfo
 
 SAMPLE = 100
 """Visits of one partition that are looked up, queued ones and leased ones: at most 3,200 reads for 16 partitions."""
+
+PARKED_LOOK = 500
+"""Inbox entries that are looked at for one of a run that is not parked."""
 
 LINE_LOOK = 5
 """Messages at the head of a queue that are looked at for the oldest visit: some are of visits that somebody has."""
@@ -39,7 +43,8 @@ class Work:
 
     `queued` (waiting for a worker) and `leased` (claimed) count visits by queue. `publishing_ms`, `reaping_ms` and
     `firing_ms` say for how long the first visit, lease and timer have been due, `inbox_ms` and `effects_ms` how old the
-    first entry is. `late` results were refused since the last look. `complete`: the counts by queue are no estimates.
+    first entry is, those of `parked` runs apart. `late` results were refused since the last look. `complete`: the
+    counts by queue are no estimates.
     """
 
     unfinished: int
@@ -59,6 +64,8 @@ class Work:
     late: int
     paused: bool
     complete: bool
+    parked: int = 0
+    dead_letters: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,7 @@ class Gauges:
                 _ask(pipe, self._keys, partition)
             now, *replies = pipe.execute()
             found = [_Partition(*replies[at : at + _ASKED]) for at in range(0, len(replies), _ASKED)]
+            found = [self._without_parked(each, number) for each, number in zip(found, partitions, strict=True)]
             queued = self._by_queue([(each.some_queued, each.queued) for each in found])
             leased = self._by_queue([(each.some_leased, each.leased) for each in found])
         now_ms = _ms(now)
@@ -125,8 +133,23 @@ class Gauges:
             reaping_ms=_age(now_ms, (_score(each.first_leased) for each in found)),
             late=sum(int(each.late or 0) for each in found),
             paused=any(each.paused for each in found),
+            parked=sum(each.parked for each in found),
+            dead_letters=sum(each.dead_letters for each in found),
             complete=all(max(each.queued, each.leased) <= SAMPLE for each in found),
         )
+
+    def _without_parked(self, found: _Partition, number: int) -> _Partition:
+        """The first entry is one that a scheduler could apply; of the next PARKED_LOOK, if those of parked runs stand
+        before it."""
+        if not found.parked or not found.first_entry:
+            return found
+        part = self._keys.of_partition(number)
+        pipe = self._client.pipeline(transaction=False)
+        pipe.xrange(part.inbox, count=PARKED_LOOK)
+        pipe.hkeys(part.parked)
+        entries, parked = pipe.execute()
+        live = [entry for entry in entries if entry[1].get("run", NO_RUN) not in parked]
+        return replace(found, first_entry=live[:1])
 
     def fleet(self, limits: Iterable[Limit] = ()) -> FleetLook:
         """Raises StoreUnavailable."""
@@ -156,7 +179,7 @@ class Gauges:
         pipe = self._client.pipeline(transaction=False)
         for run_id, seq, _ in map(parse_member, names):
             pipe.hget(self._keys.of_run(run_id).frontier, str(seq))
-        return (json.loads(text) if text else None for text in pipe.execute())
+        return (_json_object(text) for text in pipe.execute())
 
     def _line(self, served: Collection[str], now_ms: int) -> tuple[dict[str, int], dict[str, int]]:
         """Messages by queue, and how long the visit has waited that is next in line: the oldest, or nearly so."""
@@ -188,7 +211,8 @@ class Gauges:
             pipe.zscore(self._keys.of_partition(partition).outbox, name)
         waits = pipe.execute()
         visits = zip(waits, self._visits(names), strict=True)
-        return [int(visit["opened_ms"]) if wait is not None and visit else None for wait, visit in visits]
+        opened = ((wait, visit.get("opened_ms") if visit else None) for wait, visit in visits)
+        return [at_ms if wait is not None and type(at_ms) is int else None for wait, at_ms in opened]
 
 
 @dataclass(frozen=True)
@@ -213,9 +237,11 @@ class _Partition:
     first_effect: Any
     late: str | None
     paused: int
+    parked: int
+    dead_letters: int
 
 
-_ASKED = 18
+_ASKED = 20
 
 
 def _ask(pipe: Any, keys: Keys, partition: int) -> None:
@@ -234,6 +260,17 @@ def _ask(pipe: Any, keys: Keys, partition: int) -> None:
         pipe.xrange(stream, count=1)
     pipe.getdel(part.late)
     pipe.exists(part.paused)
+    pipe.hlen(part.parked)
+    pipe.xlen(part.dead_letters)
+
+
+def _json_object(text: str | None) -> dict[str, Any] | None:
+    """None of what cannot be read: it is not counted."""
+    try:
+        found = json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _score(first: Any) -> int | None:

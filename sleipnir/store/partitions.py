@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import redis
 import structlog
@@ -33,7 +33,7 @@ from sleipnir.events import (
     Told,
     Unreadable,
 )
-from sleipnir.messages import FINAL, OVERLAY_END, OVERLAYS, ResultHeader, RunStatus, Usage, VisitCall
+from sleipnir.messages import FINAL, OVERLAY_END, OVERLAYS, STATUSES, ResultHeader, Usage, VisitCall
 from sleipnir.reading import check_version, decoded, decoded_object, number, read, read_text, whole
 from sleipnir.runs import HoldOwner, Rank, RunSpec, RunView, Slot, Timing, Visit
 from sleipnir.store.commit import commit_keys, control, dumps, shared_keys
@@ -96,8 +96,6 @@ NO_RUN = "?"
 
 UNREADABLE_LATER_MS = 60_000
 """So long a queued visit that cannot be read is not looked at again."""
-
-STATUSES = frozenset(get_args(RunStatus))
 
 P = TypeVar("P")
 

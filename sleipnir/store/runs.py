@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import secrets
@@ -12,14 +13,14 @@ from functools import partial
 from typing import Any
 
 from sleipnir.budgets import Budget
-from sleipnir.errors import GateError, RunNotFound, SessionBusy, UsageError
+from sleipnir.errors import GateError, RecordUnreadable, RunNotFound, SessionBusy, UsageError
 from sleipnir.journal import state_after
-from sleipnir.messages import FINAL, Usage
-from sleipnir.reading import read_text
-from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Gate, Pause, RunSpec, Slot, Visit, changed, from_fields
+from sleipnir.messages import FINAL, STATUSES, Usage
+from sleipnir.reading import decoded, decoded_object, read, read_text
+from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Gate, Parked, Pause, RunSpec, Slot, Visit, changed
 from sleipnir.sessions import SessionName, instructions_of
 from sleipnir.store.commit import dumps, record, session_keys
-from sleipnir.store.connect import Client
+from sleipnir.store.connect import Client, is_lasting
 from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import Keys, SessionKeys, member
 from sleipnir.store.scripts import Arg, Command, Script, run_batch, run_in_order
@@ -135,7 +136,7 @@ class Runs:
         text = self._client.get(self._keys.of_run(run_id).spec)
         if text is None:
             raise RunNotFound(f"no run {run_id!r}")
-        return from_fields(RunSpec, json.loads(text))
+        return read_text(RunSpec, text, "spec", run_id)
 
     def children(self, run_ids: Collection[str]) -> dict[str, list[ChildInfo]]:
         """The runs that each of these has started, in the order of their visits."""
@@ -144,7 +145,7 @@ class Runs:
             pipe.hgetall(self._keys.of_run(run_id).children)
         found = {}
         for run_id, records in zip(run_ids, pipe.execute(), strict=True):
-            children = [ChildInfo(id_, **json.loads(text)) for id_, text in records.items() if ":" not in id_]
+            children = [_child(id_, text) for id_, text in records.items() if ":" not in id_]
             found[run_id] = sorted(children, key=lambda child: child.seq)
         return found
 
@@ -260,9 +261,11 @@ class Runs:
             pipe.hgetall(run.frontier)
             pipe.hgetall(run.claims)
             pipe.hkeys(run.gates)
-        replies = pipe.execute()
+            pipe.hget(self._keys.of_partition(self._keys.partition_of(run_id)).parked, run_id)
+        replies = pipe.execute(raise_on_error=False)
         return [
-            _info(run_id, *replies[at : at + 5]) for run_id, at in zip(run_ids, range(0, len(replies), 5), strict=True)
+            _info_or_why_not(run_id, *replies[at : at + 6])
+            for run_id, at in zip(run_ids, range(0, len(replies), 6), strict=True)
         ]
 
     def with_leases(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
@@ -437,7 +440,7 @@ class Runs:
         text = self._client.get(self._keys.of_run(run_id).spec)
         if text is None:
             raise RunNotFound(f"no run {run_id!r}")
-        spec = RunSpec(**json.loads(text))
+        spec = read_text(RunSpec, text, "spec", run_id)
         fields = ("fresh_children", "1") if fresh_children else ()
         status = self._tell(run_id, "retried", *fields, session=self._keys.of_session_of(spec))
         if status == "left":
@@ -513,6 +516,58 @@ class Runs:
         return min(found, key=lambda pause: pause.at_ms, default=None)
 
 
+def _info_or_why_not(
+    run_id: str, spec: Any, fields: Any, frontier: Any, claims: Any, gates: Any, parked: Any
+) -> RunInfo | None:
+    """A run from the replies of Redis; None: there is no such run. One whose records this release cannot read has
+    little more than its id and the reason: it must not hide the others."""
+    for reply in (spec, fields, frontier, claims, gates, parked):
+        if isinstance(reply, Exception) and not is_lasting(reply):
+            raise reply
+    try:
+        for reply in (spec, fields, frontier, claims, gates, parked):
+            if isinstance(reply, Exception):
+                raise RecordUnreadable("record", run_id, f"damaged: {reply}")
+        mark = _parked(parked)
+        if spec is None and fields[0] is not None and fields[0] not in FINAL:
+            raise RecordUnreadable("record", run_id, "damaged: what it was submitted with is missing")
+        info = _info(run_id, spec, fields, frontier, claims, gates)
+        return info if info is None or mark is None or info.is_final else replace(info, parked=mark)
+    except RecordUnreadable as error:
+        why = error.why
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        why = f"damaged: {type(error).__name__}: {error}"
+    return _unreadable(run_id, spec, fields, parked, why)
+
+
+def _unreadable(run_id: str, spec: Any, fields: Any, parked: Any, why: str) -> RunInfo:
+    """What can be said of a run that cannot be read."""
+    found = dict(zip([*_SUMMARY, *_USAGE], fields, strict=True)) if isinstance(fields, list) else {}
+    status = found.get("status")
+    created_ms, agent = found.get("created_ms") or "", "?"
+    try:
+        named = decoded(spec, "spec").get("agent") if isinstance(spec, str) else None
+        agent = named if isinstance(named, str) else agent
+    except (RecordUnreadable, AttributeError):
+        pass
+    return RunInfo(
+        id=run_id,
+        agent=agent,
+        status=status if status in STATUSES else "submitted",
+        created_ms=int(created_ms) if created_ms.isdecimal() else 0,
+        parked=_parked(parked) if isinstance(parked, str) and status not in FINAL else None,
+        unreadable=why,
+    )
+
+
+def _parked(text: str | None) -> Parked | None:
+    """Why a scheduler has parked a run; of a mark that cannot be read that."""
+    try:
+        return None if text is None else read_text(Parked, text, "mark")
+    except RecordUnreadable as error:
+        return Parked(error.why, 0)
+
+
 def _info(
     run_id: str,
     spec: str | None,
@@ -529,12 +584,14 @@ def _info(
     slot = _slot(record_["slot"])
     waits = slot is not None and not slot.granted
     is_live = record_["status"] not in FINAL and not waits
-    submitted = json.loads(spec)
-    budget = from_fields(Budget, json.loads(record_["budget"]) if record_["budget"] else submitted)
+    submitted = read_text(RunSpec, spec, "spec", run_id)
+    budget = (
+        read_text(Budget, record_["budget"], "budget", run_id) if record_["budget"] else submitted.budget or Budget()
+    )
     holds = _holds(run_id, record_, budget) if is_live or waits else ()
     return RunInfo(
         id=run_id,
-        agent=submitted["agent"],
+        agent=submitted.agent,
         status=status,  # type: ignore[arg-type]
         created_ms=int(record_["created_ms"] or 0),
         started_ms=_number(record_["started_ms"]),
@@ -544,9 +601,9 @@ def _info(
         visits=tuple(_visits(visits, claims, gates, holds)) if is_live else (),
         usage=_usage_total(record_),
         kept=() if is_live else tuple(map(_kept, visits)),
-        parent=submitted.get("parent"),
-        session=submitted.get("session"),
-        root=submitted.get("root"),
+        parent=submitted.parent,
+        session=submitted.session,
+        root=submitted.root,
         retries=int(record_["retries"] or 0),
         batch=record_["batch"],
         slot=slot,
@@ -560,7 +617,7 @@ def _info(
 def _slot(text: str | None) -> SlotInfo | None:
     if text is None:
         return None
-    slot = from_fields(Slot, json.loads(text))
+    slot = read_text(Slot, text, "slot")
     return SlotInfo(slot.key, slot.limit, slot.granted)
 
 
@@ -576,14 +633,31 @@ def _holds(run_id: str, record_: Mapping[str, str | None], budget: Budget) -> tu
 
 
 def _open_gates(run_id: str, fields: Mapping[str, str], spec: str | None) -> Iterator[GateInfo]:
-    path = tuple(json.loads(spec).get("path", ())) if spec and fields else ()
-    found = [
-        Gate(**json.loads(text)) for name, text in fields.items() if name.isdigit() and f"{name}:answer" not in fields
-    ]
+    path: tuple[str, ...] = ()
+    found = [_gate(name, text) for name, text in fields.items() if name.isdigit() and f"{name}:answer" not in fields]
+    if spec and found:
+        with contextlib.suppress(RecordUnreadable):  # `show` says so
+            path = tuple(read_text(RunSpec, spec, "spec", run_id).path)
     for g in sorted(found, key=lambda gate: gate.seq):
         yield GateInfo(
             run_id, g.seq, g.node, g.kind, g.question, tuple(g.options), g.default, g.opened_ms, g.attempt, path
         )
+
+
+def _gate(name: str, text: str) -> Gate:
+    """A question; in the place of one that cannot be read, why not: it must not hide the others."""
+    try:
+        return read_text(Gate, text, "question", name)
+    except RecordUnreadable as error:
+        return Gate(int(name), "?", "unreadable", str(error))
+
+
+def _child(run_id: str, text: str) -> ChildInfo:
+    try:
+        found = decoded_object(text, "child", run_id)
+        return read(ChildInfo, {**found, "id": run_id}, "child", run_id)
+    except RecordUnreadable:
+        return ChildInfo(run_id, "?", 0)
 
 
 def _status(status: str | None, retrying: str | None) -> str | None:

@@ -124,6 +124,8 @@ def _work(work: Work, fleet: FleetLook | None) -> Iterator[Metric]:
     yield _gauge(
         "sleipnir_inbox_lag_seconds", "Age of the oldest event not yet applied, in seconds.", work.inbox_ms / 1000
     )
+    yield _gauge("sleipnir_runs_parked", "Runs that are set aside: they cannot be read or planned here.", work.parked)
+    yield _gauge("sleipnir_dead_letters", "Effects that cannot be delivered.", work.dead_letters)
     yield _gauge("sleipnir_effects_owed", "Effects of commits that are not yet delivered to other runs.", work.effects)
     yield _gauge(
         "sleipnir_effects_lag_seconds",
@@ -157,6 +159,12 @@ def _fleet(fleet: FleetLook) -> Iterator[Metric]:
     )  # fmt: skip
     wedged = sum(each.wedged_for_ms is not None for each in fleet.workers)
     yield _gauge("sleipnir_workers_wedged", "Workers whose slots are all taken, none of them by a visit.", wedged)
+    dropped = sum(each.dropped for each in fleet.workers)
+    yield _gauge(
+        "sleipnir_worker_messages_dropped",
+        "Messages that the live workers have dropped: no calls they can read.",
+        dropped,
+    )
     if fleet.messages:
         yield _gauge(
             "sleipnir_broker_messages", "Messages in a queue of the broker: hints, also twice.", fleet.messages, "queue"
