@@ -24,6 +24,7 @@ from sleipnir_scheduler.services import janitor, reaper, timers
 from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.advance import Advance
 from sleipnir_scheduler.services.effects import Deliveries
+from sleipnir_scheduler.services.forgotten import Forgotten
 from sleipnir_scheduler.services.generation import Watch
 from sleipnir_scheduler.services.loop import Turns
 from sleipnir_scheduler.services.outbox import Outbox
@@ -76,6 +77,7 @@ class Instance:
         )
         self._delivered_under: Mapping[int, int] = {}
         self._admission = Admission(store, window=settings.batch_window)
+        self._forgotten = Forgotten(store.partitions, lease_ms=self.watch.lease_ms)
         self._archiver = _archiver(settings, store)
 
     def begin(self) -> None:
@@ -171,6 +173,7 @@ class Instance:
         retention_ms = int(self._settings.retention_s * 1000)
         lost = self._archiver.lost if self._archiver is not None else lambda count: None
         janitor.run_once(self._store, self.ownership.epochs, self._store.now_ms(), retention_ms, lost)
+        self._forgotten.run_once(self.ownership.epochs.keys())
 
     def _archive(self) -> None:
         assert self._archiver is not None, "there is no such service without one"

@@ -39,7 +39,7 @@ from sleipnir.runs import HoldOwner, Rank, RunSpec, RunView, Slot, Timing, Visit
 from sleipnir.store.commit import commit_keys, control, dumps, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.holds import holds_of
-from sleipnir.store.keys import Keys, PartitionKeys, cost_field, parse_member
+from sleipnir.store.keys import Keys, PartitionKeys, cost_field, member, parse_member
 from sleipnir.store.scripts import Arg, Script, run_batch
 from sleipnir.transitions import Notice, Transition
 from sleipnir.values import Known, Wanted
@@ -51,6 +51,7 @@ _FIRE_TIMERS = Script("fire_timers")
 _FORGET = Script("forget")
 _OWN = Script("own")
 _PARK = Script("park")
+_PUT_BACK = Script("put_back")
 _TAKE_BACK = Script("take_back")
 
 
@@ -556,6 +557,46 @@ class Partitions:
         return max(0, next_ms - (round((score - next_ms) * 4096) or 1) * self._unit_ms)
 
     # Cleaning up
+
+    def some_runs(self, partition: int, cursor: int, count: int) -> tuple[int, list[str]]:
+        """About `count` runs of the index, and where to go on: 0 at the end. Each is found once per pass, or more."""
+        following, found = self._client.zscan(self._of(partition).runs, cursor, count=count)
+        return int(following), [run_id for run_id, _ in found]
+
+    def put_back(self, partition: int, run_ids: Sequence[str], lease_ms: int) -> list[str]:
+        """Put queued visits of these runs that are in no index into one (put_back.lua). Returns `run/seq/attempt`."""
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipe.hget(self._keys.of_run(run_id).run, "status")
+        live = [run_id for run_id, status in zip(run_ids, pipe.execute(), strict=True) if status not in (None, *FINAL)]
+        part, names = self._of(partition), [name for run_id in live for name in self._queued(run_id)]
+        for name in names:
+            pipe.zscore(part.outbox, name)
+            pipe.zscore(part.leases, name)
+        scores = pipe.execute()
+        suspects = [
+            name for name, *found in zip(names, scores[::2], scores[1::2], strict=True) if found == [None, None]
+        ]
+        vectors = []
+        for name in suspects:
+            run_id, seq, attempt = parse_member(name)
+            run = self._keys.of_run(run_id)
+            keys = {"frontier": run.frontier, "claims": run.claims, "outbox": part.outbox, "leases": part.leases}
+            args: dict[str, Arg] = {"member": name, "seq": seq, "attempt": attempt, "lease_ms": lease_ms}
+            vectors.append(_PUT_BACK.vector(keys, args))
+        replies = map(_checked, run_batch(self._client, _PUT_BACK, vectors))
+        return [name for name, reply in zip(suspects, replies, strict=True) if reply]
+
+    def _queued(self, run_id: str) -> Iterator[str]:
+        """The visits of a run that are a worker's business, as the indexes name them. Records that cannot be read are
+        passed over: their run is parked."""
+        for seq, text in self._client.hscan_iter(self._keys.of_run(run_id).frontier, count=500):
+            try:
+                visit = read_text(Visit, text, "visit", f"{run_id}/{seq}")
+            except RecordUnreadable:
+                continue
+            if visit.state == "queued":
+                yield member(run_id, visit.seq, visit.attempt)
 
     def forget_expired(self, partition: int, now_ms: int, limit: int) -> int:
         """Drop the index entries of runs whose keys have expired. Returns how many."""

@@ -52,9 +52,9 @@ OF_CLIENTS = {
     "seal_batch": "batch_change",
     "retry_batch": "batch_work",
 }
-ALONE = {"change_session", "archived", "batch_forget", "dead_letter", "forget"}
+ALONE = {"change_session", "archived", "batch_forget", "dead_letter", "forget", "put_back"}
 """One atomic change that nobody follows up (tests/store: test_sessions, test_export_and_archive, test_batches,
-test_effects)."""
+test_effects, test_forgotten)."""
 OF_WRITERS = ("add_pieces",)
 OF_BUILDERS = ("build_lease",)
 NO_SCRIPTS = {"publish", "ack"}
