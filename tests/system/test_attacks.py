@@ -14,6 +14,8 @@ import json
 import os
 import pickle
 import re
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -22,6 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from sleipnir.bundle import pack, unpack
 from sleipnir.client import Client, Run
@@ -34,11 +39,14 @@ from sleipnir.store.connect import connect
 from sleipnir.store.keys import Keys
 from sleipnir.testing import Call, ModelServer, Reply, Request
 from sleipnir_scheduler.dispatch import envelope, message
+from sleipnir_scheduler.metrics.series import Counter
 from sleipnir_workers.knowledge.failures import Unloadable, Unreadable
 from sleipnir_workers.knowledge.loaders.content import Content
 from sleipnir_workers.knowledge.parsing import Parser
 from sleipnir_workers.knowledge.web import Web
+from tests.other_user import as_user
 from tests.processes import RedisServer, Stack, wait_until, write_agent
+from tests.system.test_inspection import HOLD, reads
 from tests.unit.knowledge.loads import loaded
 
 PREFIX = "attacks"
@@ -168,19 +176,56 @@ def test_a_message_that_comes_a_hundred_times_executes_its_visit_once(
     run.cancel()
 
 
-@pytest.mark.parametrize(
-    "forged",
-    [{"run": "run-of-nobody"}, {"seq": 99}, {"attempt": 2}, {"attempt": 0}, {"run": "../../etc"}, {"run": "}:x{p00"}],
-    ids=str,
-)
-def test_a_message_with_ids_that_fit_no_queued_visit_executes_nothing(
-    client: Client, raw: Any, tmp_path: Path, queued: tuple[Run, VisitCall], forged: dict[str, Any]
+FORGED: list[dict[str, Any]] = [
+    *({"run": run} for run in ("run-of-nobody", "../../etc", "}:x{p00}")),
+    *({"seq": 99}, {"attempt": 2}, {"attempt": 0}, {"v": 99}),
+    *({"node": "b"}, {"agent": "another"}, {"role": "branch"}, {"role": "turn"}),
+    *({"bundle": digest} for digest in ("0" * 64, "../../../../tmp", "/etc", "")),
+]
+
+
+def test_a_message_that_fits_no_queued_visit_executes_nothing(
+    client: Client, raw: Any, tmp_path: Path, queued: tuple[Run, VisitCall]
 ) -> None:
+    """Finding S4: a message named the node, the bundle or the folder that was executed in the run's name."""
     run, call = queued
-    push(raw, envelope(replace(call, **forged), "scripts"))
+    for number, forged in enumerate(FORGED):
+        push(raw, json.dumps(message(replace(call, **forged), "scripts", f"forged-{number}")))
     all_taken(raw, client, tmp_path)
     assert [step.node for step in run.history()] == [None]
+    push(raw, envelope(call, "scripts"))
+    wait_until(lambda: [step for step in run.history() if step.node == "a"], "the true message is executed")
+    assert run.state()["said"] == "a"
     run.cancel()
+
+
+def test_a_message_of_another_bundle_of_the_same_agent_executes_nothing(
+    client: Client, raw: Any, tmp_path: Path, queued: tuple[Run, VisitCall]
+) -> None:
+    """Finding S4: the bundle is a real one, which the worker has loaded."""
+    run, call = queued
+    script = f"touch {tmp_path}/executed\n"
+    other = client.submit(write_agent(tmp_path / "more" / "queued", QUEUED, a_sh=script, b_sh=script))
+    push(raw, envelope(replace(call, bundle=client.store.runs.spec(other.id).bundle), "scripts"))
+    all_taken(raw, client, tmp_path)
+    assert not (tmp_path / "executed").exists()
+    assert [step.node for step in run.history()] == [None]
+    run.cancel()
+    other.cancel()
+
+
+def test_a_message_that_is_none_ends_no_worker(attacked: Stack, client: Client, raw: Any, tmp_path: Path) -> None:
+    """Finding S7: each ended a process, or was put back for ever."""
+    worker = attacked.processes["worker"]
+    sound = message(VisitCall("r", "a", 0, 1, "agent", "0" * 64), "scripts", "broken")
+    for broken in (
+        *("", "no JSON", "[]", "null", "{}", "[" * 50_000, "\x00\xff"),
+        *(json.dumps({**sound, **part}) for part in ({"headers": {}}, {"properties": {}}, {"body": "{"}, {"body": 5})),
+        *(json.dumps({**sound, "body": json.dumps(body)}) for body in ([], [[], {}, {}], [[5], {}, {}], {"a": 1})),
+    ):
+        push(raw, broken)
+    all_taken(raw, client, tmp_path)
+    assert worker.poll() is None
 
 
 def test_a_pickled_message_is_not_unpickled(client: Client, raw: Any, tmp_path: Path) -> None:
@@ -551,6 +596,20 @@ def test_a_script_sees_no_secret_in_its_environment_or_arguments(client: Client,
     assert not [name for name in seen if name.startswith("SLEIPNIR_") or name.endswith("_API_KEY")]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux'")
+def test_a_script_reads_nothing_of_a_process_that_holds_secrets() -> None:
+    """Finding S3. As another user, where the tests are root: root reads everything."""
+    holder = [sys.executable, "-c", HOLD.format(act="hardening.refuse_inspection()")]
+    env = {**os.environ, "OPENAI_API_KEY": SECRET}
+    with subprocess.Popen(as_user(holder), env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            assert set(reads(process.pid).values()) == {"refused"}
+        finally:
+            process.kill()
+
+
 def test_no_secret_is_written_to_redis_logs_or_bundles(attacked: Stack, client: Client, tmp_path: Path) -> None:
     canary(client, tmp_path)
     for folder in (attacked.home, attacked.redis.folder):
@@ -712,3 +771,49 @@ nodes:
         assert drawn.returncode == 0, drawn.stderr
         assert "<script" not in drawn.stdout
         assert "<img" not in drawn.stdout
+
+
+TITLED = """
+name: titled
+start: a
+nodes:
+  a: {type: script, script: a.py, next: ask}
+  ask: {type: input, question: "{{said}}", state_updates: {answer: "{{input}}"}, next: f}
+  f: {type: script, script: f.sh, next: e}
+  e: {type: end, output: "{{said}}"}
+"""
+
+
+def test_a_value_does_not_reach_the_terminal_as_a_command(attacked: Stack, client: Client, tmp_path: Path) -> None:
+    """Finding S12: a result could set the title, move the cursor, and hide what it did."""
+    script = f"import json\nprint(json.dumps({{'said': {TITLES!r}, {TITLES!r}: 1}}))\n"
+    failing = "printf '\\033]0;owned\\007' >&2\nexit 1\n"
+    run = submit(client, tmp_path, TITLED, prompt=TITLES, a_py=script, f_sh=failing)
+    wait_until(run.gates, "the question is open")
+    commands = (("show", run.id), ("ps", "--all"), ("gates",), ("history", run.id))
+    for words in commands:
+        check_terminal(attacked.sleipnir(*words), words)
+    run.answer(TITLES)
+    run.wait(30)
+    for words in commands:  # `run`, `watch` and `wait` give a program the result as it is
+        check_terminal(attacked.sleipnir(*words), words)
+
+
+def check_terminal(shown: Any, words: tuple[str, ...]) -> None:
+    found = {character for character in shown.stdout + shown.stderr if character in "\x1b\x07\x9b\r"}
+    assert not found, (words, found, shown.stdout, shown.stderr)
+
+
+def test_a_name_cannot_forge_a_metric() -> None:
+    name = 'x"} 1\nforged_total{a="b\\'
+    counter = Counter("sleipnir_x_total", "X.", "agent")
+    counter.add(name)
+
+    class Kept(Collector):
+        def collect(self) -> list[Metric]:
+            return [counter.family()]
+
+    registry = CollectorRegistry()
+    registry.register(Kept())
+    [family] = text_string_to_metric_families(generate_latest(registry).decode())
+    assert [sample.labels["agent"] for sample in family.samples] == [name]
