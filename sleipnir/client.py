@@ -461,10 +461,12 @@ class Run:
         """
         return streaming.stream(self._store, self.id, modes, cursor)
 
-    def history(self) -> list[StepInfo]:
-        """The journal: one entry per visit that ended, oldest first."""
+    def history(self, *, after: int | None = None, limit: int | None = None) -> list[StepInfo]:
+        """The journal: one entry per visit that ended, oldest first. A run may have millions: `limit` entries after the
+        step `after` are a page, and the next one begins after its last step. Of visits that ended before their
+        super-step did, `next` is known once the page has that one's last step."""
         with self._store.errors():
-            return self._store.runs.history(self.id)
+            return self._store.runs.history(self.id, after, limit)
 
     def export(self, *, children: bool = False) -> Iterator[str]:
         """The run as lines of JSON (sleipnir/export.py has the format), with `children` all runs below too; read as

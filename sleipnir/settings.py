@@ -109,6 +109,11 @@ class Settings(BaseModel):
     """A larger agent folder (compressed) is refused at submit."""
     max_unpacked_bytes: int = Field(MOST_UNPACKED_BYTES, gt=0, le=BYTES_MOST)
     """An agent folder with more bytes is refused at submit, by schedulers and by workers: set it alike everywhere."""
+    max_journal_steps: int = Field(5_000_000, gt=0)
+    """A run whose journal has so many steps fails: a loop without an end would fill Redis. A step takes 300 bytes and
+    what it writes."""
+    max_session_messages: int = Field(10_000, gt=0)
+    """A session keeps so many messages, those said last; whole turns are dropped."""
     max_output_bytes: int = Field(16 * 2**20, gt=0, le=BYTES_MOST)
     """A script whose stdout, or a node whose delta, is larger fails."""
     tool_timeout_s: float = Field(120.0, gt=0, le=SECONDS_MOST)

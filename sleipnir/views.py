@@ -320,7 +320,8 @@ class AgentInfo:
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """A session of an agent: how many messages it holds, and the run that is under way in it."""
+    """A session of an agent: how many messages it holds, and the run that is under way in it. `dropped` are older
+    messages that it holds no more, as there were too many."""
 
     agent: str
     name: str
@@ -328,6 +329,7 @@ class SessionInfo:
     used_ms: int
     messages: int
     run: str | None = None
+    dropped: int = 0
 
 
 @dataclass(frozen=True)

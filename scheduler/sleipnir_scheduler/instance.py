@@ -66,6 +66,7 @@ class Instance:
             Graphs(store.bundle, settings.max_unpacked_bytes),
             dispatch,
             max_redeliveries=settings.max_redeliveries,
+            max_steps=settings.max_journal_steps,
             tally=self.tally,
             generation=lambda: self.watch.data,
             instance=self.ownership.instance,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 
 from sleipnir.cli.completion import complete_run
-from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, COUNT_OR_NONE, GlobalOptions, pass_options
 from sleipnir.cli.render import duration, print_json, print_table
+from sleipnir.cli.terminal import note
 
 if TYPE_CHECKING:
     from sleipnir.views import LateResult, StepInfo
@@ -25,13 +26,23 @@ _EMPTY: Row = dict.fromkeys(("step", "node", "kind", "took", "wrote", "next", "a
 @click.command()
 @click.argument("run_id", metavar="RUN", shell_complete=complete_run)
 @click.option("--items", "each_item", is_flag=True, help="A line for each item of a map, not one for all of them.")
+@click.option("--after", type=COUNT_OR_NONE, help="Only steps after this one.")
+@click.option("--limit", type=COUNT, help="The first so many of them.")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list; each item is in it.")
 @pass_options
-def history(options: GlobalOptions, run_id: str, each_item: bool, as_data: bool) -> None:
+def history(
+    options: GlobalOptions, run_id: str, each_item: bool, after: int | None, limit: int | None, as_data: bool
+) -> None:
     """List the committed steps of RUN: what each visit wrote and where it went."""
     with options.connected(workers=False) as client:
         run = client.run(run_id)
-        steps, late_results, live = run.history(), run.late_results(), run.info().visits
+        steps, info = run.history(after=after, limit=limit), run.info()
+        late_results, live = run.late_results(), info.visits
+    if limit is not None and len(steps) == limit:
+        note(f"these are {limit} steps; --after {steps[-1].step} shows the next ones")
+        late_results = [late for late in late_results if late.at_ms <= steps[-1].at_ms]
+    if after is not None and steps:
+        late_results = [late for late in late_results if late.at_ms >= steps[0].at_ms]
     entries = with_late_results(steps, late_results)
     if as_data:
         print_json(entries)

@@ -84,6 +84,8 @@ def show(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
     if as_data:
         print_json({"session": found, "said": said})
         return
+    if found.dropped:
+        terminal.note(f"{found.dropped:,} older messages were dropped (SLEIPNIR_MAX_SESSION_MESSAGES)")
     for message in said:
         for line in spoken(message):
             click.echo(terminal.printable(line))

@@ -92,6 +92,7 @@ def control(
     now_ms: int,
     publish_after_ms: int,
     retention_ms: int,
+    session_messages: int = 10_000,
 ) -> tuple[str, list[Arg]]:
     """The control JSON of one commit and the texts that go with it. `after` is the run after the transition.
 
@@ -147,7 +148,7 @@ def control(
         "effects": len(transition.effects),
         "continues": transition.continues,
         "revives": transition.revives,
-        "session": _session(run, after, now_ms),
+        "session": _session(run, after, now_ms, session_messages),
     }
     body |= {name: value for name, value in seldom.items() if value}
     if after.is_final and (transition.revives or not run.is_final):
@@ -173,9 +174,9 @@ def _unset(run: RunView, after: RunView) -> list[str]:
     return [*gone, *HOLD_FIELDS] if run.holds and not after.holds else gone
 
 
-def _session(run: RunView, after: RunView, now_ms: int) -> dict[str, Any] | None:
+def _session(run: RunView, after: RunView, now_ms: int, most: int) -> dict[str, Any] | None:
     """Of a run in a session; it adds to the session with the commit by which it completes, and leaves its dynamic
-    instructions there."""
+    instructions there. The session keeps about `most` messages."""
     if run.spec.session is None:
         return None
     name = SessionName(run.spec.agent, run.spec.session)
@@ -184,6 +185,7 @@ def _session(run: RunView, after: RunView, now_ms: int) -> dict[str, Any] | None
         session["expire_ms"] = name.expire_ms
     if after.status == "completed":
         session["instructions_of"] = instructions_of(run.spec.bundle, run.spec.variables)
+        session["most"] = most
     return session
 
 

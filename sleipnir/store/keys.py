@@ -428,7 +428,8 @@ class SessionKeys:
     run (sessions.TEMPORARY_MS), and not while it has one."""
 
     session: str
-    """HASH run: the run accepted last; busy: 1 while that run is not over; created_ms, used_ms; instructions: the
+    """HASH run: the run accepted last; busy: 1 while that run is not over; created_ms, used_ms; dropped: older
+    messages that were too many; instructions: the
     dynamic ones of the run that completed last, as JSON text, instructions_of: what they were made of
     (sessions.instructions_of)."""
 

@@ -135,9 +135,18 @@ class Due:
 class Partitions:
     """The schedulers' side of the store."""
 
-    def __init__(self, client: Client, keys: Keys, *, redispatch_after_ms: int, retention_ms: int) -> None:
+    def __init__(
+        self,
+        client: Client,
+        keys: Keys,
+        *,
+        redispatch_after_ms: int,
+        retention_ms: int,
+        session_messages: int = 10_000,
+    ) -> None:
         self._client, self._keys = client, keys
         self._redispatch_after_ms, self._retention_ms = redispatch_after_ms, retention_ms
+        self._session_messages = session_messages
         self._breaks: dict[tuple[str, str], int] = {}
         """Of large commits that were under way when the connection broke, by run and entry: how often it broke over
         that one alone, while Redis was there."""
@@ -434,6 +443,7 @@ class Partitions:
             now_ms=entry.at_ms,
             publish_after_ms=self._redispatch_after_ms,
             retention_ms=self._retention_ms,
+            session_messages=self._session_messages,
         )
         session = self._keys.of_session_of(commit.run.spec)
         keys = {**commit_keys(run, _delta_of(run, entry.event), session), **shared_keys(partition)}

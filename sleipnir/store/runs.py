@@ -70,6 +70,7 @@ NO_FENCE = Fence("", "")
 
 PAGE = 200  # runs that are read in one round trip
 FIRST_PAGE = 50  # as many as people are shown
+PAGE_LEAST, PAGE_MOST, PAGE_BYTES = 100, 500, 2**20  # journal entries that one command reads; fewer of large ones
 
 
 class Runs:
@@ -307,16 +308,18 @@ class Runs:
         """The committed state."""
         return {key: json.loads(text) for key, text in self._client.hgetall(self._keys.of_run(run_id).state).items()}
 
-    def history(self, run_id: str) -> list[StepInfo]:
-        """The journal, oldest first. Visits that ended before their super-step did have the ways that it gave them."""
+    def history(self, run_id: str, after: int | None = None, limit: int | None = None) -> list[StepInfo]:
+        """The journal, oldest first; the `limit` steps after the step `after`. Visits that ended before their
+        super-step did have the ways that it gave them, if its last step is among these."""
         found: list[StepInfo] = []
         place_of: dict[str, int] = {}
-        for element in self._client.lrange(self._keys.of_run(run_id).journal, 0, -1):
+        first = 0 if after is None else max(0, after + 1)
+        for element in self._journal(run_id, first, None if limit is None else first + limit - 1):
             header, *written = element.split("\n")
             step = Step.from_json(header)
             for seq, ways in (step.routes or {}).items():
-                place = place_of[seq]
-                found[place] = replace(found[place], next=ways[0] if len(ways) == 1 else tuple(ways))
+                if (place := place_of.get(seq)) is not None:
+                    found[place] = replace(found[place], next=ways[0] if len(ways) == 1 else tuple(ways))
             place_of[str(step.seq)] = len(found)
             found.append(_step(step, written))
         return found
@@ -338,7 +341,19 @@ class Runs:
 
     def fold(self, run_id: str, step: int | None = None) -> dict[str, Any]:
         """The state as of a journal step (None: the last), computed from the journal alone (journal.py)."""
-        return state_after(self._client.lrange(self._keys.of_run(run_id).journal, 0, -1 if step is None else step))
+        return state_after(self._journal(run_id, 0, step))
+
+    def _journal(self, run_id: str, first: int, last: int | None) -> Iterator[str]:
+        """The journal's entries from `first` to `last` (None: the last one), read in pages: it may have millions."""
+        journal, count = self._keys.of_run(run_id).journal, PAGE_LEAST
+        while last is None or first <= last:
+            end = first + count - 1 if last is None else min(first + count - 1, last)
+            page = self._client.lrange(journal, first, end)
+            yield from page
+            if len(page) < end - first + 1:
+                return
+            first += len(page)
+            count = PAGE_LEAST if sum(map(len, page)) > PAGE_BYTES else min(PAGE_MOST, count * 2)
 
     def events(self, run_id: str, after: str, block_ms: int | None = None) -> list[RunEvent]:
         """Events of a run after an event id ("0": all that are kept), oldest first; waits up to `block_ms` for some.

@@ -16,7 +16,7 @@ from sleipnir.store.scripts import Arg, Script
 from sleipnir.views import SessionInfo
 
 _CHANGE = Script("change_session")
-_FIELDS = ("created_ms", "used_ms", "run", "busy")
+_FIELDS = ("created_ms", "used_ms", "run", "busy", "dropped")
 
 
 class Sessions:
@@ -52,8 +52,12 @@ class Sessions:
             pipe.llen(keys.messages)
         replies = pipe.execute()
         return [
-            SessionInfo(name.agent, name.name, int(created), int(used), messages, run if busy else None)
-            for name, (created, used, run, busy), messages in zip(names, replies[::2], replies[1::2], strict=True)
+            SessionInfo(
+                name.agent, name.name, int(created), int(used), messages, run if busy else None, int(dropped or 0)
+            )
+            for name, (created, used, run, busy, dropped), messages in zip(
+                names, replies[::2], replies[1::2], strict=True
+            )
             if created is not None
         ]
 

@@ -90,6 +90,7 @@ class Store:
             self.keys,
             redispatch_after_ms=int(settings.redispatch_after_s * 1000),
             retention_ms=int(settings.retention_s * 1000),
+            session_messages=settings.max_session_messages,
         )
 
     @classmethod

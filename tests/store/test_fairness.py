@@ -144,3 +144,30 @@ def test_commits_are_sent_in_batches_of_bounded_size(store: Store, monkeypatch: 
     assert sum(sizes) == len(runs)
     assert max(sizes) < 6
     assert {status_of(store, run) for run in runs} == {"waiting"}
+
+
+ENDLESS = """
+name: g
+start: ask
+nodes:
+  ask: {type: input, question: "again?", next: ask}
+"""
+
+
+def test_a_loop_without_an_end_fails_when_its_journal_is_as_long_as_it_may_be(store: Store) -> None:
+    """Finding C25 of the second review: such a journal grew until Redis was full."""
+    run, _ = two_runs(store)
+    store.runs.create(run, SPEC, {"initial_prompt": "x"})
+    advance = advance_of(store, ENDLESS)
+    advance._max_steps = 3
+    advance.run_once()
+    answers = 0
+    while status_of(store, run) == "waiting":
+        [gate] = store.runs.gates(run)
+        store.runs.answer(run, gate.seq, "yes", gate.attempt)
+        advance.run_once()
+        answers += 1
+    [error] = [store.runs.info(run).error]
+    assert (status_of(store, run), answers) == ("failed", 4)
+    assert error is not None and "SLEIPNIR_MAX_JOURNAL_STEPS" in error
+    assert store.partitions._client.llen(store.keys.of_run(run).journal) <= 5

@@ -190,6 +190,31 @@ def test_a_result_is_delivered_once_and_its_values_go_to_state_and_journal_by_th
     assert bench.store.runs.output(RUN) == "done"
 
 
+def test_a_long_journal_is_read_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding C25 of the second review: the journal was read whole."""
+    bench.create()
+    client, total = bench.store.partitions._client, 3_000
+    element = client.lindex(bench.store.keys.of_run(RUN).journal, 0)
+    numbered = [str(element).replace('"step":0', f'"step":{number}') for number in range(1, total)]
+    client.rpush(bench.store.keys.of_run(RUN).journal, *numbered)
+    history = bench.store.runs.history
+    pages: list[int] = []
+    lrange = type(client).lrange
+
+    def counting(self: Any, name: str, first: int, last: int) -> Any:
+        pages.append(last - first + 1)
+        return lrange(self, name, first, last)
+
+    monkeypatch.setattr(type(client), "lrange", counting)
+    assert [found.step for found in history(RUN)] == list(range(total))
+    assert bench.store.runs.fold(RUN) == {"initial_prompt": "hi"}
+    assert max(pages) <= 500
+    assert [found.step for found in history(RUN, limit=3)] == [0, 1, 2]
+    assert [found.step for found in history(RUN, after=2, limit=2)] == [3, 4]
+    assert [found.step for found in history(RUN, after=total - 2)] == [total - 1]
+    assert history(RUN, after=total) == []
+
+
 def test_history_shows_the_ways_that_a_super_step_gave_to_visits_that_had_ended_before(bench: Bench) -> None:
     bench.create()
     call = bench.open_visit()

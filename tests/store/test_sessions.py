@@ -96,6 +96,21 @@ def test_a_run_that_completes_adds_what_was_said_and_the_next_one_begins_with_it
     assert chat.messages == [{"role": "user", "content": "in sum"}]
 
 
+def test_a_session_keeps_so_many_messages_and_drops_whole_turns_of_the_oldest(store: Store) -> None:
+    """Finding C25 of the second review: the messages of a session were without a bound."""
+    store.partitions._session_messages = 5
+    chat = Chat(store)
+    turns = [[{"role": "user", "content": str(n)}, {"role": "assistant", "content": str(n)}] for n in range(4)]
+    for turn in turns[:2]:
+        chat.say(chat.start(), *turn)
+    [info] = store.sessions.of_agent("agent")
+    assert (chat.messages, info.dropped) == ([*turns[0], *turns[1]], 0)
+    for turn in turns[2:]:
+        chat.say(chat.start(), *turn)
+    [info] = store.sessions.of_agent("agent")
+    assert (chat.messages, info.messages, info.dropped) == ([*turns[2], *turns[3]], 4, 4)
+
+
 def test_the_history_is_told_to_the_first_turn_alone(store: Store) -> None:
     chat = Chat(store)
     run = chat.start()

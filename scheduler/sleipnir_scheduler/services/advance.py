@@ -72,6 +72,7 @@ class Advance:
         dispatcher: Dispatcher,
         *,
         max_redeliveries: int,
+        max_steps: int | None = None,
         tally: Tally | None = None,
         instance: str = "",
         generation: Callable[[], str] = lambda: "",
@@ -79,7 +80,7 @@ class Advance:
         self._parking = Parking(store, instance)
         self._store, self._ownership, self._graphs, self._dispatcher = store, ownership, graphs, dispatcher
         self._tally = tally or Tally()
-        self._max_redeliveries, self._generation = max_redeliveries, generation
+        self._max_redeliveries, self._generation, self._max_steps = max_redeliveries, generation, max_steps
         self._views = Views()
         self._watchdog = Watchdog()
         self._too_long: dict[tuple[str, str], tuple[float, float]] = {}
@@ -289,6 +290,8 @@ class Advance:
                 return cancel(run, cast(Cancelled, entry.event), entry.at_ms)
             spec = run.spec
             graph = self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
+            if self._max_steps is not None and run.step >= self._max_steps and not isinstance(entry.event, Cancelled):
+                return _failed(run, entry, _journal_is_full(self._max_steps))
             if self._too_long and self._waits_after_too_long(entry):
                 return self._took_too_long
             most, generation = self._max_redeliveries, self._generation()
@@ -329,6 +332,13 @@ class Advance:
     def _waits_after_too_long(self, entry: Entry) -> bool:
         again_s, _ = self._too_long.get((entry.run, entry.id), (0.0, 0.0))
         return time.monotonic() < again_s
+
+
+def _journal_is_full(steps: int) -> str:
+    return (
+        f"its journal has {steps:,} steps, the most that are kept (SLEIPNIR_MAX_JOURNAL_STEPS). Give the loop an exit, "
+        "or raise the limit and retry the run"
+    )
 
 
 def _unreadable(run: RunView, event: Unreadable) -> Ignore | str:

@@ -241,6 +241,20 @@ if in_session and control.session.completed then
   for line in string.gmatch(redis.call('HGET', items, 'said') or '', '[^\n]+') do
     if line == 'instead' then redis.call('DEL', messages) else redis.call('RPUSH', messages, line) end
   end
+  -- What is too much is dropped with the turns that it belongs to: a turn begins with what a person says.
+  local extra = redis.call('LLEN', messages) - (control.session.most or math.huge)
+  if extra > 0 then
+    for i = 0, 500 do
+      local message = redis.call('LINDEX', messages, extra + i)
+      if not message then break end
+      if cjson.decode(message).role == 'user' then
+        extra = extra + i
+        break
+      end
+    end
+    redis.call('LTRIM', messages, extra, -1)
+    redis.call('HINCRBY', session, 'dropped', extra)
+  end
   local instructions = redis.call('HGET', state, INSTRUCTIONS)
   if instructions then
     redis.call('HSET', session, 'instructions', instructions, 'instructions_of', control.session.instructions_of)
