@@ -102,6 +102,16 @@ def take(fds: list[int], parent: int) -> None:
     os.close(told)
 
 
+def renew_streams() -> None:
+    """Python looks at its standard streams once, at its start: whether one is a terminal, and can be sought in."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        mode, buffering = ("w" if number else "r"), (1 if os.isatty(number) or name == "stderr" else -1)
+        stream = open(number, mode, buffering, encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
 def main() -> None:
     _, kind, fd = sys.argv
     control = socket.socket(fileno=int(fd))
@@ -114,6 +124,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     request = Server(control).serve()
+    renew_streams()
     os.chdir(request["cwd"])
     sys.path.insert(0, request["cwd"])
     os.environ.clear()

@@ -108,7 +108,7 @@ def validate(options: GlobalOptions, target: str, as_data: bool) -> int:
     else:
         for problem in problems:
             click.echo(terminal.printable(str(problem)))
-        click.echo(_summary(source, problems, errors))
+        terminal.result(_summary(source, problems, errors))
     return exit_codes.FAILED if errors else exit_codes.COMPLETED
 
 

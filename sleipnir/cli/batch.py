@@ -230,9 +230,9 @@ def results(
 
 
 def _print_results(read: Batch, kind: batch_results.Format, *, as_they_come: bool, follow: bool) -> None:
-    sys.stdout.write(batch_results.head(kind))
+    terminal.result(batch_results.head(kind), end="")
     for result in read.results("done" if as_they_come else "row", follow=follow):
-        sys.stdout.write(batch_results.line_of(result, kind))
+        terminal.result(batch_results.line_of(result, kind), end="")
         if follow:
             sys.stdout.flush()
 

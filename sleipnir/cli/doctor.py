@@ -469,7 +469,7 @@ def _print(finding: Finding) -> None:
         level = click.style(level, fg=STATUS_STYLE[finding.level])
     click.echo(f"{level} {finding.subject}: {printable(finding.text)}")
     if finding.hint:
-        click.echo(f"      -> {finding.hint}")
+        click.echo(f"      -> {printable(finding.hint)}")
 
 
 def _print_settings(settings: Settings, *, as_data: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sleipnir.cli import terminal
 from sleipnir.cli.agents import locate, read
 from sleipnir.cli.completion import complete_agent, complete_run
 from sleipnir.cli.options import GlobalOptions, pass_options
@@ -57,7 +58,7 @@ def draw(
     chosen = form or _FORM_OF.get(output.suffix.lower() if output else "", "mermaid")
     drawn = _drawn(graph, story, chosen, direction, theme)
     if output is None:
-        click.echo(drawn, nl=False)
+        terminal.result(drawn, end="")
         return
     try:
         output.write_text(drawn, encoding="utf-8")

@@ -11,6 +11,7 @@ import click
 
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.terminal import result
 from sleipnir.errors import UsageError
 
 
@@ -37,6 +38,10 @@ def export(options: GlobalOptions, run_id: str, file: Path | None, children: boo
 
 def print_lines(lines: Iterable[str]) -> None:
     """On stdout, in UTF-8 whatever the terminal speaks: they are for programs."""
+    if sys.stdout.isatty():
+        for line in lines:
+            result(line, end="")
+        return
     for line in lines:
         sys.stdout.buffer.write(line.encode())
     sys.stdout.buffer.flush()

@@ -122,7 +122,7 @@ def print_result(run: Run, *, as_data: bool = False, stream: bool | None = None)
     if as_data:
         print_result_data(run, info, stream=stream)
     elif info.status == "completed":
-        click.echo(run.output or "")
+        terminal.result(run.output or "")
         if info.stopped_by:
             terminal.note(f"run {run.id} has {stopped_in_words(info)}: it has not done all")
     if info.status == "failed":

@@ -12,8 +12,6 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.errors import StoreUnavailable
 
@@ -44,7 +42,9 @@ def report(settings: Settings, name: str | None, within_s: float) -> int:
     for worker in chosen:
         if reason := why_not(worker, now_ms, within_s):
             return _unhealthy(fleet, f"{worker.name} {reason}")
-        click.echo(f"{worker.name} consumes {', '.join(worker.queues)}: {worker.busy} of {worker.slots} slots busy")
+        terminal.result(
+            f"{worker.name} consumes {', '.join(worker.queues)}: {worker.busy} of {worker.slots} slots busy"
+        )
         for queue, reason in sorted(worker.stopped.items()):
             terminal.note(f"{worker.name} does not take queue {queue} now: {reason}; it tries again by itself")
     return exit_codes.COMPLETED

@@ -185,7 +185,7 @@ def rm(options: GlobalOptions, agent: str, node: str | None, yes: bool, as_data:
         print_json([{"agent": found.agent.name, "node": name, "removed": found.file(name)} for name in built])
     else:
         for name in built:
-            click.echo(f"removed {found.file(name)}")
+            terminal.result(f"removed {found.file(name)}")
     return exit_codes.COMPLETED
 
 

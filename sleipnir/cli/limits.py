@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import click
 
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.options import GlobalOptions, pass_options
-from sleipnir.cli.render import as_json, duration, print_json, print_table
+from sleipnir.cli.render import as_json, duration, print_json, print_json_line, print_table
 
 if TYPE_CHECKING:
     from sleipnir.limits import Limit, LimitUse
@@ -89,7 +88,7 @@ def _watch(limiter: Limiter, limits: Sequence[Limit], *, as_data: bool) -> None:
     while True:
         uses = _look(limiter, limits)
         if as_data:
-            click.echo(json.dumps([to_data(use) for use in uses], ensure_ascii=False))
+            print_json_line([to_data(use) for use in uses])
         else:
             if sys.stdout.isatty():
                 click.clear()

@@ -7,7 +7,6 @@ never cut and without colour, so that `grep` and `awk` find everything. rich is 
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import click
 
-from sleipnir.cli.terminal import one_line, printable, wants_colour
+from sleipnir.cli.terminal import as_json_text, one_line, printable, wants_colour
 
 STATUS_STYLE = {
     "completed": "green",
@@ -83,12 +82,12 @@ def as_json(value: Any) -> Any:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout, for programs."""
-    click.echo(json.dumps(as_json(value), indent=2, ensure_ascii=False))
+    click.echo(as_json_text(as_json(value), indent=2))
 
 
 def print_json_line(value: Any) -> None:
     """One JSON object on one line of stdout, for programs that read as it comes."""
-    click.echo(json.dumps(as_json(value), ensure_ascii=False))
+    click.echo(as_json_text(as_json(value)))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

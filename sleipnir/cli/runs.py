@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -89,7 +88,7 @@ def show(options: GlobalOptions, run_id: str, as_data: bool, only_state: bool) -
             more = {"late_results": run.late_results(), "children": tree.data_of(run.tree())}
             print_json(result_data(run, run.info()) | more | state)
         elif only_state:
-            click.echo(json.dumps(run.state(), indent=2, ensure_ascii=False))
+            print_json(run.state())
         else:
             print_fields(_fields(run, options, client.now_ms()))
 

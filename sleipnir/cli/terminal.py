@@ -1,25 +1,42 @@
 """Writing to people: narration and messages on stderr, results on stdout.
 
 Rule. Text that came from an agent, a model or another person passes `printable` before it reaches a
-terminal, because control sequences in it could rewrite what the reader sees. Results on stdout are data
-and are written as they are.
+terminal, because control sequences in it could rewrite what the reader sees. Results are written by `result` and
+`as_json_text`: to a file or a pipe they are data and are written as they are.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Iterable
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
+_TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Characters that turn the direction of what follows: a text may show another one than it is."""
 _SHOWN_AS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+_SHOWN_AS |= {code: f"\\u{code:04x}" for code in _TURNS}
+_IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *_TURNS)}
+_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def printable(text: str) -> str:
     """The text with control characters spelt out (`\\x1b`); newlines and tabs stay."""
     return text.translate(_SHOWN_AS)
+
+
+def result(text: str, *, end: str = "\n") -> None:
+    """Write a result to stdout: as it is, but to a terminal only what is `printable`."""
+    sys.stdout.write((printable(text) if sys.stdout.isatty() else text) + end)  # click.echo would drop some of it
+
+
+def as_json_text(value: Any, indent: int | None = None) -> str:
+    """JSON that is safe on a terminal and the same value to a program: every control character is escaped."""
+    return json.dumps(value, indent=indent, ensure_ascii=False).translate(_IN_JSON)
 
 
 def one_line(text: str, limit: int = 0) -> str:
@@ -54,8 +71,12 @@ def narrate_lines(lines: Iterable[str]) -> None:
 
 
 def note(text: str) -> None:
-    """A message to the person at the terminal, on stderr. Not click.echo: it writes past a progress bar, into it."""
-    print(text, file=sys.stderr)
+    """A message to the person at the terminal, on stderr. Colours in it are ours, other control characters spelt out.
+
+    Not click.echo: it writes past a progress bar, into it.
+    """
+    parts = _STYLE.split(text)
+    print("".join(part if number % 2 else printable(part) for number, part in enumerate(parts)), file=sys.stderr)
 
 
 def error(text: str) -> None:
