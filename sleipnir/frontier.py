@@ -17,9 +17,6 @@ from sleipnir.runs import Visit
 FEW = 64
 """So many changes of a frontier are copied rather than shared, however few visits it has."""
 
-_COLLECTIONS = (
-    "ready", "ready_for_workers", "maps", "spreads", "rested", "helpers", "items_of", "nodes", "members", "unfinished",
-)  # fmt: skip
 _ABSENT: Any = object()
 _NOTHING: Mapping[int, Visit] = {}
 
@@ -68,19 +65,22 @@ class Frontier(Mapping[int, Visit]):
     @classmethod
     def of(cls, visits: Mapping[int, Visit]) -> Frontier:
         """A frontier of its own with these visits."""
-        new = cls()
         if not isinstance(visits, Frontier):
+            new = cls()
             for visit in visits.values():
                 new.put(visit)
             return new
-        visits._share()
-        new._shared, new._changes, new._size = visits._shared, dict(visits._changes), visits._size
+        if len(visits._changes) > FEW:
+            visits._share()
+        new = cls.__new__(cls)
+        new._shared, new._changes, new._size = visits._shared, visits._changes.copy(), visits._size
+        new.ready, new.ready_for_workers = visits.ready.copy(), visits.ready_for_workers.copy()
+        new.maps, new.spreads = visits.maps.copy(), visits.spreads.copy()
+        new.rested, new.helpers = visits.rested.copy(), visits.helpers.copy()
         new.branches, new.failed = visits.branches, visits.failed
         new.queued, new.waiting = visits.queued, visits.waiting
-        for name in _COLLECTIONS:
-            counted = getattr(visits, name)
-            if counted:
-                setattr(new, name, counted.copy())
+        new.items_of, new.nodes = visits.items_of.copy(), visits.nodes.copy()
+        new.members, new.unfinished = visits.members.copy(), visits.unfinished.copy()
         return new
 
     def _share(self) -> None:
@@ -146,46 +146,44 @@ class Frontier(Mapping[int, Visit]):
         else:
             del self._changes[seq]
 
-    def _count(self, visit: Visit, by: int) -> None:
-        state = visit.state
-        if state == "queued":
+    def _count(self, visit: Visit, by: int) -> None:  # several times for each event of each run
+        item, part, kind = visit.item, visit.part, visit.kind
+        failed, ended = visit.failed, visit.ended is not None
+        at_work = not (failed or ended or visit.ready)
+        is_queued = at_work and visit.queue and visit.wake_ms is None
+        if is_queued:
             self.queued += by
-        elif state == "waiting":
+        elif at_work:
             self.waiting += by
-        if visit.item is None and visit.part is None:
-            self._count_in_step(visit, state, by)
-        if state == "failed":
-            self.failed += 0 if visit.item else by
+        if item is None and part is None and kind != BUDGET:
+            if visit.lineage:  # of a `dag`
+                if ended and not failed:
+                    _note(self.rested, visit.seq, by)
+                if visit.role != "node":
+                    _note(self.helpers, visit.seq, by)
+            else:
+                _add(self.members, visit.group, by)
+                if failed or not ended:
+                    _add(self.unfinished, visit.group, by)
+        if failed:
+            self.failed += 0 if item else by
         elif visit.ready:
             _note(self.ready, visit.seq, by)
-            if visit.kind in QUEUE_OF and visit.is_branch:
+            if kind in QUEUE_OF and visit.is_branch:
                 _note(self.ready_for_workers, visit.seq, by)
-        elif visit.part is not None or visit.kind == BUDGET:
+        elif part is not None or kind == BUDGET:
             return  # its loop has the slot; a question about the run is of no node
-        elif visit.item is not None:
-            of = visit.item.map
-            self.items_of[of] = self.items_of.get(of, 0) + by
+        elif item is not None:
+            self.items_of[item.map] = self.items_of.get(item.map, 0) + by
         elif visit.spread is not None:
             _note(self.spreads, visit.seq, by)
-        elif visit.ended is None:
+        elif not ended:
             if visit.fan is not None:
                 _note(self.maps, visit.seq, by)
-            elif state == "queued" or visit.loop is not None or visit.child is not None:
+            elif is_queued or visit.loop is not None or visit.child is not None:
                 self.branches += by
             if visit.batch is None:
                 self.nodes[visit.node] = self.nodes.get(visit.node, 0) + by
-
-    def _count_in_step(self, visit: Visit, state: str, by: int) -> None:
-        if visit.lineage:  # of a `dag`
-            if state == "ended":
-                _note(self.rested, visit.seq, by)
-            if visit.role != "node":
-                _note(self.helpers, visit.seq, by)
-        elif visit.kind != BUDGET:
-            group = visit.group
-            _add(self.members, group, by)
-            if state != "ended":
-                _add(self.unfinished, group, by)
 
 
 def _note(numbers: set[int], seq: int, by: int) -> None:

@@ -107,7 +107,7 @@ def control(
     if not transition.unless_claimed:
         gone = [each["seq"] for each in closed if len(each) == 2]
         closed = [each for each in closed if len(each) > 2]
-    drops, items = _drops_apart(transition.items)
+    drops, items = _drops_apart(transition.items) if transition.items else ([], [])
     body = {
         "run": run.id,
         "event": event_id,

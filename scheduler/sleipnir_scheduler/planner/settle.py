@@ -80,7 +80,8 @@ def _start_some(context: Context) -> bool:
     frontier = context.draft.frontier
     if frontier.failed and context.graph.engine == "dag":
         return False
-    _open_commands(context)
+    if frontier.spreads:
+        _open_commands(context)
     slots, again = _Slots(context), False
     are_taken = slots.are_taken()
     for seq in sorted(frontier.ready):
