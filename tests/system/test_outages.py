@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ops.chaos import servers
 from sleipnir.client import Client
 from sleipnir.store.connect import connect
+from sleipnir.supervisor import find_server
 from tests.branching import Scratch, agent, completed
 from tests.processes import RedisServer, Stack, wait_until
 
@@ -120,3 +123,44 @@ def test_a_worker_that_dies_while_redis_is_away_is_replaced_a_lease_after(
         stack.start_worker("another")
         completed(client, run)
     assert scratch.counts() == {"a": 2}
+
+
+def _clock_can_be_set() -> bool:
+    """libfaketime is Debian's package `faketime`; it breaks servers that are linked with jemalloc."""
+    version = subprocess.run(
+        [find_server(), "--version"], capture_output=True, text=True, check=True, timeout=10
+    ).stdout
+    return servers.faketime() is not None and "malloc=jemalloc" not in version
+
+
+@pytest.mark.skipif(not _clock_can_be_set(), reason="no libfaketime, or a server with jemalloc")
+@pytest.mark.parametrize("step_s", [3600, -3600])
+def test_what_runs_while_the_clock_of_redis_is_set_is_not_executed_again(tmp_path: Path, step_s: int) -> None:
+    """Finding C4 of the second review: all leases seem to have lapsed, or none ever does."""
+    library = servers.faketime()
+    assert library is not None
+    living, dying = Scratch(tmp_path / "living"), Scratch(tmp_path / "dying")
+    server = servers.Stepped(library)
+    try:
+        with Stack(server, tmp_path / "home", lease_s=LEASE_S, heartbeat_s=1.0) as stack, stack.client() as client:
+            stack.start_scheduler()
+            stack.start_worker("first")
+            living.hold("a")
+            graph = agent(tmp_path / "one", GRAPH, A)
+            run = living.start(client, graph)
+            living.wait_for("a")
+            wait_until(lambda: trusted(client), "leases can be trusted")
+            server.step(step_s)
+            wait_until(lambda: "the clock of Redis was set" in stack.log("scheduler"), "the step is noticed")
+            wait_until(lambda: trusted(client), "leases can be trusted again")
+            living.go("a")
+            completed(client, run)
+            dying.hang("a")
+            other = dying.start(client, graph)
+            wait_until(lambda: dying.hangs("a"), "the visit runs")
+            stack.kill("first")
+            stack.start_worker("second")
+            completed(client, other)
+        assert (living.counts(), dying.counts()) == ({"a": 1}, {"a": 2})
+    finally:
+        server.stop()
