@@ -4,8 +4,8 @@ Rules. The command is the leader of its own session and process group, reads /de
 the worker (sleipnir.launch), as the rest of its group does (group_guard). Its output is read while it
 runs and kept up to a limit; without a limit its first and its last part are kept. However it ends (by
 itself, at its timeout, because the visit was lost, because it printed too much), the whole group is
-killed before we return, so a background child cannot hold us up. A process that moves to a session of
-its own escapes the group; it cannot hold us up either, but it lives on.
+killed before we return, so a background child cannot hold us up, and so is what has moved to a session of
+its own (descendants.py).
 
 The leader is reaped after its group was signalled: until then its number cannot be given to another
 process, so we never signal a stranger.
@@ -30,7 +30,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from sleipnir import launch
 from sleipnir.errors import EXHAUSTED, MachineFailed
-from sleipnir_workers import group_guard, warm_python
+from sleipnir_workers import descendants, group_guard, warm_python
 from sleipnir_workers.node import ProcessLost, VisitLost
 
 TICK_S = 0.1  # how late we may see that the visit was lost; an Event cannot be waited for together with pipes
@@ -115,6 +115,8 @@ def run(
         raise VisitLost(f"the visit was lost before {argv[0]!r} was started")
     deadline = time.monotonic() + timeout_s
 
+    ours = descendants.here()
+
     def wait_for(leader: Leader) -> Outcome:
         with _Command(leader, lost, max_stdout_bytes) as command:
             reason = command.wait(deadline)
@@ -125,10 +127,11 @@ def run(
         return command.outcome(reason)
 
     try:
-        if warm and (script := warm_python.warm_python.launch(argv, env, cwd)):
-            with contextlib.suppress(warm_python.NotBegun):
-                return wait_for(script)
-        return wait_for(_ColdStart(argv, env, cwd))
+        with ours.of_command() as mark:
+            if warm and (script := warm_python.warm_python.launch(argv, env, cwd, mark)):
+                with contextlib.suppress(warm_python.NotBegun):
+                    return wait_for(script)
+            return wait_for(_ColdStart(argv, env, cwd, mark))
     except OSError as error:
         if error.errno == errno.E2BIG or error.filename in (cwd, str(cwd)):
             raise  # what the visit asks for, not what the machine lacks
@@ -140,12 +143,12 @@ def run(
 class _ColdStart:
     """A leader that is a child of this process."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int) -> None:
         self._guard = group_guard.guard
         tell_fd = self._guard.tell_fd()
         try:
             self._process = subprocess.Popen(
-                launch.command(list(argv), tell_fd=tell_fd),
+                launch.command(list(argv), tell_fd=tell_fd, mark=mark),
                 bufsize=0,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

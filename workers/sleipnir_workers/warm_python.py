@@ -199,8 +199,9 @@ class Launcher:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def run(self, request: bytes) -> WarmScript:
-        """Start a script. Raises LauncherLost if it was certainly not started, OSError when we are out of something."""
+    def run(self, request: bytes, mark: int = -1) -> WarmScript:
+        """Start a script, with the mark of its command (descendants.py). Raises LauncherLost if it was certainly not
+        started, OSError when we are out of something."""
         with self._lock:
             spare, self._spare = self._spare, None
         script = spare or self._ask()
@@ -209,6 +210,8 @@ class Launcher:
                 raise LauncherLost("it has died")
             script.await_fork()
             group_guard.guard.add(script.pid)
+            if mark >= 0:
+                resource.prlimit(script.pid, resource.RLIMIT_MSGQUEUE, (mark, mark))
             script.begin(request)
         except (LauncherLost, OSError) as error:
             group_guard.guard.remove(script.pid)
@@ -341,7 +344,7 @@ class WarmPython:
         self._lock = threading.Lock()
         self._slots: OrderedDict[Key, _Slot] = OrderedDict()
 
-    def launch(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> WarmScript | None:
+    def launch(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int = -1) -> WarmScript | None:
         """Start `python3 FILE`. None: start it cold. Raises OSError when we are out of descriptors or processes."""
         request = packet(argv, env, cwd)
         program = _interpreter(env)
@@ -354,7 +357,7 @@ class WarmPython:
             if launcher is None or launcher.preloaded & _modules_beside(argv[1]):
                 return None
             try:
-                return launcher.run(request)
+                return launcher.run(request, mark)
             except LauncherLost as error:
                 slot.lost(launcher, error)
         return None

@@ -25,7 +25,7 @@ import json  # noqa: E402, F401  (nearly every script reads its state with it)
 import os  # noqa: E402
 import select  # noqa: E402
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SIGKILL = 9
 CLD_EXITED = 1
 REQUEST_BYTES = 256 * 1024
@@ -146,9 +146,10 @@ def tell(channel: _socket.socket, message: bytes) -> None:
 
 
 def become_leader(launcher: int) -> None:
-    """As launch.py does: a session of our own, and death with the parent."""
+    """As launch.py does: a session of our own, death with the parent, and orphans are ours."""
     os.setsid()
     libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.getppid() != launcher:
         os._exit(1)
 

@@ -134,7 +134,7 @@ def test_a_daemon_that_left_the_session_does_not_block(tmp_path: Path) -> None:
     outcome = run("setsid sleep 60 & echo $! > daemon; echo done", tmp_path)
     assert (outcome.reason, outcome.stdout) == ("exited", b"done\n")
     assert time.monotonic() - started < 5
-    os.kill(int(text_of(tmp_path / "daemon")), 9)
+    assert is_gone(text_of(tmp_path / "daemon")), "it is dead with the command"
 
 
 def test_output_written_just_after_the_leader_ended_is_kept(tmp_path: Path) -> None:

@@ -1,0 +1,146 @@
+"""Kill what a command leaves behind in sessions of its own: `setsid`, a double fork, a daemon.
+
+A command's process group is killed at its end (sandbox.py), but a process can leave its group. So:
+
+- A command's leader is a child subreaper (launch.py, warm_server.py): what loses its parent becomes the leader's child,
+  however often it forks. When the leader is dead too, it becomes ours, as this process is a subreaper as well.
+- A command has a mark that its descendants inherit and cannot take off without being root: a hard limit of its own for
+  the bytes in POSIX message queues (RLIMIT_MSGQUEUE), which nobody uses, a little lower than ours. So children that our
+  own code has started are told from those that we were given.
+
+After the leader's death, each child that we were given and that has the command's mark, or one of no running command,
+is killed and reaped, until there is none: its children become ours in their turn. A worker that is killed cannot do
+this; the groups of its commands die then (group_guard.py), and what has left them lives on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+PR_SET_CHILD_SUBREAPER = 36
+MARKS = 100_000
+USUAL_BYTES = 819_200  # the kernel's default, where our own limit is no limit
+KILL_S = 5.0  # for what forks faster than it is killed
+
+
+class Descendants:
+    """The marks of this process's running commands."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[int] = set()
+        self._next = 0
+        self._highest = _become_subreaper()
+
+    @contextlib.contextmanager
+    def of_command(self) -> Iterator[int]:
+        """A mark for one command, whose leader is dead and reaped at the end of the block: what is left of it is killed
+        then. -1 where there are no marks."""
+        if self._highest < 0:
+            yield -1
+            return
+        with self._lock:
+            while True:
+                self._next = (self._next + 1) % MARKS
+                mark = self._highest - self._next
+                if mark not in self._running:
+                    break
+            self._running.add(mark)
+        try:
+            yield mark
+        finally:
+            self._end(mark)
+            with self._lock:
+                self._running.discard(mark)
+
+    def _end(self, mark: int) -> None:
+        """Kill and reap what is left of a command. A system call for each child of ours."""
+        deadline = time.monotonic() + KILL_S
+        while left := [pid for pid in _adopted() if self._is_left(pid, mark)]:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in left:
+                _reap(pid, deadline)
+            if time.monotonic() > deadline:
+                structlog.get_logger().error("processes that a command has left behind cannot be killed", pids=left)
+                return
+
+    def _is_left(self, pid: int, mark: int) -> bool:
+        try:
+            limit = resource.prlimit(pid, resource.RLIMIT_MSGQUEUE)[1]
+        except OSError:  # it is gone, or of another user
+            return False
+        if not 0 <= limit <= self._highest:
+            return False
+        with self._lock:
+            return limit == mark or limit not in self._running
+
+
+def _become_subreaper() -> int:
+    """The highest mark; -1 where processes cannot be marked."""
+    if sys.platform != "linux":
+        return -1
+    hard = resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1]
+    highest = (USUAL_BYTES if hard == resource.RLIM_INFINITY else hard) - 1
+    if highest < MARKS or not _children_file().exists():
+        return -1
+    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        return -1
+    return highest
+
+
+def _children_file() -> Path:
+    """Of the main thread, which is the one that is given children."""
+    pid = os.getpid()
+    return Path(f"/proc/{pid}/task/{pid}/children")
+
+
+def _adopted() -> list[int]:
+    """The children of the main thread: those that we were given, and those that it has started itself."""
+    try:
+        return list(map(int, _children_file().read_bytes().split()))
+    except OSError:
+        return []
+
+
+def _reap(pid: int, deadline: float) -> None:
+    """Wait for a child that was killed."""
+    pause_s = 0.0002
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 0.01)
+
+
+_of_this_process: Descendants | None = None
+_lock = threading.Lock()
+
+
+def here() -> Descendants:
+    """Of this process: a child of a fork has none of its parent's commands."""
+    global _of_this_process
+    found = _of_this_process
+    if found is None:
+        with _lock:
+            found = _of_this_process = _of_this_process or Descendants()
+    return found
+
+
+def _after_fork() -> None:
+    global _of_this_process, _lock
+    _of_this_process, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
