@@ -32,8 +32,8 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) 
     """A client with its own pool. Nothing is sent yet. Raises ConfigError for a URL that is not one."""
     options = {
         "decode_responses": decode,
-        # Bytes that are not UTF-8 become half surrogates, which readers refuse (reading.decoded), and are written back
-        # as they were. With "strict" one such value fails the whole reply, with all that other runs have in it.
+        # Bytes that are not UTF-8 become half surrogates, which readers refuse (reading.decoded). With "strict" one
+        # such value fails the whole reply, with all that other runs have in it.
         "encoding_errors": "surrogateescape",
         "socket_timeout": SOCKET_TIMEOUT_S,
         "socket_connect_timeout": 5,

@@ -21,7 +21,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
 from sleipnir.store.connect import Client, connect, store_errors
 from sleipnir.store.fleet import SEEN_FOR_MS, Fleet
-from sleipnir.store.keys import Keys, lines_of, member_of, parse_member
+from sleipnir.store.keys import Keys, is_member, lines_of, member_of, parse_member
 from sleipnir.store.limits import Limiter
 from sleipnir.store.partitions import NO_RUN
 from sleipnir.store.streams import ms_of
@@ -163,6 +163,7 @@ class Gauges:
     def _by_queue(self, samples: Sequence[tuple[Sequence[str], int]]) -> dict[str, int]:
         """How many visits are in which queue: samples of partitions, each with how many there are of its kind."""
         found: Counter[str] = Counter()
+        samples = [([name for name in names if is_member(name)], count) for names, count in samples]
         queues = iter(self._queues([name for names, _ in samples for name in names]))
         for names, count in samples:
             seen = Counter(queue for queue in islice(queues, len(names)) if queue is not None)
@@ -289,9 +290,10 @@ def _age(now_ms: int, since: Iterable[int | None]) -> int:
 def _member(envelope: str) -> str | None:
     """The visit that a message is of; None of what is no message of ours."""
     try:
-        return member_of(json.loads(envelope)["headers"]["id"])
-    except (ValueError, KeyError, TypeError):
+        name = member_of(json.loads(envelope)["headers"]["id"])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
+    return name if is_member(name) else None
 
 
 def _ms(time: Any) -> int:

@@ -509,3 +509,12 @@ def cost_field(child: str) -> str:
 def parse_member(text: str) -> tuple[str, int, int]:
     run_id, seq, attempt = text.rsplit("/", 2)
     return run_id, int(seq), int(attempt)
+
+
+def is_member(text: str) -> bool:
+    """Whether `parse_member` can read this: an index may hold what another program has written."""
+    try:
+        run_id, _, _ = parse_member(text)
+        return bool(run_id.encode())
+    except ValueError:
+        return False

@@ -39,7 +39,7 @@ from sleipnir.runs import HoldOwner, Rank, RunSpec, RunView, Slot, Timing, Visit
 from sleipnir.store.commit import commit_keys, control, dumps, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.holds import holds_of
-from sleipnir.store.keys import Keys, PartitionKeys, cost_field, member, parse_member
+from sleipnir.store.keys import Keys, PartitionKeys, cost_field, is_member, member, parse_member
 from sleipnir.store.scripts import Arg, Script, run_batch
 from sleipnir.transitions import Notice, Transition
 from sleipnir.values import Known, Wanted
@@ -265,8 +265,9 @@ class Partitions:
         try:
             if not run_id or self._keys.partition_of(run_id) != partition:
                 return Entry(id_, partition, NO_RUN, Unreadable(fields.get("t", ""), "damaged: its run is missing"))
+            _check_text(fields.values())
             return Entry(id_, partition, run_id, _event(fields))
-        except UnicodeError:
+        except UnicodeError:  # the id: of a value RecordUnreadable is raised
             return Entry(id_, partition, NO_RUN, Unreadable("", "damaged: its run's id is not UTF-8"))
         except RecordUnreadable as error:
             unreadable = Unreadable(fields.get("t", ""), error.why, newer=error.newer)
@@ -449,6 +450,9 @@ class Partitions:
         keys = {**commit_keys(run, _delta_of(run, entry.event), session), **shared_keys(partition)}
         if len(values) > MOST_ARGUMENTS:
             raise ValueError(f"it has {len(values):,} values; Redis takes {MOST_ARGUMENTS:,} at most")
+        for value in values:
+            if isinstance(value, str) and not value.isascii():
+                value.encode()  # half a surrogate pair, from damaged bytes: here it concerns this run alone
         return _COMMIT.vector(keys, {"control": body}, values)
 
     # Leases, timers, outbox
@@ -458,12 +462,26 @@ class Partitions:
         Returns how many. Both times are Redis'."""
         part = self._of(partition)
         vectors = []
-        for name in self._client.zrangebyscore(part.leases, "-inf", now_ms, start=0, num=limit):
+        lapsed = self._client.zrangebyscore(part.leases, "-inf", now_ms, start=0, num=limit)
+        for name in self._members(part.leases, lapsed):
             run_id, seq, attempt = parse_member(name)
             keys = {"claims": self._keys.of_run(run_id).claims, "leases": part.leases, "inbox": part.inbox}
-            args = {"run_id": run_id, "member": name, "seq": seq, "attempt": attempt, "until_ms": until_ms}
+            args: dict[str, Arg] = {"run_id": run_id, "member": name, "seq": seq, "attempt": attempt}
+            args["until_ms"] = until_ms
             vectors.append(_TAKE_BACK.vector(keys, args))
         return sum(int(_checked(reply)) for reply in run_batch(self._client, _TAKE_BACK, vectors))
+
+    def _members(self, index: str, names: Sequence[str]) -> list[str]:
+        """Those that name a visit's attempt; the others are removed: they would stand at the head of the index for
+        good."""
+        found = [name for name in names if is_member(name)]
+        if len(found) < len(names):
+            strange = [name for name in names if not is_member(name)]
+            structlog.get_logger().warning(
+                "members of an index that name no visit are removed", names=ascii(strange[:5])
+            )
+            self._client.zrem(index, *(name.encode(errors="surrogateescape") for name in strange))
+        return found
 
     def shorten_leases(self, partition: int, most_ms: int, limit: int) -> int:
         """Let no lease end after `most_ms`: Redis' clock was set back, and a dead worker's lease would last until it is
@@ -495,6 +513,8 @@ class Partitions:
 
     def _unclaimed(self, partition: int, found_names: Sequence[tuple[str, float]]) -> list[Due]:
         part = self._of(partition)
+        readable = set(self._members(part.outbox, [name for name, _ in found_names]))
+        found_names = [found for found in found_names if found[0] in readable]
         if not found_names:
             return []
         names = [name for name, _ in found_names]
@@ -670,9 +690,20 @@ def _checked_record(reply: Any, what: str, run_id: str) -> None:
     _checked(reply)
 
 
+def _check_text(texts: Iterable[str]) -> None:
+    """Raise RecordUnreadable for bytes that are not UTF-8: they could not be sent to Redis again."""
+    whole_text = "".join(texts)
+    if not whole_text.isascii():
+        try:
+            whole_text.encode()
+        except UnicodeError:
+            raise RecordUnreadable("record", "", "damaged: it is not UTF-8") from None
+
+
 def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
     """A run view from what is stored. Raises RecordUnreadable."""
     try:
+        _check_text((*record, *record.values()))
         return _view_of(run_id, spec, record, frontier)
     except KeyError as missing:
         raise RecordUnreadable("record", run_id, f"damaged: it lacks {missing.args[0]}") from None

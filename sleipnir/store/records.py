@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import FINAL
+from sleipnir.reading import read_text
+from sleipnir.runs import RunSpec
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 
@@ -18,6 +21,8 @@ MOST = 64
 
 SPECS = 500
 """Specs read at once."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 MOST_BYTES = 1_000_000
 """After a page that was larger, fewer are read."""
@@ -102,7 +107,13 @@ class Records:
                 pipe = self._client.pipeline(transaction=False)
                 for run_id in run_ids[at : at + SPECS]:
                     pipe.get(self._keys.of_run(run_id).spec)
-                for spec in map(json.loads, filter(None, pipe.execute())):
-                    bundles.update((spec["bundle"], *spec.get("agents", {}).values()))
-                    bases.update(spec.get("knowledge", {}).values())
+                for text in filter(None, pipe.execute()):
+                    try:
+                        spec = read_text(RunSpec, text, "spec")
+                    except RecordUnreadable:  # a parked run may go on: whatever looks like a digest is kept for it
+                        bundles.update(_DIGEST.findall(text))
+                        bases.update(_DIGEST.findall(text))
+                    else:
+                        bundles.update((spec.bundle, *spec.agents.values()))
+                        bases.update(spec.knowledge.values())
         return Pinned(frozenset(bundles), frozenset(bases))

@@ -11,12 +11,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+from sleipnir.errors import RecordUnreadable
 from sleipnir.events import SLOT_GRANTED
 from sleipnir.messages import FINAL
+from sleipnir.reading import decoded_object
 from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, SlotKeys
@@ -65,7 +66,11 @@ class Slots:
         needed: list[str] = []
         for name, (status, slot) in zip(held, pipe.execute(), strict=True):
             run_id, ticket = _parsed(name)
-            asked = json.loads(slot) if slot and status not in FINAL else {}
+            try:
+                asked = decoded_object(slot, "slot", run_id) if slot and status not in FINAL else {}
+            except RecordUnreadable:  # its run is parked, and keeps its slot
+                needed.append(name)
+                continue
             if asked.get("ticket") != ticket:
                 over.append(self._command(keys, "free", run_id, ticket))
                 continue

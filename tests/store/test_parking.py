@@ -384,3 +384,40 @@ def test_the_mark_of_a_run_that_its_owner_could_not_remove_is_removed_by_the_nex
     bench.look_again()
     bench.look_again()
     assert bench.marks() == {}
+
+
+def test_members_of_indexes_that_name_no_visit_hold_up_nobody(bench: Bench) -> None:
+    """Finding C1: what stands at the head of an index and cannot be read was read again for ever."""
+    store, client = bench.store, bench.client
+    part = store.keys.of_partition(0)
+    for index in (part.leases, part.outbox, part.timers):
+        client.zadd(index, {"junk": 1, "a/b/c": 2, "a/1/x": 3, b"\xff/1/1": 4})
+    now_ms = store.now_ms()
+    assert store.partitions.take_back(0, now_ms, now_ms + 10_000, 100) == 0
+    assert store.partitions.due(0, now_ms, 100) == []
+    store.partitions.fire_timers(0, 100)
+    assert [client.zcard(index) for index in (part.leases, part.outbox, part.timers)] == [0, 0, 0]
+    bench.submit(*OTHERS)
+    bench.plan()
+    assert {bench.status(run) for run in OTHERS} == {"completed"}
+
+
+def test_a_lease_whose_claim_is_damaged_is_taken_back(bench: Bench) -> None:
+    """Finding C1: the script raised, and no lease of the partitions after it was taken back."""
+    store = bench.store
+    part = store.keys.of_partition(store.keys.partition_of(STRANGE))
+    bench.client.hset(store.keys.of_run(STRANGE).claims, mapping={"1": "{", "2": "[]", "3": '"x"'})
+    bench.client.zadd(part.leases, {f"{STRANGE}/{seq}/1": 1 for seq in (1, 2, 3)})
+    now_ms = store.now_ms()
+    number = store.keys.partition_of(STRANGE)
+    assert store.partitions.take_back(number, now_ms, now_ms + 10_000, 100) == 3
+    assert [fields["worker"] for _, fields in bench.client.xrange(part.inbox)] == ["?"] * 3
+
+
+def test_bundles_of_runs_whose_spec_cannot_be_read_are_kept(bench: Bench) -> None:
+    """Finding C1: a parked run that goes on needs its bundle."""
+    digests = ["a" * 64, "b" * 64]
+    bench.submit(STRANGE, OTHERS[0])
+    spec = json.dumps({"agent": "x", "bundle": digests[0], "agents": {"y": digests[1]}, "v": 2})
+    bench.client.set(bench.store.keys.of_run(STRANGE).spec, spec)
+    assert {*digests, "digest"} <= bench.store.pinned().bundles

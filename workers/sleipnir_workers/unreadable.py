@@ -74,6 +74,8 @@ def call_of(message: Any) -> VisitCall:
     if len(args) != 1 or options or any(value is not None for value in canvas.values()):
         raise _damaged("its body is not the arguments of a visit")
     call = VisitCall.from_json(args[0])
+    if headers["id"] != call.task_id:
+        raise _damaged("its id is of another visit")
     if not DIGEST.fullmatch(call.bundle):
         raise _damaged("its bundle is not named by a digest")
     try:

@@ -24,7 +24,10 @@ local lapses_ms = redis.call('ZSCORE', leases, member)
 if not lapses_ms or tonumber(lapses_ms) > now_ms then return 0 end
 
 local claimed = redis.call('HGET', claims, seq)
-local claim = claimed and cjson.decode(claimed)
+local read, claim = pcall(cjson.decode, claimed or 'null')
+if not read or type(claim) ~= 'table' or type(claim.worker) ~= 'string' then
+  claim = claimed and {attempt = attempt, worker = '?', token = ''}  -- damaged: nothing but the lease is known
+end
 if not claim or claim.attempt ~= attempt then
   redis.call('ZREM', leases, member)
   return 0
