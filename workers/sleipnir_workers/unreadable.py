@@ -180,7 +180,7 @@ def _problem(message: Any) -> str | None:
     if type(headers) is not dict or "compression" in headers:
         return "its headers are not those of a task"
     encoding, body = properties.get("body_encoding"), message.get("body")
-    if encoding not in _ENCODINGS or type(body) is not str:
+    if encoding not in _ENCODINGS or not isinstance(body, str | bytes):  # kombu makes bytes of what it puts back
         return "its body is no text"
     if encoding == "base64":
         try:
