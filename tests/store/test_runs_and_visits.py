@@ -133,6 +133,16 @@ def test_a_claim_gives_a_lease_and_just_the_state_that_was_asked_for(bench: Benc
     assert (info.state, info.worker) == ("started", "w1")
 
 
+def test_a_claim_can_ask_for_more_keys_than_a_script_can_pass_on_at_once(bench: Bench) -> None:
+    """Finding S12."""
+    keys = {f"k{number:05}": number for number in (0, 999, 1000, 1001, 5000, 8999)}
+    bench.create(**keys)
+    call = bench.open_visit()
+    claim = bench.claim(call, wanted=tuple(f"k{number:05}" for number in range(9_000)))
+    assert isinstance(claim, Claim)
+    assert claim.state == {key: str(number) for key, number in keys.items()}
+
+
 def test_a_claim_can_read_the_whole_state(bench: Bench) -> None:
     bench.create(x=[1])
     claim = bench.claim(bench.open_visit(), wanted=None)

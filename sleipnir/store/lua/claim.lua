@@ -125,12 +125,14 @@ local reply = {
 if all then
   local pairs_ = redis.call('HGETALL', state)
   for i = 1, #pairs_ do reply[#reply + 1] = pairs_[i] end
-elseif #ARGV > 11 then
-  local values = redis.call('HMGET', state, unpack(ARGV, 12))
-  for i = 1, #values do
-    if values[i] then
-      reply[#reply + 1] = ARGV[11 + i]
-      reply[#reply + 1] = values[i]
+else
+  for first = 12, #ARGV, 1000 do  -- Lua's stack holds about 8,000 values
+    local values = redis.call('HMGET', state, unpack(ARGV, first, math.min(first + 999, #ARGV)))
+    for i = 1, #values do
+      if values[i] then
+        reply[#reply + 1] = ARGV[first + i - 1]
+        reply[#reply + 1] = values[i]
+      end
     end
   end
 end
