@@ -119,6 +119,9 @@ def in_words(reason: Reason, now_ms: int) -> str:
             return f"waits for run {reason.run} of agent {reason.agent!r}{limit}"
         case "message":
             return "waits to hear whether its message has reached an agent"
+        case "commands":
+            made, total = reason.progress or (0, 0)
+            return f"{made:,} of its {_counted(total, 'command')} are visits, the others wait for slots"
         case "items":
             return f"{items_in_words(reason.progress or (0, 0), reason.failed)}, {reason.under_way or 0} at once"
 

@@ -615,7 +615,7 @@ def _info(
         step=int(record_["step"] or 0),
         visits=tuple(_visits(visits, claims, gates, holds)) if is_live else (),
         usage=_usage_total(record_),
-        kept=() if is_live else tuple(map(_kept, visits)),
+        kept=() if is_live else tuple(_kept(visit) for visit in visits if visit.spread is None),
         parent=submitted.parent,
         session=submitted.session,
         root=submitted.root,
@@ -725,6 +725,9 @@ def _visit(visit: Visit, claim: Mapping[str, Any], answered: bool, by: str | Non
         return replace(info, state="ready", reason=Reason("paused", by=by))
     if visit.ready:
         return replace(info, state="ready", reason=Reason("slot", under_way=under_way))
+    if visit.spread:
+        total = sum(map(bool, visit.spread.targets))
+        return replace(info, reason=Reason("commands", progress=(total - sum(visit.spread.left.values()), total)))
     if visit.fan:
         fan = visit.fan
         reason = Reason("items", progress=(fan.done, fan.total), failed=fan.failed, under_way=under_way)

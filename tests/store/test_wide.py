@@ -13,6 +13,7 @@ from sleipnir.store import partitions
 from sleipnir.store.commit import record
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim
+from sleipnir.views import Reason
 from sleipnir_scheduler.planner.maps import CHUNK
 from sleipnir_scheduler.planner.steps import WIDE
 from sleipnir_scheduler.services.advance import Advance
@@ -146,6 +147,9 @@ def test_each_of_many_commands_runs_once_with_its_own_values(store: Store, monke
     works(store, plan, sends=[{"n": n} for n in range(width)])
     sizes = commits_of(monkeypatch)
     finish(advance)
+    told = [visit for visit in store.runs.info(RUN).visits if visit.node == "plan"]
+    assert [visit.reason for visit in told] == [Reason("commands", progress=(WIDE, width))]
+    assert store.runs.gates(RUN) == []
     seen: list[int] = []
     while queued := [visit for visit in frontier_of(store).values() if visit.state == "queued"]:
         for visit in queued[::-1]:

@@ -36,6 +36,7 @@ SAID = [
     (Reason("answered"), "answered; waits for the scheduler"),
     (Reason("slot", under_way=8), "waits for a slot, 8 visits under way"),
     (Reason("slot", under_way=1), "waits for a slot, 1 visit under way"),
+    (Reason("commands", progress=(128, 10_000)), "128 of its 10,000 commands are visits, the others wait for slots"),
     (Reason("siblings"), "has ended, waits for the others of its step"),
     (Reason("siblings", error="Boom\nat 1"), "has failed, the others of its step have not ended: Boom at 1"),
     (Reason("items", progress=(237, 500), failed=2, under_way=8), "237 of 500 items, 2 failed, 8 at once"),
