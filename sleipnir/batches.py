@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from sleipnir.budgets import Budget, Spent
+from sleipnir.by import Change
 from sleipnir.messages import Usage
 from sleipnir.runs import ID_ALPHABET, ID_LENGTH
 
@@ -66,7 +67,8 @@ class BatchPlan:
 @dataclass(frozen=True)
 class BatchInfo:
     """One batch. Times are milliseconds since the epoch by Redis' clock; `now_ms` is when this was read. `started_ms`
-    is when its first row was admitted; `usage` is that of rows that are over."""
+    is when its first row was admitted; `usage` is that of rows that are over; `changes` say who did what, in the order
+    of time."""
 
     id: str
     agent: str
@@ -85,6 +87,7 @@ class BatchInfo:
     usage: Usage = field(default_factory=Usage)
     unreadable: str | None = None
     """Why its record cannot be read. All else is not known then."""
+    changes: tuple[Change, ...] = ()
 
     @property
     def name(self) -> str:

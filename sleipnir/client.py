@@ -27,6 +27,7 @@ from sleipnir.batch import Batch, Given, OnBad, OnProgress, Submission, check_pl
 from sleipnir.batches import DEFAULT_PRIORITY, ROW_STATES, BatchInfo, BatchPlan, row_run_id
 from sleipnir.budgets import BUDGET, check_budget, read_budget_answer
 from sleipnir.bundle import graph_in
+from sleipnir.by import By
 from sleipnir.errors import BatchNotFound, BundleError, GateError, RunNotFound, UsageError
 from sleipnir.export import lines_of
 from sleipnir.graph.model import Graph
@@ -65,9 +66,11 @@ AMONG = 10_000  # the newest runs that a list is made of, unless somebody wants 
 class Client:
     """A connection to a deployment. Thread-safe. Opening it raises StoreUnavailable or ConfigError."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, *, by: By | None = None) -> None:
+        """`by` is who acts through it, as journals and records say. None: the user of this process."""
         self.settings = settings or Settings.from_env()
-        self.store = Store.open(self.settings, client_name="sleipnir-client")
+        self.by = str(by or By.here("python"))
+        self.store = Store.open(self.settings, client_name="sleipnir-client", by=self.by)
         self._preparation = Preparation(self.settings, self.store)
 
     def submit(
@@ -360,13 +363,13 @@ class Client:
         with self.store.errors():
             return self.store.runs.open_gates()
 
-    def pause_all(self, by: str, reason: str | None = None) -> None:
+    def pause_all(self, by: str | None = None, reason: str | None = None) -> None:
         """Hold the deployment: nothing new starts on any worker until `resume_all`, runs submitted meanwhile included.
 
         What runs ends and is committed; answers and cancels are taken. Run timeouts go on.
         """
         with self.store.errors():
-            self.store.runs.pause_all(Pause(by, self.store.now_ms(), reason))
+            self.store.runs.pause_all(Pause(by or self.by, self.store.now_ms(), reason))
 
     def resume_all(self) -> bool:
         """Let a held deployment go on. False: it was not held."""
@@ -528,9 +531,9 @@ class Run:
         with self._store.errors():
             self._store.runs.retry(self.id, fresh_children=fresh_children)
 
-    def pause(self, by: str, reason: str | None = None) -> None:
+    def pause(self, by: str | None = None, reason: str | None = None) -> None:
         """Hold the run: what runs ends and is committed, answers are taken, and nothing new starts. Its timeout stands
-        still. `by` is shown to others. Raises UsageError when the run is over."""
+        still. `by` is shown to others (None: who acts through the client). Raises UsageError when the run is over."""
         with self._store.errors():
             self._store.runs.pause(self.id, by, reason)
 

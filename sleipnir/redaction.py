@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from sleipnir.settings import PREFIX
+PREFIX = "SLEIPNIR_"
+"""Of our own settings, as in settings.py: the planner uses this module, and knows no settings."""
 
 REDACTED = "[redacted]"
 SHORTEST_SECRET = 6

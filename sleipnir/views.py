@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from sleipnir.budgets import BUDGET
+from sleipnir.by import Change
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
 from sleipnir.runs import Parked, Part
 
@@ -144,7 +145,8 @@ class RunInfo:
     (`retries`). `holds` say why nothing of it starts, oldest first; `slot` is of an agent that may have few runs at
     once; while the run waits for it, it has no visits. `max_cost_usd` and `max_tokens` are what it may use by now;
     None: as much as it likes. `stopped_by` is the limit that has ended a completed run before all was done
-    (`max_steps`)."""
+    (`max_steps`). `changes` are the last wishes of each kind: who has paused, resumed, retried or cancelled it, or
+    answered its questions."""
 
     id: str
     agent: str
@@ -167,6 +169,7 @@ class RunInfo:
     max_tokens: int | None = None
     holds: tuple[HoldInfo, ...] = ()
     stopped_by: str | None = None
+    changes: tuple[Change, ...] = ()
 
     parked: Parked | None = None
     """Why it is set aside, if a scheduler cannot read or plan something of it."""
@@ -215,10 +218,12 @@ class RunTree:
 
 @dataclass(frozen=True)
 class StepInfo:
-    """One journal entry: a visit that ended. Step 0 is the submission. `keys` are the state keys it wrote, `next` the
-    node or nodes it led to (of a visit among parallel ones known when all of them have ended), `item` the number of the
-    map's visit and that of the item that it worked on. `goes_on`: a turn without calls that was not the last of its
-    loop (auto-continuation).
+    """One journal entry: a visit that ended, or (no `seq`) what somebody wanted of the run: paused, resumed, cancelled,
+    retried, answered. `by` says who and from where, `reason` why, `answer` what was answered (`[redacted]` where its
+    name says secret), `gate` to the question of which visit where that did not end. Step 0 is the submission. `keys`
+    are the state keys it wrote, `next` the node or nodes it led to (of a visit among parallel ones known when all of
+    them have ended), `item` the number of the map's visit and that of the item that it worked on. `goes_on`: a turn
+    without calls that was not the last of its loop (auto-continuation).
     """
 
     step: int
@@ -239,6 +244,10 @@ class StepInfo:
     part: Part | None = None
     calls: tuple[str, ...] = ()
     goes_on: bool = False
+    by: str = ""
+    reason: str | None = None
+    gate: int | None = None
+    answer: str | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from sleipnir.cli import terminal
 from sleipnir.cli.building import counted
 from sleipnir.cli.narrate import MARK
 from sleipnir.cli.options import GlobalOptions
-from sleipnir.cli.render import as_json, duration, moment
+from sleipnir.cli.render import as_json, change_in_words, duration, moment
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -113,6 +113,8 @@ def fields(info: BatchInfo, options: GlobalOptions) -> Iterator[tuple[str, str]]
     cost = None if plan.max_cost_usd is None else f"${plan.max_cost_usd:g}"
     if budget := ", ".join(filter(None, (cost, tokens))):
         yield "budget", budget
+    for change in info.changes:
+        yield change.what, change_in_words(change)
     if what := what_next(info, options):
         yield "next", what
 

@@ -14,13 +14,13 @@ import click
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import COUNT, COUNT_OR_NONE, GlobalOptions, pass_options
 from sleipnir.cli.render import duration, print_json, print_table
-from sleipnir.cli.terminal import note
+from sleipnir.cli.terminal import note, one_line
 
 if TYPE_CHECKING:
     from sleipnir.views import LateResult, StepInfo
 
 Row: TypeAlias = dict[str, str]
-_EMPTY: Row = dict.fromkeys(("step", "node", "kind", "took", "wrote", "next", "attempt", "worker", "error"), "")
+_EMPTY: Row = dict.fromkeys(("step", "node", "kind", "took", "wrote", "next", "attempt", "worker", "by", "error"), "")
 
 
 @click.command()
@@ -68,6 +68,8 @@ def history_table(
         columns.append("attempt")
     if late:
         columns.append("worker")
+    if any(row["by"] for row in rows):
+        columns.append("by")
     if any(row["error"] for row in rows):
         columns.append("error")
     return columns, [[row[column] for column in columns] for row in rows]
@@ -110,8 +112,16 @@ def _row(entry: StepInfo | LateResult) -> Row:
         "took": duration(entry.took_ms),
         "wrote": ", ".join(entry.keys),
         "next": ", ".join(entry.targets),
+        "by": _by(entry),
         "error": entry.error or "",
     }
+
+
+def _by(entry: StepInfo) -> str:
+    """`'yes' by ann@desk (cli)`, `ann@desk (cli): costs`."""
+    if entry.answer is not None:
+        return f"{one_line(entry.answer, 40)!r}" + (f" by {entry.by}" if entry.by else "")
+    return ": ".join(filter(None, (entry.by, entry.reason)))
 
 
 def _kind(entry: StepInfo) -> str:

@@ -75,15 +75,17 @@ class GlobalOptions:
 
                 settings = stack.enter_context(embedded.stack(settings, workers=workers))
             from sleipnir import tracing
+            from sleipnir.by import By
             from sleipnir.client import Client
 
             tracing.configure("sleipnir")
-            yield stack.enter_context(Client(settings))
+            yield stack.enter_context(Client(settings, by=By.here("cli")))
 
     @contextlib.contextmanager
     def connected_if_up(self) -> Iterator[Client | None]:
         """A client of what runs already; None when that would need starting something."""
         from sleipnir import tracing
+        from sleipnir.by import By
         from sleipnir.client import Client
         from sleipnir.embedded import Home
 
@@ -95,7 +97,7 @@ class GlobalOptions:
                 return
             settings = settings.model_copy(update={"redis_url": home.redis_url})
         tracing.configure("sleipnir")
-        with Client(settings) as client:
+        with Client(settings, by=By.here("cli")) as client:
             yield client
 
     @property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from typing import TYPE_CHECKING
 
 import click
@@ -33,13 +31,14 @@ def pause(options: GlobalOptions, run_ids: tuple[str, ...], everything: bool, re
     anything, whatever is submitted; timeouts go on.
     """
     _one_of(run_ids, everything)
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
     if not everything:
-        return each_run(options, run_ids, lambda run: run.pause(by, reason), "is being paused")
+        return each_run(options, run_ids, lambda run: run.pause(reason=reason), "is being paused")
     with options.connected(workers=False) as client:
-        client.pause_all(by, reason)
+        client.pause_all(reason=reason)
         held = client.held()
-    terminal.note(f"the deployment is paused (by {held.by if held else by}); `sleipnir resume --all` lets it go on")
+    terminal.note(
+        f"the deployment is paused (by {held.by if held else client.by}); `sleipnir resume --all` lets it go on"
+    )
     return exit_codes.COMPLETED
 
 

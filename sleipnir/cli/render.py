@@ -10,11 +10,14 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sleipnir.cli.terminal import as_json_text, one_line, printable, wants_colour
+
+if TYPE_CHECKING:
+    from sleipnir.by import Change
 
 STATUS_STYLE = {
     "completed": "green",
@@ -135,3 +138,10 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*(Text(cell or "-", style=STATUS_STYLE.get(cell, "")) for cell in row))
     Console(color_system="auto" if wants_colour(sys.stdout) else None).print(table)
+
+
+def change_in_words(change: Change) -> str:
+    """`by ann@desk (cli) at 10:20:01: costs`, `'yes' by ann@desk (cli) at ...`; of older releases without `by ...`."""
+    answer = "" if change.answer is None else f"{one_line(change.answer, 60)!r} "
+    by = f"by {change.by} " if change.by else ""
+    return f"{answer}{by}at {moment(change.at_ms)}" + (f": {change.reason}" if change.reason else "")

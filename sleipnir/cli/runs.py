@@ -14,7 +14,7 @@ from sleipnir.cli.failures import report
 from sleipnir.cli.follow import result_data
 from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
 from sleipnir.cli.reasons import places, retry_in_words, stopped_in_words
-from sleipnir.cli.render import duration, moment, print_fields, print_json, print_table
+from sleipnir.cli.render import change_in_words, duration, moment, print_fields, print_json, print_table
 from sleipnir.errors import SleipnirError
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
         yield "retried", "once" if info.retries == 1 else f"{info.retries:,} times"
     for hold in info.holds:
         yield "held", _held(hold)
+    for change in info.changes:
+        yield change.what, change_in_words(change)
     for place in places(info, now_ms, MOST_IN_SHOW):
         yield "at", place
     if children := list(tree.lines_of(run.tree(), now_ms)):

@@ -28,6 +28,7 @@ from sleipnir.batches import (
     row_run_id,
     state_of,
 )
+from sleipnir.by import Change, change_text, changes_of
 from sleipnir.errors import BatchNotFound, RecordUnreadable, UsageError
 from sleipnir.messages import RunStatus, Usage
 from sleipnir.reading import decoded_object, number, read_text
@@ -62,7 +63,8 @@ _FLAGS = ("sealed", "paused", "cancelling", "cancel_at", "retry")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 _TIMES = ("created_ms", "started_ms", "ended_ms")
 _LOOK: Final = ("plan", "rev", *_COUNTS, *_FLAGS, *_USAGE, *_TIMES)
-_FIELDS: Final = ("spec", *_LOOK)
+_CHANGES: Final = ("paused", "resumed", "replanned", "retried", "cancelled")
+_FIELDS: Final = ("spec", *_LOOK, *(f"by:{what}" for what in _CHANGES))
 
 _ROW_STATE: Mapping[str, RowState] = {"completed": "completed", "failed": "failed", "cancelled": "cancelled"}
 _BYTE_OF = {state: byte for byte, state in ROW_STATES.items()}
@@ -104,8 +106,9 @@ class Look:
 class Batches:
     """What clients and the scheduler do with batches."""
 
-    def __init__(self, client: Client, keys: Keys, *, retention_ms: int) -> None:
-        self._client, self._keys, self._retention_ms = client, keys, retention_ms
+    def __init__(self, client: Client, keys: Keys, *, retention_ms: int, by: str = "") -> None:
+        """`by` is who acts through this client (by.By, as text)."""
+        self._client, self._keys, self._retention_ms, self._by = client, keys, retention_ms, by
         self._first = keys.of_partition(0)
         self._looked_at = 0
 
@@ -162,20 +165,20 @@ class Batches:
 
     def hold(self, batch: str) -> None:
         """Admit nothing until `go_on`."""
-        self._change(batch, "set", {"paused": "1"})
+        self._change(batch, "set", {"paused": "1", **self._signed("paused")})
 
     def go_on(self, batch: str, plan: BatchPlan) -> None:
         """Admit again, by this plan from now on."""
-        self._change(batch, "set", {"paused": "", "plan": record(plan)})
+        self._change(batch, "set", {"paused": "", "plan": record(plan), **self._signed("resumed")})
 
     def replan(self, batch: str, plan: BatchPlan) -> None:
         """Admit by this plan from now on."""
-        self._change(batch, "set", {"plan": record(plan)})
+        self._change(batch, "set", {"plan": record(plan), **self._signed("replanned")})
 
     def cancel(self, batch: str) -> bool:
         """Admit nothing any more, and let the scheduler cancel what is under way. Cancels the rows that wait, too; the
         scheduler goes on with that if this process dies. False: all rows were over, and nothing was changed."""
-        if self._change(batch, "cancel") == -3:
+        if self._change(batch, "cancel", self._signed("cancelled")) == -3:
             return False
         while self.work(batch):
             pass
@@ -183,6 +186,7 @@ class Batches:
 
     def retry(self, batch: str) -> int:
         """Let all rows that failed wait again. How many. The scheduler goes on with it if this process dies."""
+        self._change(batch, "set", self._signed("retried"))
         request = secrets.token_hex(8)
         left, rows = 1, 0
         while left == 1:
@@ -202,6 +206,10 @@ class Batches:
         args: dict[str, Arg] = {"id": batch, "request": request, **self._ending()}
         left, rows = _WORK(self._client, self._changing(batch), args)
         return int(left), int(rows)
+
+    def _signed(self, what: str) -> dict[str, str]:
+        """The field that says who has done that last, and when."""
+        return {f"by:{what}": change_text(Change(what, self._by, self.now_ms()))}
 
     def _change(
         self, batch: str, wish: Literal["seal", "set", "cancel"], fields: Mapping[str, str] | None = None
@@ -518,6 +526,7 @@ def _readable_info(batch: str, fields: Mapping[str, str | None], now_ms: int) ->
         started_ms=_number(fields["started_ms"]) or None,
         ended_ms=_number(fields["ended_ms"]) or None,
         unreadable=None,
+        changes=changes_of(fields),
         **{name: _number(fields[name]) for name in _COUNTS if name != "admitted"},
     )
 

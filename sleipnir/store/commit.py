@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from sleipnir.by import Change, change_text
 from sleipnir.messages import overlay_text
 from sleipnir.runs import Gate, RunView, Visit
 from sleipnir.sessions import SessionName, instructions_of
@@ -291,6 +292,10 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
     fields |= {f"n:{node}": count for node, count in transition.counts.items()}
     for node, timing in transition.timings.items():
         fields[f"t:{node}"] = f"{timing.visits} {timing.total_ms} {timing.max_ms}"
+    for write in transition.writes:
+        if (step := write.step).by or step.answer is not None:
+            what = step.kind if step.seq is None else "answered"
+            fields[f"by:{what}"] = change_text(Change(what, step.by, step.at_ms, step.reason, step.answer))
     if transition.ended_ms is not None:
         fields["end_version"] = after.version
     for name in ("started_ms", "ended_ms", "error", "failed_at", "stopped_by"):

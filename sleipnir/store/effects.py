@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sleipnir.batches import place_of
+from sleipnir.batches import place_of, row_run_id
 from sleipnir.errors import RecordUnreadable
 from sleipnir.reading import decoded, read_text
 from sleipnir.runs import RunSpec
@@ -205,10 +205,12 @@ class Effects:
         """Accept a child run, or the run of a row; one that exists is left alone. `batch` is RunView.batch."""
         return self._runs.creation(child, spec, state, batch)
 
-    def retry_row(self, run_id: str, version: int | None) -> Command:
+    def retry_row(self, batch: str, row: int, version: int | None) -> Command:
         """Let the failed run of a row go on; one that did not fail is left alone, and so is one that has ended with
         another version, because it went on since."""
-        return self._runs.telling_once(run_id, "retried", NO_FENCE, version=version)
+        return self._runs.telling_once(
+            row_run_id(batch, row), "retried", NO_FENCE, "by", f"batch {batch}", version=version
+        )
 
     def tell_batch(self, place: str, version: int, ended: Ended) -> Command:
         """Let a batch know how one of its rows has ended."""
@@ -218,14 +220,15 @@ class Effects:
         """Let a batch know that one of its rows cannot become a run."""
         return self._batches.refused(place, error, text)
 
-    def retry(self, child: str, seq: int, attempt: int, session: SessionName | None) -> Command:
+    def retry(self, parent: str, child: str, seq: int, attempt: int, session: SessionName | None) -> Command:
         """Let a child run, which may be in a session, go on for this attempt of a visit of its parent, which is told
         from now on. retry_child.lua says how it replies."""
         run, partition = self._keys.of_run(child), self._keys.of_partition(self._keys.partition_of(child))
         in_session = None if session is None else self._keys.of_session(session)
         keys = {"run": run.run, "frontier": run.frontier, "inbox": partition.inbox}
         keys["session"] = session_keys(run, in_session)["session"]
-        return Command(_RETRY_CHILD, _RETRY_CHILD.vector(keys, {"run_id": child, "seq": seq, "attempt": attempt}))
+        args: dict[str, Arg] = {"run_id": child, "seq": seq, "attempt": attempt, "by": f"run {parent}"}
+        return Command(_RETRY_CHILD, _RETRY_CHILD.vector(keys, args))
 
     def tell(self, fence: Fence, child: str, what: str, by: str, *, keeps: bool = False) -> Command:
         """Pass on to a child what became of its parent; one that is over, or gone, is left alone."""
@@ -233,9 +236,9 @@ class Effects:
             case "paused":
                 fields: tuple[str, ...] = ("by", by, "reason", "", "owner", "parent")
             case "resumed":
-                fields = ("owner", "parent")
+                fields = ("owner", "parent", "by", by)
             case _:
-                fields = ("keeps", "1") if keeps else ()
+                fields = ("by", by, *(("keeps", "1") if keeps else ()))
         return self._runs.telling_once(child, what, fence, *fields)
 
     def tell_run(self, fence: Fence, run_id: str, what: str, data: Mapping[str, Any]) -> Command:

@@ -786,15 +786,15 @@ def _event(fields: Mapping[str, str]) -> Event:
             return Submitted()
         case "answered":
             text, attempt = decoded(fields["text"], "answer"), whole(fields.get("attempt", "1"), "attempt")
-            return Answered(whole(fields["seq"], "visit"), str(text), attempt)
+            return Answered(whole(fields["seq"], "visit"), str(text), attempt, fields.get("by", ""))
         case "cancelled":
-            return Cancelled(keeps=fields.get("keeps") == "1")
+            return Cancelled(keeps=fields.get("keeps") == "1", by=fields.get("by", ""))
         case "retried":
-            return Retried(fresh_children=fields.get("fresh_children") == "1")
+            return Retried(fresh_children=fields.get("fresh_children") == "1", by=fields.get("by", ""))
         case "paused":
             return Paused(fields["by"], fields.get("reason") or None, _owner(fields))
         case "resumed":
-            return Resumed(_owner(fields))
+            return Resumed(_owner(fields), fields.get("by", ""))
         case "lease_lost":
             reason = fields.get("reason")
             handed_back, begun = reason in ("drain", "machine"), reason != "machine"

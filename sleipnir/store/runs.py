@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from sleipnir.budgets import Budget
+from sleipnir.by import changes_of
 from sleipnir.errors import GateError, RecordUnreadable, RunNotFound, SessionBusy, UsageError
 from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, STATUSES, Usage
@@ -51,6 +52,7 @@ _SUMMARY = (
     "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "holds", "retrying", "retries",
     "batch", "slot", "budget", "stopped_by",
 )  # fmt: skip
+_CHANGES = ("by:paused", "by:resumed", "by:retried", "by:cancelled", "by:answered")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
 
@@ -76,8 +78,9 @@ PAGE_LEAST, PAGE_MOST, PAGE_BYTES = 100, 500, 2**20  # journal entries that one 
 class Runs:
     """The clients' side of the store."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
-        self._client, self._keys = client, keys
+    def __init__(self, client: Client, keys: Keys, by: str = "") -> None:
+        """`by` is who acts through this client (by.By, as text)."""
+        self._client, self._keys, self._by = client, keys, by
 
     def create(self, run_id: str, spec: RunSpec, state: Mapping[str, Any]) -> bool:
         """Accept a run; from here on it reaches a visible end. False: it existed already. Safe to repeat.
@@ -258,7 +261,7 @@ class Runs:
         for run_id in run_ids:
             run = self._keys.of_run(run_id)
             pipe.get(run.spec)
-            pipe.hmget(run.run, [*_SUMMARY, *_USAGE])
+            pipe.hmget(run.run, [*_SUMMARY, *_CHANGES, *_USAGE])
             pipe.hgetall(run.frontier)
             pipe.hgetall(run.claims)
             pipe.hkeys(run.gates)
@@ -422,8 +425,9 @@ class Runs:
         """Answer the gate that this attempt of a visit has opened. Safe to repeat. Raises GateError when there is none,
         or it was answered before with another text."""
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
-        keys = {"gates": run.gates, "inbox": partition.inbox}
-        reply = _ANSWER(self._client, keys, {"run_id": run_id, "seq": seq, "text": dumps(text), "attempt": attempt})
+        keys = {"gates": run.gates, "inbox": partition.inbox, "run": run.run}
+        args: dict[str, Arg] = {"run_id": run_id, "seq": seq, "text": dumps(text), "attempt": attempt}
+        reply = _ANSWER(self._client, keys, {**args, "by": self._by, "token": _token()})
         if reply[0] == -1:
             status = self._client.hget(run.run, "status")
             if status in FINAL:
@@ -437,16 +441,18 @@ class Runs:
 
     def cancel(self, run_id: str) -> None:
         """Ask for a run's end. Raises RunNotFound, or UsageError when it is over."""
-        self._tell_unfinished(run_id, "cancelled", "cancel")
+        self._tell_unfinished(run_id, "cancelled", "cancel", "by", self._by)
 
-    def pause(self, run_id: str, by: str, reason: str | None = None) -> None:
+    def pause(self, run_id: str, by: str | None = None, reason: str | None = None) -> None:
         """Ask for a run to be held. Raises RunNotFound, or UsageError when it is over."""
-        self._tell_unfinished(run_id, "paused", "pause", "by", by, "reason", reason or "", "owner", "person")
+        self._tell_unfinished(
+            run_id, "paused", "pause", "by", by or self._by, "reason", reason or "", "owner", "person"
+        )
 
     def resume(self, run_id: str) -> None:
         """Ask for the end of persons' holds of a run; other holds stay. Raises RunNotFound, or UsageError when it is
         over."""
-        self._tell_unfinished(run_id, "resumed", "resume", "owner", "person")
+        self._tell_unfinished(run_id, "resumed", "resume", "owner", "person", "by", self._by)
 
     def retry(self, run_id: str, *, fresh_children: bool = False) -> None:
         """Ask for a failed run to go on from where it failed, with `fresh_children` its child runs from their start.
@@ -456,7 +462,7 @@ class Runs:
         if text is None:
             raise RunNotFound(f"no run {run_id!r}")
         spec = read_text(RunSpec, text, "spec", run_id)
-        fields = ("fresh_children", "1") if fresh_children else ()
+        fields = ("by", self._by, *(("fresh_children", "1") if fresh_children else ()))
         status = self._tell(run_id, "retried", *fields, session=self._keys.of_session_of(spec))
         if status == "left":
             raise UsageError(
@@ -474,15 +480,15 @@ class Runs:
             raise UsageError(f"run {run_id!r} is already {status}; nothing to {verb}")
 
     def _tell(self, run_id: str, type_: str, *fields: str, session: SessionKeys | None = None) -> str:
-        token = Fence("", "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH)))
+        token = Fence("", _token())
         status = _TELL(self._client, *self._telling(run_id, type_, session, token), fields)
         if status is None:
             raise RunNotFound(f"no run {run_id!r}")
         return str(status)
 
-    def cancel_all(self, run_ids: Sequence[str]) -> None:
-        """Ask for the ends of runs, in one round trip; those that are over, or not there, are left alone."""
-        for reply in run_in_order(self._client, [self.telling(run_id, "cancelled") for run_id in run_ids]):
+    def cancel_all(self, run_ids: Sequence[str], by: str = "") -> None:
+        """Ask for the ends of runs for `by`, in one round trip; those that are over, or not there, are left alone."""
+        for reply in run_in_order(self._client, [self.telling(run_id, "cancelled", "by", by) for run_id in run_ids]):
             if isinstance(reply, Exception):
                 raise reply
 
@@ -531,6 +537,11 @@ class Runs:
         return min(found, key=lambda pause: pause.at_ms, default=None)
 
 
+def _token() -> str:
+    """What tells a wish from all others."""
+    return "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
+
+
 def _info_or_why_not(
     run_id: str, spec: Any, fields: Any, frontier: Any, claims: Any, gates: Any, parked: Any
 ) -> RunInfo | None:
@@ -557,7 +568,7 @@ def _info_or_why_not(
 
 def _unreadable(run_id: str, spec: Any, fields: Any, parked: Any, why: str) -> RunInfo:
     """What can be said of a run that cannot be read."""
-    found = dict(zip([*_SUMMARY, *_USAGE], fields, strict=True)) if isinstance(fields, list) else {}
+    found = dict(zip([*_SUMMARY, *_CHANGES, *_USAGE], fields, strict=True)) if isinstance(fields, list) else {}
     status = found.get("status")
     created_ms, agent = found.get("created_ms") or "", "?"
     try:
@@ -591,7 +602,7 @@ def _info(
     claims: Mapping[str, str],
     gates: Collection[str],
 ) -> RunInfo | None:
-    record_ = dict(zip([*_SUMMARY, *_USAGE], fields, strict=True))
+    record_ = dict(zip([*_SUMMARY, *_CHANGES, *_USAGE], fields, strict=True))
     if spec is None:
         return None
     visits = sorted(map(Visit.from_json, frontier.values()), key=lambda visit: visit.seq)
@@ -625,6 +636,7 @@ def _info(
         max_cost_usd=budget.max_cost_usd,
         max_tokens=budget.max_tokens,
         holds=holds,
+        changes=changes_of(record_),
         stopped_by=record_["stopped_by"] if status == "completed" else None,
     )
 
@@ -808,6 +820,10 @@ def _step(step: Step, written: list[str]) -> StepInfo:
         part=step.part,
         calls=step.calls,
         goes_on=step.goes_on,
+        by=step.by,
+        reason=step.reason,
+        gate=step.gate,
+        answer=step.answer,
     )
 
 

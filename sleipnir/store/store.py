@@ -49,7 +49,7 @@ from sleipnir.views import Health, RunInfo
 class Store:
     """Use `Store.open(settings)`. A context manager; thread-safe, as redis-py's pool is."""
 
-    def __init__(self, settings: Settings, *, client_name: str = "sleipnir") -> None:
+    def __init__(self, settings: Settings, *, client_name: str = "sleipnir", by: str = "") -> None:
         if settings.redis_url is None:
             raise ConfigError(
                 "SLEIPNIR_REDIS_URL is not set: name the Redis of the deployment, e.g. redis://localhost:6379/0"
@@ -60,7 +60,7 @@ class Store:
         self._bytes = connect(self.url, decode=False, client_name=client_name)
         broker = settings.broker
         self._broker = connect(broker, client_name=client_name) if broker and is_redis(broker) else None
-        self.runs = Runs(self._client, self.keys)
+        self.runs = Runs(self._client, self.keys, by)
         self.records = Records(self._client, self.keys)
         self.sessions = Sessions(self._client, self.keys)
         self.visits = Visits(
@@ -75,7 +75,7 @@ class Store:
                 socket_connect_timeout=1.0,
             ),
         )  # fmt: skip
-        self.batches = Batches(self._client, self.keys, retention_ms=int(settings.retention_s * 1000))
+        self.batches = Batches(self._client, self.keys, retention_ms=int(settings.retention_s * 1000), by=by)
         self.bundles = Bundles(self._bytes, self.keys)
         self.slots = Slots(self._client, self.keys, self.runs)
         self.effects = Effects(self._client, self.keys, self.runs, self.batches, self.slots)
@@ -94,13 +94,13 @@ class Store:
         )
 
     @classmethod
-    def open(cls, settings: Settings, *, client_name: str = "sleipnir") -> Store:
+    def open(cls, settings: Settings, *, client_name: str = "sleipnir", by: str = "") -> Store:
         """Connect and check the server and the layout.
 
         Raises StoreUnavailable, StoreUnsuitable (too old, or evicts keys), ConfigError (no URL, another number of
         partitions).
         """
-        store = cls(settings, client_name=client_name)
+        store = cls(settings, client_name=client_name, by=by)
         with store.errors():
             check_server(store._client, store.url, allow_eviction=settings.allow_eviction)
             store.fleet.agree_on_layout()

@@ -529,7 +529,7 @@ def test_a_child_that_goes_on_has_its_session_to_itself(store: Store) -> None:
     world.go_on()
     store._client.hset(store.keys.of_run(IN_SESSION).run, "status", "failed")
     store._client.hdel(store.keys.of_session(DESK).session, "busy")
-    command = store.effects.retry(IN_SESSION, 2, 1, DESK)
+    command = store.effects.retry(RUN, IN_SESSION, 2, 1, DESK)
     assert run_in_order(store._client, [command, command]) == [1, 1]
     session = store.sessions.info(DESK)
     assert session is not None and session.run == IN_SESSION

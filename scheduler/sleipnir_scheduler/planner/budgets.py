@@ -38,8 +38,8 @@ def answered(context: Context, visit: Visit, text: str, by: str) -> None:
     """Do as the person says; what cannot be understood, or would allow nothing, is asked again."""
     draft, submitted = context.draft, context.run.spec.budget
     assert draft.budget is not None and submitted is not None
-    draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=text, by=by)
-    draft.note_wish("answered", by, gate=visit.seq, answer=text)
+    draft.answered(visit, text, by)
+    draft.note_answer()
     try:
         verdict = read_budget_answer(text)
         allowed = None if verdict == NO else raised(submitted, draft.budget, draft.spent, verdict)

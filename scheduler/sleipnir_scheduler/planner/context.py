@@ -14,6 +14,7 @@ from sleipnir.graph.reducers import ABSENT
 from sleipnir.graph.state import of_text, update_problem
 from sleipnir.graph.template import TemplateError, apply_updates, updates_read
 from sleipnir.messages import ResultHeader, RunStatus, overlay_of
+from sleipnir.redaction import REDACTED, is_secret_name
 from sleipnir.runs import RunView, Visit, child_id
 from sleipnir.sessions import SessionName
 from sleipnir.transitions import Collect, Fill, Take, piece_field
@@ -271,6 +272,14 @@ class Context:
                 with suppress(TemplateError):
                     values = dict(apply_updates(node.state_updates, state, scoped=node.scoped, value=text))
         return Outcome(ok=False, error=error, values=values)
+
+    # Questions
+
+    def answered(self, visit: Visit, text: str, by: str) -> None:
+        """Note the answer to a question of a visit; where a name of what it is for says secret, not the answer."""
+        node = self.graph.nodes.get(visit.node)
+        names = (visit.node, *(getattr(node, "state_updates", None) or ()))
+        self.draft.answered(visit, REDACTED if any(map(is_secret_name, names)) else text, by)
 
     # Children
 

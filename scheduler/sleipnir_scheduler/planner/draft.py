@@ -89,6 +89,7 @@ class Draft:
         self._closings: dict[int, dict[str, Any]] = {}
         self._fields: dict[str, Any] = {}
         self._status: RunStatus | None = None
+        self._answer: tuple[int, str, str] | None = None
 
     # The run
 
@@ -168,9 +169,23 @@ class Draft:
 
     def _name(self, by: str, owner: HoldOwner) -> str:
         """Who wants something of the run, for its journal."""
-        if owner != "parent":
+        parent = f"run {self._run.spec.parent}"
+        if owner != "parent" or by.startswith(parent):
             return by
-        return f"run {self._run.spec.parent}" + (f" ({by})" if by else "")
+        return f"{parent} ({by})" if by else parent
+
+    def answered(self, visit: Visit, answer: str, by: str) -> None:
+        """A question was answered. The journal says so in the step with which the visit ends, else in one of its own
+        (see `transition`)."""
+        self._answer = (visit.seq, answer, by)
+        self.notice("gate_answered", seq=visit.seq, node=visit.node, answer=answer, by=by)
+
+    def note_answer(self) -> None:
+        """Journal an answer that ends no visit, unless that is done."""
+        if self._answer is not None:
+            seq, answer, by = self._answer
+            self._answer = None
+            self.note_wish("answered", by, gate=seq, answer=answer)
 
     def hold(self, visit: Visit) -> None:
         """Hold the run until it is allowed more; `visit` is the one that asks for that."""
@@ -518,6 +533,9 @@ class Draft:
         step."""
         self._step += 1
         how.setdefault("took_ms", self._now_ms - visit.opened_ms)
+        if self._answer is not None and self._answer[0] == visit.seq:
+            _, how["answer"], how["by"] = self._answer
+            self._answer = None
         step = Step(
             step=self._step,
             kind=visit.kind,
@@ -585,6 +603,7 @@ class Draft:
     # The result
 
     def transition(self) -> Transition:
+        self.note_answer()
         changed = list(self._changed())
         close = tuple(before for before, after in changed if before is not None and (after is None or _busy(before)))
         return Transition(

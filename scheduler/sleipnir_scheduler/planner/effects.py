@@ -49,10 +49,12 @@ def ask_again(context: Context, visit: Visit) -> None:
     _put(context, visit, f"{how}, whose effect must happen once, and has no result of it.\n{_WHAT_TO_DO}")
 
 
-def answered(context: Context, visit: Visit, node: ScriptNode | FunctionNode, text: str) -> Outcome | str | None:
+def answered(
+    context: Context, visit: Visit, node: ScriptNode | FunctionNode, text: str, by: str
+) -> Outcome | str | None:
     """Do as the person says: how the visit ended, or why it failed; None when it goes on, or when what was said cannot
     be understood, and it is asked again."""
-    context.draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=text)
+    context.answered(visit, text, by)
     try:
         verdict = read_effect_answer(text)
     except ValueError as error:

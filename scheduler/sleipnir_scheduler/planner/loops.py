@@ -119,12 +119,12 @@ def _close_call(context: Context, visit: Visit, outcome: Outcome) -> Visit:
     return draft.put(changed(of, loop=changed(of.loop, open=of.loop.open - 1)))
 
 
-def answered(context: Context, visit: Visit, text: str) -> None:
+def answered(context: Context, visit: Visit, text: str, by: str) -> None:
     """A person has answered a call of a `user__*` tool; what cannot be understood is asked again."""
     part, field = _part(visit), f"{_part(visit).loop}.{_part(visit).turn}"
     require(context.known, Wanted(items=frozenset([field])))
     arguments = questions.asked(json.loads(context.known.items[field]), part.call or 0)
-    context.draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=text)
+    context.answered(visit, text, by)
     try:
         found = questions.result_of(part.tool, arguments, text)
     except questions.Unclear as error:
@@ -164,7 +164,7 @@ def _replied(context: Context, seq: int, attempt: int, text: str) -> bool:
     if visit is None or visit.part is None or not visit.is_asking or visit.attempt != attempt:
         return False
     context.draft.unless_answered()  # a person was told that the answer was taken
-    context.draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=text)
+    context.answered(visit, text, f"the model of run {context.run.spec.root}")
     call_ended(context, visit, Outcome(values={RESULT: {"answer": text}}))
     return True
 

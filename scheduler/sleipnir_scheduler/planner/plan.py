@@ -282,11 +282,11 @@ class _Planner(Context):
             budgets.answered(self, visit, event.text, event.by)
             return None
         if visit.part is not None:
-            loops.answered(self, visit, event.text)
+            loops.answered(self, visit, event.text, event.by)
             return None
         node = self.graph.nodes[visit.node]
         if isinstance(node, ScriptNode | FunctionNode):
-            ended = effects.answered(self, visit, node, event.text)
+            ended = effects.answered(self, visit, node, event.text, event.by)
             if isinstance(ended, str):
                 self._give_up(visit, ended)
             elif ended is not None:
@@ -294,7 +294,7 @@ class _Planner(Context):
             return None
         if not isinstance(node, ApprovalNode | InputNode):
             return Ignore(f"a {node.kind} node asks no question")
-        self.draft.notice("gate_answered", seq=visit.seq, node=visit.node, answer=event.text)
+        self.answered(visit, event.text, event.by)
         self._ended(visit, self._answered(visit, node, event.text))
         return None
 

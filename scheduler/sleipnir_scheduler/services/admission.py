@@ -171,7 +171,7 @@ class Admission:
                     continue
                 rows = self._cancelling[batch] = self._store.batches.rows_in(batch, "active")
             found = list(islice(rows, left))
-            self._store.runs.cancel_all([row_run_id(batch, row) for row in found])
+            self._store.runs.cancel_all([row_run_id(batch, row) for row in found], by=f"batch {batch}")
             if len(found) < left:
                 self._cancelling[batch], self._cancelled_ms[batch] = None, now_ms
             left -= len(found)

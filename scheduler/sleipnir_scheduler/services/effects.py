@@ -154,14 +154,16 @@ class Deliveries:
             case StartRow() if spec is not None:
                 return self._start_row(spec, owed.effect)
             case RetryRow(batch, row, version):
-                return self._store.retry_row(row_run_id(batch, row), version)
+                return self._store.retry_row(batch, row, version)
             case TellBatch(place, version) if owed.run in ends:
                 return self._store.tell_batch(place, version, ends[owed.run])
             case RetryChild(child, agent, seq, attempt):
                 name = spec.sessions.get(agent) if spec is not None else None
-                return self._store.retry(child, seq, attempt, None if name is None else SessionName(agent, name))
+                return self._store.retry(
+                    owed.run, child, seq, attempt, None if name is None else SessionName(agent, name)
+                )
             case TellChild(child, what, by, keeps):
-                return self._store.tell(owed.fence, child, what, by, keeps=keeps)
+                return self._store.tell(owed.fence, child, what, by or f"run {owed.run}", keeps=keeps)
             case AskSlot(agent, key, limit, ticket):
                 return self._store.slots.ask(owed.run, agent, key, ticket, limit)
             case FreeSlot(agent, key, ticket):

@@ -7,12 +7,13 @@
 --
 -- Returns  int  how many entries were dropped from the second index. One whose time has changed since it was read
 --               stays. Calling twice is safe.
-local runs, index, revived = KEYS[1], KEYS[2], ARGV[1]
+local all, revived = KEYS, ARGV[1]
+local runs, index = all[1], all[2]
 
 local dropped = 0
-for i = 3, #KEYS do
+for i = 3, #all do
   local run, expires_ms = ARGV[2 * i - 4], ARGV[2 * i - 3]
-  local is_there = redis.call('EXISTS', KEYS[i]) == 1
+  local is_there = redis.call('EXISTS', all[i]) == 1
   if tonumber(redis.call('ZSCORE', index, run)) == tonumber(expires_ms) and not (is_there and revived == 'later') then
     if not is_there then redis.call('ZREM', runs, run) end
     redis.call('ZREM', index, run)

@@ -7,6 +7,7 @@
 -- ARGV[1] run_id    str
 -- ARGV[2] seq       int     the visit of its parent that waits for it from here on
 -- ARGV[3] attempt   int
+-- ARGV[4] by        str     who wants that: the parent
 --
 -- Returns  1  told, now or by an earlier call, or for a later visit
 --          2  it has completed: nothing is left to do, and the visit that waits is noted
@@ -15,7 +16,7 @@
 -- A run that goes on may still be about to end, as the entry that cancels it is ahead in the inbox; until the scheduler
 -- has heard of this, it counts as running, and its parent is not told of its end. Calling twice is safe: the numbers of
 -- a parent's visits only grow.
-local run, frontier, inbox, session, run_id, seq, attempt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], unpack(ARGV)
+local run, frontier, inbox, session, run_id, seq, attempt, by = KEYS[1], KEYS[2], KEYS[3], KEYS[4], unpack(ARGV)
 
 local at = redis.call('HMGET', run, 'status', 'parent_seq')
 local status, waits = at[1], tonumber(at[2] or 0)
@@ -30,7 +31,7 @@ if waits < tonumber(seq) then
   redis.call('HSET', run, 'parent_seq', seq, 'parent_attempt', attempt)
   if status ~= 'completed' then
     redis.call('HSET', run, 'retrying', 1)
-    redis.call('XADD', inbox, '*', 't', 'retried', 'run', run_id)
+    redis.call('XADD', inbox, '*', 't', 'retried', 'run', run_id, 'by', by)
   end
 end
 return status == 'completed' and 2 or 1

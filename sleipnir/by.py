@@ -1,0 +1,65 @@
+"""Who wants something of a run or a batch, and from where: what journals and records say of wishes.
+
+It is stored as the text that people read, `ann@desk (cli)`. A record of an older release has none, or no `via`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sleipnir.reading import decoded_object, read
+
+MOST = 200
+"""Characters of the whole text."""
+
+
+@dataclass(frozen=True)
+class By:
+    """`via` is the way in: `cli`, `python`, `api`. The user is who the system says that it is: no proof."""
+
+    user: str
+    host: str
+    via: str
+
+    def __str__(self) -> str:
+        text = f"{self.user}@{self.host} ({self.via})" if self.host else f"{self.user} ({self.via})"
+        return "".join(letter if letter.isprintable() else "?" for letter in text)[:MOST]
+
+    @classmethod
+    def here(cls, via: str) -> By:
+        """The user of this process, on this host."""
+        try:
+            user = getpass.getuser()
+        except (OSError, KeyError, ImportError):  # a container's user may have no name
+            user = f"uid {os.getuid()}"
+        return cls(user, socket.gethostname(), via)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What somebody last did with a run or a batch: `paused`, `resumed`, `retried`, `cancelled`, `answered` (a run's
+    question) or `replanned` (a batch's limits). `by` is By as text; `reason` and `answer` where there is one."""
+
+    what: str
+    by: str
+    at_ms: int
+    reason: str | None = None
+    answer: str | None = None
+
+
+def change_text(change: Change) -> str:
+    """As it is stored, under the name `by:<what>`."""
+    fields = {name: value for name, value in vars(change).items() if value is not None and name != "what"}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+
+def changes_of(texts: Mapping[str, str | None]) -> tuple[Change, ...]:
+    """The changes among stored fields, in the order of time. Raises RecordUnreadable."""
+    stored = ((name.removeprefix("by:"), text) for name, text in texts.items() if name.startswith("by:") and text)
+    found = [read(Change, {**decoded_object(text, "change"), "what": what}, "change") for what, text in stored]
+    return tuple(sorted(found, key=lambda change: change.at_ms))
