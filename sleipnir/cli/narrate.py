@@ -106,7 +106,7 @@ def _slot_asked(data: Data) -> list[str]:
 
 
 def _run_retried(data: Data) -> list[str]:
-    return [(f"{MARK}retried at {data['node']}" if data["node"] else f"{MARK}retried") + _by(data)]
+    return [f"{MARK}retried at {data['node']}" if data["node"] else f"{MARK}retried"]
 
 
 def _run_paused(data: Data) -> list[str]:
@@ -115,12 +115,7 @@ def _run_paused(data: Data) -> list[str]:
 
 
 def _run_resumed(data: Data) -> list[str]:
-    return [f"{MARK}resumed{_by(data)}"]
-
-
-def _by(data: Data) -> str:
-    """` by ann@desk (cli)`; nothing of older releases."""
-    return f" by {data['by']}" if data.get("by") else ""
+    return [f"{MARK}resumed"]
 
 
 def _visit_opened(data: Data) -> list[str]:
@@ -177,7 +172,7 @@ def _gate_opened(data: Data) -> list[str]:
 
 
 def _gate_answered(data: Data) -> list[str]:
-    return _detail(data, f"answered{_by(data)}: {data['answer']}")
+    return _detail(data, f"answered: {data['answer']}")
 
 
 def _gate_expired(data: Data) -> list[str]:

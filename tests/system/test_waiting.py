@@ -112,7 +112,8 @@ def test_an_effect_is_run_again_on_demand(own_stack: Stack, tmp_path: Path) -> N
         run.answer("run again")
         run.wait(30)
         assert run.output == "by the second attempt"
-        assert run.history()[1].attempt == 2
+        _, answered, step = run.history()[:3]
+        assert (answered.kind, answered.answer, step.attempt) == ("answered", "run again", 2)
 
 
 def test_an_effect_whose_worker_is_told_to_stop_is_asked_about(own_stack: Stack, tmp_path: Path) -> None:

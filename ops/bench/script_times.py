@@ -1,0 +1,135 @@
+"""How long each Lua script keeps Redis busy: `python -m ops.bench.script_times`.
+
+Every script is called in the situations of tests/store/test_scripts_twice.py, and those whose work grows also in a
+situation as large as their bound. Prints the longest time of each, in ms as Redis' slow log has it, for
+sleipnir/store/lua/README.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sleipnir.batches import BatchPlan, place_of
+from sleipnir.messages import ResultHeader, Usage
+from sleipnir.runs import Pause, RunSpec, Visit
+from sleipnir.settings import Settings
+from sleipnir.store.scripts import Script, run_in_order
+from sleipnir.store.store import Store
+from sleipnir.transitions import Step, Transition, Write
+from tests.processes import RedisServer
+from tests.store.test_batches import ID, SPEC, rows
+from tests.store.test_runs_and_visits import RUN, Bench
+from tests.store.test_scripts_twice import CASES, LUA, T, claimed
+
+ROUNDS = 8
+MB = "x" * 1_000_000
+
+
+def forget(store: Store) -> None:
+    bench = Bench(store)
+    index = store.keys.of_partition(bench.partition)
+    gone = {f"gone{number:08}": 5 for number in range(1000)}
+    store._client.zadd(index.expiring, gone)
+    store._client.zadd(index.runs, gone)
+    store.partitions.forget_expired(bench.partition, T, 1000)
+
+
+def fire_timers(store: Store) -> None:
+    bench = Bench(store)
+    timers = {f"run{number:09}/deadline": 1 for number in range(1000)}
+    store._client.zadd(store.keys.of_partition(bench.partition).timers, timers)
+    store.partitions.fire_timers(bench.partition, 200)
+
+
+def resume_all(store: Store) -> None:
+    outbox = store.keys.of_partition(0).outbox
+    for at in range(0, 10_000, 1000):
+        store._client.zadd(outbox, {f"run{number:09}/1/1": T for number in range(at, at + 1000)})
+    store.runs.pause_all(Pause("me", 1))
+    store.runs.resume_all()
+
+
+def create_run(store: Store) -> None:
+    store.runs.create(RUN, RunSpec("agent", "digest"), {f"k{number}": MB for number in range(2)})
+
+
+def deliver_and_commit(store: Store) -> None:
+    bench, call = claimed(store)
+    store.visits.deliver(call, ResultHeader(ok=True, keys=("x",), worker="w"), {"x": f'"{MB}"'}, worker="w", token="t1")
+    [entry] = bench.entries()
+    write = Write(Step(step=1, kind="script", at_ms=5, seq=1, node="a"), delta=True)
+    opened = tuple(Visit(number, "b", "script", 1, 5, "scripts") for number in range(2, 502))
+    live = tuple(store.partitions.load([RUN])[RUN].frontier.values())
+    assert bench.commit(entry, Transition(close=live, open=opened, writes=(write,), delivered=1)) == 1
+
+
+def batches(store: Store) -> None:
+    numbers = range(500)
+    store.batches.add(ID, SPEC, BatchPlan(), rows(*numbers))
+    epoch = store.partitions.own([0], "me", 60_000)[0].epoch
+    [open_] = store.batches.look(None).batches.values()
+    assert open_ is not None
+    store.batches.admit([(open_, 500)], epoch, T)
+    run_in_order(store._client, [store.batches.ended(place_of(ID, number), "failed", 3, Usage()) for number in numbers])
+    store.batches.retry(ID)
+
+
+LARGE: tuple[Callable[[Store], object], ...] = (
+    forget, fire_timers, resume_all, create_run, deliver_and_commit, batches,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def server() -> Iterator[RedisServer]:
+    started = RedisServer()
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def durations(store: Store, situation: Callable[[Store], object]) -> dict[str, float]:
+    """The longest call of each script in one situation, in ms."""
+    scripts = [Script(file.stem) for file in LUA.glob("*.lua")]
+    by_sha = {script.sha: script.name for script in scripts}
+    client, found = store._client, dict[str, float]()
+    for script in scripts:
+        script.load(client)
+    client.config_set("slowlog-log-slower-than", 0)
+    client.config_set("slowlog-max-len", 5000)
+    client.slowlog_reset()
+    act = situation(store)
+    if callable(act):
+        act()
+    for entry in client.slowlog_get(5000):
+        words = entry["command"].decode(errors="replace").split()
+        if words[0] == "EVALSHA" and (name := by_sha.get(words[1])):
+            found[name] = max(found.get(name, 0.0), entry["duration"] / 1000)
+    client.flushall()
+    return found
+
+
+def main() -> int:
+    """Of several rounds of a situation the quietest counts: the slow log has wall time, and other processes run."""
+    longest: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder, server() as redis:
+        for situation in [*(case for case, _ in CASES.values()), *LARGE]:
+            rounds = []
+            for number in range(ROUNDS):
+                settings = Settings(redis_url=redis.url, home=Path(folder), key_prefix=f"t{number}", partitions=2)
+                with Store.open(settings) as store:
+                    rounds.append(durations(store, situation))
+            for name in set[str]().union(*rounds):
+                quietest = min(found.get(name, 0.0) for found in rounds)
+                longest[name] = max(longest.get(name, 0.0), quietest)
+    for name, took_ms in sorted(longest.items()):
+        print(f"{name:16} {took_ms:8.3f} ms")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
