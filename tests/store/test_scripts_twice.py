@@ -242,6 +242,12 @@ def park(store: Store) -> Act:
     return lambda: store.partitions.park(bench.partition, {RUN: "{}"}, bench.epochs[bench.partition])
 
 
+def put_back(store: Store) -> Act:
+    bench, _ = queued(store)
+    store._client.delete(store.keys.of_partition(bench.partition).outbox)
+    return lambda: store.partitions.put_back(bench.partition, [RUN], 60_000)
+
+
 def resume_all(store: Store) -> Act:
     from sleipnir.runs import Pause
 
@@ -307,6 +313,7 @@ CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {
     "limit_take": (limit_take, [1]),
     "own": (own, None),
     "park": (park, 1),
+    "put_back": (put_back, 0),
     "resume_all": (resume_all, 0),
     "retry_child": (retry_child, 1),
     "slots": (slots, 0),
