@@ -45,27 +45,25 @@ local member, seq, attempt, worker, token = ARGV[1], ARGV[2], tonumber(ARGV[3]),
 local lease_ms, all, node, role, spec_head = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8], ARGV[9], ARGV[10]
 local reads = tonumber(ARGV[11])
 
--- Why a message with this head must not be executed for a run with this spec. Nothing is decoded of a spec as this
--- release writes it.
-local function refusal(spec)
-  if string.sub(spec, 1, #spec_head) == spec_head and string.sub(spec, -6) == '"v":1}' then return nil end
-  local read, found = pcall(cjson.decode, spec)
-  if not read or type(found) ~= 'table' or (tonumber(found.v) or 1) > reads then return 'unreadable' end
-  local named = cjson.decode(spec_head .. '}')
-  if found.agent ~= named.agent or found.bundle ~= named.bundle then return 'forged' end
-end
-
 local text = redis.call('HGET', frontier, seq)
 if not text then return {0, 'gone'} end
 local read, visit = pcall(cjson.decode, text)
-if not read or type(visit) ~= 'table' or (tonumber(visit.v) or 1) > reads then return {0, 'unreadable'} end
+if not read or type(visit) ~= 'table' or (visit.v ~= 1 and (tonumber(visit.v) or 1) > reads) then
+  return {0, 'unreadable'}
+end
 if visit.attempt ~= attempt then return {0, 'stale'} end
 -- It is kept, but not for workers: it waits for others of its step or for a slot, or its run has failed.
 if not visit.queue or visit.failed then return {0, 'gone'} end
 local submitted = redis.call('GET', spec)
 if not submitted then return {0, 'gone'} end
-local refused = (visit.node ~= node or (visit.role or 'node') ~= role) and 'forged' or refusal(submitted)
-if refused then return {0, refused} end
+if visit.node ~= node or (visit.role or 'node') ~= role then return {0, 'forged'} end
+-- Nothing is decoded of a spec as this release writes it.
+if string.sub(submitted, 1, #spec_head) ~= spec_head or string.sub(submitted, -6) ~= '"v":1}' then
+  local is_json, found = pcall(cjson.decode, submitted)
+  if not is_json or type(found) ~= 'table' or (tonumber(found.v) or 1) > reads then return {0, 'unreadable'} end
+  local named = cjson.decode(spec_head .. '}')
+  if found.agent ~= named.agent or found.bundle ~= named.bundle then return {0, 'forged'} end
+end
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
