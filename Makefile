@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # sub-makes, with its flags, and would print "Entering directory". `unexport` does not work for MAKELEVEL.
 ALONE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 
-.PHONY: help demo test test-slow test-browser check conformance bench chaos lock clean setup
+.PHONY: help demo test test-slow test-browser check conformance bench chaos poison lock clean setup
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -31,6 +31,7 @@ help: ## Show this list
 	@echo "make conformance  run the tests of the conformance checklist and print it as a table"
 	@echo "make bench        measure speed and costs, beside Celery, LangGraph and DBOS (ARGS=--quick for a look)"
 	@echo "make chaos        run random graphs while everything is being killed (ARGS='--runs 2000 --seed 7 --kill-every 2')"
+	@echo "make poison       plant what cannot be read, fill disks, restore old data, mix releases (ARGS='--runs 1000 --seed 7')"
 	@echo "make test-brokers RabbitMQ as Celery's broker; needs Debian's rabbitmq-server"
 	@echo "make lock         write requirements.lock anew from pyproject.toml"
 	@echo "make clean        delete .venv, .build and caches"
@@ -92,6 +93,9 @@ bench: $(READY)
 
 chaos: $(READY)
 	@$(ALONE) $(BIN)/python ops/chaos/run.py $(ARGS)
+
+poison: $(READY)
+	@$(ALONE) $(BIN)/python ops/chaos/poison.py $(ARGS)
 
 # Not a test_*.py: what the suite tests does not depend on what a machine has installed.
 .PHONY: test-brokers

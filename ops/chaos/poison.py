@@ -439,7 +439,6 @@ class Mixed(Drill):
         except releases.NoRelease as error:
             raise Skipped(str(error)) from None
         self.say(f"beside processes of {self._other.revision}: {self._other.subject}")
-        self.report.facts["beside"] = f"{self._other.revision} {self._other.subject}"
         for name, environment in (("new", {}), ("old", self._other.environment)):
             self.chaos.stack.start_scheduler(f"scheduler-{name}", env=environment)
             for number in range(1, 5):
@@ -471,7 +470,7 @@ class Mixed(Drill):
         both = {
             name: sum(count for worker, count in claims.items() if f"-{name}-" in worker) for name in ("old", "new")
         }
-        self.report.facts["claims"] = both
+        self.report.facts |= {"claims": both, "beside": f"{self._other.revision} {self._other.subject}"}
         if not all(both.values()):
             self.report.wrongs.append(Wrong("stuck", f"workers of one release took nothing: {both}"))
 
