@@ -128,14 +128,19 @@ class Plants:
 
     def _set(self, victim: Victim, key: str, value: bytes) -> None:
         before = self._redis.get(key)
-        victim.undo.append(lambda: self._redis.set(key, before))
+        victim.undo.append(lambda: self._redis.set(key, before, xx=True, keepttl=True))
         self._redis.set(key, value)
 
     def _hset(self, victim: Victim, key: str, name: Any, value: bytes) -> None:
         before = self._redis.hget(key, name)
-        victim.undo.append(
-            lambda: self._redis.hdel(key, name) if before is None else self._redis.hset(key, name, before)
-        )
+
+        def undo() -> None:
+            if before is None:
+                self._redis.hdel(key, name)
+            elif self._redis.exists(key):  # else the run has ended meanwhile
+                self._redis.hset(key, name, before)
+
+        victim.undo.append(undo)
         self._redis.hset(key, name, value)
 
     def _answer(self, victim: Victim) -> None:
@@ -167,7 +172,19 @@ class Plants:
                 yield Wrong("stuck", f"{victim}: does not end once it is mended: {self._state(victim)}")
 
     def _is_reported(self, victim: Victim) -> bool:
-        return self._is_over(victim) or victim.run in self._parked(victim.run)
+        """Over, parked, or waiting for the answer, which is refused."""
+        return self._is_over(victim) or victim.run in self._parked(victim.run) or self._refuses(victim)
+
+    def _refuses(self, victim: Victim) -> bool:
+        try:
+            info = self._client.run(victim.run).info()
+        except Exception:
+            return False
+        try:
+            self._client.store.runs.answer(victim.run, victim.gate, "yes")
+        except Exception:
+            return info.status == "waiting" and all(visit.reason is not None for visit in info.visits)
+        return False
 
     def _is_over(self, victim: Victim) -> bool:
         with contextlib.suppress(Exception):  # whatever it is that cannot be read
