@@ -8,6 +8,7 @@ TIME_LIMIT_S completes nothing.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import signal
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -19,6 +20,8 @@ from sleipnir.cli.options import GlobalOptions, from_context
 
 VARIABLE = "_SLEIPNIR_COMPLETE"
 TIME_LIMIT_S = 2.0
+NEEDED = ("sleipnir.agents", "sleipnir.client")
+"""Imported before the time begins: on a busy machine that alone takes longer, and what may hang is a Redis."""
 SHOWN_RUNS = 50
 
 WHERE = {
@@ -99,6 +102,9 @@ def complete_rag_node(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 def _matching(candidates: Candidates, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    with contextlib.suppress(Exception):
+        for module in NEEDED:
+            importlib.import_module(module)
     with contextlib.suppress(Exception), _time_limit():
         return [item for item in candidates(from_context(ctx)) if item.value.startswith(incomplete)]
     return []
