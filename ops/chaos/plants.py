@@ -172,8 +172,13 @@ class Plants:
                 yield Wrong("stuck", f"{victim}: does not end once it is mended: {self._state(victim)}")
 
     def _is_reported(self, victim: Victim) -> bool:
-        """Over, parked, or waiting for the answer, which is refused."""
-        return self._is_over(victim) or victim.run in self._parked(victim.run) or self._refuses(victim)
+        """Over, parked, shown as unreadable, or waiting for the answer, which is refused."""
+        if self._is_over(victim) or victim.run in self._parked(victim.run):
+            return True
+        with contextlib.suppress(Exception):
+            if self._client.run(victim.run).info().unreadable:
+                return True
+        return self._refuses(victim)
 
     def _refuses(self, victim: Victim) -> bool:
         try:

@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from ops.chaos.poison import DRILLS
+
 ROOT = Path(__file__).parents[2]
 SEED, GRAPHS, RUNS = "548", "4", 4
-TOGETHER = (("disk", "restore", "mixed"), ("outage", "promote", "clock"))
+TOGETHER = (("poison",), ("disk", "restore", "mixed"), ("outage", "promote", "clock"))
+
+
+def test_every_drill_has_a_short_form() -> None:
+    assert {drill for drills in TOGETHER for drill in drills} == DRILLS.keys()
 
 
 @pytest.mark.timeout(600)
