@@ -54,6 +54,11 @@ class Owed:
         """By this its target knows it, and all before it of the same kind and partition."""
         return Fence(f"{kind_of(self.effect)}:{self.partition}" if self.effect else "", self.id)
 
+    @property
+    def slot_fence(self) -> Fence:
+        """By this a set of slots knows it, and all before it of the partition, of whatever kind."""
+        return Fence(str(self.partition), self.id)
+
 
 @dataclass(frozen=True)
 class Ended:

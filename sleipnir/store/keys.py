@@ -399,8 +399,8 @@ class BatchKeys:
 
 @dataclass(frozen=True)
 class SlotKeys:
-    """The slots that runs of one agent with the same key share. Every key dies with the last run that has one or waits
-    for one."""
+    """The slots that runs of one agent with the same key share. Every key but `known` dies with the last run that has
+    one or waits for one."""
 
     tag: str
     digest: str
@@ -420,6 +420,12 @@ class SlotKeys:
     def waiters(self) -> str:
         """ZSET `run/ticket` by the time of its arrival in microseconds, or a little later: no two are the same."""
         return f"{self.tag}:waiters"
+
+    @property
+    def known(self) -> str:
+        """HASH source partition -> stream id of the last effect that asked for a slot or freed one. Lives for an hour
+        after the last change (slots.KNOWN_MS)."""
+        return f"{self.tag}:known"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 1. The runs of an agent with the same key share a set of slots, which lives in one partition. A run comes there by an
    effect of its own partition, and is told by an effect of this one.
 2. A run is known by its ticket: what is asked or freed twice changes nothing, and what is freed late frees no slot that
-   the run has asked for since.
+   the run has asked for since. What one partition asks for and frees comes in order: an effect that comes after a later
+   one of its partition changes nothing, for KNOWN_MS.
 3. A slot is held as long as the run of its ticket is not over. The owner of the partition looks after that every
    LOOK_MS, should a message have come so late that nobody would free the slot; it tells a run again that has not
    heard of its slot.
@@ -21,12 +22,13 @@ from sleipnir.reading import decoded_object
 from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, SlotKeys
-from sleipnir.store.runs import Runs
+from sleipnir.store.runs import NO_FENCE, Fence, Runs
 from sleipnir.store.scripts import Command, Script, run_in_order
 
 _SLOTS = Script("slots")
 
 LOOK_MS: Final = 60_000
+KNOWN_MS: Final = 3_600_000  # after the last change of a set: a scheduler is not frozen for so long
 SETS = 1000  # that one look goes through, and of each
 
 
@@ -36,13 +38,13 @@ class Slots:
     def __init__(self, client: Client, keys: Keys, runs: Runs) -> None:
         self._client, self._keys, self._runs = client, keys, runs
 
-    def ask(self, run_id: str, agent: str, key: str, ticket: int, limit: int) -> Command:
-        """Let a run have a slot, or wait for one; slots.lua says how it replies."""
-        return self._command(self._keys.of_slots(agent, key), "ask", run_id, ticket, limit)
+    def ask(self, fence: Fence, run_id: str, agent: str, key: str, ticket: int, limit: int) -> Command:
+        """Let a run have a slot, or wait for one; slots.lua says how it replies. `fence`: of a partition."""
+        return self._command(self._keys.of_slots(agent, key), "ask", run_id, ticket, limit, fence)
 
-    def free(self, run_id: str, agent: str, key: str, ticket: int) -> Command:
+    def free(self, fence: Fence, run_id: str, agent: str, key: str, ticket: int) -> Command:
         """The run needs its slot no more, or no more waits for it."""
-        return self._command(self._keys.of_slots(agent, key), "free", run_id, ticket)
+        return self._command(self._keys.of_slots(agent, key), "free", run_id, ticket, 0, fence)
 
     def look(self, partition: int, now_ms: int, limit: int = SETS) -> int:
         """Free slots of runs that are over or gone, in those sets of the partition that nobody has looked at lately;
@@ -85,7 +87,13 @@ class Slots:
         return len(over)
 
     def _command(
-        self, keys: SlotKeys, wish: Literal["ask", "free"], run_id: str, ticket: int, limit: int = 0
+        self,
+        keys: SlotKeys,
+        wish: Literal["ask", "free"],
+        run_id: str,
+        ticket: int,
+        limit: int = 0,
+        fence: Fence = NO_FENCE,
     ) -> Command:
         partition = self._keys.of_partition(keys.partition)
         slots = {
@@ -94,9 +102,11 @@ class Slots:
             "waiters": keys.waiters,
             "sets": partition.slots,
             "effects": partition.effects,
+            "known": keys.known,
         }
         args: dict[str, Any] = {"digest": keys.digest, "wish": wish, "run_id": run_id, "ticket": ticket}
-        return Command(_SLOTS, _SLOTS.vector(slots, args | {"most": limit, "look_ms": LOOK_MS}))
+        args |= {"most": limit, "look_ms": LOOK_MS, "source": fence.source, "number": fence.number}
+        return Command(_SLOTS, _SLOTS.vector(slots, args | {"known_ms": KNOWN_MS}))
 
 
 def _parsed(member: str) -> tuple[str, int]:

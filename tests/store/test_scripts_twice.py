@@ -262,7 +262,7 @@ def retry_child(store: Store) -> Act:
 
 
 def slots(store: Store) -> Act:
-    return lambda: run_in_order(store._client, [store.slots.ask(RUN, "agent", "", 1, 1)])
+    return lambda: run_in_order(store._client, [store.slots.ask(Fence("0", "5-1"), RUN, "agent", "", 1, 1)])
 
 
 def take_back(store: Store) -> Act:

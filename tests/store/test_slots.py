@@ -7,8 +7,9 @@ from typing import Any
 
 from sleipnir.runs import RunSpec
 from sleipnir.store.keys import SlotKeys
+from sleipnir.store.runs import NO_FENCE, Fence
 from sleipnir.store.scripts import Command, run_in_order
-from sleipnir.store.slots import LOOK_MS
+from sleipnir.store.slots import KNOWN_MS, LOOK_MS
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services import janitor
 from sleipnir_scheduler.services.effects import Deliveries
@@ -43,11 +44,11 @@ class Slots:
             raise reply
         return int(reply)
 
-    def ask(self, number: int, limit: int = 2, ticket: int = 1) -> int:
-        return self._do(self.store.slots.ask(run_id(number), "limited", "acme", ticket, limit))
+    def ask(self, number: int, limit: int = 2, ticket: int = 1, fence: Fence = NO_FENCE) -> int:
+        return self._do(self.store.slots.ask(fence, run_id(number), "limited", "acme", ticket, limit))
 
-    def free(self, number: int, ticket: int = 1) -> int:
-        return self._do(self.store.slots.free(run_id(number), "limited", "acme", ticket))
+    def free(self, number: int, ticket: int = 1, fence: Fence = NO_FENCE) -> int:
+        return self._do(self.store.slots.free(fence, run_id(number), "limited", "acme", ticket))
 
     def have(self) -> list[int]:
         return sorted(int(name[3:12]) for name in self.redis.zrange(self.keys.holders, 0, -1))
@@ -63,7 +64,11 @@ class Slots:
         return [(int(effect.run[3:]), effect.data["ticket"]) for effect in effects]
 
     def keys_left(self) -> list[str]:
-        return [key for key in self.redis.scan_iter(f"{self.store.keys.prefix}:*") if "slots" in key]
+        return [
+            key
+            for key in self.redis.scan_iter(f"{self.store.keys.prefix}:*")
+            if "slots" in key and key != self.keys.known
+        ]
 
 
 def test_so_many_have_a_slot_and_the_others_wait_in_their_order(store: Store) -> None:
@@ -113,6 +118,17 @@ def test_a_late_word_of_an_earlier_ticket_frees_no_slot_of_a_later_one(store: St
     slots.ask(1, ticket=8)
     slots.free(1, ticket=1)
     assert (slots.have(), slots.told()) == ([1], [(1, 1), (1, 8)])
+
+
+def test_an_ask_that_comes_after_the_free_of_its_slot_gets_none(store: Store) -> None:
+    """A gap that finding C of the second review left: a frozen scheduler delivers what another has delivered since."""
+    slots = Slots(store)
+    asked, freed, later = (Fence("3", id_) for id_ in ("9-1", "9-2", "10-0"))
+    assert [slots.ask(1, fence=asked), slots.free(1, fence=freed)] == [1, 0]
+    assert [slots.ask(1, fence=asked), slots.free(1, fence=asked), slots.have()] == [0, 0, []]
+    assert [slots.ask(2, fence=Fence("4", "1-1")), slots.ask(1, ticket=2, fence=later)] == [1, 1]
+    assert (slots.have(), slots.free(1, ticket=2, fence=freed), slots.have()) == ([1, 2], 0, [1, 2])
+    assert 0 < store._client.pttl(slots.keys.known) <= KNOWN_MS
 
 
 class World:

@@ -165,9 +165,9 @@ class Deliveries:
             case TellChild(child, what, by, keeps):
                 return self._store.tell(owed.fence, child, what, by or f"run {owed.run}", keeps=keeps)
             case AskSlot(agent, key, limit, ticket):
-                return self._store.slots.ask(owed.run, agent, key, ticket, limit)
+                return self._store.slots.ask(owed.slot_fence, owed.run, agent, key, ticket, limit)
             case FreeSlot(agent, key, ticket):
-                return self._store.slots.free(owed.run, agent, key, ticket)
+                return self._store.slots.free(owed.slot_fence, owed.run, agent, key, ticket)
             case TellRun(run, what, data):
                 return self._store.tell_run(owed.fence, run, what, data)
             case TellRoot(type_, data) if spec is not None and spec.root is not None:

@@ -6,18 +6,35 @@
 -- KEYS[3] waiters  ZSET    ...:waiters
 -- KEYS[4] sets     ZSET    slp:{p07}:slots
 -- KEYS[5] effects  STREAM  slp:{p07}:effects
+-- KEYS[6] known    HASH    slp:{p07}:slots:<digest>:known
 -- ARGV[1] digest   str  of the set
 -- ARGV[2] wish     str  ask or free
 -- ARGV[3] run_id   str
 -- ARGV[4] ticket   int  what tells this slot from others that the run had or will have
 -- ARGV[5] most     int  of a run that is new here: how many may have a slot from now on
 -- ARGV[6] look_ms  int  how long until somebody looks whether those who have a slot still need it
+-- ARGV[7] source   int  partition of the effect that asks or frees; '' for the look, which has no fence
+-- ARGV[8] number   str  its stream id, which grows
+-- ARGV[9] known_ms int  how long the last number of each source is kept after the last change
 --
 -- Returns how many have got a slot by this call: the partition owes it to each of them to say so.
--- Calling twice is safe: who is known keeps its place, and changes no limit. A run that asks late, after it has freed its
--- slot, may get it all the same; that look finds it.
-local limit, holders, waiters, sets, effects = unpack(KEYS)
-local digest, wish, run_id, ticket, most, look_ms = unpack(ARGV)
+-- Calling twice is safe: who is known keeps its place, and changes no limit. What comes after a later wish of its source
+-- changes nothing, so a run that has freed its slot gets none by an `ask` that comes late. One that comes later than
+-- known_ms may get it all the same; that look finds it.
+local limit, holders, waiters, sets, effects, known = unpack(KEYS)
+local digest, wish, run_id, ticket, most, look_ms, source, number, known_ms = unpack(ARGV)
+
+if source ~= '' then
+  local last = redis.call('HGET', known, source)
+  if last then
+    local ms, seq = string.match(number, '^(%d+)-(%d+)$')
+    local last_ms, last_seq = string.match(last, '^(%d+)-(%d+)$')
+    ms, last_ms = tonumber(ms), tonumber(last_ms)
+    if ms < last_ms or (ms == last_ms and tonumber(seq) <= tonumber(last_seq)) then return 0 end
+  end
+  redis.call('HSET', known, source, number)
+  redis.call('PEXPIRE', known, known_ms)
+end
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
