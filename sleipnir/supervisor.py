@@ -142,6 +142,7 @@ def redis_command(server: Path, home: Home) -> list[str]:
         str(server), "--port", "0", "--unixsocket", str(home.socket), "--unixsocketperm", "700",
         "--dir", str(home.data), "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
         "--maxmemory-policy", "noeviction", "--stream-node-max-bytes", "1024",
+        "--lazyfree-lazy-expire", "yes", "--lazyfree-lazy-user-del", "yes",
         "--daemonize", "no", "--loglevel", "notice",
     ]  # fmt: skip
 
