@@ -27,7 +27,7 @@ from sleipnir.batch import Batch, Given, OnBad, OnProgress, Submission, check_pl
 from sleipnir.batches import DEFAULT_PRIORITY, ROW_STATES, BatchInfo, BatchPlan, row_run_id
 from sleipnir.budgets import BUDGET, check_budget, read_budget_answer
 from sleipnir.bundle import graph_in
-from sleipnir.by import By
+from sleipnir.by import By, Change
 from sleipnir.errors import BatchNotFound, BundleError, GateError, RunNotFound, UsageError
 from sleipnir.export import lines_of
 from sleipnir.graph.model import Graph
@@ -375,6 +375,11 @@ class Client:
         """Let a held deployment go on. False: it was not held."""
         with self.store.errors():
             return self.store.runs.resume_all()
+
+    def resumed(self) -> Change | None:
+        """Who let the deployment go on last, and when, if anybody did."""
+        with self.store.errors():
+            return self.store.runs.resumed()
 
     def held(self) -> Pause | None:
         """Who holds the deployment, if anybody does."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sleipnir.budgets import BUDGET
-from sleipnir.cli import exit_codes, terminal
+from sleipnir.cli import exit_codes, render, terminal
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import each_run
@@ -53,7 +53,9 @@ def resume(options: GlobalOptions, run_ids: tuple[str, ...], everything: bool) -
         return each_run(options, run_ids, _resume, "goes on")
     with options.connected(workers=False) as client:
         was_held = client.resume_all()
-    terminal.note("the deployment goes on" if was_held else "the deployment was not paused")
+        last = None if was_held else client.resumed()
+    since = f"; {last.by} let it go on last, {render.moment(last.at_ms)}" if last else ""
+    terminal.note("the deployment goes on" if was_held else f"the deployment was not paused{since}")
     return exit_codes.COMPLETED
 
 

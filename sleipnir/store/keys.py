@@ -185,6 +185,11 @@ class PartitionKeys:
         return f"{self.tag}:timers"
 
     @property
+    def resumed(self) -> str:
+        """HASH by and at_ms of the last time that the deployment was let go on. Stays."""
+        return f"{self.tag}:resumed"
+
+    @property
     def paused(self) -> str:
         """STRING JSON (runs.Pause) while the deployment is held: no visit is claimed. Gone once it is resumed."""
         return f"{self.tag}:paused"

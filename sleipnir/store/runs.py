@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from sleipnir.budgets import Budget
-from sleipnir.by import changes_of
+from sleipnir.by import Change, changes_of
 from sleipnir.errors import GateError, RecordUnreadable, RunNotFound, SessionBusy, UsageError
 from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, STATUSES, Usage
@@ -519,14 +519,26 @@ class Runs:
 
     def resume_all(self) -> bool:
         """Let a held deployment go on; what is queued is published at once. False: it was not held."""
-        vectors = []
         was_held = self.held() is not None
+        left = []
         for partition in map(self._keys.of_partition, range(self._keys.partitions)):
-            vectors.append(_RESUME_ALL.vector({"paused": partition.paused, "outbox": partition.outbox}, {}))
-        for reply in run_batch(self._client, _RESUME_ALL, vectors):
-            if isinstance(reply, Exception):
-                raise reply
+            keys = {"paused": partition.paused, "outbox": partition.outbox, "resumed": partition.resumed}
+            left.append(_RESUME_ALL.vector(keys, {"by": self._by}))
+        while left:
+            replies = run_batch(self._client, _RESUME_ALL, left)
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+            left = [vector for vector, reply in zip(left, replies, strict=True) if reply == 1]
         return was_held
+
+    def resumed(self) -> Change | None:
+        """Who let the deployment go on last, and when; None: that was never done, or not since this is recorded."""
+        pipe = self._client.pipeline(transaction=False)
+        for partition in range(self._keys.partitions):
+            pipe.hmget(self._keys.of_partition(partition).resumed, ["by", "at_ms"])
+        found = [Change("resumed", by, int(at_ms)) for by, at_ms in pipe.execute() if by is not None and at_ms]
+        return max(found, key=lambda change: change.at_ms, default=None)
 
     def held(self) -> Pause | None:
         """Who holds the deployment, if anybody does."""

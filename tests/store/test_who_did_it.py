@@ -10,9 +10,10 @@ import pytest
 from sleipnir.batch import Batch
 from sleipnir.batches import BatchPlan
 from sleipnir.by import Change
-from sleipnir.runs import RunSpec
+from sleipnir.runs import Pause, RunSpec
 from sleipnir.store.batches import Batches
-from sleipnir.store.runs import _ANSWER, Runs
+from sleipnir.store.runs import _ANSWER, _RESUME_ALL, Runs
+from sleipnir.store.scripts import run_batch
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.advance import Advance
 from tests.store.test_advance import advance_of
@@ -28,6 +29,28 @@ nodes:
   again: {type: approval, question: "sure?", options: [yes], routes: {yes: e}, on_other: e, state_updates: {}}
   e: {type: end, output: "{{who}}"}
 """
+
+
+def test_a_deployment_goes_on_in_pieces_and_says_who_let_it(store: Store) -> None:
+    """Gaps after the second review: one script went through all that was queued, and only the pause had a name."""
+    bob = Runs(store._client, store.keys, BOB)
+    part = store.keys.of_partition(0)
+    visits = {f"run{number:09}/1/1": 5.5 + number for number in range(4500)}
+    store._client.zadd(part.outbox, visits)
+    store.runs.pause_all(Pause(ANN, 1))
+    assert bob.resumed() is None
+    keys = {"paused": part.paused, "outbox": part.outbox, "resumed": part.resumed}
+    piece = _RESUME_ALL.vector(keys, {"by": "died@desk (cli)"})
+    assert run_batch(store._client, _RESUME_ALL, [piece]) == [1]
+    assert (store._client.zcount(part.outbox, 0, 0), store._client.exists(part.paused)) == (2000, 1)
+    assert bob.held() is not None
+    assert bob.resume_all()
+    assert (store._client.zcount(part.outbox, 0, 0), store._client.zcard(part.outbox)) == (4500, 4500)
+    assert (bob.held(), bob.resume_all()) == (None, False)
+    [found] = [store.runs.resumed()]
+    assert found is not None
+    assert (found.what, found.by) == ("resumed", BOB)
+    assert 0 <= store.now_ms() - found.at_ms < 60_000
 
 
 def go_on(advance: Advance) -> None:

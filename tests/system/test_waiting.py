@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,7 +192,8 @@ def test_pausing_from_the_command_line(own_stack: Stack, tmp_path: Path) -> None
         assert "the deployment is paused" in sleipnir("pause", "--all").stderr
         assert client.held() is not None
         assert "the deployment goes on" in sleipnir("resume", "--all").stderr
-        assert "was not paused" in sleipnir("resume", "--all").stderr
+        assert "was not paused; " in (again := sleipnir("resume", "--all").stderr)
+        assert f"{getpass.getuser()}@{socket.gethostname()} (cli) let it go on last, " in again
         for words in (("pause",), ("resume", "--all", run.id)):
             refused = sleipnir(*words)
             assert (refused.returncode, "--all" in refused.stderr) == (2, True)

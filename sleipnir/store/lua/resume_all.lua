@@ -1,11 +1,30 @@
--- resume_all: let one partition of a held deployment go on.
+-- resume_all: let one partition of a held deployment go on, a piece at a time. A piece is 2,000 queued visits: those that
+-- are not due yet become due, as their messages may have been refused meanwhile. The hold ends with the last piece, so
+-- anybody goes on with what another has begun.
 --
--- KEYS[1] paused  STRING  slp:{p07}:paused
--- KEYS[2] outbox  ZSET    slp:{p07}:outbox
+-- KEYS[1] paused   STRING  slp:{p07}:paused
+-- KEYS[2] outbox   ZSET    slp:{p07}:outbox
+-- KEYS[3] resumed  HASH    slp:{p07}:resumed
+-- ARGV[1] by       str     who resumes it
 --
--- Returns how many queued visits are due for publication now: all of them, as their messages may have been refused
--- meanwhile. 0 when nothing was held. Calling twice is safe.
-local paused, outbox = KEYS[1], KEYS[2]
+-- Returns  1  there is more to do: call again
+--          0  nothing is held, and all that is queued was due when the hold ended
+-- Calling twice is safe: it does the next piece, or nothing.
+local paused, outbox, resumed, by = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+local VISITS = 2000
 
-if redis.call('DEL', paused) == 0 then return 0 end
-return redis.call('ZUNIONSTORE', outbox, 1, outbox, 'WEIGHTS', 0)
+if redis.call('EXISTS', paused) == 0 then return 0 end
+local found = redis.call('ZRANGEBYSCORE', outbox, '(0', '+inf', 'LIMIT', 0, VISITS)
+for first = 1, #found, 1000 do
+  local scores = {}
+  for at = first, math.min(first + 999, #found) do
+    scores[#scores + 1] = 0
+    scores[#scores + 1] = found[at]
+  end
+  redis.call('ZADD', outbox, unpack(scores))
+end
+if #found == VISITS then return 1 end
+redis.call('DEL', paused)
+local time = redis.call('TIME')
+redis.call('HSET', resumed, 'by', by, 'at_ms', time[1] * 1000 + math.floor(time[2] / 1000))
+return 0
