@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sleipnir.errors import UsageError
@@ -21,15 +21,18 @@ class WrongState(UsageError):
         self.problems = tuple(problems)
 
 
-def state_at_start(graph: Graph, prompt: str, given: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
-    """What the run's state begins with. Raises UsageError: WrongState with all that is missing or of the wrong type."""
+def state_at_start(
+    graph: Graph, prompt: str, given: Mapping[str, Any], limit_bytes: int, unchecked: Collection[str] = ()
+) -> dict[str, Any]:
+    """What the run's state begins with; the schemas of `unchecked` keys were applied before. Raises UsageError:
+    WrongState with all that is missing or of the wrong type."""
     if not isinstance(given, Mapping):
         raise UsageError(f"state must be a mapping of keys to values, not {type(given).__qualname__}")
     for key in given:
         if key in _NOT_GIVEN:
             raise UsageError(f"state key {key!r} cannot be given: {_NOT_GIVEN[key]}")
     try:
-        begin = initial(graph, {**given, "initial_prompt": prompt})
+        begin = initial(graph, {**given, "initial_prompt": prompt}, unchecked)
     except StateError as error:
         raise WrongState(graph.name, error.problems) from None
     if len(begin) > MOST_KEYS:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final, TypeAlias
@@ -22,6 +23,10 @@ from sleipnir.graph.patterns import NoPattern, PatternRefused, compiled
 
 MOST_STEPS: Final = 200_000
 """About a second of one core. A list of 20,000 objects with three checked properties each needs them."""
+
+MOST_STEPS_OF_SCHEDULER: Final = 10_000
+"""About 30 ms of one core, for which a scheduler does nothing else. What one node's `state_updates` write has them in
+all. A list of 1,000 such objects needs them."""
 
 MOST_STEPS_OF_CHECK: Final = 1_000_000
 """For the schema itself, which is checked where it is written, not where runs are scheduled."""
@@ -72,6 +77,10 @@ class Unresolvable(NotChecked):
 class _Work(threading.local):
     """What the validation of this thread may still do."""
 
+    allowance: int | None = None
+    """What all checks within `at_most` may still do."""
+    most = MOST_STEPS
+
     def begin(self, steps: int, *, has_pattern_properties: bool = False) -> None:
         self.left = steps
         self.patterns: set[str] = set()
@@ -81,10 +90,21 @@ class _Work(threading.local):
     def spend(self, steps: int) -> None:
         self.left -= steps
         if self.left < 0:
-            raise NotChecked(f"it needs more than {MOST_STEPS:,} steps; check a smaller value, or by a simpler schema")
+            raise NotChecked(f"it needs more than {self.most:,} steps; check a smaller value, or by a simpler schema")
 
 
 _work = _Work()
+
+
+@contextmanager
+def at_most(steps: int) -> Iterator[None]:
+    """All calls of `violation` of this thread within do so much work together, instead of MOST_STEPS each."""
+    before = _work.allowance, _work.most
+    _work.allowance = _work.most = steps
+    try:
+        yield
+    finally:
+        _work.allowance, _work.most = before
 
 
 def violation(schema: Json, value: Json) -> str | None:
@@ -93,8 +113,13 @@ def violation(schema: Json, value: Json) -> str | None:
 
     text = json.dumps(schema)
     validator = _validator(text)
-    _work.begin(MOST_STEPS, has_pattern_properties='"patternProperties":' in text)
-    error = _bounded(lambda: best_match(validator.iter_errors(value)))
+    steps = MOST_STEPS if _work.allowance is None else _work.allowance
+    _work.begin(steps, has_pattern_properties='"patternProperties":' in text)
+    try:
+        error = _bounded(lambda: best_match(validator.iter_errors(value)))
+    finally:
+        if _work.allowance is not None:
+            _work.allowance = max(_work.left, 0)
     if error is None:
         return None
     message = error.message
@@ -237,7 +262,7 @@ def _counted(name: str, check: Keyword) -> Keyword:
         if name == "unevaluatedProperties" and _work.has_pattern_properties:
             raise NotChecked(_NOT_TOGETHER)
         for error in check(validator, said, instance, schema) or ():
-            _work.spend(5 + _size(instance) // 4)  # the message of an error holds the value
+            _work.spend(5 + _size(instance, 4 * _work.left) // 4)  # the message of an error holds the value
             yield error
 
     return counted
@@ -290,7 +315,7 @@ def _unique_items(validator: Any, said: Any, instance: Any, schema: Any) -> Iter
 
     if not said or not isinstance(instance, list):
         return
-    _work.spend(_size(instance) // 4)
+    _work.spend(_size(instance, 4 * _work.left) // 4)
     seen = {json.dumps(_comparable(item), sort_keys=True) for item in instance}
     if len(seen) != len(instance):
         yield ValidationError(f"{instance!r} has non-unique elements")
@@ -314,10 +339,10 @@ def _comparable(value: Json) -> Json:
     return {key: _comparable(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _size(value: Json) -> int:
-    """How large a value is: its parts, and its text in pieces of 64 characters."""
+def _size(value: Json, most: int) -> int:
+    """How large a value is: its parts, and its text in pieces of 64 characters. Of one larger than `most` only that."""
     size, parts = 0, [value]
-    while parts:
+    while parts and size < most + 4:
         part = parts.pop()
         size += 1
         if isinstance(part, str):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -46,11 +47,12 @@ def zero(field: StateField) -> Json:
     return json.loads(json.dumps(_ZERO.get(field.type)))
 
 
-def initial(graph: Graph, given: Mapping[str, Any]) -> dict[str, Json]:
+def initial(graph: Graph, given: Mapping[str, Any], unchecked: Collection[str] = ()) -> dict[str, Json]:
     """The state that a run begins with: the graph's `initial_state`, over it what was given at submission (datetime and
     bytes objects where declared), then the defaults and zero values of declared keys.
 
-    Without a default, a key with the reducer `first`, `min` or `max` begins absent. Raises StateError.
+    Without a default, a key with the reducer `first`, `min` or `max` begins absent. The schemas of `unchecked` keys are
+    not applied: they were before. Raises StateError.
     """
     state: dict[str, Json] = {
         **graph.initial_state,
@@ -58,16 +60,20 @@ def initial(graph: Graph, given: Mapping[str, Any]) -> dict[str, Json]:
     }
     problems = [found for key in given if (found := _not_plain(key, state[key]))]
     if not problems:
-        problems = [found for key, field in graph.state.items() if (found := _begin(state, key, field))]
+        problems = [
+            found
+            for key, field in graph.state.items()
+            if (found := _begin(state, key, field, applies_schema=key not in unchecked))
+        ]
     if problems:
         raise StateError(problems)
     return state
 
 
-def _begin(state: dict[str, Json], key: str, field: StateField) -> str | None:
+def _begin(state: dict[str, Json], key: str, field: StateField, *, applies_schema: bool) -> str | None:
     """Check the key's value, or give it its first one. What is wrong with it, or None."""
     if key in state:
-        found = problem(field, state[key])
+        found = problem(field if applies_schema else replace(field, schema=None), state[key])
         return found and f"state key '{key}' {found}"
     if field.required:
         about = f" ({field.description})" if field.description else ""
@@ -119,14 +125,23 @@ def update_problem(field: StateField, value: Json) -> str | None:
 def of_text(field: StateField, text: str) -> Json:
     """What state_updates write to the key by a template that rendered to `text`: the text where it fits, else the JSON
     value that it spells if that fits, else the text all the same."""
-    if update_problem(field, text) is None:
-        return text
+    return checked_of_text(field, text)[0]
+
+
+def checked_of_text(field: StateField, text: str) -> tuple[Json, str | None]:
+    """The same, and what keeps it from being written (`update_problem`). Of a list or an object that the text spells,
+    it is what is wrong with that."""
+    if (wrong := update_problem(field, text)) is None:
+        return text, None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return text
-    fits = update_problem(field, value) is None and first_not_json({"value": value}) is None
-    return value if fits else text
+        return text, wrong
+    if first_not_json({"value": value}) is not None:
+        return text, wrong
+    if (of_value := update_problem(field, value)) is None:
+        return value, None
+    return text, of_value if isinstance(value, list | dict) else wrong
 
 
 def _type_problem(type_: str, items: str | None, value: Json, path: str = "") -> str | None:

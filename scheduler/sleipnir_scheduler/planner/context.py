@@ -11,7 +11,8 @@ from typing import Any
 
 from sleipnir.graph.model import FunctionNode, Graph, Json, LlmNode, Node, RagNode, ScriptNode, ToolNode
 from sleipnir.graph.reducers import ABSENT
-from sleipnir.graph.state import of_text, update_problem
+from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
+from sleipnir.graph.state import checked_of_text
 from sleipnir.graph.template import TemplateError, apply_updates, updates_read
 from sleipnir.messages import ResultHeader, RunStatus, overlay_of
 from sleipnir.redaction import REDACTED, is_secret_name
@@ -254,11 +255,12 @@ class Context:
             rendered = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
         except TemplateError as error:
             raise VisitFailed(str(error)) from None
-        for key, text in rendered.items():
-            field = self.graph.state.get(key)
-            written[key] = text if field is None else of_text(field, text)
-            if field is not None and (wrong := update_problem(field, written[key])) is not None:
-                raise VisitFailed(f"state_updates write what the graph's `state:` does not allow: '{key}' {wrong}")
+        with at_most(MOST_STEPS_OF_SCHEDULER):
+            for key, text in rendered.items():
+                field = self.graph.state.get(key)
+                written[key], wrong = (text, None) if field is None else checked_of_text(field, text)
+                if wrong is not None:
+                    raise VisitFailed(f"state_updates write what the graph's `state:` does not allow: '{key}' {wrong}")
         return written
 
     def given_up(self, visit: Visit, error: str) -> Outcome:

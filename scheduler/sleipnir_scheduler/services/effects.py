@@ -17,6 +17,7 @@ import structlog
 
 from sleipnir.batches import place_of, row_of, row_run_id
 from sleipnir.errors import RecordUnreadable, SleipnirError, StoreUnavailable
+from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
 from sleipnir.runs import RunSpec
 from sleipnir.sessions import SessionName, checked
 from sleipnir.store.connect import is_lasting
@@ -193,7 +194,8 @@ class Deliveries:
         try:
             prompt, given = row_of(effect.text)
             graph = self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
-            state = state_at_start(graph, prompt, given, self._max_state_bytes)
+            # Who added the row has applied the schemas, `validate` to what the graph gives: a scheduler does not again.
+            state = state_at_start(graph, prompt, given, self._max_state_bytes, unchecked=graph.state)
             return self._store.start(row_run_id(effect.batch, effect.row), spec, state, place)
         except StoreUnavailable:
             raise  # nothing is wrong with the row
@@ -226,7 +228,11 @@ class Deliveries:
             depth=above.depth + 1,
             path=[*above.path, effect.node],
         )
-        return spec, state_at_start(graph, effect.prompt, {}, self._max_state_bytes)
+        with at_most(MOST_STEPS_OF_SCHEDULER):
+            unchecked = graph.state.keys() - {
+                "initial_prompt"
+            }  # what the graph gives: `validate` has applied the schemas
+            return spec, state_at_start(graph, effect.prompt, {}, self._max_state_bytes, unchecked)
 
 
 def _why(error: Exception) -> str:

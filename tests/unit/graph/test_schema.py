@@ -71,6 +71,23 @@ def test_the_work_of_a_check_is_bounded(schema: Any, value: Any) -> None:
     assert "cannot be checked, it needs" in str(problem(StateField(schema=schema), value))
 
 
+def test_checks_that_share_an_allowance_have_it_in_all() -> None:
+    schema = {"items": {"type": "integer", "minimum": 0}}
+    with json_schema.at_most(1_000):
+        assert violation(schema, [1] * 300) is None
+        with pytest.raises(NotChecked, match="it needs more than 1,000 steps"):
+            violation(schema, [1] * 300)
+        with pytest.raises(NotChecked, match="it needs more than 1,000 steps"):
+            violation(schema, [1])
+    assert violation(schema, [1] * 3_000) is None
+    with json_schema.at_most(1_000):
+        assert violation(schema, [1] * 300) is None
+
+
+def test_a_value_that_is_too_large_is_not_looked_through() -> None:
+    assert json_schema._size([[1]] * 1_000_000, 40) < 60
+
+
 @pytest.mark.parametrize(
     ("schema", "value"),
     [

@@ -287,3 +287,12 @@ def test_a_run_can_be_given_times_and_bytes() -> None:
 )
 def test_a_model_is_named_by_its_file(type_: str, model: bool) -> None:
     assert is_model(type_) is model
+
+
+def test_the_schema_of_a_key_that_was_checked_before_is_not_applied_again() -> None:
+    fields = {name: StateField(type="list", schema={"maxItems": 1}) for name in ("a", "b")}
+    assert initial(graph(**fields), {"a": [1, 2], "b": [1]}, unchecked=("a",)) == {"a": [1, 2], "b": [1]}
+    with pytest.raises(StateError, match="state key 'b' does not match its schema"):
+        initial(graph(**fields), {"a": [1, 2], "b": [1, 2]}, unchecked=("a",))
+    with pytest.raises(StateError, match="state key 'a' must be list, not int"):
+        initial(graph(**fields), {"a": 5}, unchecked=("a",))
