@@ -14,7 +14,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sleipnir.errors import KnowledgeError, NodeFailed, SleipnirError
+from sleipnir.errors import KnowledgeError, MachineFailed, NodeFailed, SleipnirError
 from sleipnir.graph.model import RagNode
 from sleipnir.graph.template import TemplateError, render
 from sleipnir.knowledge.files import shelf_name
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 @executor("rag")
 def run_rag(node: RagNode, visit: Visit, host: Host | None = None) -> VisitResult:
-    """Search. `host` None means this process's. Raises VisitLost and ProcessLost, nothing else."""
+    """Search. `host` None means this process's. Raises VisitLost, ProcessLost and MachineFailed,
+    nothing else."""
     spent = Spent()
     try:
         return _searched(node, visit, host or here(), spent)
@@ -55,7 +56,7 @@ def warm_up() -> None:
 
 
 def _searched(node: RagNode, visit: Visit, host: Host, spent: Spent) -> VisitResult:
-    """Raises NodeFailed, PutOff, VisitLost and ProcessLost."""
+    """Raises NodeFailed, PutOff, VisitLost, ProcessLost and MachineFailed."""
     try:
         query = render(node.query, visit.state)
     except TemplateError as error:
@@ -81,7 +82,12 @@ def _searched(node: RagNode, visit: Visit, host: Host, spent: Spent) -> VisitRes
             meanwhile = ""
             top_k = index.info.recipe.top_k if node.top_k is None else node.top_k
             found = asking.search(index, Question(query, top_k, tuple(node.sources or ()), node.per_source))
+    except MachineFailed:
+        raise
     except SleipnirError as error:
+        if isinstance(error, KnowledgeError) and error.machine is not None:
+            machine = error.machine  # once the index is open, a model may have been asked
+            raise MachineFailed(machine.part, machine.args[0], begun=not meanwhile) from error
         raise _failure(node, error, meanwhile) from error
     output = _output(found)
     return VisitResult(

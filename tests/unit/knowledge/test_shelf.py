@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -22,6 +23,7 @@ from sleipnir.settings import Settings
 from sleipnir.staging import clear_up, staging
 from sleipnir_workers.knowledge import shelf as shelves
 from sleipnir_workers.knowledge.bucket import client, pack
+from sleipnir_workers.knowledge.cache import Cache
 from sleipnir_workers.knowledge.shelf import Shelf, shelf_of
 from tests.processes import wait_until
 from tests.s3_server import S3, s3_server
@@ -156,6 +158,24 @@ def test_a_full_disk_is_named_and_leaves_nothing(shelf: Shelf, tmp_path: Path) -
     assert raised.value.kind == "store"
     assert not shelf.has(A)
     assert [left(folder) for folder in (tmp_path / "knowledge", tmp_path / "knowledge-cache")] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("number", "part"),
+    [(errno.ENOSPC, "disk"), (errno.EMFILE, "descriptors"), (errno.EACCES, "disk"), (errno.ENAMETOOLONG, None)],
+)
+def test_a_fetch_that_the_machine_cannot_write_is_the_machine_s_failure(
+    tmp_path: Path, number: int, part: str | None
+) -> None:
+    """A gap after finding C18 of the second review."""
+
+    def fetch(folder: Path) -> None:
+        raise OSError(number, os.strerror(number), str(folder))
+
+    with pytest.raises(KnowledgeError, match=f"cannot write {tmp_path}.*: {os.strerror(number)}") as raised:
+        Cache(tmp_path / "cache", 10).open(A, lambda: 1, fetch)
+    assert (raised.value.kind, getattr(raised.value.machine, "part", None)) == ("store", part)
+    assert left(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", A.upper(), A + "0"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sleipnir import tracing
+from sleipnir.errors import MachineFailed
 from sleipnir.graph.model import MapNode, RagNode
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.messages import VisitResult
@@ -133,6 +135,20 @@ def test_a_node_without_a_base_says_so(shelf: Shelf) -> None:
 
 def test_a_query_that_cannot_be_rendered_says_so(shelf: Shelf) -> None:
     assert failure(shelf, shelf.words, "{{nowhere}}").startswith("Failed to interpolate rag node query: ")
+
+
+def test_a_machine_without_file_descriptors_fails_and_not_the_node_or_the_index(shelf: Shelf) -> None:
+    """A gap after finding C18 of the second review."""
+    assert look(shelf, shelf.words).ok, "all modules are imported"
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(MachineFailed, match=r"descriptors: cannot read .*Too many open files") as raised:
+            look(shelf, shelf.ranked)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not raised.value.begun
+    assert artefact.Artefact.open(shelf.home / "knowledge" / shelf.ranked).info.chunks == 3
 
 
 def test_a_base_that_is_not_on_the_shelf_is_named(shelf: Shelf) -> None:

@@ -23,12 +23,13 @@ from urllib.parse import quote
 
 import numpy as np
 
-from sleipnir.errors import KnowledgeError, SleipnirError
+from sleipnir.errors import KnowledgeError, MachineFailed, SleipnirError
 from sleipnir.graph.patterns import PatternRefused
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.views import Hit
 from sleipnir_workers.knowledge import keywords, neighbours, ranking, vectors
 from sleipnir_workers.knowledge.neighbours import Neighbours
+from sleipnir_workers.knowledge.shelf import disk_error
 from sleipnir_workers.knowledge.source_globs import matcher
 from sleipnir_workers.knowledge.vectors import Matrix
 
@@ -49,6 +50,9 @@ EXACT_CHUNKS: Final = 200_000
 """In a base with more, a graph of neighbours is asked: exact search would take more than 0.1 s."""
 
 _CANDIDATES: Final = 8  # times as many as are wanted, of which the best are taken by their exact cosines
+
+_EXHAUSTED: Final = {sqlite3.SQLITE_CANTOPEN: "descriptors", sqlite3.SQLITE_NOMEM: "memory"}
+"""What SQLite lacks when it cannot read a file that is there."""
 
 _TABLES: Final = """
     CREATE TABLE sources (id INTEGER PRIMARY KEY, path TEXT NOT NULL, sha256 TEXT NOT NULL, chunks INTEGER NOT NULL);
@@ -265,6 +269,17 @@ def _info(manifest: Mapping[str, Any], database: sqlite3.Connection) -> Info:
 def _naming(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, sqlite3.Error) as error:
+    except OSError as error:
+        if (failed := disk_error(error, folder, "read")).machine is not None:
+            raise failed from error  # nothing is wrong with the index: it must not be written anew
+        raise UnusableIndex(f"{folder} is no usable index of a knowledge base: {error}") from error
+    except (sqlite3.OperationalError, MemoryError) as error:
+        code = sqlite3.SQLITE_NOMEM if isinstance(error, MemoryError) else getattr(error, "sqlite_errorcode", 0)
+        part = _EXHAUSTED.get(code & 0xFF)
+        said = f"cannot read {folder}: {error or 'no memory'}"
+        if part is not None:
+            raise KnowledgeError(said, "store", machine=MachineFailed(part, said)) from error
+        raise UnusableIndex(f"{folder} is no usable index of a knowledge base: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, sqlite3.Error) as error:
         said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UnusableIndex(f"{folder} is no usable index of a knowledge base: {said}") from error

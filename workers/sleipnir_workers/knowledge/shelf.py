@@ -6,11 +6,12 @@ is `s3://bucket/prefix` (bucket.py), from which a worker fetches what it is aske
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from sleipnir.errors import KnowledgeError
+from sleipnir.errors import EXHAUSTED, KnowledgeError, MachineFailed
 from sleipnir.knowledge.files import is_digest, shelf_name
 from sleipnir.settings import Settings
 from sleipnir.staging import is_there, put_in_place, staging
@@ -122,6 +123,9 @@ def not_there(digest: str, shelf: str) -> KnowledgeError:
     return KnowledgeError(f"knowledge base {digest[:12]} is not on the shelf {shelf}", "store")
 
 
-def disk_error(error: OSError, place: Path) -> KnowledgeError:
-    """`place` is what could not be written, where the error itself names nothing."""
-    return KnowledgeError(f"cannot write {error.filename or place}: {error.strerror or error}", "store")
+def disk_error(error: OSError, place: Path, doing: str = "write") -> KnowledgeError:
+    """`place` is what could not be written, where the error itself names nothing. The machine's failure, if the error
+    says what is exhausted, or that the file is not for us: anything else may be the content's."""
+    said = f"cannot {doing} {error.filename or place}: {error.strerror or error}"
+    part = EXHAUSTED.get(error.errno or 0) or ("disk" if error.errno in (errno.EACCES, errno.EPERM) else None)
+    return KnowledgeError(said, "store", machine=None if part is None else MachineFailed(part, said))
