@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from sleipnir import launch
+from sleipnir.messages import TASK_NAME
 from sleipnir.store.connect import connect
 from tests import starter
 from tests.processes import RedisServer, Stack, wait_until, write_agent
@@ -204,8 +206,9 @@ def test_a_worker_that_was_told_to_take_nothing_from_its_queue_is_unhealthy(stac
 
 
 def test_a_loop_that_hangs_is_found(stack: Stack, tmp_path: Path) -> None:
-    """Nobody reads the pipe that the worker logs to: the loop waits for ever for room to log one more line."""
+    """Nothing reads the pipe that the worker logs to: the loop waits for ever for room to log one more line."""
     read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     command = [
         sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "worker", "-Q", "work", "-P", "threads",
         "-c", "1", "-n", "w@%h", "--loglevel", "INFO", "--without-gossip", "--without-mingle",
@@ -221,7 +224,7 @@ def test_a_loop_that_hangs_is_found(stack: Stack, tmp_path: Path) -> None:
     client = connect(stack.redis.url)
     with stack.client() as sleipnir:
         queue = sleipnir.store.keys.broker_prefix + "work"
-    client.lpush(queue, *[json.dumps(unknown_message(number)) for number in range(200)])
+    client.lpush(queue, *[json.dumps(damaged_message(number)) for number in range(90)])
     wait_for(stack, 1, "is stuck: its loop has not turned for")
     assert client.llen(queue) > 0
     os.close(read)  # now the write fails, and the loop goes on
@@ -230,13 +233,14 @@ def test_a_loop_that_hangs_is_found(stack: Stack, tmp_path: Path) -> None:
     client.close()
 
 
-def unknown_message(number: int) -> dict[str, Any]:
-    """A task that no worker knows; Celery logs all of it."""
+def damaged_message(number: int) -> dict[str, Any]:
+    """A message that no worker can read; each is logged, as no two are damaged alike."""
+    call = {"run": "r", "node": "n", "seq": f"damaged {number}", "attempt": 1, "agent": "a", "bundle": "0" * 64}
     return {
-        "body": json.dumps([["x" * 1000], {}, {}]),
+        "body": json.dumps([[call], {}, {}]),
         "content-encoding": "utf-8",
         "content-type": "application/json",
-        "headers": {"lang": "py", "task": "unknown.task", "id": f"unknown-{number}"},
+        "headers": {"lang": "py", "task": TASK_NAME, "id": f"damaged-{number}"},
         "properties": {
             "delivery_mode": 2,
             "delivery_info": {"exchange": "", "routing_key": "work"},

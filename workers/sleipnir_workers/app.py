@@ -64,9 +64,9 @@ in waited so often that it became the bottleneck of 64 threads."""
 EXECUTORS = (script, function, llm, rag, turn, extraction, summary, tool, condition, reduction)
 """Importing one registers it. litellm itself is imported only where it is used."""
 
-pulse = Pulse()
 drain = Drain()  # before any fork: the children of a prefork pool share it
 intake = Intake()  # and this
+pulse = Pulse(rests=lambda: bool(intake.stopped()))
 _worker: tuple[int, Worker] | None = None
 _consumer: Any = None
 _lock = threading.Lock()

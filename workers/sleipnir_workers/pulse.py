@@ -17,9 +17,11 @@ TICK_S = 1.0
 
 
 class Pulse:
-    """Written by the consumer's loop, read by the thread that announces. Ages are milliseconds."""
+    """Written by the consumer's loop, read by the thread that announces. Ages are milliseconds. `rests` says whether the
+    worker leaves queues alone by itself (intake.py)."""
 
-    def __init__(self) -> None:
+    def __init__(self, rests: Callable[[], bool] = lambda: False) -> None:
+        self._rests = rests
         self._turned = self._heard = self._connected = time.monotonic()
         self._lost_at: float | None = time.monotonic()
         self._full_since: float | None = None
@@ -68,8 +70,9 @@ class Pulse:
 
     def _turn(self) -> None:
         self._turned = time.monotonic()
-        if self._is_full(len(celery_state.reserved_requests)) or not self._consumer.task_consumer.queues:
-            self._heard = self._turned  # a full worker does not poll, and should not; nor one that takes no queue now
+        takes_nothing = self._rests() and not self._consumer.task_consumer.queues
+        if takes_nothing or self._is_full(len(celery_state.reserved_requests)):
+            self._heard = self._turned  # it does not poll, and should not
 
     def _listen(self) -> None:
         """Note each answer of the broker, a message or "nothing": on Redis, the end of a BRPOP."""
