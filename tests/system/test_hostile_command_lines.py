@@ -488,7 +488,9 @@ def test_ctrl_c_while_modules_are_imported_is_an_interruption(corner: Corner, mo
                 process.send_signal(signal.SIGINT)
             said += "" if is_timing else each
     assert imported, f"ps imports {module}"
-    assert (process.returncode, said.strip()) == (130, "interrupted")
+    assert said.strip() == "interrupted"
+    # Python ends by the signal itself where Ctrl-C meets code made of text, as in a dataclass; a shell says 130 then.
+    assert process.returncode in (130, -signal.SIGINT)
 
 
 def test_a_directory_that_is_gone_is_named(corner: Corner, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ TICK_S = 1.0
 
 
 class Pulse:
-    """Written by the consumer's loop, read by the thread that announces. Ages are milliseconds. `rests` says whether the
-    worker leaves queues alone by itself (intake.py)."""
+    """Written by the consumer's loop, read by the thread that announces. Ages are milliseconds. `rests` says
+    whether the worker leaves queues alone by itself (intake.py)."""
 
     def __init__(self, rests: Callable[[], bool] = lambda: False) -> None:
         self._rests = rests
