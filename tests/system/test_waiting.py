@@ -199,6 +199,46 @@ def test_pausing_from_the_command_line(own_stack: Stack, tmp_path: Path) -> None
             assert (refused.returncode, "--all" in refused.stderr) == (2, True)
 
 
+ASKS = """
+name: asks
+start: ask
+nodes:
+  ask: {type: input, question: "who?", state_updates: {who: "{{input}}"}, next: again}
+  again: {type: approval, question: "sure?", options: [yes], routes: {yes: e}, on_other: e}
+  e: {type: end, output: "{{who}}"}
+"""
+
+
+def test_the_command_line_shows_by_whom_a_run_was_paused_answered_and_cancelled(stack: Stack, tmp_path: Path) -> None:
+    """Finding S10 of the second review, as its commands have it."""
+    me = f"{getpass.getuser()}@{socket.gethostname()} (cli)"
+    with stack.client() as client:
+        run = client.submit(write_agent(tmp_path / "asks", ASKS))
+        wait_until(run.gates, "it asks")
+        assert stack.sleipnir("pause", run.id, "--reason", "lunch").returncode == 0
+        wait_until(lambda: run.status == "paused", "it is held")
+        shown = json.loads(stack.sleipnir("show", run.id, "--json").stdout)
+        assert [(hold["by"], hold["reason"]) for hold in shown["holds"]] == [(me, "lunch")]
+        assert stack.sleipnir("resume", run.id).returncode == 0
+        wait_until(lambda: run.status == "waiting", "it goes on")
+        assert stack.sleipnir("answer", run.id, "Ann").returncode == 0
+        wait_until(lambda: [gate.node for gate in run.gates()] == ["again"], "the next question")
+        assert stack.sleipnir("cancel", run.id).returncode == 0
+        assert run.wait(30).status == "cancelled"
+    shown = json.loads(stack.sleipnir("show", run.id, "--json").stdout)
+    assert {change["what"]: change["by"] for change in shown["changes"]} == {
+        "paused": me, "resumed": me, "answered": me, "cancelled": me
+    }  # fmt: skip
+    history = json.loads(stack.sleipnir("history", run.id, "--json").stdout)
+    wishes = [(step["kind"], step["reason"], step["answer"]) for step in history if step["by"] == me]
+    assert wishes == [
+        ("paused", "lunch", None),
+        ("resumed", None, None),
+        ("input", None, "Ann"),
+        ("cancelled", None, None),
+    ]
+
+
 def test_a_question_that_nobody_answers_takes_its_way_out(stack: Stack, tmp_path: Path) -> None:
     text = """
 name: impatient
