@@ -7,10 +7,19 @@
 -- Returns  per id its place: 1 for the message that is taken next, 0 when it is not there or farther back.
 local queue, depth = KEYS[1], tonumber(ARGV[1])
 
+local function id_of(message)
+  local at, id = 0, nil
+  repeat  -- a plain search is faster than the pattern alone
+    at = string.find(message, '"id":', at + 1, true)
+    id = at and string.match(message, '^"id": ?"(.-)"', at)
+  until id or not at
+  return id
+end
+
 local line = redis.call('LRANGE', queue, -depth, -1)
 local place_of = {}
 for place = #line, 1, -1 do
-  local id = string.match(line[place], '"id": ?"(.-)"')
+  local id = id_of(line[place])
   if id and not place_of[id] then place_of[id] = #line - place + 1 end
 end
 
