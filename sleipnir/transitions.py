@@ -377,6 +377,8 @@ class Transition:
     continues: bool = False
     budget: Budget | None = None
     spent: Spent = NOTHING_SPENT
+    frontier: Frontier | None = field(default=None, compare=False, repr=False)
+    """What `visits_after` makes of the run that this was planned on, where the planner has it at hand."""
 
     @property
     def dispatches(self) -> tuple[Visit, ...]:
@@ -385,14 +387,19 @@ class Transition:
             return ()
         return (*(visit for visit in self.open if visit.state == "queued"), *self.wakes)
 
-    def apply(self, run: RunView, event: str = "") -> RunView:
-        """The run after this transition was committed for the inbox entry `event`."""
+    def visits_after(self, run: RunView) -> Frontier:
+        """The visits of the run after this."""
         frontier = Frontier.of(run.frontier)
         for visit in self.close:
             if visit.seq in frontier:
                 frontier.drop(visit.seq)
         for visit in self.open:
             frontier.put(visit)
+        return frontier
+
+    def apply(self, run: RunView, event: str = "") -> RunView:
+        """The run after this transition was committed for the inbox entry `event`."""
+        frontier = self.visits_after(run) if self.frontier is None else self.frontier
         return changed(
             run,
             status=self.status,

@@ -646,6 +646,7 @@ class Draft:
             budget=self.budget,
             spent=self.spent,
             continues=self._continues and not self._status,
+            frontier=self.frontier,
         )
 
     @property

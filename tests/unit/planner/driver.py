@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.events import Answered, Continued, Event, Resulted, Submitted
+from sleipnir.frontier import Frontier
 from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import Graph
 from sleipnir.messages import ResultHeader, ToolCall, overlay_of, overlay_text
@@ -40,6 +41,20 @@ def graph_of(text: str) -> Graph:
 
 def new_run() -> RunView:
     return RunView(id="run1", spec=RunSpec("agent", "digest"))
+
+
+def assert_same_visits(transition: Transition, before: RunView) -> None:
+    """What the planner leaves in the run is what closing and opening makes of it, and counted alike."""
+    expected = transition.visits_after(before)
+    assert transition.frontier is not None
+    assert dict(transition.frontier) == dict(expected)
+    for name in Frontier.__slots__:
+        if not name.startswith("_"):
+            assert _counted(getattr(transition.frontier, name)) == _counted(getattr(expected, name)), name
+
+
+def _counted(value: Any) -> Any:
+    return {key: count for key, count in value.items() if count} if isinstance(value, dict) else value
 
 
 def ok(seq: int, next_: str | tuple[str, ...] | None = None, attempt: int = 1, **more: Any) -> Resulted:
@@ -215,6 +230,7 @@ class Driver:
         outcome = fetch_and_plan(self.graph, self.run, event, self.now_ms, self.memory, values, overlays=overlays)
         if isinstance(outcome, Transition):
             self.memory.apply(outcome, values, overlays)
+            assert_same_visits(outcome, self.run)
             self.run, self.last = outcome.apply(self.run), outcome
         return outcome
 

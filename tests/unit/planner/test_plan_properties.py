@@ -38,7 +38,7 @@ from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, Resul
 from sleipnir.runs import FAIL, RUN_AGAIN, Part, RunSpec, RunView, Visit
 from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, plan
-from tests.unit.planner.driver import Memory, fetch_and_plan, new_run
+from tests.unit.planner.driver import Memory, assert_same_visits, fetch_and_plan, new_run
 from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, TURNS, Drawn, drawn_graphs
 
 MAX_REDELIVERIES = 2
@@ -237,6 +237,7 @@ class HostileWorld(RuleBasedStateMachine):
             if write.step.role == "node" and write.step.item is None and write.step.node:
                 self.completed[write.step.node] += 1
         self.memory.apply(transition, delta, updates)
+        assert_same_visits(transition, before)
         self.run = transition.apply(before)
         assert not (self.run.is_held and transition.dispatches), "a run that is held sends nothing to workers"
         if before.is_held and self.run.is_final:
