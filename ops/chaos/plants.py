@@ -132,12 +132,14 @@ class Plants:
         self._redis.set(key, value)
 
     def _hset(self, victim: Victim, key: str, name: Any, value: bytes) -> None:
-        before = self._redis.hget(key, name)
+        before, planted = self._redis.hget(key, name), self._redis.get_encoder().encode(value)
 
         def undo() -> None:
+            if self._redis.hget(key, name) != planted:
+                return  # the run went on by what its scheduler remembered, and wrote its own
             if before is None:
                 self._redis.hdel(key, name)
-            elif self._redis.exists(key):  # else the run has ended meanwhile
+            else:
                 self._redis.hset(key, name, before)
 
         victim.undo.append(undo)
