@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: sys.argv) and return its exit code. Prints; raises nothing but SystemExit."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if argv is None and arguments[:1] == ["worker"]:  # with --health, in a worker's container every 20 s
+        from sleipnir.hardening import refuse_inspection
+
+        refuse_inspection()
     try:
         from sleipnir.cli import last_resort
 

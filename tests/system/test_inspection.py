@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -122,6 +123,22 @@ def test_scheduler_workers_and_supervisor_show_nothing_to_a_script_of_their_user
         assert set(reads(*descendants).values()) == {"refused"}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc and PR_SET_DUMPABLE are Linux'")
+def test_the_probe_of_a_worker_shows_nothing_to_a_script_of_its_user() -> None:
+    """A gap after finding S3: a liveness probe has the worker's environment, and starts every 20 s."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        url = f"redis://:{PLANTED}@127.0.0.1:{silent.getsockname()[1]}/0"
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
+        env |= {"SLEIPNIR_REDIS_URL": url, "SLEIPNIR_HOME": folder, "HOME": folder}
+        silent.settimeout(60)
+        with running([sys.executable, "-m", "sleipnir", "worker", "--health"], env) as probe:
+            connection, _ = silent.accept()
+            found = set(reads(probe.pid).values())
+            connection.close()
+    assert found == {"refused"}
+
+
 def _children_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
@@ -131,6 +148,7 @@ def test_every_program_of_ours_that_holds_secrets_refuses_inspection_first() -> 
     root = Path(__file__).parents[2]
     programs = [
         "workers/sleipnir_workers/app.py", "workers/sleipnir_workers/__main__.py", "sleipnir/supervisor.py",
+        "sleipnir/cli/__init__.py",
         "workers/sleipnir_workers/knowledge/__main__.py", "scheduler/sleipnir_scheduler/main.py",
     ]  # fmt: skip
     assert [name for name in programs if f"{hardening.__name__.split('.')[1]}" not in (root / name).read_text()] == []
