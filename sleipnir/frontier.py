@@ -6,7 +6,7 @@ cost of an event depend on what the event changes, not on how many visits are li
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isqrt
 from typing import Any
 
@@ -145,6 +145,18 @@ class Frontier(Mapping[int, Visit]):
             self._changes[seq] = None
         else:
             del self._changes[seq]
+
+    def drop_members(self, group: int, seqs: Sequence[int]) -> None:
+        """Drop visits that count as members of their super-step alone: they have ended well, and are no branch of a
+        `dag`. Thousands are dropped without a look at each."""
+        shared, changes = self._shared, self._changes
+        for seq in seqs:
+            if seq in shared:
+                changes[seq] = None
+            else:
+                del changes[seq]
+        self._size -= len(seqs)
+        _add(self.members, group, -len(seqs))
 
     def _count(self, visit: Visit, by: int) -> None:  # several times for each event of each run
         item, part, kind = visit.item, visit.part, visit.kind

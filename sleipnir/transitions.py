@@ -333,11 +333,14 @@ class Transition:
     after this. Where the step of one of `writes` says which held steps count from now on (`applies`), the store copies
     what they wrote into the state, keys in `apart` left out. `folded` goes to the state alone: values that reducers
     have made. `windows` are kept for keys of a `dag` that may have to be folded anew (see planner/folding.py), None
-    drops one. `continues`: the commit posts events.Continued to the run. Of the held steps that count from now on,
-    `copies` are those whose writes the store copies (None: all): of the others each key has a later writer.
+    drops one. `gone` are the numbers of visits that are closed besides, by super-step: they have ended, and nothing
+    else is stored of them. `drops` are fields of items that nothing needs after this. `continues`: the commit posts
+    events.Continued to the run. Of the held steps that count from now on, `copies` are those whose writes the store
+    copies (None: all): of the others each key has a later writer.
     """
 
     close: tuple[Visit, ...] = ()
+    gone: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     open: tuple[Visit, ...] = ()
     gates: tuple[Gate, ...] = ()
     writes: tuple[Write, ...] = ()
@@ -369,6 +372,7 @@ class Transition:
     arrived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     tops: Mapping[str, Rank] = field(default_factory=dict)
     items: tuple[ItemOp, ...] = ()
+    drops: tuple[str, ...] = ()
     apart: frozenset[str] = frozenset()
     copies: tuple[int, ...] | None = None
     folded: Mapping[str, Any] = field(default_factory=dict)
@@ -393,6 +397,8 @@ class Transition:
         for visit in self.close:
             if visit.seq in frontier:
                 frontier.drop(visit.seq)
+        for group, seqs in self.gone.items():
+            frontier.drop_members(group, seqs)
         for visit in self.open:
             frontier.put(visit)
         return frontier

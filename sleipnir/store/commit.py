@@ -104,9 +104,9 @@ def control(
     gates = {gate.seq: gate for gate in transition.gates}
     texts: list[Arg] = []
     closed = [_closed(run.id, visit, visit.seq == transition.delivered) for visit in transition.close]
-    gone: list[int] = []
+    gone = [seq for seqs in transition.gone.values() for seq in seqs]
     if not transition.unless_claimed:
-        gone = [each["seq"] for each in closed if len(each) == 2]
+        gone += [each["seq"] for each in closed if len(each) == 2]
         closed = [each for each in closed if len(each) > 2]
     drops, items = _drops_apart(transition.items) if transition.items else ([], [])
     body = {
@@ -130,7 +130,7 @@ def control(
     used = usage_fields(transition)
     seldom = {
         "gone": gone,
-        "drops": drops,
+        "drops": [*drops, *transition.drops],
         "unless_claimed": transition.unless_claimed,
         "unless_answered": transition.unless_answered,
         "delivered": transition.delivered is not None,

@@ -169,6 +169,8 @@ class Context:
 
     def step_value(self, step: int, key: str) -> Json:
         """What a step of this draft, or of the past, wrote to a key. Raises Missing."""
+        if step <= self.run.step and step in self.known.steps:  # of a wide step, thousands
+            return self.known.steps[step][key]
         require(self.known, self._for_step(step, [key]))
         write = self.draft.written(step)
         if write is None:
@@ -187,9 +189,20 @@ class Context:
     def require_folds(self, writers: Sequence[Writer], keys: Iterable[str]) -> None:
         """Ask for all that folding these keys takes, at once. Raises Missing."""
         folding = frozenset(keys)
-        writes = (self._for_step(each.step, folding & set(each.keys)) for each in writers if folding & set(each.keys))
+        past: list[int] = []
+        writes: list[Wanted] = []
+        for each in writers:
+            if folding.isdisjoint(each.keys):
+                continue
+            if each.step <= self.run.step:
+                past.append(each.step)
+            else:
+                writes.append(self._for_step(each.step, folding & set(each.keys)))
         windows = frozenset(key for key in folding & self.draft.tops.keys() if key not in self.draft.windows)
-        require(self.known, Wanted.together([*writes, Wanted(windows=windows), self._for_keys(folding)]))
+        require(
+            self.known,
+            Wanted.together([*writes, Wanted(steps=frozenset(past), windows=windows), self._for_keys(folding)]),
+        )
 
     def latest(self, key: str, value: Json) -> None:
         """From here on the key has this value."""
@@ -321,8 +334,9 @@ class Context:
             self.arm_step()
 
     def deadline_passed(self) -> bool:
+        """Whether the run's time is up. While it is held, what has come is kept: it fails for that once it goes on."""
         deadline_ms = self.deadline_ms()
-        return deadline_ms is not None and self.now_ms > deadline_ms
+        return deadline_ms is not None and self.now_ms > deadline_ms and not self.defers
 
     def timed_out(self, where: str) -> str:
         return f"Graph '{self.graph.name}' timed out after {self.graph.settings.timeout}s {where}"

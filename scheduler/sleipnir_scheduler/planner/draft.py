@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sleipnir.budgets import BUDGET, Budget
 from sleipnir.events import RUN_DEADLINE, ChildEnded
 from sleipnir.frontier import Frontier
 from sleipnir.graph.model import Json
-from sleipnir.messages import ResultHeader, RunStatus
-from sleipnir.runs import Gate, HoldOwner, Pause, RunView, Slot, Timing, Visit, changed, question_id
+from sleipnir.messages import ResultHeader, Role, RunStatus
+from sleipnir.runs import Ended, Gate, HoldOwner, Pause, Rank, RunView, Slot, Timing, Visit, changed, question_id
 from sleipnir.transitions import (
     AskSlot,
     Collect,
@@ -43,6 +43,19 @@ SETTLED = "settled"
 """What a run tells the one at the top: a question needs no answer any more."""
 
 _TOLD_AT_THE_TOP = ("gate_opened", "gate_answered", "gate_expired", "child_started", "child_retried", "child_ended")
+
+
+class Member(NamedTuple):
+    """A visit of a step, and what is asked of thousands when the step closes: each is looked at once. `rests`: it has
+    ended, and nothing else is stored of it."""
+
+    rank: Rank
+    seq: int
+    role: Role
+    ended: Ended | None
+    overlay: str | None
+    rests: bool
+    visit: Visit
 
 
 class Draft:
@@ -81,6 +94,8 @@ class Draft:
         self._untimers: list[str] = []
         self._wakes: list[Visit] = []
         self._items: list[ItemOp] = []
+        self._gone: dict[int, tuple[int, ...]] = {}
+        self._drops: list[str] = []
         self._effects: list[Effect] = []
         self._children_ended: set[str] = set()
         self._recalled: list[str] = []
@@ -292,10 +307,31 @@ class Draft:
         members = self.members(number)
         return sorted(members, key=lambda visit: visit.rank) if len(members) > 1 else members
 
+    def ranked(self, number: int) -> list[Member]:
+        """The same, with what closing the step asks of each."""
+        return sorted(
+            Member(
+                (visit.depth, visit.node, visit.lineage, visit.index),
+                visit.seq,
+                visit.role,
+                visit.ended,
+                visit.overlay,
+                visit.wake_ms is None
+                and not (visit.queue or visit.child or visit.loop or visit.given or visit.spread)
+                and not (visit.failed or visit.ready or visit.lineage or visit.ended is None),
+                visit,
+            )
+            for visit in self.members(number)
+        )
+
     def members(self, number: int) -> list[Visit]:
         """The same in no order."""
         if number in self.frontier.members:
-            return [visit for visit in self.frontier.values() if visit.group == number and visit.is_branch]
+            return [
+                visit
+                for visit in self.frontier.values()
+                if visit.group == number and visit.item is None and visit.part is None and visit.kind != BUDGET
+            ]
         # of a `dag`: a visit, and what runs functions of the agent's own for it
         seqs = {number, *self.frontier.helpers}
         found = [visit for seq in seqs if (visit := self.frontier.get(seq)) is not None]
@@ -353,6 +389,20 @@ class Draft:
             self.item(Drop(visit.given))
         self.frontier.drop(visit.seq)
         self._touched[visit.seq] = None
+
+    def drop_step(self, group: int, members: list[Member]) -> None:
+        """The visits of a step that has closed are over, and what they alone saw is dropped."""
+        had, have, rest = self._run.frontier, self.frontier, []
+        for _, seq, _, _, overlay, rests, visit in members:
+            if overlay is not None:
+                self._drops.append(overlay)
+            if rests and had.get(seq) is visit and have.get(seq) is visit:
+                rest.append(seq)
+            else:
+                self.drop(visit)
+        if rest:
+            self.frontier.drop_members(group, rest)
+            self._gone[group] = tuple(rest)
 
     def reopen(self, visit: Visit) -> Visit:
         """Run a failed visit again, as a new one in its place."""
@@ -608,6 +658,7 @@ class Draft:
         close = tuple(before for before, after in changed if before is not None and (after is None or _busy(before)))
         return Transition(
             close=close,
+            gone=self._gone,
             open=tuple(after for _, after in changed if after is not None),
             gates=tuple(self._gates.values()),
             writes=tuple(self._writes),
@@ -638,6 +689,7 @@ class Draft:
             arrived=self.arrived,
             tops=self.tops,
             items=tuple(self._items),
+            drops=tuple(self._drops),
             apart=frozenset(self.apart),
             copies=self.copies,
             folded=self.folded,

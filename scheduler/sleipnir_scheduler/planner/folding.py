@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.reducers import ABSENT, ReducerError, fold_all, is_custom
@@ -28,8 +28,7 @@ class Unfoldable(Exception):
     """The writes contradict each other, or a reducer refuses them. Fails the run."""
 
 
-@dataclass(frozen=True)
-class Writer:
+class Writer(NamedTuple):
     """A visit that has written: its node, its rank, the journal step that holds the values."""
 
     node: str

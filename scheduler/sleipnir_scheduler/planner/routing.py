@@ -8,7 +8,7 @@ edges as success does. A name is looked up among the node's `ends` first, then a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sleipnir.graph import choice
 from sleipnir.graph.expression import ExpressionError
@@ -16,16 +16,18 @@ from sleipnir.graph.model import Branch, FunctionNode, LlmNode, Node, ScriptNode
 from sleipnir.graph.template import TemplateError
 from sleipnir.runs import Visit
 from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
+from sleipnir_scheduler.planner.draft import Member
 
 
-@dataclass(frozen=True)
-class Way:
-    """One visit to be made. `command` is the number of the command that asks for it; `join` the join that does."""
+class Way(NamedTuple):
+    """One visit to be made. `command` is the number of the command that asks for it, the first of as many `commands`
+    with this target; `join` the join that does."""
 
     target: str
     command: int | None = None
     join: str | None = None
     depth: int = 0
+    commands: int = 1
 
 
 def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
@@ -43,6 +45,22 @@ def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
     return None if leads or context.graph.dialect == "sleipnir" else no_route(visit)
 
 
+def needing_calls(context: Context, members: Sequence[Member]) -> list[Visit]:
+    """Those of these ended visits whose conditional edge is chosen on a worker. Raises Missing."""
+    known: dict[tuple[str, bool], bool] = {}
+    found: list[Visit] = []
+    for member in members:
+        ended = member.ended
+        if ended is None or ended.sends is not None or ended.next is not None:
+            continue
+        alike = (member.rank[1], ended.ok)
+        if alike not in known:
+            known[alike] = needs_call(context, member.visit)
+        if known[alike]:
+            found.append(member.visit)
+    return found
+
+
 def needs_call(context: Context, visit: Visit) -> bool:
     """Whether the conditional edge is chosen on a worker: by a function of the agent's own, or by conditions that
     cost more than a moment. Raises Missing."""
@@ -56,8 +74,8 @@ def ways_on(context: Context, visit: Visit, labels: Sequence[str] | None) -> lis
     assert visit.ended is not None
     node, ended = context.graph.nodes[visit.node], visit.ended
     if ended.sends is not None:
-        named = [node.ends.get(name, name) if name else node.id for name in ended.sends]
-        return [Way(to, command) for command, to in enumerate(named) if not context.graph.ends_branch(to)]
+        targets = command_targets(context, visit)
+        return [Way(to, command) for command, to in enumerate(targets) if to]
     if ended.next is not None:
         chosen = (ended.next,) if isinstance(ended.next, str) else ended.next
         targets = [node.ends.get(name, name) for name in chosen]
@@ -69,6 +87,16 @@ def ways_on(context: Context, visit: Visit, labels: Sequence[str] | None) -> lis
             found = _labels(context, node, branch) if labels is None else labels
             targets += [_labelled(context, node, label) for label in found if label]
     return [Way(target) for target in dict.fromkeys(targets) if not context.graph.ends_branch(target)]
+
+
+def command_targets(context: Context, visit: Visit) -> list[str]:
+    """The nodes that its commands lead to, by number; empty for one that only ends its branch."""
+    node, sends = context.graph.nodes[visit.node], visit.ended.sends if visit.ended else None
+    if not sends:
+        return []
+    named = {name: node.ends.get(name, name) if name else node.id for name in set(sends)}
+    targets = {name: "" if context.graph.ends_branch(to) else to for name, to in named.items()}
+    return [targets[name] for name in sends]
 
 
 def no_route(visit: Visit) -> str:

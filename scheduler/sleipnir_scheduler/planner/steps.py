@@ -13,7 +13,10 @@ step see the state as it was when the step began. A step with a visit that faile
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from sleipnir.graph.model import EndNode, Json
@@ -23,6 +26,7 @@ from sleipnir.runs import Ended, Rank, Spread, Visit, changed
 from sleipnir.transitions import Drop, Put, Split
 from sleipnir_scheduler.planner import joins, routing
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed, at_node
+from sleipnir_scheduler.planner.draft import Member
 from sleipnir_scheduler.planner.folding import Folded, Unfoldable, Writer, fold_step, fold_visit
 from sleipnir_scheduler.planner.routing import Way
 
@@ -39,7 +43,7 @@ def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
         context.draft.item(Split(visit.seq))
     if error is not None:
         if not held:
-            _apply(context, [changed(visit, ended=Ended(step, keys=outcome.written))], step, None)
+            _apply(context, [_member(changed(visit, ended=Ended(step, keys=outcome.written)))], step, None)
         context.draft.put(_at_rest(visit, failed=True, error=at_node(visit.node, error)))
         return
     result = Ended(step, outcome.ok, False, outcome.written, outcome.next, outcome.sends)
@@ -58,10 +62,10 @@ def end_reached(context: Context, visit: Visit) -> None:
 def close(context: Context, group: int, step: int) -> None:
     """All visits of a step have ended. `step` is a journal step of this draft, which tells what counts from here on.
     While the run is held, what they wrote counts, and what could end the run waits (see `go_on_after_hold`)."""
-    members = context.draft.group(group)
-    bodies = [visit for visit in members if visit.role == "node"]
-    if pending := [visit for visit in bodies if not _ended(visit).applied]:
-        folds = [visit for visit in members if visit.role == "reduce"]
+    members = context.draft.ranked(group)
+    nodes = [member for member in members if member.role == "node"]
+    if pending := [member for member in nodes if member.ended is None or not member.ended.applied]:
+        folds = [member.visit for member in members if member.role == "reduce"]
         try:
             if not _apply(context, pending, step, max(folds, key=lambda visit: visit.seq, default=None)):
                 return
@@ -69,19 +73,19 @@ def close(context: Context, group: int, step: int) -> None:
             if context.draft.is_held:
                 return  # the same once it goes on
             raise
-    if context.draft.is_held and (context.defers or any(visit.kind == "end" for visit in bodies)):
-        _note_applied(context, bodies)
+    if context.draft.is_held and (context.defers or any(member.visit.kind == "end" for member in nodes)):
+        _note_applied(context, _bodies(nodes))
         return
-    labels = {int(visit.batch or 0): visit.ended for visit in members if visit.role == "branch"}
-    if not labels and (calls := [visit for visit in bodies if routing.needs_call(context, visit)]):
-        _note_applied(context, bodies)
+    labels = {int(each.visit.batch or 0): each.ended for each in members if each.role == "branch"}
+    if not labels and (calls := routing.needing_calls(context, nodes)):
+        _note_applied(context, _bodies(nodes))
         for visit in calls:
             _open_role(context, visit, "branch")
         return
     try:
-        _go_on(context, bodies, {seq: _names(ended_) for seq, ended_ in labels.items()}, step)
+        _go_on(context, group, members, {seq: _names(ended_) for seq, ended_ in labels.items()}, step)
     except RunFailed:
-        _note_applied(context, bodies)
+        _note_applied(context, _bodies(nodes))
         raise
 
 
@@ -112,7 +116,7 @@ def waiting_to_reduce(context: Context) -> list[int]:
 
 def enter(context: Context, node: str) -> None:
     """The run begins at a node; or goes on at one, as a failed run of an older release does when it is retried."""
-    _open_step(context, [Way(node)], [])
+    _open_step(context, [Way(node)], [], {})
 
 
 def _role_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
@@ -157,15 +161,18 @@ def _folds(context: Context, keys: Sequence[str]) -> dict[str, str] | None:
 # The writes begin to count
 
 
-def _apply(context: Context, bodies: list[Visit], step: int, reduced: Visit | None) -> bool:
+def _apply(context: Context, members: list[Member], step: int, reduced: Visit | None) -> bool:
     """Let the writes of these visits count. False: reducers of the agent's own have to run first."""
     writers = [
-        Writer(visit.node, visit.rank, _ended(visit).step, _ended(visit).keys) for visit in bodies if _ended(visit).keys
+        Writer(rank[1], rank, ended.step, ended.keys)
+        for rank, _, _, ended, *_ in members
+        if ended is not None and ended.keys
     ]
     if not writers:
         return True
+    first = members[0].visit
     try:
-        folded = _folded(context, bodies, writers)
+        folded = _folded(context, first, writers)
     except Unfoldable as error:
         _hold(context, writers)
         raise RunFailed(str(error)) from None
@@ -173,7 +180,7 @@ def _apply(context: Context, bodies: list[Visit], step: int, reduced: Visit | No
     if folded.open and reduced is None:
         _hold(context, writers)
         if not any(visit.role == "reduce" and visit.ended is None for visit in context.draft.visits()):
-            _open_role(context, bodies[0], "reduce", folded.open)
+            _open_role(context, first, "reduce", folded.open)
         return False
     context.draft.tops |= folded.tops
     context.draft.windows |= {key: window.to_json() for key, window in folded.windows.items()}
@@ -182,7 +189,8 @@ def _apply(context: Context, bodies: list[Visit], step: int, reduced: Visit | No
         _let_count(context, writers, folded, step)
     for writer in writers:
         kept = folded.skips.get(writer.step, ())
-        context.latest_in(writer.step, [key for key in writer.keys if key not in folded.apart and key not in kept])
+        if keys := [key for key in writer.keys if key not in folded.apart and key not in kept]:
+            context.latest_in(writer.step, keys)
     for key, value in folded.values.items():
         context.latest(key, value)
     if reduced is not None:
@@ -221,20 +229,17 @@ def _last_writers(
     return (*(before or ()), *reversed(last))
 
 
-def _folded(context: Context, bodies: list[Visit], writers: list[Writer]) -> Folded:
+def _folded(context: Context, first: Visit, writers: list[Writer]) -> Folded:
     graph, draft = context.graph, context.draft
     strict = graph.dialect == "loki"
-    count: dict[str, int] = {}
-    for writer in writers:
-        for key in writer.keys:
-            count[key] = count.get(key, 0) + 1
+    count = Counter(chain.from_iterable(writer.keys for writer in writers))
     folding = [key for key, times in count.items() if graph.reducer_of(key) or (strict and times > 1)]
     if not folding and graph.engine == "bsp":
         return Folded()
     context.require_folds(writers, folding)
     if graph.engine == "bsp":
         return fold_step(graph, writers, context.current, context.step_value)
-    [visit], [writer] = bodies, writers
+    [writer] = writers  # of a `dag`, where a step is one visit
     return fold_visit(
         graph,
         writer,
@@ -242,7 +247,7 @@ def _folded(context: Context, bodies: list[Visit], writers: list[Writer]) -> Fol
         context.step_value,
         tops=draft.tops,
         window=context.window,
-        lower_lives=_lower_lives(context, visit),
+        lower_lives=_lower_lives(context, first),
     )
 
 
@@ -291,9 +296,11 @@ def forget_tops(context: Context) -> None:
 # The ways on
 
 
-def _go_on(context: Context, bodies: list[Visit], labels: dict[int, list[str]], step: int) -> None:
+def _go_on(context: Context, group: int, members: list[Member], labels: dict[int, list[str]], step: int) -> None:
     dialect = context.graph.dialect
-    ends = [visit for visit in bodies if isinstance(context.graph.nodes[visit.node], EndNode)]
+    nodes = [member for member in members if member.role == "node"]
+    end_nodes = {node for node in {member.rank[1] for member in nodes} if _is_end(context, node)}
+    ends = [member.visit for member in nodes if member.rank[1] in end_nodes] if end_nodes else []
     if dialect == "loki" and len(ends) > 1:
         names = ", ".join(visit.node for visit in ends)
         raise RunFailed(
@@ -302,22 +309,59 @@ def _go_on(context: Context, bodies: list[Visit], labels: dict[int, list[str]], 
         )
     for visit in ends:
         if not _write_end(context, visit):
-            _note_applied(context, [other for other in bodies if other is not visit])
+            _note_applied(context, [other for other in _bodies(nodes) if other is not visit])
             return
     over = dialect == "loki" and bool(ends)
-    ways: list[tuple[Visit, Way]] = []
-    for visit in bodies:
-        if not over and not isinstance(context.graph.nodes[visit.node], EndNode):
-            ways += [(visit, way) for way in routing.ways_on(context, visit, labels.get(visit.seq))]
-    _forget_idle_commands(context, bodies, ways)
-    fired = [] if over else _arrivals(context, bodies)
-    _record_routes(context, bodies, ways, step)
-    _drop(context, bodies)
+    leads, wide = ({}, {}) if over else _leads(context, nodes, labels)
+    _forget_idle_commands(context, nodes, leads, wide)
+    fired = [] if over else _arrivals(context, nodes)
+    _record_routes(context, nodes, leads, step)
+    if context.times_steps:
+        context.draft.disarm(f"{STEP_TIMER}{group}")
+    context.draft.drop_step(group, members)
     if over:
         context.end("completed")
         return
-    sources, targets = [visit for visit, _ in ways], [way for _, way in ways]
-    _open_step(context, [*targets, *fired], sources)
+    ways: list[Way] = []
+    sources: list[Visit] = []
+    for member in nodes:
+        if here := leads.get(member.seq):
+            ways += here
+            sources += [member.visit] * len(here)
+    _open_step(context, [*ways, *fired], sources, wide)
+
+
+def _leads(
+    context: Context, members: list[Member], labels: Mapping[int, list[str]]
+) -> tuple[dict[int, list[Way]], dict[int, list[str]]]:
+    """The ways on of each visit; and of those whose commands are too many to become visits at once, their targets by
+    number: a target of theirs is one way. Visits of a node that have ended alike share a list of ways, and have chosen
+    it once: there may be thousands."""
+    leads: dict[int, list[Way]] = {}
+    wide: dict[int, list[str]] = {}
+    alike: dict[tuple[str, bool, str | tuple[str, ...] | None], list[Way]] = {}
+    for rank, seq, _, ended, _, _, visit in members:
+        node = rank[1]
+        assert ended is not None
+        if ended.sends is not None:
+            targets = routing.command_targets(context, visit)
+            if len(targets) - targets.count("") > WIDE:
+                wide[seq] = targets
+                first = {to: number for number, to in reversed([*enumerate(targets)]) if to}
+                count = Counter(targets)
+                leads[seq] = [
+                    Way(to, number, commands=count[to]) for to, number in sorted(first.items(), key=itemgetter(1))
+                ]
+                continue
+        elif seq not in labels:
+            kind = (node, ended.ok, ended.next)
+            if kind not in alike:
+                alike[kind] = [] if _is_end(context, node) else routing.ways_on(context, visit, None)
+            leads[seq] = alike[kind]
+            continue
+        if not _is_end(context, node):
+            leads[seq] = routing.ways_on(context, visit, labels.get(seq))
+    return leads, wide
 
 
 OUTPUT = "\0output"
@@ -339,7 +383,7 @@ def _write_end(context: Context, visit: Visit) -> bool:
             raise RunFailed(str(failure), node.id) from None
         step = _journal(context, visit, Outcome(values=writes), held=False)
         written = changed(visit, ended=Ended(step, keys=tuple(writes)))
-        counts = _apply(context, [written], step, None)
+        counts = _apply(context, [_member(written)], step, None)
         context.draft.put(written)
         if not counts:
             return False
@@ -354,19 +398,26 @@ def _write_end(context: Context, visit: Visit) -> bool:
     return True
 
 
-def _forget_idle_commands(context: Context, bodies: list[Visit], ways: list[tuple[Visit, Way]]) -> None:
+def _forget_idle_commands(
+    context: Context, members: list[Member], leads: Mapping[int, list[Way]], wide: Mapping[int, list[str]]
+) -> None:
     """Commands that only end their branch are no visits, so nobody needs their values."""
-    made = {(source.seq, way.command) for source, way in ways}
-    for visit in bodies:
-        for number in range(len(_ended(visit).sends or ())):
-            if (visit.seq, number) not in made:
-                context.draft.item(Drop(f"{visit.seq}.{number}"))
+    for _, seq, _, ended, *_ in members:
+        if ended is not None and ended.sends:
+            if (targets := wide.get(seq)) is not None:
+                idle = [number for number, to in enumerate(targets) if not to]
+            else:
+                made = {way.command for way in leads.get(seq, ())}
+                idle = [number for number in range(len(ended.sends)) if number not in made]
+            for number in idle:
+                context.draft.item(Drop(f"{seq}.{number}"))
 
 
-def _arrivals(context: Context, bodies: list[Visit]) -> list[Way]:
+def _arrivals(context: Context, members: list[Member]) -> list[Way]:
     """The joins that fire. A node that several visits of one list of commands run has arrived with the last of them."""
     if not context.graph.joins:
         return []
+    bodies = _bodies(members)
     here = {visit.seq for visit in bodies}
     live = _commanded(context, {visit.batch for visit in bodies if visit.batch}, here)
     there = {
@@ -389,48 +440,44 @@ def _commanded(context: Context, batches: Collection[int], here: Collection[int]
     return live
 
 
-def _record_routes(context: Context, bodies: list[Visit], ways: list[tuple[Visit, Way]], step: int) -> None:
+def _record_routes(context: Context, members: list[Member], leads: Mapping[int, list[Way]], step: int) -> None:
     """Journal what was decided: in the step of a visit that is journaled now, else in `step`. A source leads to its
     joins, whether they fire now or not."""
-    chosen: dict[int, dict[str, None]] = {}
-    for source, way in ways:
-        chosen.setdefault(source.seq, {})[way.target] = None
+    alike: dict[tuple[str, int], tuple[str, ...]] = {}  # by node and list of ways, which visits share
     routes: dict[str, tuple[str, ...]] = {}
-    for visit in bodies:
-        targets = tuple(chosen.get(visit.seq, ()))
-        targets += tuple(join for join, _ in context.graph.joins.get(visit.node, ()) if join not in targets)
-        if not targets:
+    routed: dict[tuple[str, tuple[str, ...]], None] = {}
+    nothing: list[Way] = []
+    for rank, seq, _, ended, *_ in members:
+        node, ways = rank[1], leads.get(seq, nothing)
+        targets = alike.get((node, id(ways)))
+        if targets is None:
+            targets = tuple(dict.fromkeys(way.target for way in ways))
+            targets += tuple(join for join, _ in context.graph.joins.get(node, ()) if join not in targets)
+            alike[node, id(ways)] = targets
+        if not targets or ended is None:
             continue
-        if context.draft.written(_ended(visit).step):
-            context.draft.amend(_ended(visit).step, next=targets[0] if len(targets) == 1 else targets)
+        if ended.step > context.run.step:
+            context.draft.amend(ended.step, next=targets[0] if len(targets) == 1 else targets)
         else:
-            routes[str(visit.seq)] = targets
+            routes[str(seq)] = targets
+            routed[node, targets] = None
     if routes:
         context.draft.amend(step, routes=routes)
-        names = {str(visit.seq): visit.node for visit in bodies}
-        for node, targets in dict.fromkeys((names[seq], targets) for seq, targets in routes.items()):
+        for node, targets in routed:
             context.draft.notice("routed", node=node, next=targets)
-
-
-def _drop(context: Context, bodies: list[Visit]) -> None:
-    if context.times_steps:
-        context.draft.disarm(f"{STEP_TIMER}{bodies[0].group}")
-    for visit in context.draft.members(bodies[0].group):
-        context.draft.drop(visit)
-        if visit.overlay is not None:
-            context.draft.item(Drop(visit.overlay))
 
 
 # The next step opens
 
 
-def _open_step(context: Context, ways: list[Way], sources: list[Visit]) -> None:
+def _open_step(context: Context, ways: list[Way], sources: list[Visit], wide: Mapping[int, list[str]]) -> None:
+    """`sources` are those of the first ways; `wide` are the targets of commands that become visits later."""
     if not ways:
         return
-    wide = _wide(ways, sources)
+    spreading = {source.seq: source for source in sources if source.seq in wide} if wide else {}
     if context.graph.engine == "dag":
-        for visit in wide.values():
-            _spread(context, visit, ways, sources, group=visit.group)
+        for visit in spreading.values():
+            _spread(context, visit, wide[visit.seq], group=visit.group)
         by_command: set[str] = set()
         for position, way in enumerate(ways):
             source = sources[position] if position < len(sources) else None
@@ -444,24 +491,27 @@ def _open_step(context: Context, ways: list[Way], sources: list[Visit]) -> None:
     if _stops_before(context, draft.steps + 1):
         return
     group = draft.steps = draft.steps + 1
-    if len(ways) == 1:
+    if len(ways) == 1 and not wide:
         _open(context, ways[0], sources[0] if sources else None, group=group, depth=group)
         _check_entries(context, [ways[0].target])
         return
     places: dict[tuple[str, str | None, int], tuple[Way, Visit | None]] = {}
     for position, way in enumerate(ways):
         number = position if way.command is not None else -1  # edges to one node are one visit, commands one each
+        if number < 0 and (way.target, way.join, -1) in places:
+            continue
         places.setdefault((way.target, way.join, number), (way, sources[position] if position < len(sources) else None))
     opened: dict[str, int] = {}
     first: dict[int, dict[str, int]] = {}
     for _, (way, source) in sorted(places.items(), key=lambda place: (place[0][0], place[0][2], place[0][1] or "")):
         index = opened[way.target] = opened.get(way.target, -1) + 1
         if source is not None and source.seq in wide:
-            first.setdefault(source.seq, {}).setdefault(way.target, index)
+            first.setdefault(source.seq, {})[way.target] = index
+            opened[way.target] += way.commands - 1
         else:
             _open(context, way, source, group=group, depth=group, index=index)
-    for visit in wide.values():
-        _spread(context, visit, ways, sources, group=group, index=first[visit.seq])
+    for visit in spreading.values():
+        _spread(context, visit, wide[visit.seq], group=group, index=first[visit.seq])
     _check_entries(context, list(opened))
 
 
@@ -469,26 +519,10 @@ WIDE = 128
 """A longer list of commands becomes visits as others end: so many of them wait for slots at once."""
 
 
-def _wide(ways: list[Way], sources: list[Visit]) -> dict[int, Visit]:
-    """The visits whose commands are too many to become visits at once."""
-    if len(ways) <= WIDE:
-        return {}
-    commands: dict[int, int] = {}
-    for way, source in zip(ways, sources, strict=False):
-        if way.command is not None:
-            commands[source.seq] = commands.get(source.seq, 0) + 1
-    return {source.seq: source for source in sources if commands.get(source.seq, 0) > WIDE}
-
-
-def _spread(context: Context, visit: Visit, ways: list[Way], sources: list[Visit], **place: Any) -> None:
+def _spread(context: Context, visit: Visit, targets: list[str], **place: Any) -> None:
     """Let the visit stay, and its commands become visits as there are slots for them."""
     index = place.pop("index", {})
-    targets = [""] * len(_ended(visit).sends or ())
-    left: dict[str, int] = {}
-    for way, source in zip(ways, sources, strict=False):
-        if source.seq == visit.seq and way.command is not None:
-            targets[way.command] = way.target
-            left[way.target] = left.get(way.target, 0) + 1
+    left = {to: count for to, count in Counter(targets).items() if to}
     spread = Spread(visit.seq, tuple(targets), left=left, index=index)
     context.draft.put(_at_rest(visit, ended=None, spread=spread, overlay=None, batch=None, **place))
 
@@ -613,6 +647,18 @@ def _what_is_limited(context: Context) -> str:
 
 
 # Small parts
+
+
+def _bodies(members: list[Member]) -> list[Visit]:
+    return [member.visit for member in members]
+
+
+def _member(visit: Visit) -> Member:
+    return Member(visit.rank, visit.seq, visit.role, visit.ended, visit.overlay, False, visit)
+
+
+def _is_end(context: Context, node: str) -> bool:
+    return isinstance(context.graph.nodes[node], EndNode)
 
 
 def _open_role(context: Context, visit: Visit, role: Any, overlay: dict[str, Any] | None = None) -> None:

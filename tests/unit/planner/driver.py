@@ -94,6 +94,8 @@ class Memory:
     ) -> None:
         for op in transition.items:
             self._item(op, delta, overlays)
+        for field in transition.drops:
+            self.items.pop(field, None)
         if transition.usage_of is not None:
             total = usage_fields(transition)
             if total["model_calls"] > self.costs.get(transition.usage_of, {}).get("model_calls", 0):

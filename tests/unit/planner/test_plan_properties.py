@@ -440,7 +440,8 @@ def _as_sent(call: ToolCall) -> dict[str, Any]:
 def _counts(frontier: Frontier) -> list[Any]:
     """All that a frontier counts, zeros apart."""
     numbers = [{of: count for of, count in counts.items() if count} for counts in (frontier.items_of, frontier.nodes)]
-    return [frontier.ready, frontier.maps, frontier.branches, frontier.failed, *numbers]
+    steps = [frontier.members, frontier.unfinished, len(frontier)]
+    return [frontier.ready, frontier.maps, frontier.branches, frontier.failed, *numbers, *steps]
 
 
 class TalkativeWorld(HostileWorld):

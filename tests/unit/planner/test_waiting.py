@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.events import Answered, Cancelled, LeaseLost, Paused, Resumed, Submitted, TimerFired
+from sleipnir.events import RUN_DEADLINE, Answered, Cancelled, LeaseLost, Paused, Resumed, Submitted, TimerFired
 from sleipnir.runs import changed, read_effect_answer
 from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, plan
@@ -213,6 +213,19 @@ def test_a_paused_run_fails_for_what_came_meanwhile_once_it_goes_on() -> None:
     limited.send(Paused("ann"))
     assert limited.send(ok(1)).status == "paused"
     assert (limited.send(Resumed()).status, limited.run.status) == ("failed", "failed")
+
+
+@pytest.mark.parametrize("event", [ok(1), LeaseLost(1, 1, "w1")])
+def test_a_paused_run_whose_time_was_up_before_takes_what_comes_and_fails_once_it_goes_on(event: Any) -> None:
+    """Planning failed instead, when the timer of the run's deadline was behind the pause in the inbox."""
+    driver = Driver(TWO)
+    driver.send(Submitted())
+    driver.send(Paused("ann"), after_ms=60_000)
+    assert driver.send(event).status == "paused"
+    driver.send(Resumed())
+    if driver.run.status != "failed":
+        driver.send(TimerFired(RUN_DEADLINE), after_ms=2)
+    assert driver.run.status == "failed"
 
 
 def test_a_run_over_its_budget_does_not_complete_before_a_person_has_decided() -> None:

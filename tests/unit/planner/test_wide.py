@@ -19,8 +19,9 @@ from sleipnir.runs import Visit, changed
 from sleipnir.transitions import Fill, Gather, Put, Transition
 from sleipnir_scheduler.planner.draft import MOST_STARTS
 from sleipnir_scheduler.planner.maps import CHUNK
+from sleipnir_scheduler.planner.plan import plan
 from sleipnir_scheduler.planner.steps import WIDE
-from tests.unit.planner.driver import Driver
+from tests.unit.planner.driver import Driver, fetch_and_plan
 
 both = pytest.mark.parametrize("engine", ["bsp", "dag"])
 
@@ -85,6 +86,38 @@ def test_a_visit_costs_the_same_among_ten_thousand_as_among_some_hundred(engine:
 
     few, many = cost(3 * WIDE), cost(MOST_SENDS)
     assert many < 1.2 * few, f"{many} calls among {MOST_SENDS} visits, {few} among {3 * WIDE}"
+
+
+@pytest.mark.parametrize("writes", [{}, {"results": 1}], ids=["nothing", "reduced"])
+def test_a_step_of_many_visits_closes_without_many_calls_for_each(writes: dict[str, int]) -> None:
+    """Finding C22 of the second review: with 10,000 visits, the event took a second."""
+
+    def cost(width: int) -> int:
+        driver = fan("bsp", ["worker"] * width, slots=64)
+        while len(queued := [visit for visit in driver.run.frontier.values() if visit.state == "queued"]) > 1:
+            for visit in queued[1:]:
+                driver.ends(visit, **writes)
+        header = ResultHeader(ok=True, keys=tuple(writes))
+        last = Resulted(queued[0].seq, 1, header)
+        made = calls(lambda: fetch_and_plan(driver.graph, driver.run, last, driver.now_ms, driver.memory, writes))
+        driver.ends(queued[0], **writes)
+        assert driver.on_workers() == ["sum"]
+        assert driver.state["results"] == list(writes.values()) * width
+        assert (len(driver.run.frontier), driver.memory.items) == (1, {})
+        assert driver.last is not None
+        assert len(driver.last.close) == 1, "the others have ended before"
+        return made
+
+    more = (cost(9 * WIDE) - cost(3 * WIDE)) / (6 * WIDE)
+    assert more < 25, f"{more:.1f} calls for each visit"
+
+
+def test_ten_thousand_commands_are_opened_without_a_call_for_each() -> None:
+    """Finding C22 of the second review."""
+    driver = Driver(FAN.format(engine="bsp", slots=64, after="sum", join="next: end"), {"results": []}).start()
+    visit = driver.visit("plan")
+    opened = Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, sends=("worker",) * MOST_SENDS))
+    assert calls(lambda: plan(driver.graph, driver.run, opened, driver.now_ms)) < MOST_SENDS
 
 
 @both
