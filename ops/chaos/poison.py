@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -58,6 +59,8 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
 }
 """By the kinds of Wrong that break them. 4 (waiting holds no worker) and 5 (a run keeps its definition) are not looked
 at here."""
+
+_ENDED_TASK = re.compile(r"Task \S+\[([^\]]+)\] succeeded")
 
 PROGRESS_S = 0.05
 AFTERWARDS_S = 1.0  # in which a worker begins what it has claimed in a past that is gone
@@ -263,14 +266,23 @@ class Drill:
 
     def _again(self, client: Client, runs: Sequence[str], *, documented: bool) -> Iterator[tuple[str, str]]:
         """Visits that were executed again because a lease lapsed, although their workers lived. `documented`: those of
-        which Redis has forgotten what became of them."""
+        which Redis has forgotten what became of them. An attempt whose claim Redis has taken without an answer, as it
+        was frozen, was not executed."""
+        executed = self._executed()
         for run in runs:
             for event in client.store.runs.events(run, "0"):
-                if event.type == "worker_lost":
+                task = f"{run}:{event.data.get('node')}:{event.data.get('seq')}:{event.data.get('attempt')}"
+                if event.type == "worker_lost" and task in executed:
                     gone = self.forgotten
                     is_documented = gone is not None and gone.since_ms <= event.at_ms <= gone.until_ms
                     if is_documented == documented:
                         yield run, f"{run}: visit {event.data.get('seq')} lost its worker, which lives: {event.data}"
+
+    def _executed(self) -> set[str]:
+        """The tasks that have come to an end on a worker, by its log, but for those whose claim was refused."""
+        lines = (line for log in self.chaos.stack.home.glob("worker-*.log") for line in log.read_text().splitlines())
+        ends = (_ENDED_TASK.search(line) for line in lines if "void: {'refused'" not in line)
+        return {end[1] for end in ends if end}
 
     def _forgotten(self, client: Client, runs: Sequence[str]) -> Counter[str]:
         """Executions by visit that belong to the past that is gone. Not of visits that act once and that Redis knew of:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from ops.chaos.graphs import ERRORS, kind_of
 from sleipnir.client import Client, Run
 from sleipnir.errors import RunNotFound
+from sleipnir.runs import RUN_AGAIN
 from sleipnir.store.connect import Client as RedisClient
 from sleipnir.views import RunInfo, StepInfo
 
@@ -136,6 +137,9 @@ def of_effects(
     events = list(run.events(follow=False))
     lost = Counter(event.data["seq"] for event in events if event.type in ("worker_lost", "visit_handed_back"))
     failed = Counter(event.data["seq"] for event in events if event.type == "visit_retrying")
+    decided = Counter(
+        event.data["seq"] for event in events if event.type == "gate_answered" and event.data["answer"] != RUN_AGAIN
+    )
     for step in steps:
         if step.kind == "script" and step.seq is not None:
             place = f"{run.id}/{step.seq}"
@@ -144,8 +148,9 @@ def of_effects(
             if (step.node or "").startswith("once"):  # repeated only by a policy, or by a person's word
                 most = min(most, 1 + failed[step.seq] + agains)
             # An attempt that was lost may not have run, nor one that a person was asked about before it began: that of
-            # a run that was retried, and had failed for another node meanwhile.
-            if not step.attempt - max(lost[step.seq], agains) <= count <= most + gone:
+            # a run that was retried, and had failed for another node meanwhile, or one that was queued when Redis went
+            # back. Of that the person may have said how it ended.
+            if not step.attempt - max(lost[step.seq], agains) - decided[step.seq] <= count <= most + gone:
                 yield Wrong(
                     "effect", f"{run.id}: visit {step.seq} ({step.node}) ran {count} times in {step.attempt} attempts"
                 )
