@@ -57,6 +57,11 @@ class Bundle:
 
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
+
+UNPACKED = "unpacked"
+"""The folder below a worker's home. Not `bundles`: workers of earlier releases that share the home have writable trees
+there, which this one would take for edited and replace under their feet."""
+
 _PIECE_BYTES = 1 << 20
 _DEFINITION_BYTES = 16 << 20  # of a graph.yaml or config.yaml
 _NAME_BYTES, _PATH_BYTES = 255, 1024

@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from sleipnir import agents
+from sleipnir.bundle import UNPACKED
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import digest_of, is_digest, shelf_name
 from sleipnir.knowledge.order import Order
@@ -176,7 +177,7 @@ def _staged(settings: Settings) -> Iterator[Found]:
         for folder in abandoned(parent):
             found = Rubbish("staging", str(folder), size_of(folder), "its builder is dead")
             yield found, partial(_clear_up, parent)
-    for parent, pattern in ((settings.home / "bundles", ".unpack-*"), (agents.own_agents(settings), ".install-*")):
+    for parent, pattern in ((settings.home / UNPACKED, ".unpack-*"), (agents.own_agents(settings), ".install-*")):
         for path in parent.glob(pattern):
             if _age_s(path) > UNPACK_S:
                 yield Rubbish("staging", str(path), size_of(path), "was left by a process that died"), _remover(path)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sleipnir.bundle import UNPACKED
+
 SIZE_BYTES = 4 << 20
 
 
@@ -31,13 +33,13 @@ class FullDisk:
 
 
 class Obstacle(FullDisk):
-    """Where nothing can be mounted: nothing can be written below the folder's `bundles`."""
+    """Where nothing can be mounted: nothing can be written below the folder's unpacked agents."""
 
     def fill(self) -> None:
-        (self.folder / "bundles").touch()
+        (self.folder / UNPACKED).touch()
 
     def make_room(self) -> None:
-        (self.folder / "bundles").unlink()
+        (self.folder / UNPACKED).unlink()
 
 
 @contextmanager

@@ -308,7 +308,7 @@ def in_words(facts: dict[str, Any]) -> str:
 def keep_evidence(chaos: Chaos, found: list[verdict.Wrong]) -> Path:
     """Logs, what is wrong, and what is in Redis, where the end of the campaign does not delete it."""
     folder = Path(tempfile.mkdtemp(prefix="chaos-evidence-"))
-    shutil.copytree(chaos.stack.home, folder / "logs", ignore=shutil.ignore_patterns("bundles"))
+    shutil.copytree(chaos.stack.home, folder / "logs", ignore=shutil.ignore_patterns("bundles", "unpacked"))
     shutil.copy(chaos.redis.folder / "redis.log", folder / "logs")
     (folder / "wrong.txt").write_text("\n".join(f"{wrong.kind}: {wrong.text}" for wrong in found))
     redis, lines = connect(chaos.redis.url), []

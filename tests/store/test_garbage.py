@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir import garbage
+from sleipnir.bundle import UNPACKED
 from sleipnir.client import Client
 from sleipnir.errors import KnowledgeError
 from sleipnir.garbage import rubbish
@@ -221,7 +222,7 @@ def test_what_dead_processes_left_on_this_machine_is_removed_and_what_is_used_is
     (shelf / ".knowledge-dead").mkdir()
     (shelf / ".knowledge-dead" / "part").write_text("12345")
     (shelf / ".knowledge-dead.lock").touch()
-    unpacking = settings.home / "bundles" / ".unpack-dead"
+    unpacking = settings.home / UNPACKED / ".unpack-dead"
     unpacking.mkdir(parents=True)
     os.utime(unpacking, (1, 1))
     with garbage.staging(shelf) as alive, (tmp / "graph-state-open.json").open():

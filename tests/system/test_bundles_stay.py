@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sleipnir.bundle import UNPACKED
 from sleipnir_workers.scratch import Scratch
 from tests.processes import RedisServer, Stack, write_agent
 
@@ -45,7 +46,8 @@ def test_a_run_changes_neither_what_it_nor_what_others_execute(
             run = client.submit(agent, caller_dir=tmp_path / "not-on-this-machine")
             assert run.wait(30).status == "completed"
             assert run.output == "|original|original"
-        assert not [path for path in (stack.home / "bundles").rglob("left-behind")]
+        assert (stack.home / UNPACKED).is_dir()
+        assert not [path for path in (stack.home / UNPACKED).rglob("left-behind")]
         assert len(list((stack.home / "work").iterdir())) == 3
         assert Scratch(stack.home).sweep(client.store) == 3
         assert list((stack.home / "work").iterdir()) == []

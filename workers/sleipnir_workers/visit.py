@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from sleipnir import tracing
-from sleipnir.bundle import KEPT, BundleCache, Unpacked
+from sleipnir.bundle import KEPT, UNPACKED, BundleCache, Unpacked
 from sleipnir.errors import BundleError, GraphError, MachineFailed, NodeFailed, StoreUnavailable
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode, ToolNode
 from sleipnir.graph.template import state_read_by
@@ -94,7 +94,7 @@ class Worker:
         tracing.configure("sleipnir-worker")
         store = Store.open(settings, client_name="sleipnir-worker")
         bundles = BundleCache(
-            settings.home / "bundles", store.bundle, settings.bundle_cache_bytes, settings.max_unpacked_bytes
+            settings.home / UNPACKED, store.bundle, settings.bundle_cache_bytes, settings.max_unpacked_bytes
         )
         permits = Permits(store, settings)
         lease_ms = int(settings.lease_s * 1000)
