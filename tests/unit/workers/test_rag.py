@@ -24,6 +24,7 @@ from sleipnir.messages import VisitResult
 from sleipnir.runs import Item
 from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
+from sleipnir_workers import rag
 from sleipnir_workers.knowledge import artefact
 from sleipnir_workers.knowledge.base import Base, Chunk, Source
 from sleipnir_workers.knowledge.shelf import FolderShelf, Open
@@ -140,6 +141,7 @@ def test_a_query_that_cannot_be_rendered_says_so(shelf: Shelf) -> None:
 def test_a_machine_without_file_descriptors_fails_and_not_the_node_or_the_index(shelf: Shelf) -> None:
     """A gap after finding C18 of the second review."""
     assert look(shelf, shelf.words).ok, "all modules are imported"
+    rag._reading_room.cache_clear()  # another test may have opened the index
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
