@@ -10,8 +10,12 @@ again every REPEAT_S.
 
 The race at the end. The exception may strike anywhere, so also while the call is being disarmed.
 Disarming is therefore safe to repeat and is repeated until one pass was not interrupted; the watchdog
-raises only while it holds the call's lock and finds it not done; and a pending exception is taken
-back before the lock is let go. After `call` returned, nothing can strike.
+raises only while it holds the call's lock and finds it not done; and an exception that may be pending
+is awaited before the lock is let go. After `call` returned, nothing can strike.
+
+It is awaited and not taken back, although PyThreadState_SetAsyncExc can do that: CPython 3.11 then leaves
+its request to look for exceptions set for ever. Each loop of the process becomes slower by that, and
+the next function that a profiler or debugger follows (sys.setprofile) never ends.
 """
 
 from __future__ import annotations
@@ -101,7 +105,7 @@ class Watchdog:
             watch.done = True
             self._armed.discard(watch)
             if watch.struck:
-                _set_async_exception(watch.thread, None)
+                _await_interrupt()
 
     def _disarm_at_last(self, watch: _Watch) -> None:
         while True:
@@ -159,15 +163,24 @@ def _strike_if_due(watch: _Watch, now: float) -> None:
         if not watch.done:
             watch.struck = True
             watch.raise_at = now + REPEAT_S
-            _set_async_exception(watch.thread, _Interrupt)
+            _interrupt(watch.thread)
     finally:
         watch.lock.release()
 
 
-def _set_async_exception(thread: int, exception: type[BaseException] | None) -> None:
-    """Raise in `thread`; None takes back what was raised and did not arrive yet."""
-    argument = None if exception is None else ctypes.py_object(exception)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)
+def _interrupt(thread: int) -> None:
+    """Raise in `thread`, in place of what was raised there and did not arrive yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_Interrupt))
+
+
+def _await_interrupt() -> None:
+    """Leave none pending in this thread: whether or not one is, another takes its place and arrives here."""
+    try:
+        _interrupt(threading.get_ident())
+        while True:
+            pass
+    except _Interrupt:
+        pass
 
 
 _of_this_process = Watchdog()
