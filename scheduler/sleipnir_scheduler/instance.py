@@ -69,6 +69,7 @@ class Instance:
             max_steps=settings.max_journal_steps,
             tally=self.tally,
             generation=lambda: self.watch.data,
+            pulse=self.watch.run_once,
             instance=self.ownership.instance,
         )
         patience_ms = int(settings.redispatch_after_s * 1000)

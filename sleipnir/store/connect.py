@@ -7,14 +7,14 @@ below the socket timeout.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
+from redis.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConnection, SentinelManagedSSLConnection
 
 from sleipnir.errors import StoreUnavailable, StoreUnsuitable
 from sleipnir.store.address import Sentinels, client_url, not_a_url, safe_url, sentinels
@@ -24,7 +24,13 @@ Client: TypeAlias = Any
 
 MIN_VERSION = (6, 2)
 SOCKET_TIMEOUT_S = 3.0  # a call may meet two connections that are dead and look open, and must be back in 10 s
-ASK_SENTINEL_S = 0.5  # one that is away must not keep us from asking the next
+ASK_SENTINEL_S = 0.5
+ASKING_SENTINELS: Mapping[str, Any] = {
+    "socket_timeout": ASK_SENTINEL_S,
+    "socket_connect_timeout": ASK_SENTINEL_S,
+    "retry": Retry(NoBackoff(), 0),
+}
+"""Options of connections to Sentinels: one that is away must not keep us from asking the next (redis-py tries for 20 s)."""
 BLOCK_MS_MAX = 2_000  # below the socket timeout, or a quiet inbox would look like a dead server
 
 
@@ -57,20 +63,16 @@ def connect(url: str, *, decode: bool = True, retries: int = 3, **options: Any) 
 
 
 def _follow(known: Sentinels, options: dict[str, Any]) -> Client:
-    """A client of whichever Redis is the master. Each new connection asks the Sentinels, one after the other."""
+    """A client of the Redis that is the master now. Each connection, also one that connects again, asks the Sentinels
+    for it, one after the other."""
     single = options.pop("single_connection_client", False)
-    tls = {} if known.tls is None else {"ssl": True, **known.tls}
-    asking = {
-        "socket_timeout": ASK_SENTINEL_S,
-        "socket_connect_timeout": ASK_SENTINEL_S,
-        "retry": Retry(NoBackoff(), 0),
-        **known.login,
-        **tls,
-    }
+    tls = known.tls or {}
+    asking = {**ASKING_SENTINELS, **known.login, **({} if known.tls is None else {"ssl": True, **tls})}
     asked: Any = Sentinel(known.hosts, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
     pool: Any = SentinelConnectionPool(  # type: ignore[no-untyped-call]
         known.master,
         asked,
+        connection_class=_ToMaster if known.tls is None else _ToMasterByTLS,
         username=known.username,
         password=known.password,
         db=known.db,
@@ -78,6 +80,23 @@ def _follow(known: Sentinels, options: dict[str, Any]) -> Client:
         **tls,
     )
     return redis.Redis(connection_pool=pool, single_connection_client=single)
+
+
+class _ToMaster(SentinelManagedConnection):
+    """redis-py asks the Sentinels when a pool hands out a connection. One that is kept and breaks, as that of a client
+    with a single connection, would be connected to the same server for ever, though another is the master."""
+
+    def connect_to(self, address: Any) -> None:
+        self.connect_check_health(check_health=self.connection_pool.check_connection, retry_socket_connect=False)
+
+    def connect_check_health(self, *args: Any, **options: Any) -> None:
+        if not self._sock:
+            self.host, self.port = self.connection_pool.get_master_address()
+            super().connect_check_health(*args, **options)
+
+
+class _ToMasterByTLS(_ToMaster, SentinelManagedSSLConnection):
+    pass
 
 
 _PASSING = ("OOM", "READONLY", "MISCONF", "LOADING", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "TRYAGAIN")

@@ -11,6 +11,7 @@ import pytest
 
 from sleipnir import launch
 from sleipnir.store.connect import connect
+from sleipnir.store.line import Line
 from sleipnir.supervisor import find_server
 from tests.asking import ASK, COUNT
 from tests.processes import RedisServer, Stack, wait_for_redis, wait_until, write_agent
@@ -64,7 +65,7 @@ class Watched:
         return int(state["num-slaves"]) == 1 and int(state["num-other-sentinels"]) == 2
 
     def info(self, number: int) -> dict[str, Any]:
-        client: Any = connect(self.direct[number], retries=0)
+        client: Any = connect(self.direct[number])  # a new master closes connections: it repeats
         return dict(client.info("replication"))
 
     def stop(self) -> None:
@@ -94,6 +95,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 def test_runs_go_on_at_the_new_master(watched: Watched, tmp_path: Path) -> None:
     ask = write_agent(tmp_path / "ask", ASK, f_py=COUNT)
+    kept = Line(connect(watched.url, single_connection_client=True))  # as each thread of a worker has one
+    assert kept.execute_command("ROLE")[0] == "master"
     with Stack(watched.servers[0], tmp_path / "home", redis_url=watched.url) as stack:
         stack.start_scheduler()
         stack.start_worker()
@@ -108,6 +111,7 @@ def test_runs_go_on_at_the_new_master(watched: Watched, tmp_path: Path) -> None:
             watched.sentinels[0].wait()
             wait_until(lambda: watched.info(1)["role"] == "master", "the replica is the master", 60)
             wait_for_redis(watched.url)  # the Sentinels agree a moment later
+            assert kept.execute_command("ROLE")[0] == "master", "it connects to the new master, not to the old one again"
             run.answer("yes")
             info = run.wait(60)
             assert (info.status, run.output) == ("completed", "yes 2"), info.error

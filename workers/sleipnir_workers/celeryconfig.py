@@ -12,6 +12,7 @@ from kombu import Connection, Queue
 from sleipnir.messages import BATCH_PRIORITY, QUEUES
 from sleipnir.settings import Settings
 from sleipnir.store.address import celery_broker, is_redis
+from sleipnir.store.connect import ASKING_SENTINELS
 from sleipnir.store.keys import Keys
 from sleipnir_workers.unreadable import tolerant
 
@@ -70,6 +71,11 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         config["broker_use_ssl"] = dict(broker.ssl)
     if is_redis(url):
         config["broker_transport_options"] = {**_redis_options(settings), **broker.options}
+        if "sentinel_kwargs" in broker.options:
+            config["broker_transport_options"]["sentinel_kwargs"] = {
+                **ASKING_SENTINELS,
+                **broker.options["sentinel_kwargs"],
+            }
         config["worker_disable_prefetch"] = True
     return config
 

@@ -76,11 +76,14 @@ class Advance:
         tally: Tally | None = None,
         instance: str = "",
         generation: Callable[[], str] = lambda: "",
+        pulse: Callable[[], object] = lambda: None,
     ) -> None:
+        """`generation` is what visits that must happen once are stamped with; `pulse` makes sure that it is of now."""
         self._parking = Parking(store, instance)
         self._store, self._ownership, self._graphs, self._dispatcher = store, ownership, graphs, dispatcher
         self._tally = tally or Tally()
         self._max_redeliveries, self._generation, self._max_steps = max_redeliveries, generation, max_steps
+        self._pulse = pulse
         self._views = Views()
         self._watchdog = Watchdog()
         self._too_long: dict[tuple[str, str], tuple[float, float]] = {}
@@ -294,6 +297,8 @@ class Advance:
                 return _failed(run, entry, _journal_is_full(self._max_steps))
             if self._too_long and self._waits_after_too_long(entry):
                 return self._took_too_long
+            if isinstance(entry.event, LeaseLost) and entry.event.restored:
+                self._pulse()  # before anybody answers: what runs again then must not be refused again
             most, generation = self._max_redeliveries, self._generation()
             self._watchdog.begin()
             try:

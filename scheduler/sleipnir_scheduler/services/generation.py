@@ -8,6 +8,7 @@ which asks before each round, stands still.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -18,7 +19,7 @@ from sleipnir.views import Generation
 
 
 class Watch:
-    """What one scheduler knows of the generation. `run_once` is called by one thread; `id` and `data` are read by all.
+    """What one scheduler knows of the generation. Any thread may call `run_once`, and read `id` and `data`.
 
     `monotonic_ms` is a clock of this machine that nobody sets."""
 
@@ -33,6 +34,7 @@ class Watch:
     ) -> None:
         self._store, self._began, self._monotonic_ms = store, began, monotonic_ms
         self.lease_ms, self.gap_ms = int(lease_s * 1000), gap_ms(lease_s, heartbeat_s)
+        self._pulsing = threading.Lock()
         self._seen: Generation | None = None
         self._asked_ms = self._answered_ms = 0.0
         self._log = structlog.get_logger().bind(service="generation")
@@ -49,6 +51,10 @@ class Watch:
 
     def run_once(self) -> Generation:
         """Pulse. Raises when Redis does not answer, or refuses to write."""
+        with self._pulsing:
+            return self._run_once()
+
+    def _run_once(self) -> Generation:
         before, asked_ms = self._seen, self._monotonic_ms()
         now = self._pulse(before)
         answered_ms = self._monotonic_ms()
