@@ -111,7 +111,9 @@ def test_runs_go_on_at_the_new_master(watched: Watched, tmp_path: Path) -> None:
             watched.sentinels[0].wait()
             wait_until(lambda: watched.info(1)["role"] == "master", "the replica is the master", 60)
             wait_for_redis(watched.url)  # the Sentinels agree a moment later
-            assert kept.execute_command("ROLE")[0] == "master", "it connects to the new master, not to the old one again"
+            assert kept.execute_command("ROLE")[0] == "master", (
+                "it connects to the new master, not to the old one again"
+            )
             run.answer("yes")
             info = run.wait(60)
             assert (info.status, run.output) == ("completed", "yes 2"), info.error

@@ -91,7 +91,7 @@ class Draft:
         self._writes: list[Write] = []
         self._notices: list[Notice] = []
         self._timers: dict[str, int] = {}
-        self._untimers: list[str] = []
+        self._untimers: dict[str, None] = {}
         self._wakes: list[Visit] = []
         self._items: list[ItemOp] = []
         self._gone: dict[int, tuple[int, ...]] = {}
@@ -127,8 +127,9 @@ class Draft:
         self._timers[timer] = due_ms
 
     def disarm(self, timer: str) -> None:
-        if self._timers.pop(timer, None) is None:
-            self._untimers.append(timer)
+        """It may have been armed by this draft and by an event before it."""
+        self._timers.pop(timer, None)
+        self._untimers[timer] = None
 
     def count(self, node: str) -> int:
         """Count an entry into `node`; how many that makes."""

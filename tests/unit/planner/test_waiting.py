@@ -319,6 +319,29 @@ def test_a_paused_run_can_be_cancelled() -> None:
     assert (ended.status, ended.holds) == ("cancelled", ())
 
 
+TIMED = """
+name: g
+start: s
+engine: bsp
+limits: {step_timeout: 10}
+nodes:
+  s: {type: router, next: [a, b]}
+  a: {type: script, script: s.sh}
+  b: {type: script, script: s.sh}
+"""
+
+
+def test_a_run_that_fails_as_it_goes_on_leaves_no_timer() -> None:
+    """The timer of its step is there from before, and going on arms it anew."""
+    driver = Driver(TIMED)
+    assert list(driver.send(Submitted()).timers) == ["step/2"]
+    driver.send(Paused("ann"))
+    driver.send(bad(driver.visit("a").seq))
+    driver.send(ok(driver.visit("b").seq))
+    ended = driver.send(Resumed())
+    assert (ended.status, ended.timers, ended.untimers) == ("failed", {}, ("step/2", "deadline"))
+
+
 ASKS_FOR_LONG = """
 name: g
 start: s
