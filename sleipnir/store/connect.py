@@ -30,7 +30,7 @@ ASKING_SENTINELS: Mapping[str, Any] = {
     "socket_connect_timeout": ASK_SENTINEL_S,
     "retry": Retry(NoBackoff(), 0),
 }
-"""Options of connections to Sentinels: one that is away must not keep us from asking the next. redis-py tries for 20 s."""
+"""Options of connections to Sentinels: one that is away must not keep us from asking the next (redis-py's 20 s)."""
 BLOCK_MS_MAX = 2_000  # below the socket timeout, or a quiet inbox would look like a dead server
 
 

@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 
 from sleipnir.testing import Call, ModelServer, Reply, Request
 from tests.processes import RedisServer, Stack, wait_until, write_agent
+
+HEARS_WITHIN_S = 90
 
 FRIEND = """
 name: Friend
@@ -72,9 +75,15 @@ class Typing:
         self.process.stdin.write(line + "\n")
 
     def hear(self) -> str:
-        """The next line of an answer."""
+        """The next line of an answer. Fails where none comes."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().removesuffix("\n")
+        assert self.process.stderr is not None
+        late = threading.Timer(HEARS_WITHIN_S, self.process.kill)
+        late.start()
+        line = self.process.stdout.readline()
+        late.cancel()
+        assert line, f"no answer within {HEARS_WITHIN_S} s: {self.process.stderr.read()}"
+        return line.removesuffix("\n")
 
     def leave(self) -> tuple[int, str, str]:
         out, errors = self.process.communicate(timeout=60)
