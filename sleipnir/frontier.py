@@ -131,11 +131,15 @@ class Frontier(Mapping[int, Visit]):
 
     def put(self, visit: Visit) -> None:
         """A new visit, or one as it is from now on."""
-        if (before := self.get(visit.seq)) is not None:
-            self._count(before, -1)
-        else:
+        seq = visit.seq
+        before = self._changes.get(seq, _ABSENT)
+        if before is _ABSENT:
+            before = self._shared.get(seq)
+        if before is None:
             self._size += 1
-        self._changes[visit.seq] = visit
+        else:
+            self._count(before, -1)
+        self._changes[seq] = visit
         self._count(visit, 1)
 
     def drop(self, seq: int) -> None:
@@ -156,7 +160,10 @@ class Frontier(Mapping[int, Visit]):
             else:
                 del changes[seq]
         self._size -= len(seqs)
-        _add(self.members, group, -len(seqs))
+        if count := self.members[group] - len(seqs):
+            self.members[group] = count
+        else:
+            del self.members[group]
 
     def _count(self, visit: Visit, by: int) -> None:  # several times for each event of each run
         item, part, kind = visit.item, visit.part, visit.kind
@@ -174,9 +181,16 @@ class Frontier(Mapping[int, Visit]):
                 if visit.role != "node":
                     _note(self.helpers, visit.seq, by)
             else:
-                _add(self.members, visit.group, by)
+                group = visit.group
+                if count := self.members.get(group, 0) + by:
+                    self.members[group] = count
+                else:
+                    del self.members[group]
                 if failed or not ended:
-                    _add(self.unfinished, visit.group, by)
+                    if count := self.unfinished.get(group, 0) + by:
+                        self.unfinished[group] = count
+                    else:
+                        del self.unfinished[group]
         if failed:
             self.failed += 0 if item else by
         elif visit.ready:
@@ -200,11 +214,3 @@ class Frontier(Mapping[int, Visit]):
 
 def _note(numbers: set[int], seq: int, by: int) -> None:
     (numbers.add if by > 0 else numbers.discard)(seq)
-
-
-def _add(counts: dict[int, int], key: int, by: int) -> None:
-    count = counts.get(key, 0) + by
-    if count:
-        counts[key] = count
-    else:
-        del counts[key]

@@ -67,6 +67,7 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
         if not store.fleet.has_appendonly():
             log.warning("Redis has no append-only file: its restart loses runs", command="CONFIG SET appendonly yes")
     gc.freeze()  # what exists now lives as long as the process; the collector need not look at it again
+    gc.set_threshold(20_000, 10, 10)  # what a visit makes is hardly ever in a cycle: half the time of collections
     forever = {
         name: partial(run_forever, name, once, every_s=every_s, stop=stop, store=store, turns=instance.turns)
         for name, (once, every_s) in instance.services().items()

@@ -1,9 +1,9 @@
-"""A connection for one thread whose commands must cost little: a worker's claim and delivery, and what models say.
+"""Commands that must cost little: a worker's claim and delivery, what models say, a scheduler's commits.
 
-redis-py surrounds a command with a lock, a retry loop, two closures, metrics and a look-up of reply callbacks, as much
-work again as the command itself. A line sends and reads; only when that fails does it hand the command to its client,
-which reconnects, waits and repeats as the client's `retries` say. So what a caller may see is the same: the same
-replies, the same errors, and a command that may have been carried out twice.
+redis-py surrounds a command with a lock, a retry loop, two closures, metrics, a look at the type of each argument and
+a look-up of reply callbacks, as much work again as the command itself. A line sends and reads; only when that fails
+does it hand the command to its client, which reconnects, waits and repeats as the client's `retries` say. So what a
+caller may see is the same: the same replies, the same errors, and a command that may have been carried out twice.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis
+from hiredis import pack_command
 
 from sleipnir.store.connect import Client
 
@@ -27,7 +28,7 @@ class Line:
         """Send one command and return its reply. Raises what a redis-py client raises."""
         connection = self._connection
         try:
-            connection.send_packed_command(connection.pack_command(*command))
+            connection.send_packed_command((pack_command(command),))
             return connection.read_response()
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
             return self.client.execute_command(*command)
@@ -37,12 +38,36 @@ class Line:
 
         Raises a redis-py error when the connection fails; nothing is repeated then, and some may have been carried out.
         """
-        connection = self._connection
-        connection.send_packed_command(connection.pack_commands(commands))
-        return [self._reply() for _ in commands]
+        return _exchange(self._connection, commands)
 
-    def _reply(self) -> Any:
-        try:
-            return self._connection.read_response()
-        except redis.exceptions.ResponseError as error:
-            return error
+
+def execute_all(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Send several commands at once over a connection of the client's pool, and return their replies in order, an error
+    reply as an exception. When the connection fails, all are sent again, as the client's `retries` say."""
+    pool = client.connection_pool
+    connection = pool.get_connection()
+    try:
+        return _exchange(connection, commands)
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
+        pass
+    except BaseException:
+        connection.disconnect()  # replies may be left in it
+        raise
+    finally:
+        pool.release(connection)
+    pipe = client.pipeline(transaction=False)
+    for command in commands:
+        pipe.execute_command(*command)
+    return list(pipe.execute(raise_on_error=False))
+
+
+def _exchange(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    connection.send_packed_command((b"".join(pack_command(tuple(command)) for command in commands),))
+    return [_reply(connection) for _ in commands]
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.exceptions.ResponseError as error:
+        return error

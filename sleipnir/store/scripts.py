@@ -21,6 +21,7 @@ import redis
 
 from sleipnir import failpoints
 from sleipnir.store.connect import Client
+from sleipnir.store.line import execute_all
 
 Arg: TypeAlias = str | bytes | int | float
 
@@ -126,15 +127,10 @@ def run_in_order(client: Client, commands: Sequence[Command]) -> list[Any]:
 
 
 def _send_all(client: Client, commands: Sequence[Command]) -> list[Any]:
-    pipe = client.pipeline(transaction=False)
-    for command in commands:
-        pipe.execute_command(*command.words)
-    return list(pipe.execute(raise_on_error=False))
+    return execute_all(client, [command.words for command in commands])
 
 
 @failpoints.around(lambda _, script, __: script.name)
 def _send(client: Client, script: Script, vectors: Sequence[Sequence[Arg]]) -> list[Any]:
-    pipe = client.pipeline(transaction=False)
-    for vector in vectors:
-        pipe.execute_command("EVALSHA", script.sha, len(script.keys), *vector)
-    return list(pipe.execute(raise_on_error=False))
+    head = ("EVALSHA", script.sha, len(script.keys))
+    return execute_all(client, [(*head, *vector) for vector in vectors])

@@ -243,6 +243,7 @@ def _look_at_models() -> None:
 @signals.worker_ready.connect
 def _ready(sender: Any, **_: Any) -> None:
     gc.freeze()  # what exists now lives as long as the process; the collector need not look at it again
+    gc.set_threshold(20_000, 10, 10)  # what a visit makes is hardly ever in a cycle: half the time of collections
     announcer = threading.Thread(target=_announce, args=(_queues(sender),), name="announce", daemon=True)
     announcer.start()
     threading.Thread(target=_watch_intake, args=(_queues(sender),), name="intake", daemon=True).start()
