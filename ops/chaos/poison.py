@@ -60,7 +60,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
 """By the kinds of Wrong that break them. 4 (waiting holds no worker) and 5 (a run keeps its definition) are not looked
 at here."""
 
-_ENDED_TASK = re.compile(r"Task \S+\[([^\]]+)\] succeeded")
+_ENDED_TASK = re.compile(r"Task \S+\[([^\]]+)\] (succeeded|raised)")
 
 PROGRESS_S = 0.05
 AFTERWARDS_S = 1.0  # in which a worker begins what it has claimed in a past that is gone
@@ -279,10 +279,12 @@ class Drill:
                         yield run, f"{run}: visit {event.data.get('seq')} lost its worker, which lives: {event.data}"
 
     def _executed(self) -> set[str]:
-        """The tasks that have come to an end on a worker, by its log, but for those whose claim was refused."""
+        """The tasks that have come to an end on a worker, by its log, but for those whose claim was refused. One that
+        raised has been executed if its script has left its line: the claim may have raised, or the delivery."""
         lines = (line for log in self.chaos.stack.home.glob("worker-*.log") for line in log.read_text().splitlines())
         ends = (_ENDED_TASK.search(line) for line in lines if "void: {'refused'" not in line)
-        return {end[1] for end in ends if end}
+        acted = set(self.effects.read_text().splitlines()) if self.effects.exists() else set()
+        return {end[1] for end in ends if end and (end[2] == "succeeded" or _place_of(end[1]) in acted)}
 
     def _forgotten(self, client: Client, runs: Sequence[str]) -> Counter[str]:
         """Executions by visit that belong to the past that is gone. Not of visits that act once and that Redis knew of:
@@ -508,6 +510,12 @@ class Peace(Drill):
                 return verdict.endings(client, calm.run_ids)
         finally:
             self.end()
+
+
+def _place_of(task: str) -> str:
+    """What the script of a visit writes down: `run/seq`, of the task `run:node:seq:attempt`."""
+    run, *_, seq, _ = task.split(":")
+    return f"{run}/{seq}"
 
 
 def campaign(options: argparse.Namespace, folder: Path) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
 import pytest
+import redis
 
 from sleipnir.errors import StoreUnavailable
 from sleipnir.store.connect import connect, store_errors, unblock_all
+from sleipnir.store.line import execute_all
 from tests.processes import RedisServer, wait_until
 
 
@@ -57,3 +60,36 @@ def test_a_full_redis_is_a_passing_refusal_of_commands_and_of_scripts_and_is_nam
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+def test_replies_of_several_commands_come_in_order_and_errors_among_them(redis_server: RedisServer) -> None:
+    client = connect(redis_server.url)
+    client.set("text", "x")
+    replies = execute_all(client, [("ECHO", "a"), ("LPUSH", "text", 1), ["ECHO", b"b"]])
+    assert (replies[0], replies[2]) == ("a", "b")
+    assert isinstance(replies[1], redis.exceptions.ResponseError)
+    assert client.delete("text") == 1
+
+
+def test_commands_are_sent_again_over_a_new_connection(redis_server: RedisServer) -> None:
+    client = connect(redis_server.url, client_name="to-be-killed")
+    client.ping()
+    other = connect(redis_server.url)
+    [found] = [each for each in other.client_list() if each["name"] == "to-be-killed"]
+    other.client_kill_filter(_id=found["id"])
+    assert execute_all(client, [("ECHO", "a"), ("ECHO", "b")]) == ["a", "b"]
+
+
+def test_what_is_interrupted_leaves_no_reply_for_the_next_command(redis_server: RedisServer) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    client = connect(redis_server.url)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            execute_all(client, [("BLPOP", "nothing", 2), ("ECHO", "late")])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert client.echo("next") == "next"
