@@ -64,8 +64,9 @@ class Typing:
     """A `sleipnir chat` whose standard input is ours."""
 
     def __init__(self, stack: Stack, *words: str) -> None:
+        self.stack = stack
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sleipnir", "chat", *words],
+            [sys.executable, "-X", "faulthandler", "-m", "sleipnir", "chat", *words],
             env={**stack.environment(), "NO_COLOR": "1"}, text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -78,12 +79,15 @@ class Typing:
         """The next line of an answer. Fails where none comes."""
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        late = threading.Timer(HEARS_WITHIN_S, self.process.kill)
+        late = threading.Timer(HEARS_WITHIN_S, self.process.send_signal, [signal.SIGABRT])  # it shows its threads
         late.start()
         line = self.process.stdout.readline()
         late.cancel()
-        assert line, f"no answer within {HEARS_WITHIN_S} s: {self.process.stderr.read()}"
+        assert line, f"no answer within {HEARS_WITHIN_S} s: {self.process.stderr.read()}\n{self._logs()}"
         return line.removesuffix("\n")
+
+    def _logs(self) -> str:
+        return "\n".join(f"{name}: {self.stack.log(name)[-3_000:]}" for name in self.stack.processes)
 
     def leave(self) -> tuple[int, str, str]:
         out, errors = self.process.communicate(timeout=60)
