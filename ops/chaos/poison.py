@@ -430,8 +430,8 @@ class Clock(Drill):
 
     def server(self) -> RedisServer:
         library = servers.faketime()
-        if library is None:
-            raise Skipped("libfaketime is not here (Debian's package `faketime`)")
+        if library is None or servers.why_no_clock():
+            raise Skipped(servers.why_no_clock())
         return servers.Stepped(library)
 
     def strike(self, robot: DrillRobot) -> None:

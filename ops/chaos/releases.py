@@ -43,7 +43,8 @@ def unpack(revision: str, folder: Path) -> Release:
         said = getattr(error, "stderr", b"") or str(error).encode()
         raise NoRelease(f"{revision}: {said.decode().strip()}") from None
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have none
+        archive.extractall(folder)
     return Release(*subject.split(" ", 1), folder)
 
 

@@ -13,6 +13,7 @@ from glob import glob
 from pathlib import Path
 
 from sleipnir.store.connect import Client, connect
+from sleipnir.supervisor import find_server
 from tests.processes import RedisServer, wait_for_redis, wait_until
 from tests.secured import free_port
 
@@ -104,6 +105,14 @@ def faketime() -> Path | None:
     """The library of Debian's package `faketime`, or the one that FAKETIME_LIBRARY names. None: there is none."""
     found = [os.environ.get("FAKETIME_LIBRARY", ""), *(file for pattern in LIBRARIES for file in glob(pattern))]  # noqa: PTH207
     return next((Path(file) for file in found if file and Path(file).is_file()), None)
+
+
+def why_no_clock() -> str:
+    """Why no server here can have its clock set; empty where one can."""
+    if faketime() is None:
+        return "libfaketime is not here (Debian's package `faketime`)"
+    version = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=True, timeout=10)
+    return "libfaketime breaks servers that are linked with jemalloc" if "malloc=jemalloc" in version.stdout else ""
 
 
 class Stepped(RedisServer):

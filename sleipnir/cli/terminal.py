@@ -30,8 +30,9 @@ def printable(text: str) -> str:
 
 
 def result(text: str, *, end: str = "\n") -> None:
-    """Write a result to stdout: as it is, but to a terminal only what is `printable`."""
+    """Write a result to stdout, at once: as it is, but to a terminal only what is `printable`."""
     sys.stdout.write((printable(text) if sys.stdout.isatty() else text) + end)  # click.echo would drop some of it
+    sys.stdout.flush()  # a program that talks to `sleipnir chat` waits for it
 
 
 def as_json_text(value: Any, indent: int | None = None) -> str:

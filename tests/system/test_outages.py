@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from ops.chaos import servers
 from sleipnir.client import Client
 from sleipnir.store.connect import connect
-from sleipnir.supervisor import find_server
 from tests.branching import Scratch, agent, completed
 from tests.processes import RedisServer, Stack, wait_until
 
@@ -125,15 +123,7 @@ def test_a_worker_that_dies_while_redis_is_away_is_replaced_a_lease_after(
     assert scratch.counts() == {"a": 2}
 
 
-def _clock_can_be_set() -> bool:
-    """libfaketime is Debian's package `faketime`; it breaks servers that are linked with jemalloc."""
-    version = subprocess.run(
-        [find_server(), "--version"], capture_output=True, text=True, check=True, timeout=10
-    ).stdout
-    return servers.faketime() is not None and "malloc=jemalloc" not in version
-
-
-@pytest.mark.skipif(not _clock_can_be_set(), reason="no libfaketime, or a server with jemalloc")
+@pytest.mark.skipif(bool(servers.why_no_clock()), reason=servers.why_no_clock())
 @pytest.mark.parametrize("step_s", [3600, -3600])
 def test_what_runs_while_the_clock_of_redis_is_set_is_not_executed_again(tmp_path: Path, step_s: int) -> None:
     """Finding C4 of the second review: all leases seem to have lapsed, or none ever does."""
