@@ -84,6 +84,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
                 assert run.wait(60).status == "completed", run.info().error
                 flower.ended(f"args:run={run.id}", 3)
                 wait_until(lambda: str(events).count("letter") >= 1, "the events arrive")
+                # Flower asks the workers once as it starts, and a busy machine answers too late.
+                wait_until(lambda: flower.json("/api/workers?refresh=true"), "Flower knows the worker", 60)
                 yield Fleet(stack, flower, run, events)
     finally:
         redis.stop()
