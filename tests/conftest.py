@@ -86,6 +86,17 @@ def store(redis_server: RedisServer, tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+@pytest.fixture
+def own_store(tmp_path: Path) -> Iterator[Store]:
+    """A store on a server of its own, for tests that count its commands: the session's also serves a stack."""
+    server = RedisServer()
+    try:
+        with Store.open(Settings(redis_url=server.url, home=tmp_path, partitions=2)) as opened:
+            yield opened
+    finally:
+        server.stop()
+
+
 @pytest.fixture(scope="session")
 def stack(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A scheduler and one worker for all queues, shared by the tests that break nothing."""

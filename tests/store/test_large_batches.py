@@ -160,15 +160,15 @@ def test_a_cancel_of_many_rows_is_done_in_pieces_and_goes_on_when_its_client_is_
     assert store.batches.states(ID, 2 * STATES_PAGE, 3 * STATES_PAGE) == "cxf"
 
 
-def test_the_runs_of_a_cancelled_batch_are_cancelled_some_at_a_time(store: Store) -> None:
+def test_the_runs_of_a_cancelled_batch_are_cancelled_some_at_a_time(own_store: Store) -> None:
     count = 2 * CANCELLED_AT_ONCE + 1
-    synthetic(store, ID, "a" * count)
-    own(store)
-    store.batches.cancel(ID)
-    run_in_order(store._client, [store.runs.telling("none", "cancelled")])
-    admission = Admission(store, window=1)
+    synthetic(own_store, ID, "a" * count)
+    own(own_store)
+    own_store.batches.cancel(ID)
+    run_in_order(own_store._client, [own_store.runs.telling("none", "cancelled")])
+    admission = Admission(own_store, window=1)
     for left in (CANCELLED_AT_ONCE, CANCELLED_AT_ONCE, 1, 0):
-        with counted(store) as calls:
+        with counted(own_store) as calls:
             admission.run_once({0: EPOCH}, ())
         assert calls.get("hget", 0) == left  # a status is looked at for each run that is told
 
@@ -186,22 +186,20 @@ def test_cancel_leaves_a_batch_alone_that_is_over_and_it_takes_more_rows(store: 
     assert world.batch.cancel() is False
 
 
-def test_batches_in_which_nothing_happens_are_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_in_which_nothing_happens_are_not_read(own_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding C24 of the second review."""
-    monkeypatch.setattr(
-        admission_module, "LOOK_AT_ALL_MS", 3_600_000
-    )  # a busy machine needs five seconds for this test
+    monkeypatch.setattr(admission_module, "LOOK_AT_ALL_MS", 3_600_000)  # a busy machine takes seconds for this test
     for number in range(300):
-        synthetic(store, f"b{number}", "aw")
-    own(store)
-    admission = Admission(store, window=1)
+        synthetic(own_store, f"b{number}", "aw")
+    own(own_store)
+    admission = Admission(own_store, window=1)
     admission.run_once({0: EPOCH}, ())
-    with counted(store) as calls:
+    with counted(own_store) as calls:
         for _ in range(10):
             admission.run_once({0: EPOCH}, ())
     assert calls == {"time": 10, "zscore": 10, "zrangebyscore": 10}
-    store.batches.seal("b7")
-    with counted(store) as calls:
+    own_store.batches.seal("b7")
+    with counted(own_store) as calls:
         admission.run_once({0: EPOCH}, ())
     assert calls == {"time": 1, "zscore": 1, "zrangebyscore": 1, "hmget": 1}
 
@@ -246,14 +244,14 @@ def test_after_an_error_and_under_another_epoch_all_batches_are_read_again(store
         store._client.srem(store.keys.of_partition(0).open_batches, "other")
 
 
-def test_states_and_runs_of_rows_are_read_in_pages(store: Store) -> None:
+def test_states_and_runs_of_rows_are_read_in_pages(own_store: Store) -> None:
     states = "c" * STATES_PAGE + "a" + "c" * STATES_PAGE + "fa"
-    synthetic(store, ID, states)
-    with counted(store) as calls:
-        assert list(store.batches.rows_in(ID, "active")) == [STATES_PAGE, 2 * STATES_PAGE + 2]
-        assert list(store.batches.rows_in(ID, "failed")) == [2 * STATES_PAGE + 1]
+    synthetic(own_store, ID, states)
+    with counted(own_store) as calls:
+        assert list(own_store.batches.rows_in(ID, "active")) == [STATES_PAGE, 2 * STATES_PAGE + 2]
+        assert list(own_store.batches.rows_in(ID, "failed")) == [2 * STATES_PAGE + 1]
     assert calls == {"getrange": 8}
-    with Client(Settings(redis_url=store.url, key_prefix=store.keys.prefix, partitions=2)) as client:
+    with Client(Settings(redis_url=own_store.url, key_prefix=own_store.keys.prefix, partitions=2)) as client:
         asked = client._rows_from_the_last(ID, {"c"})
         assert list(asked) == [2 * STATES_PAGE + 2, 2 * STATES_PAGE + 1, STATES_PAGE]
         assert client.runs(batch="none") == []

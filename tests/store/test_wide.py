@@ -160,27 +160,27 @@ def test_each_of_many_commands_runs_once_with_its_own_values(store: Store, monke
     assert max(sizes) < 8 * WIDE
 
 
-def test_the_visits_of_a_wide_step_leave_redis_with_one_command(store: Store) -> None:
+def test_the_visits_of_a_wide_step_leave_redis_with_one_command(own_store: Store) -> None:
     """Finding C22 of the second review: deleting 10,000 fields of two hashes kept Redis for 20 ms."""
     width = 1_100
     text = FAN.replace("start: plan", "start: plan\nengine: bsp").replace("max_concurrency: 2", "max_concurrency: 1000")
     text = text.replace('done: {type: end, output: "{{results}}"}', 'done: {type: function, call: "f.py:done"}')
-    store.runs.create(RUN, RunSpec("agent", "digest"), {"results": []})
-    advance = advance_of(store, text)
+    own_store.runs.create(RUN, RunSpec("agent", "digest"), {"results": []})
+    advance = advance_of(own_store, text)
     finish(advance)
-    [plan] = frontier_of(store).values()
-    works(store, plan, sends=[{"n": n} for n in range(width)])
+    [plan] = frontier_of(own_store).values()
+    works(own_store, plan, sends=[{"n": n} for n in range(width)])
     finish(advance)
-    while len(queued := [visit for visit in frontier_of(store).values() if visit.state == "queued"]) > 1:
+    while len(queued := [visit for visit in frontier_of(own_store).values() if visit.state == "queued"]) > 1:
         for visit in queued[1:]:
-            works(store, visit, results=visit.seq)
+            works(own_store, visit, results=visit.seq)
         finish(advance)
-    client, keys = store.partitions._client, store.keys.of_run(RUN)
-    before = unlinked(store)
-    works(store, queued[0], results=queued[0].seq)
+    client, keys = own_store.partitions._client, own_store.keys.of_run(RUN)
+    before = unlinked(own_store)
+    works(own_store, queued[0], results=queued[0].seq)
     finish(advance)
-    assert unlinked(store) == before + 1
-    assert [visit.node for visit in frontier_of(store).values()] == ["done"]
+    assert unlinked(own_store) == before + 1
+    assert [visit.node for visit in frontier_of(own_store).values()] == ["done"]
     assert (client.hlen(keys.frontier), client.hlen(keys.claims)) == (1, 0)
     assert len(json.loads(str(client.hget(keys.state, "results")))) == width
 
