@@ -521,6 +521,9 @@ def test_builders_that_are_killed_at_any_moment_leave_nothing_half_done_and_pay_
         world.is_whole()
         if before is not None:
             assert world.file.exists(), "a base that was there does not go away"
+    _write(
+        world, "the last version"
+    )  # an index that is on the shelf already would not be written, nor staging cleared up
     built = world.run(world.order("rebuild"))
     assert built["chunks"] == CHUNKS + 4
     assert (world.left(), world.holder()) == ([], None)
@@ -531,9 +534,13 @@ def test_builders_that_are_killed_at_any_moment_leave_nothing_half_done_and_pay_
     assert again <= KILLS * 4 * 2, "what was in flight: four batches of two"
 
 
+def _write(world: World, version: str) -> None:
+    world.write("a.md", *(f"Paragraph {number:02} of {version}, which is long enough." for number in range(CHUNKS)))
+
+
 def _written_by(world: World, version: str, see: Callable[[starter.Started, Path], object]) -> list[str]:
     """Have a builder build what is new, see how it goes, and say what it told: the stages."""
-    world.write("a.md", *(f"Paragraph {number:02} of {version}, which is long enough." for number in range(CHUNKS)))
+    _write(world, version)
     builder, told = world.start(world.order("rebuild" if world.file.exists() else "build"))
     see(builder, told)
     found = [told_of(line) for line in told.read_text().splitlines(keepends=True) if line.endswith("\n")]
