@@ -29,7 +29,7 @@ FAST: Mapping[str, Any] = {"lease_s": 2.0, "heartbeat_s": 0.5, "redispatch_after
 """Settings under which faults show within seconds."""
 
 
-def wait_until(condition: Callable[[], T], description: str, timeout_s: float = 30.0, *, every_s: float = 0.02) -> T:
+def wait_until(condition: Callable[[], T], description: str, timeout_s: float = 60.0, *, every_s: float = 0.02) -> T:
     """The first true value of `condition`; fails the test, naming what it waited for, after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()

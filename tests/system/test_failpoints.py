@@ -116,7 +116,7 @@ nodes:
 QUESTION = """
 name: question
 start: ask
-settings: {timeout: 1}
+settings: {timeout: 600}
 nodes:
   ask: {type: approval, question: go on?, options: [yes], routes: {yes: done}, on_other: done}
   done: {type: end}
@@ -199,8 +199,10 @@ def lapsed_lease(world: Deployment) -> Run:
 def due_timer(world: Deployment) -> Run:
     run = world.client.submit(world.question)
     world.with_a_scheduler(run.gates, "the question is asked")
-    [(_, due_ms)] = world.redis.zrange(world.part.timers, 0, -1, withscores=True)
-    wait_until(lambda: world.client.store.now_ms() > due_ms, "the timer is due")
+    [timer] = world.redis.zrange(world.part.timers, 0, -1)
+    # As if ten minutes had passed. A real second passes on a busy machine while this scheduler is still there.
+    world.redis.zincrby(world.part.timers, -600_000, timer)
+    world.redis.hincrby(world.client.store.keys.of_run(run.id).run, "started_ms", -600_000)
     return run
 
 
