@@ -136,7 +136,7 @@ class Stack:
         if ready:
             self.wait_for_worker(name)
 
-    def wait_for_worker(self, name: str, timeout_s: float = 30.0) -> None:
+    def wait_for_worker(self, name: str, timeout_s: float = 60.0) -> None:
         with self.client() as client:
             wait_until(
                 lambda: [w for w in client.health().workers if w.name.startswith(f"{name}@")],
