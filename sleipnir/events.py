@@ -76,7 +76,7 @@ class Resumed:
 class LeaseLost:
     """The worker of a visit's attempt fell silent, or (`handed_back`) stopped and gave it back unfinished. `begun`: the
     node's own work may have run. `restored`: no worker has it, but it must happen once, and was queued before Redis may
-    have gone back in time."""
+    have gone back in time. `lacks_directory`: handed back by a worker without the run's working directory."""
 
     seq: int
     attempt: int
@@ -84,6 +84,7 @@ class LeaseLost:
     handed_back: bool = False
     begun: bool = True
     restored: bool = False
+    lacks_directory: bool = False
 
 
 @dataclass(frozen=True)

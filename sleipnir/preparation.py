@@ -31,6 +31,7 @@ from sleipnir.knowledge.files import is_missing, pin_name, shelf_name
 from sleipnir.runs import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
+from sleipnir.this_machine import machine_id
 from sleipnir.tools.folder import custom_tools
 from sleipnir.variables import Asker, of_environment, resolved_variables
 
@@ -113,6 +114,7 @@ class Preparation:
             variables=resolved_variables(agent.graph, variables or {}, os.environ, ask_variable),
             cwd=str(cwd) if cwd else None,
             caller_dir=str(caller_dir or Path.cwd()),
+            caller_machine=machine_id(),
             knowledge=self.knowledge(roster, ask_knowledge, tell_knowledge),
         )
 

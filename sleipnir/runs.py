@@ -52,6 +52,7 @@ class RunSpec:
     knowledge: dict[str, str] = field(default_factory=dict)
     max_cost_usd: float | None = None
     max_tokens: int | None = None
+    caller_machine: str = ""
     v: int = VERSION
 
     @property

@@ -85,9 +85,20 @@ _STATE = click.option(
     "--state", "state", multiple=True, metavar="NAME=JSON", callback=_values, shell_complete=complete_state_key,
     help="A value that the state begins with; repeatable. A text is in quotes, as in 'topic=\"bells\"'.",
 )  # fmt: skip
+
+
+def _directory(ctx: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
+    """`--cwd`. It must be on this machine if the workers are; on others it must be there, which we cannot see."""
+    options = ctx.find_object(GlobalOptions) or GlobalOptions()
+    if folder is None or folder.is_dir() or options.settings().redis_url is not None:
+        return folder
+    raise click.BadParameter(f"Directory {str(folder)!r} does not exist.", ctx, param)
+
+
 CWD = click.option(
-    "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True),
-    help="Working directory of the agent's scripts. Default: this one, if the workers are on this machine.",
+    "--cwd", type=click.Path(file_okay=False, path_type=Path, resolve_path=True), callback=_directory,
+    help="Working directory of scripts and tools; the workers must have it. Default: this one, if the workers are on "
+    "this machine, else a scratch folder of the run.",
 )  # fmt: skip
 _TAPE = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 _MAX_COST = click.option(

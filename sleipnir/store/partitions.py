@@ -797,8 +797,14 @@ def _event(fields: Mapping[str, str]) -> Event:
             return Resumed(_owner(fields), fields.get("by", ""))
         case "lease_lost":
             reason = fields.get("reason")
-            handed_back, begun = reason in ("drain", "machine"), reason != "machine"
-            return LeaseLost(*_visit(fields), fields["worker"], handed_back, begun, reason == "restored")
+            return LeaseLost(
+                *_visit(fields),
+                fields["worker"],
+                handed_back=reason in ("drain", "machine", "directory"),
+                begun=reason not in ("machine", "directory"),
+                restored=reason == "restored",
+                lacks_directory=reason == "directory",
+            )
         case "timer":
             return TimerFired(fields["name"])
         case "child_ended":

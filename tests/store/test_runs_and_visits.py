@@ -538,6 +538,16 @@ def test_a_visit_that_its_machine_could_not_begin_is_handed_back_as_such(bench: 
     assert entry.event == LeaseLost(1, 1, "w1", handed_back=True, begun=False)
 
 
+def test_a_visit_whose_directory_a_worker_lacks_is_handed_back_as_such(bench: Bench) -> None:
+    """Finding U6 of the second review."""
+    bench.create()
+    call = bench.open_visit()
+    bench.claim(call)
+    assert bench.store.visits.hand_back(call, token="t1", reason="directory")
+    [entry] = bench.entries()
+    assert entry.event == LeaseLost(1, 1, "w1", handed_back=True, begun=False, lacks_directory=True)
+
+
 def test_only_a_visit_that_is_ours_is_handed_back(bench: Bench) -> None:
     bench.create()
     call = bench.open_visit()

@@ -230,7 +230,7 @@ LINES: list[Line] = [
     line("submit", "fine", "--file", "{corner}", says="is a directory"),
     line("submit", "fine", "--file", "{corner}/locked/x", says="locked", wrapped=True),
     line("submit", "fine", "--file", "{corner}/unreadable.txt", says="unreadable.txt", wrapped=True),
-    line("submit", "fine", "--cwd", "{corner}/no-such-folder", says="no-such-folder"),
+    line("submit", "fine", "--cwd", "{corner}/no-such-folder", says="no-such-folder", SLEIPNIR_REDIS_URL=""),
     line("submit", "fine", "--cwd", "{corner}/rows.jsonl", says="rows.jsonl"),
     line("submit", "fine", "--max-cost", "nan", says="nan"),
     line("submit", "fine", "--max-tokens", NUMBER, says="more than"),

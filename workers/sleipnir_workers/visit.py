@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -43,17 +42,16 @@ from sleipnir.messages import (
 )
 from sleipnir.runs import RunSpec
 from sleipnir.settings import Settings
-from sleipnir.store.address import is_local
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
 from sleipnir_workers import items, machine, output, typed_state
+from sleipnir_workers.directories import DirectoryMissing, as_path, working_directory
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.heartbeat import Heartbeat
 from sleipnir_workers.lazy_state import StoredState
 from sleipnir_workers.live import LiveText
 from sleipnir_workers.llm.permits import Permits
 from sleipnir_workers.node import ProcessLost, Visit, VisitLost, executor_of
-from sleipnir_workers.scratch import Scratch
 from sleipnir_workers.shown import shown_error
 from sleipnir_workers.unreadable import dropped
 
@@ -81,10 +79,6 @@ class Worker:
     executions: Iterator[int] = field(default_factory=count)
     functions: dict[str, set[str]] = field(default_factory=dict)
     """By bundle the nodes whose functions were called here."""
-
-    @property
-    def scratch(self) -> Scratch:
-        return Scratch(self.settings.home)
 
     @classmethod
     def open(
@@ -191,6 +185,9 @@ class Worker:
             structlog.get_logger().error("the machine cannot run the visit", reason=str(failure))
             self.report(failure)
             return self._stopped(call, token, "process_lost" if failure.begun else "machine")
+        except DirectoryMissing as error:
+            structlog.get_logger().warning("another worker may have the working directory", reason=str(error))
+            return self._stopped(call, token, "directory")
         finally:
             self.heartbeat.release(call)
 
@@ -271,7 +268,7 @@ class Worker:
             variables=spec.variables,
             cwd=cwd,
             scratch=scratch,
-            caller_dir=_path(spec.caller_dir) if spec.caller_dir else None,
+            caller_dir=as_path(spec.caller_dir) if spec.caller_dir else None,
             lost=lost,
             role=call.role,
             item=claim.item,
@@ -284,18 +281,10 @@ class Worker:
         )
 
     def _directory(self, call: VisitCall, spec: RunSpec, node: Node) -> tuple[Path | None, Path | None]:
-        """Where the commands of a visit work, and the same again if it is the run's scratch folder (scratch.py)."""
-        asked_for = _path(spec.cwd) if spec.cwd else None
-        if not isinstance(node, ScriptNode | ToolNode) and call.role != "tool":
-            return asked_for, None
-        if not machine.has_room(self.settings.home):
-            raise MachineFailed("disk", f"no room on the disk of {self.settings.home}")
-        if asked_for is None and spec.caller_dir and is_local(str(self.settings.redis_url)):
-            asked_for = _path(spec.caller_dir)
-        if asked_for is not None and asked_for.is_dir():
-            return asked_for, None
-        folder = self.scratch.of_run(call.run)
-        return folder, folder
+        """Where a visit works, and the same again if it is the run's scratch folder; only commands get one of these."""
+        if isinstance(node, ScriptNode | ToolNode) or call.role == "tool":
+            return working_directory(call.run, spec, self.settings)
+        return as_path(spec.cwd) if spec.cwd else None, None
 
     @contextmanager
     def _told(self, visit: Visit) -> Iterator[Visit]:
@@ -360,9 +349,6 @@ class Worker:
                     raise
                 threading.Event().wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
                 tries += 1
-
-
-_path = lru_cache(maxsize=1024)(Path)
 
 
 def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | None) -> str | tuple[str, ...] | None:

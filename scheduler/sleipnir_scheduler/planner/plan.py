@@ -319,12 +319,22 @@ class _Planner(Context):
         is_once = isinstance(node, ScriptNode | FunctionNode) and node.effect == "once" and visit.role == "node"
         if is_once and event.begun:
             effects.ask(self, visit, event)
-        elif event.handed_back or visit.losses < self.max_redeliveries:
-            self.draft.redeliver(visit, losses=0 if event.handed_back else 1)
+        elif visit.losses < self.max_redeliveries or (event.handed_back and not event.lacks_directory):
+            # A missing directory counts as a lost worker does: if no worker has it, the visit must come to an end.
+            self.draft.redeliver(visit, losses=1 if event.lacks_directory or not event.handed_back else 0)
+        elif event.lacks_directory:
+            self._give_up(visit, self._nowhere(visit, event))
         else:
             lost = f"WorkerLost: {visit.losses + 1} workers died while running this visit, last {event.worker}"
             self._give_up(visit, lost)
         return None
+
+    def _nowhere(self, visit: Visit, event: LeaseLost) -> str:
+        return (
+            f"no working directory: {self.run.spec.cwd!r} is not on the machines of {visit.losses + 1} workers that "
+            f"took this visit, last {event.worker}. Create it there, or give the node a `queue:` that only workers "
+            "with this directory serve, or submit without --cwd"
+        )
 
     def _give_up(self, visit: Visit, error: str) -> None:
         """A visit without a result fails, as if its node had."""

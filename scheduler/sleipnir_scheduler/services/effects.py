@@ -215,6 +215,7 @@ class Deliveries:
             variables=resolved_variables(graph, above.presets.get(effect.agent, {})),
             cwd=above.cwd,
             caller_dir=above.caller_dir,
+            caller_machine=above.caller_machine,
             agents=above.agents,
             overrides=above.overrides,
             presets=above.presets,

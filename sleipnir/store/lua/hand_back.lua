@@ -9,7 +9,8 @@
 -- ARGV[4] attempt  int
 -- ARGV[5] token    str     the token of the claim
 -- ARGV[6] reason   str     why: `drain`, the worker stops; `process_lost`, what ran the visit has died, like a worker;
---                          `machine`, the machine could not begin the node's work
+--                          `machine`, the machine could not begin the node's work; `directory`, it does not have
+--                          the working directory that the run asked for
 --
 -- Returns  1  handed back; the scheduler reads `lease_lost` with this reason
 --          0  not ours (cancelled, delivered, taken back), or handed back by an earlier call. Calling twice is safe.

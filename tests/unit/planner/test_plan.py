@@ -498,3 +498,18 @@ def test_a_tool_node_goes_to_the_workers_of_tools_and_its_failure_is_the_runs() 
     over = failed.send(bad(1, "No return value from '_instructions' function"))
     assert over.status == "failed"
     assert str(over.error).endswith("at node 'instructions': No return value from '_instructions' function")
+
+
+def test_a_visit_whose_directory_no_worker_has_is_tried_elsewhere_and_then_fails_by_that_name() -> None:
+    """Finding U6 of the second review."""
+    driver = Driver(THREE)
+    driver.run = replace(driver.run, spec=replace(driver.run.spec, cwd="/srv/shop"))
+    driver.send(Submitted())
+    driver.send(ok(1))
+    for attempt in (1, 2, 3):
+        lost = LeaseLost(2, attempt, f"w{attempt}", handed_back=True, begun=False, lacks_directory=True)
+        assert [visit.attempt for visit in driver.send(lost).dispatches] == [attempt + 1]
+    transition = driver.send(LeaseLost(2, 4, "w4", handed_back=True, begun=False, lacks_directory=True))
+    assert driver.live() == ["rescue"]
+    error = str(transition.writes[0].step.error)
+    assert "'/srv/shop' is not on the machines of 4 workers that took this visit, last w4" in error

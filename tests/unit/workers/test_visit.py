@@ -20,7 +20,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.visits import Claim
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.visit import Worker
-from tests.unit.workers.visits import EXECUTORS
+from tests.unit.workers.visits import EXECUTORS, script
 
 assert EXECUTORS
 
@@ -52,6 +52,8 @@ class Redis:
     wanted: list[Collection[str] | None] = field(default_factory=list)
     headers: list[ResultHeader] = field(default_factory=list)
     values: list[dict[str, Any]] = field(default_factory=list)
+    spec: RunSpec = field(default_factory=lambda: RunSpec("triage", "digest"))
+    handed_back: list[str] = field(default_factory=list)
 
     @property
     def visits(self) -> Redis:
@@ -65,7 +67,11 @@ class Redis:
         self.wanted.append(wanted)
         read = {key: value for key, value in self.state.items() if wanted is None or key in wanted} | dict(self.overlay)
         texts = {key: json.dumps(value) for key, value in read.items()}
-        return Claim(RunSpec("triage", "digest"), 1, texts, self.item)
+        return Claim(self.spec, 1, texts, self.item)
+
+    def hand_back(self, call: VisitCall, *, reason: str, **_: Any) -> bool:
+        self.handed_back.append(reason)
+        return True
 
     def deliver(self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], **_: Any) -> bool:
         self.headers.append(ResultHeader.from_json(json.loads(json.dumps(header.to_json()))))
@@ -138,3 +144,11 @@ def test_a_claim_that_is_for_no_map_of_the_graph_is_a_failure(tmp_path: Path) ->
     redis = Redis({}, overlay={"one": 4}, item=Item(map=3, index=0, of="gone"))
     run(tmp_path, redis, function("double"))
     assert redis.headers[0].error == "'gone' is no map node of this graph, so it has no items"
+
+
+def test_a_visit_whose_directory_is_not_here_is_handed_back_and_the_queue_is_served_on(tmp_path: Path) -> None:
+    """Finding U6 of the second review."""
+    redis = Redis({}, spec=RunSpec("triage", "digest", cwd=str(tmp_path / "gone")))
+    summary = run(tmp_path, redis, script(tmp_path, "a.sh", "echo {}"))
+    assert (redis.handed_back, summary) == (["directory"], {"later": "handed back: directory"})
+    assert redis.headers == []

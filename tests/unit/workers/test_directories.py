@@ -1,0 +1,100 @@
+"""Which directory the commands of a visit work in."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sleipnir.errors import MachineFailed
+from sleipnir.runs import RunSpec
+from sleipnir.settings import Settings
+from sleipnir.this_machine import machine_id
+from sleipnir_workers import machine
+from sleipnir_workers.directories import DirectoryMissing, working_directory
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "project").mkdir()
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path / "home", redis_url="redis://redis.example.org/0")
+
+
+def spec(folder: Path | str, **fields: str) -> RunSpec:
+    return RunSpec("agent", "digest", caller_dir=str(folder), **{"caller_machine": machine_id(), **fields})  # type: ignore[arg-type]
+
+
+def test_a_visit_works_in_the_callers_directory_wherever_redis_is(project: Path, settings: Settings) -> None:
+    """Finding U6 of the second review."""
+    assert working_directory("r1", spec(project), settings) == (project, None)
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1/0", "unix:///run/redis.sock"])
+def test_a_visit_on_another_machine_works_in_the_runs_scratch_folder(
+    project: Path, settings: Settings, url: str
+) -> None:
+    """Finding U6 of the second review: a port or a socket may be forwarded."""
+    here = settings.model_copy(update={"redis_url": url})
+    found = working_directory("r1", spec(project, caller_machine="another"), here)
+    assert found == (settings.home / "work" / "r1", settings.home / "work" / "r1")
+    assert found[0].stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(("url", "is_callers"), [("redis://127.0.0.1/0", False), ("unix:///run/redis.sock", True)])
+def test_of_a_run_whose_client_did_not_say_the_address_of_redis_decides(
+    project: Path, settings: Settings, url: str, is_callers: bool
+) -> None:
+    here = settings.model_copy(update={"redis_url": url})
+    cwd, scratch = working_directory("r1", spec(project, caller_machine=""), here)
+    assert (cwd == project, scratch is None) == (is_callers, is_callers)
+
+
+def test_a_callers_directory_that_is_gone_is_replaced_by_the_scratch_folder(project: Path, settings: Settings) -> None:
+    project.rmdir()
+    assert working_directory("r1", spec(project), settings)[1] == settings.home / "work" / "r1"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root enters every directory")
+def test_a_directory_that_is_closed_to_the_worker_is_replaced_too(project: Path, settings: Settings) -> None:
+    (project / "inner").mkdir()
+    project.chmod(0)
+    try:
+        assert working_directory("r1", spec(project), settings)[1] is not None
+        assert working_directory("r2", spec(project / "inner"), settings)[1] is not None
+    finally:
+        project.chmod(0o700)
+
+
+def test_two_runs_have_two_folders(tmp_path: Path, settings: Settings) -> None:
+    """Of agents that write relative files side by side, none sees those of another."""
+    one, other = (working_directory(run, spec(tmp_path, caller_machine="x"), settings)[0] for run in ("r1", "r2"))
+    (one / "notes.txt").write_text("mine")
+    assert list(other.iterdir()) == []
+    assert working_directory("r1", spec(tmp_path, caller_machine="x"), settings)[0] == one
+
+
+def test_the_directory_that_was_asked_for_comes_first(project: Path, tmp_path: Path, settings: Settings) -> None:
+    assert working_directory("r1", replace(spec(project), cwd=str(tmp_path)), settings) == (tmp_path, None)
+
+
+def test_one_that_was_asked_for_and_is_missing_is_for_another_worker(project: Path, settings: Settings) -> None:
+    """Finding U6 of the second review."""
+    asking = replace(spec(project), cwd=str(project / "gone"))
+    with pytest.raises(DirectoryMissing, match=f"the working directory '{project}/gone' is not on this machine"):
+        working_directory("r1", asking, settings)
+    assert not (settings.home / "work").exists()
+
+
+def test_a_machine_without_room_begins_nothing(
+    project: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "has_room", lambda _: False)
+    with pytest.raises(MachineFailed, match="no room"):
+        working_directory("r1", spec(project), settings)
