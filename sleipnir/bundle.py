@@ -3,7 +3,9 @@
 A bundle is a compressed tar of the folder's files: sorted names, no times, no owners, modes reduced to 644 or 755,
 so that the same content always has the same bytes and the same SHA-256, which names it. Left out: `.env` files and
 other dot-files (they may hold secrets), caches, `sessions/`, `bin/` (Loki regenerates it), and the documents of rag
-nodes and config.yaml agents with the knowledge bases that were made of them, which runs name by their digests.
+nodes and config.yaml agents with the knowledge bases that were made of them, which runs name by their digests. Put in:
+the folders beside it that its files use by relative paths (beside.py), under names that begin with a dot, as no file of
+an agent does. Unpacked, all are where they were: `agents/NAME`, `agents/.shared`, `functions` in one read-only tree.
 
 Rules. A bundle that comes from Redis is data of somebody else: what it unpacks to is bounded, and it is read in pieces.
 An unpacked bundle is read-only. Each process compares it with the archive when it loads it, and looks before each use
@@ -35,6 +37,7 @@ from typing import TypeAlias
 
 import structlog
 
+from sleipnir.beside import FUNCTIONS, SHARED, beside
 from sleipnir.errors import BundleError, MachineFailed
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
 from sleipnir.graph.model import Graph, Json, RagNode
@@ -62,6 +65,9 @@ UNPACKED = "unpacked"
 """The folder below a worker's home. Not `bundles`: workers of earlier releases that share the home have writable trees
 there, which this one would take for edited and replace under their feet."""
 
+_BESIDE = (f"{SHARED}/", f".{FUNCTIONS}/")
+"""How names of files begin that lie beside the agent's folder."""
+
 _PIECE_BYTES = 1 << 20
 _DEFINITION_BYTES = 16 << 20  # of a graph.yaml or config.yaml
 _NAME_BYTES, _PATH_BYTES = 255, 1024
@@ -81,8 +87,8 @@ def pack(
     `limit_bytes` packed or `unpacked_bytes` unpacked, has more than MOST_BUNDLE_FILES files, or holds what cannot be
     packed: a link that leaves it, or something that cannot be read."""
     files: dict[str, Path] = {}
-    for name in _files(folder, _knowledge(graph)):
-        files[name] = folder / name
+    for name, path in _all_files(folder, _knowledge(graph)):
+        files[name] = path
         if len(files) > MOST_BUNDLE_FILES:
             raise BundleError(
                 f"the agent folder {folder} has more than {MOST_BUNDLE_FILES:,} files. Move data out of it"
@@ -136,15 +142,15 @@ class _Packing:
 
 def folder_signature(folder: Path, config_file: Path | None = None) -> tuple[tuple[str, int, int], ...]:
     """Name, size and change time of every file that could be packed: equal signatures, equal bundles."""
-    also = [] if config_file is None else [str(config_file)]
-    stats = ((name, (folder / name).stat()) for name in (*_files(folder, [], is_signature=True), *also))
+    also = [] if config_file is None else [(str(config_file), config_file)]
+    stats = ((name, path.stat()) for name, path in (*_all_files(folder, [], is_signature=True), *also))
     return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
 
 
 def packed_part(signature: tuple[tuple[str, int, int], ...], graph: Graph) -> tuple[tuple[str, int, int], ...]:
     """Of a folder's signature, what goes into the bundle: documents may change, and knowledge bases be made."""
     knowledge = _knowledge(graph)
-    return tuple(each for each in signature if not _left_out(Path(each[0]), knowledge))
+    return tuple(each for each in signature if each[0].startswith(_BESIDE) or not _left_out(Path(each[0]), knowledge))
 
 
 def graph_in(packed: bytes, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> Graph:
@@ -225,15 +231,15 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[byte
         yield piece
 
 
-def unpack(packed: bytes, target: Path, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> None:
-    """Write a bundle's files below `target`, which must not exist; complete or not at all, and read-only. Raises
-    BundleError for a bundle that is none, MachineFailed when this machine cannot write it."""
+def unpack(packed: bytes, target: Path, agent: str, *, unpacked_bytes: int = MOST_UNPACKED_BYTES) -> None:
+    """Write the tree of a bundle of `agent` to `target`, which must not exist; complete or not at all, and read-only.
+    Raises BundleError for a bundle that is none, MachineFailed when this machine cannot write it."""
     staged: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         staged = Path(tempfile.mkdtemp(prefix=".unpack-", dir=target.parent))
         for name, is_executable, content in _members(packed, unpacked_bytes):
-            _write(staged / name, is_executable, content)
+            _write(staged / _place(name, agent), is_executable, content)
         put_in_place(staged, target)
         _make_read_only(target)
     except OSError as error:
@@ -243,6 +249,24 @@ def unpack(packed: bytes, target: Path, *, unpacked_bytes: int = MOST_UNPACKED_B
     finally:
         if staged is not None:
             shutil.rmtree(staged, ignore_errors=True)
+
+
+def agent_folder(tree: Path, agent: str) -> Path:
+    """Where in an unpacked tree the agent's own files are. Names come in messages: one that is no name of a folder is
+    not used."""
+    is_name = agent not in ("", ".", "..", SHARED) and not {"/", "\0"} & {*agent}
+    is_name = is_name and len(agent.encode(errors="replace")) <= _NAME_BYTES and agent.isprintable()
+    return tree / "agents" / (agent if is_name else "agent")
+
+
+def _place(name: str, agent: str) -> str:
+    """Where in the tree a file of the archive is."""
+    folder, _, rest = name.partition("/")
+    if rest and folder == SHARED:
+        return f"agents/{name}"
+    if rest and folder == f".{FUNCTIONS}":
+        return f"{FUNCTIONS}/{rest}"
+    return str(agent_folder(Path(), agent) / name)
 
 
 def _write(path: Path, is_executable: bool, content: Iterator[bytes]) -> None:
@@ -269,15 +293,16 @@ def _make_removable(folder: Path) -> None:
         Path(current).chmod(0o700)
 
 
-def _is_unpacked(packed: bytes, folder: Path, unpacked_bytes: int) -> bool:
-    """Whether the folder holds the files of the bundle with their content and their modes, and nothing else. Folders
-    are made read-only, in case who unpacked them died before."""
+def _is_unpacked(packed: bytes, folder: Path, agent: str, unpacked_bytes: int) -> bool:
+    """Whether the tree holds the files of the bundle with their content and their modes, and nothing else. Folders are
+    made read-only, in case who unpacked them died before."""
     files: set[str] = set()
     try:
         for name, is_executable, content in _members(packed, unpacked_bytes):
-            if not _is_file(folder / name, is_executable, content):
+            place = _place(name, agent)
+            if not _is_file(folder / place, is_executable, content):
                 return False
-            files.add(name)
+            files.add(place)
         below = {str(parent) for name in files for parent in PurePosixPath(name).parents}
         for current, folders, names in os.walk(folder):
             here = Path(current).relative_to(folder)
@@ -305,12 +330,12 @@ which the kernel alone sets."""
 
 @dataclass(frozen=True)
 class Unpacked:
-    """A bundle ready to run from: its graph, and its read-only folder on this machine."""
+    """A bundle ready to run from: its graph, and on this machine the agent's folder in a read-only tree."""
 
     graph: Graph
     folder: Path
     touches: tuple[Touch, ...] = field(default=(), repr=False, compare=False)
-    """Of its files and folders, as they were when the folder was compared with the archive."""
+    """Of the tree's files and folders, as they were when it was compared with the archive."""
 
     def is_intact(self) -> bool:
         """Whether nobody has touched a file or a folder of it since it was loaded. A system call for each."""
@@ -318,6 +343,11 @@ class Unpacked:
             return all(_touch(touch[0]) == touch for touch in self.touches)
         except OSError:
             return False
+
+
+def tree_name(digest: str, agent: str) -> str:
+    """The folder of a bundle's tree among all that are unpacked."""
+    return f"{digest}-{hashlib.sha256(agent.encode(errors='replace')).hexdigest()[:8]}"
 
 
 def _touches(folder: Path) -> tuple[Touch, ...]:
@@ -339,7 +369,8 @@ class BundleCache:
 
     Of all processes of a machine there are about `limit_bytes` on the disk, those loaded last. A process shares the
     lock file of each bundle that it has loaded, and who drops one holds that alone; what was dropped is fetched again.
-    Loaded are up to KEPT bundles, those asked for last, and those that are `used`.
+    Agents with the same files have one digest, and each a tree of its own, as their folders have other names. Loaded
+    are up to KEPT trees, those asked for last, and those of bundles that are `used`.
     """
 
     def __init__(
@@ -350,7 +381,7 @@ class BundleCache:
         unpacked_bytes: int = MOST_UNPACKED_BYTES,
     ) -> None:
         self._root, self._fetch, self._limit_bytes, self._unpacked_bytes = root, fetch, limit_bytes, unpacked_bytes
-        self._loaded: OrderedDict[str, tuple[Unpacked, Lock]] = OrderedDict()
+        self._loaded: OrderedDict[tuple[str, str], tuple[Unpacked, Lock]] = OrderedDict()
         self._users: Counter[str] = Counter()
         self._grown: int | None = None  # bytes since all were counted; None: they never were
         self._lock = threading.Lock()
@@ -377,14 +408,15 @@ class BundleCache:
         its graph cannot be read, MachineFailed when it cannot be unpacked here."""
         if not DIGEST.fullmatch(digest):
             raise BundleError(f"{digest[:80]!r} is no digest of a bundle")
+        key = digest, agent
         with self._lock:
-            known = self._loaded.get(digest)
+            known = self._loaded.get(key)
             if known is None:
                 self._let_go()
-                known = self._loaded[digest] = self._load(digest, agent)
+                known = self._loaded[key] = self._load(digest, agent)
             elif intact and not known[0].is_intact():
-                known = self._loaded[digest] = self._materialise(digest, agent), known[1]
-            self._loaded.move_to_end(digest)
+                known = self._loaded[key] = self._materialise(digest, agent), known[1]
+            self._loaded.move_to_end(key)
         unpacked = known[0]
         return replace(unpacked, graph=self._variant(digest, agent, json.dumps(overrides))) if overrides else unpacked
 
@@ -392,22 +424,22 @@ class BundleCache:
         return overridden(self.get(digest, agent).graph, json.loads(overrides))
 
     def _load(self, digest: str, agent: str) -> tuple[Unpacked, Lock]:
-        lock = self._shared_lock(digest)
+        lock = self._shared_lock(tree_name(digest, agent))
         try:
             return self._materialise(digest, agent), lock
         except BaseException:
             lock.close()
             raise
 
-    def _shared_lock(self, digest: str) -> Lock:
+    def _shared_lock(self, tree: str) -> Lock:
         """While it is held, nobody drops the folder. Its file was changed last when the bundle was loaded last."""
         try:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            while not (lock := Lock(self._lock_file(digest))).take_shared():
+            while not (lock := Lock(self._lock_file(tree))).take_shared():
                 lock.close()
             os.utime(lock.path)
         except OSError as error:
-            raise MachineFailed.of(error, f"cannot unpack a bundle to {self._root / digest}") from error
+            raise MachineFailed.of(error, f"cannot unpack a bundle to {self._root / tree}") from error
         return lock
 
     def _materialise(self, digest: str, agent: str) -> Unpacked:
@@ -418,17 +450,17 @@ class BundleCache:
         if hashlib.sha256(packed).hexdigest() != digest:
             raise BundleError(f"bundle {digest[:12]} of agent {agent!r} is damaged: its content has another digest")
         graph = graph_in(packed, agent, unpacked_bytes=self._unpacked_bytes)
-        folder = self._root / digest
+        folder = self._root / tree_name(digest, agent)
         for _ in range(COMPARED):
             touches = _touches(folder)
-            if touches and _is_unpacked(packed, folder, self._unpacked_bytes):
+            if touches and _is_unpacked(packed, folder, agent, self._unpacked_bytes):
                 if touches == _touches(folder):
-                    return Unpacked(graph, folder, touches)
+                    return Unpacked(graph, agent_folder(folder, agent), touches)
                 continue
             if touches:
                 structlog.get_logger().error("an unpacked bundle was changed; unpacking it again", bundle=digest)
                 self._put_away(folder)
-            unpack(packed, folder, unpacked_bytes=self._unpacked_bytes)
+            unpack(packed, folder, agent, unpacked_bytes=self._unpacked_bytes)
             if not touches:
                 self._make_room(_size_of(folder))
         raise MachineFailed("disk", f"something changes the files below {folder} again and again")
@@ -446,11 +478,11 @@ class BundleCache:
 
     def _let_go(self) -> None:
         """Of what was asked for longest ago."""
-        for digest in list(self._loaded):
+        for key in list(self._loaded):
             if len(self._loaded) <= KEPT:
                 return
-            if digest not in self._users:
-                self._loaded.pop(digest)[1].close()
+            if key[0] not in self._users:
+                self._loaded.pop(key)[1].close()
 
     def _make_room(self, added: int) -> None:
         """Drop what was loaded longest ago and is not used by any process, until all fit. Counting takes a while, so it
@@ -482,12 +514,23 @@ class BundleCache:
         file = self._lock_file(folder.name)
         return file.stat().st_mtime_ns if file.exists() else 0
 
-    def _lock_file(self, digest: str) -> Path:
-        return self._root / f".{digest}.lock"
+    def _lock_file(self, tree: str) -> Path:
+        return self._root / f".{tree}.lock"
 
 
 def _size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _all_files(folder: Path, knowledge: list[str], *, is_signature: bool = False) -> Iterator[tuple[str, Path]]:
+    """The files to pack of an agent's folder and of what is beside it, by their names in the archive."""
+    own = []
+    for name in _files(folder, knowledge, is_signature=is_signature):
+        own.append(folder / name)
+        yield name, folder / name
+    for prefix, other in beside(folder, own):
+        for name in _files(other, [], is_signature=is_signature):
+            yield f"{prefix}/{name}", other / name
 
 
 def _files(folder: Path, knowledge: list[str], *, is_signature: bool = False) -> Iterator[str]:

@@ -303,7 +303,7 @@ def test_an_archive_that_leads_out_of_its_folder_is_refused_whole(tmp_path: Path
         archive.addfile(good, io.BytesIO())
         archive.addfile(bad, io.BytesIO())
     with pytest.raises(BundleError):
-        unpack(packed.getvalue(), tmp_path / "bundles" / "digest")
+        unpack(packed.getvalue(), tmp_path / "bundles" / "digest", "a")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -316,7 +316,7 @@ def test_a_bundle_of_a_gigabyte_of_zeros_is_not_unpacked(tmp_path: Path) -> None
         for _ in range(300):
             file.write(bytes(2**20))
     with pytest.raises(BundleError):
-        unpack(packed.getvalue(), tmp_path / "digest")
+        unpack(packed.getvalue(), tmp_path / "digest", "a")
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 2**20
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir import bundle
-from sleipnir.bundle import Bundle, BundleCache, pack
+from sleipnir.bundle import Bundle, BundleCache, pack, tree_name
 from sleipnir.errors import BundleError
 
 GRAPH = "name: one\nstart: a\nnodes:\n  a: {type: end, output: done}\n"
@@ -45,10 +45,13 @@ class World:
         return next(each.packed for each in self.packed if each.digest == digest)
 
     def kept(self) -> list[int]:
-        return [number for number, digest in enumerate(self.digests) if (self.root / digest).is_dir()]
+        return [number for number in range(len(self.digests)) if self.tree(number).is_dir()]
+
+    def tree(self, number: int) -> Path:
+        return self.root / tree_name(self.digests[number], "one")
 
     def loaded_long_ago(self, number: int) -> None:
-        os.utime(self.root / f".{self.digests[number]}.lock", (number, number))
+        os.utime(self.root / f".{self.tree(number).name}.lock", (number, number))
 
 
 @pytest.fixture
@@ -171,7 +174,7 @@ def test_a_bundle_that_nobody_touched_is_compared_once_per_process(world: World)
 def test_a_folder_whose_unpacking_died_half_way_is_no_bundle(world: World) -> None:
     """Finding S5."""
     world.root.mkdir()
-    half = world.root / world.digests[0]
+    half = world.tree(0)
     half.mkdir()
     (half / "graph.yaml").write_text(GRAPH[:20])
     assert (world.cache().get(world.digests[0], "one").folder / "data").read_text() == "0" * SIZE

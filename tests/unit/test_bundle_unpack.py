@@ -40,10 +40,11 @@ def test_files_come_back_with_their_content_and_only_their_executable_bit(tmp_pa
     script.write_text("echo '{}'")
     script.chmod(0o777)
     target = tmp_path / "cache" / "digest"
-    unpack(pack(agent, limit_bytes=LIMIT).packed, target)
-    found = {str(path.relative_to(target)): path.stat().st_mode & 0o777 for path in target.rglob("*") if path.is_file()}
+    unpack(pack(agent, limit_bytes=LIMIT).packed, target, "a")
+    folder = target / "agents" / "a"
+    found = {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in target.rglob("*") if path.is_file()}
     assert found == {"graph.yaml": 0o444, "scripts/run.sh": 0o555}, "nobody writes into a bundle"
-    assert (target / "scripts/run.sh").read_text() == "echo '{}'"
+    assert (folder / "scripts/run.sh").read_text() == "echo '{}'"
 
 
 @pytest.mark.parametrize(
@@ -67,29 +68,29 @@ def test_files_come_back_with_their_content_and_only_their_executable_bit(tmp_pa
 def test_a_bundle_that_would_write_outside_its_folder_is_refused_whole(tmp_path: Path, bad: tarfile.TarInfo) -> None:
     target = tmp_path / "cache" / "digest"
     with pytest.raises(BundleError, match="is not a file inside the bundle"):
-        unpack(archive_of(member("good"), bad), target)
+        unpack(archive_of(member("good"), bad), target, "a")
     assert list((tmp_path / "cache").iterdir()) == []
     assert not (tmp_path / "cache" / "escaped").exists()
 
 
 def test_unpacking_where_another_worker_was_faster_keeps_its_copy(tmp_path: Path) -> None:
     target = tmp_path / "digest"
-    unpack(archive_of(member("first")), target)
-    unpack(archive_of(member("first")), target)
-    assert [path.name for path in target.iterdir()] == ["first"]
+    unpack(archive_of(member("first")), target, "a")
+    unpack(archive_of(member("first")), target, "a")
+    assert [path.name for path in (target / "agents" / "a").iterdir()] == ["first"]
 
 
 def test_a_cache_that_cannot_be_written_is_a_failure_of_the_machine(tmp_path: Path) -> None:
     """Finding C18."""
     (tmp_path / "cache").write_text("a file where the directory should be")
     with pytest.raises(MachineFailed, match="cannot unpack a bundle"):
-        unpack(archive_of(member("good")), tmp_path / "cache" / "digest")
+        unpack(archive_of(member("good")), tmp_path / "cache" / "digest", "a")
 
 
 @pytest.mark.parametrize("second", ["good", "good/inside"])
 def test_a_file_that_is_there_twice_or_is_a_folder_too_is_refused(tmp_path: Path, second: str) -> None:
     with pytest.raises(BundleError, match="is in the bundle twice"):
-        unpack(archive_of(member("good"), member(second)), tmp_path / "digest")
+        unpack(archive_of(member("good"), member(second)), tmp_path / "digest", "a")
 
 
 @pytest.mark.parametrize("damage", [lambda packed: packed[:40], lambda packed: b"x" * 40, lambda packed: b""])
@@ -97,7 +98,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, damage: Callable[[bytes],
     with pytest.raises(BundleError):
         graph_in(damage(archive_of(member("good"))), "a")
     with pytest.raises(BundleError):
-        unpack(archive_of(member("good"))[:60], tmp_path / "digest")
+        unpack(archive_of(member("good"))[:60], tmp_path / "digest", "a")
 
 
 # Bombs: what is small when it is packed
@@ -138,7 +139,7 @@ def test_a_bomb_is_refused_by_who_unpacks_it_without_unpacking_it(tmp_path: Path
     packed = bomb(300 << 20, header=header)
     assert len(packed) < 2 << 20
     target = tmp_path / "bundles" / "digest"
-    peak = peak_of(lambda: refused(lambda: unpack(packed, target), "unpacks to more than|header is too large"))
+    peak = peak_of(lambda: refused(lambda: unpack(packed, target, "a"), "unpacks to more than|header is too large"))
     assert peak < 32 << 20
     assert list(target.parent.iterdir()) == []
     assert peak_of(lambda: refused(lambda: graph_in(packed, "a"), "more than|header is too large|neither")) < 32 << 20
@@ -151,8 +152,8 @@ def test_the_bound_of_a_bundle_is_a_setting(tmp_path: Path) -> None:
     zeros(agent / "data", 3 << 20)
     refused(lambda: pack(agent, limit_bytes=1 << 24, unpacked_bytes=2 << 20), "SLEIPNIR_MAX_UNPACKED_BYTES.*data")
     packed = pack(agent, limit_bytes=1 << 24).packed
-    refused(lambda: unpack(packed, tmp_path / "d", unpacked_bytes=2 << 20), "SLEIPNIR_MAX_UNPACKED_BYTES")
-    unpack(packed, tmp_path / "d")
+    refused(lambda: unpack(packed, tmp_path / "d", "a", unpacked_bytes=2 << 20), "SLEIPNIR_MAX_UNPACKED_BYTES")
+    unpack(packed, tmp_path / "d", "a")
 
 
 def test_too_many_files_are_refused_by_who_packs_and_by_who_unpacks(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_too_many_files_are_refused_by_who_packs_and_by_who_unpacks(tmp_path: Pa
         (agent / str(number)).touch()
     refused(lambda: pack(agent, limit_bytes=1 << 24), "more than 10,000 files")
     empty = [tarfile.TarInfo(str(number)) for number in range(MOST_BUNDLE_FILES + 1)]
-    refused(lambda: unpack(archive_of(*empty), tmp_path / "d"), "10,000 files")
+    refused(lambda: unpack(archive_of(*empty), tmp_path / "d", "a"), "10,000 files")
 
 
 def refused(act: Callable[[], object], why: str) -> None:

@@ -90,9 +90,11 @@ def root_of(file: Path, usual: Path, others: Iterable[Path]) -> Path:
     return next((root for root in (usual, *others) if any((root / name).exists() for name in named)), usual)
 
 
-def beside_agents(host: Host) -> list[Path]:
-    """The directories of this machine whose `agents` holds agents, and with them `agents/.shared`."""
-    return [directory.parent for directory in host.agents_dirs if directory.name == "agents"]
+def roots(folder: Path, host: Host) -> list[Path]:
+    """The directories whose `agents` holds agents, and with them `agents/.shared`: that of the agent's folder, which is
+    its bundle's tree, and those of this machine."""
+    places = (folder.parent, *host.agents_dirs)
+    return [place.parent for place in places if place.name == "agents"]
 
 
 def parse_env_file(text: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from sleipnir.graph.model import Json, ScriptNode
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers import machine, output, sandbox
-from sleipnir_workers.agent_environment import agent_variables, beside_agents, parse_env_file, root_of, without_secrets
+from sleipnir_workers.agent_environment import agent_variables, parse_env_file, root_of, roots, without_secrets
 from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.node import Visit, executor
@@ -98,7 +98,7 @@ def environment(node: ScriptNode, visit: Visit, host: Host) -> dict[str, str]:
     bin_dir = str(config / "functions" / "bin")
     env |= {
         "PATH": os.pathsep.join([bin_dir, env.get("PATH") or os.defpath]),
-        "LLM_ROOT_DIR": str(root_of(visit.folder / node.script, config, beside_agents(host))),
+        "LLM_ROOT_DIR": str(root_of(visit.folder / node.script, config, roots(visit.folder, host))),
         "LLM_PROMPT_UTILS_FILE": str(config / "functions" / "utils" / "prompt-utils.sh"),
         "LLM_AGENT_NAME": visit.agent,
         "LLM_AGENT_ROOT_DIR": folder,

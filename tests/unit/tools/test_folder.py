@@ -96,10 +96,11 @@ def test_the_listing_has_a_numbered_line_per_tool(tmp_path: Path) -> None:
 
 def test_in_a_bundle_the_tools_are_those_of_the_bundle(tmp_path: Path) -> None:
     folder = in_folder(tmp_path, "agent", {"graph_dot_yaml": "name: a\n", "tools_dot_py": PY})
-    unpack(pack(folder, limit_bytes=2**20).packed, tmp_path / "bundle")
+    unpack(pack(folder, limit_bytes=2**20).packed, tmp_path / "tree", "agent")
+    bundle = tmp_path / "tree" / "agents" / "agent"
     (folder / "tools.py").write_text(PY.replace("ofPython", "changed"))
-    (found,) = tools_of(tmp_path / "bundle", tmp_path, graph()).declarations
-    assert (found.name, found.file) == ("ofpython", tmp_path / "bundle" / "tools.py")
+    (found,) = tools_of(bundle, tmp_path, graph()).declarations
+    assert (found.name, found.file) == ("ofpython", bundle / "tools.py")
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sleipnir.redaction import is_secret_name
 from sleipnir.settings import PREFIX
 from sleipnir.tools.declaration import Declaration
 from sleipnir_workers import sandbox
-from sleipnir_workers.agent_environment import beside_agents, expand_env_file, parse_env_file, root_of
+from sleipnir_workers.agent_environment import expand_env_file, parse_env_file, root_of, roots
 from sleipnir_workers.tools.place import Place
 
 
@@ -68,7 +68,7 @@ def _root(declaration: Declaration, place: Place) -> Path:
     beside which agents are installed here (`$LLM_ROOT_DIR/agents/.shared/utils.sh`)."""
     config, functions = place.host.config_dir, place.host.config_dir / "functions"
     usual, *others = (config, place.folder, functions) if declaration.agent else (place.folder, functions, config)
-    return root_of(declaration.file, usual, [*others, *beside_agents(place.host)])
+    return root_of(declaration.file, usual, [*others, *roots(place.folder, place.host)])
 
 
 def _env_files(declaration: Declaration, place: Place, clean: dict[str, str]) -> dict[str, str]:

@@ -1,0 +1,46 @@
+"""Folders beside an agent's that its files use by relative paths, as the agents of Loki do: `agents/.shared`, and of
+`functions`, which is beside `agents`, the scripts and libraries.
+
+`.shared` goes along with every agent beside it. `functions` may be large, so it goes along only if a file of the agent
+or of `.shared` has `functions/` in its text; and of it only what agents use, not its mcp.json, which may hold secrets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+SHARED, FUNCTIONS = ".shared", "functions"
+_USED = ("scripts", "tools", "utils")
+_NAMED = f"{FUNCTIONS}/".encode()
+_TEXT_BYTES = 1 << 20  # a larger file is no script
+
+
+def beside(folder: Path, files: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+    """The folders, each with how the names of its files begin in the bundle. `files` are the agent's own."""
+    place = folder.absolute().parent
+    shared = place / SHARED
+    if shared.is_dir():
+        yield SHARED, shared
+    functions = place.parent / FUNCTIONS
+    if place.name == "agents" and functions.is_dir():
+        of_shared = shared.rglob("*") if shared.is_dir() else ()
+        if any(_names_functions(path) for path in (*files, *of_shared)):
+            for name in _USED:
+                if (functions / name).is_dir():
+                    yield f".{FUNCTIONS}/{name}", functions / name
+
+
+def _names_functions(file: Path) -> bool:
+    with contextlib.suppress(OSError):
+        found = file.stat()
+        return found.st_size <= _TEXT_BYTES and _is_named_in(file, found.st_size, found.st_mtime_ns)
+    return False
+
+
+@lru_cache(maxsize=4096)
+def _is_named_in(file: Path, _size: int, _mtime_ns: int) -> bool:
+    """Read once per version of the file: agents are looked at again with every submit."""
+    return file.is_file() and _NAMED in file.read_bytes()
