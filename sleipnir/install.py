@@ -4,6 +4,7 @@ Rule 1. An agent is installed as a whole. A file that its user changed or remove
         scripts below an old graph would be an agent that nobody wrote.
 Rule 2. What was installed is known by the digests in MANIFEST, in the agent's folder. A file that is neither as shipped
         nor as recorded was edited. Files that did not ship are the user's, and are not looked at.
+Rule 3. What shipped agents share (`.shared` beside them) comes along with each that is not kept, by rules 1 and 2.
 
 Each file is replaced in one step and the manifest last, so the next installation finishes one that was interrupted.
 """
@@ -15,10 +16,11 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from sleipnir.beside import SHARED
 from sleipnir.errors import ConfigError, UsageError
 
 MANIFEST = ".installed.json"  # a dot-file, so no bundle takes it along
@@ -31,13 +33,15 @@ Digests: TypeAlias = Mapping[str, str]
 @dataclass(frozen=True)
 class Installed:
     """What became of one agent. `edited` are files that are not as they were installed: the reason of `kept`, and what
-    `reset` has given up. `outdated` says that another version of a kept agent ships by now."""
+    `reset` has given up. `outdated` says that another version of a kept agent ships by now. `shared_kept` are files of
+    `.shared` that its user has changed, so that all of it stays as it is."""
 
     name: str
     action: Action
     folder: Path
     edited: tuple[str, ...] = ()
     outdated: bool = False
+    shared_kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,15 @@ def edits(shipped: Path, directory: Path) -> tuple[str, ...]:
 
 
 def _applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> Installed:
+    done = _folder_applied(shipped, directory, give_up_edits=give_up_edits)
+    shared = shipped.parent / SHARED
+    if done.action == "kept" or not shared.is_dir():
+        return done
+    with_it = _folder_applied(shared, directory, give_up_edits=give_up_edits)
+    return replace(done, shared_kept=with_it.edited if with_it.action == "kept" else ())
+
+
+def _folder_applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> Installed:
     name, folder = shipped.name, directory / shipped.name
     if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
         raise UsageError(f"{str(folder)!r} is in the way of the agent {name!r}: it is no folder. Move it away")

@@ -10,11 +10,14 @@ import fcntl
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".shared"))  # beside this agent, also on a worker
 
 import commands
 import project

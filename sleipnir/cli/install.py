@@ -111,5 +111,9 @@ def _say_what_next(done: list[Installed], options: GlobalOptions) -> None:
     if kept:
         restore = options.command("agents", "install", "--reset", kept[0])
         terminal.note(f"to restore one, and give up its changes: {restore}")
+    if changed := sorted({name for each in done for name in each.shared_kept}):
+        terminal.note(
+            f"what agents share was changed by you and is left as it is, in .shared: {_files(tuple(changed))}"
+        )
     if any(each.action == "installed" for each in done):
         terminal.note("change them as you like; names now mean these before the shipped ones")

@@ -25,7 +25,8 @@ class Tools:
         patch.setenv("LLM_AGENT_ROOT_DIR", str(self.folder))
         patch.syspath_prepend(str(self.folder))
         patch.setattr(sys, "dont_write_bytecode", True)
-        for helper in ("project", "commands"):  # every agent has its own
+        patch.syspath_prepend(str(AGENTS / ".shared"))
+        for helper in ("project", "commands"):  # loaded anew, as in a process of its own
             patch.delitem(sys.modules, helper, raising=False)
         self.module = load(self.folder / "tools.py")
 

@@ -6,6 +6,8 @@ All are under way on one scheduler and two workers: that is why they are one tes
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from sleipnir.agents import loki_config_dir
+from sleipnir.bundle import BundleCache, pack
 from sleipnir.graph.check import validate
 from sleipnir.graph.load import load_file
 from sleipnir.graph.python_source import statements
@@ -30,7 +33,6 @@ TOOLS = {
     "demo": ["split_bill", "convert", "packing_list"],
     "orchestrator": [],
 }
-COPIES = {"project.py": ("explore", "oracle", "coder"), "commands.py": ("oracle", "coder")}
 
 PROJECT = {
     "Makefile": "test:\n\tsh test.sh\n",
@@ -198,13 +200,18 @@ def test_an_agent_loads_without_a_complaint_and_has_the_tools_of_its_page(agent:
     assert [variable.name for variable in graph.variables if f"`{variable.name}`" not in page] == []
 
 
-@pytest.mark.parametrize("agent", TOOLS)
+@pytest.mark.parametrize("agent", [*TOOLS, ".shared"])
 def test_its_tools_are_written_for_the_python_of_any_worker(agent: str) -> None:
     for file in (AGENTS / agent).glob("*.py"):
         assert statements(file.read_text(), (3, 9))
 
 
-@pytest.mark.parametrize("name", COPIES)
-def test_what_agents_share_is_the_same_in_each_of_them(name: str) -> None:
-    """A run takes its agent's folder along and nothing else."""
-    assert len({(AGENTS / agent / name).read_bytes() for agent in COPIES[name]}) == 1
+@pytest.mark.parametrize("agent", ["explore", "oracle", "coder"])
+def test_what_agents_share_is_there_once_and_beside_each_where_it_runs(agent: str, tmp_path: Path) -> None:
+    """Finding U5 of the second review."""
+    assert [path.parent.name for path in AGENTS.rglob("project.py")] == [".shared"]
+    bundle = pack(AGENTS / agent, limit_bytes=2**20)
+    folder = BundleCache(tmp_path, lambda _: bundle.packed).get(bundle.digest, agent).folder
+    load = f"import sys; sys.path[0] = {str(folder)!r}; import tools; print(tools.project.__file__)"
+    done = subprocess.run([sys.executable, "-B", "-c", load], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(folder.parent / ".shared" / "project.py")

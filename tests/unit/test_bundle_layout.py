@@ -57,7 +57,6 @@ def config(tmp_path: Path) -> Config:
 OWN = ["agents/sisyphus/graph.yaml", "agents/sisyphus/scripts/run.sh"]
 
 
-@pytest.mark.conformance("CY28")
 def test_a_script_finds_what_is_shared_by_its_relative_path(config: Config) -> None:
     """Finding U5 of the second review; row CY28 of Coyote's checklist."""
     assert config.tree() == ["agents/.shared/utils.sh", *OWN]

@@ -226,3 +226,23 @@ def test_what_was_done_is_there_as_json(own: Path, capsys: pytest.CaptureFixture
         },
         {"name": "letters", "action": "installed", "folder": str(own / "letters"), "edited": [], "outdated": False},
     ]
+
+
+def test_what_agents_share_is_installed_with_them_and_an_edit_of_it_is_kept(
+    shipped: Path, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Finding U5 of the second review."""
+    (shipped / ".shared").mkdir()
+    (shipped / ".shared" / "project.py").write_text("ONE = 1\n")
+    (own / ".shared").mkdir(parents=True)
+    (own / ".shared" / "utils.sh").write_text("mine")
+    install(capsys, "bells")
+    assert files(own / ".shared") == [MANIFEST, "project.py", "utils.sh"]
+    assert pack(own / "bells", limit_bytes=2**20).digest != pack(shipped / "bells", limit_bytes=2**20).digest
+    (own / ".shared" / "project.py").write_text("ONE = 2\n")
+    assert main(["agents", "install", "letters"]) == 0
+    assert "in .shared: project.py" in capsys.readouterr().err
+    assert (own / ".shared" / "project.py").read_text() == "ONE = 2\n"
+    install(capsys, "--reset", "letters", "--yes")
+    assert (own / ".shared" / "project.py").read_text() == "ONE = 1\n"
+    assert (own / ".shared" / "utils.sh").read_text() == "mine"

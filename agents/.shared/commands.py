@@ -1,6 +1,6 @@
 """How a project is built and tested: what its files say, unless the person who started the run said otherwise.
 
-The agents oracle and coder have the same copy of this file. It runs on python3 from 3.9 on.
+The agents oracle and coder import this file. It runs on python3 from 3.9 on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Look at the files of a project, and at nothing outside of it.
 
-The agents explore, oracle and coder have the same copy of this file: a run takes nothing but its agent's folder along.
+The agents explore, oracle and coder import this file: a run takes `.shared` along with its agent's folder.
 
 Rules. The project is the agent variable `project_dir`, seen from where the run was started. Paths are relative to it;
 what lies outside, links followed, is refused, and so are git's own files and files that usually hold secrets, because
