@@ -344,6 +344,17 @@ class Unpacked:
         except OSError:
             return False
 
+    def changed(self) -> list[str]:
+        """The files that were added, changed or removed since, by their paths in the tree; not caches of Python."""
+        tree = self.folder.parent.parent
+        before, now = ({touch[0]: touch for touch in touches} for touches in (self.touches, _touches(tree)))
+        paths = [path for path in sorted({*before, *now}) if before.get(path) != now.get(path)]
+        return [
+            Path(path).relative_to(tree).as_posix()
+            for path in paths
+            if "__pycache__" not in Path(path).parts and not (path in before and Path(path).is_dir())
+        ]
+
 
 def tree_name(digest: str, agent: str) -> str:
     """The folder of a bundle's tree among all that are unpacked."""

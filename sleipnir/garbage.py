@@ -15,7 +15,6 @@ Rules.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import shutil
@@ -31,22 +30,18 @@ from sleipnir.bundle import UNPACKED
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import digest_of, is_digest, shelf_name
 from sleipnir.knowledge.order import Order
-from sleipnir.messages import FINAL
 from sleipnir.sessions import SessionName
 from sleipnir.settings import Settings
 from sleipnir.staging import abandoned, clear_up, staging
 from sleipnir.store.store import Store
+from sleipnir.work_folders import WorkFolders
+from sleipnir.work_folders import remove as remove_work
 
 GRACE_MS = 3600 * 1000
 """A bundle that a submit named so lately may be about to get a run. Clients mark it again every minute."""
 
 UNPACK_S = 3600
 """An unpacking or an installation that has taken so long has died."""
-
-WORK = "work"
-"""Below SLEIPNIR_HOME: a scratch folder for each run, in which its commands work."""
-
-STATUSES = 500  # runs that are asked for at once
 
 TEMPORARY_S = 2 * 24 * 3600
 TEMPORARY = ("graph-state-*.json", "tool-call-*", "sleipnir-loader-*", "sleipnir-download-*")
@@ -81,7 +76,7 @@ def rubbish(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Fou
     yield from _staged(settings)
     yield from _temporary(Path(tempfile.gettempdir()))
     with store.errors():
-        yield from sweep_work(store, settings.home)
+        yield from _scratch(store, settings)
     with store.errors():  # last: a shelf may be away
         yield from _bases(store, settings, pinned.bases)
 
@@ -188,28 +183,9 @@ def _clear_up(parent: Path) -> bool:
     return True
 
 
-def sweep_work(store: Store, home: Path) -> Iterator[Found]:
-    """The scratch folders of runs that are over. One of a run that this deployment does not know may be another's on
-    the same machine: it stays for some days."""
-    folders = (home / WORK).iterdir() if (home / WORK).is_dir() else iter(())
-    while chunk := list(itertools.islice(folders, STATUSES)):
-        statuses = store.runs.statuses([folder.name for folder in chunk])
-        for folder in chunk:
-            status = statuses[folder.name]
-            if status in FINAL or (status is None and _age_s(folder) > TEMPORARY_S):
-                found = Rubbish("scratch", str(folder), size_of(folder), "its run is over")
-                yield found, partial(_remove_all, folder)
-
-
-def _remove_all(folder: Path) -> bool:
-    """Also what a script made read-only."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        for current, _, _ in os.walk(folder):
-            with contextlib.suppress(OSError):
-                Path(current).chmod(0o700)
-        shutil.rmtree(folder, ignore_errors=True)
-    return not folder.exists()
+def _scratch(store: Store, settings: Settings) -> Iterator[Found]:
+    for folder in WorkFolders(settings.home, settings.work_retention_s).expired(store):
+        yield Rubbish("scratch", str(folder), size_of(folder), "its run is over"), partial(remove_work, folder)
 
 
 def _temporary(folder: Path) -> Iterator[Found]:

@@ -60,6 +60,14 @@ TOLD_BEFORE = "known"  # what tell.lua says of a wish that it has passed on alre
 
 
 @dataclass(frozen=True)
+class RunEnd:
+    """The status of a run, and when it ended; None: it has not, or an earlier release did not say."""
+
+    status: str
+    ended_ms: int | None
+
+
+@dataclass(frozen=True)
 class Fence:
     """What tells a wish from its repetitions, at the run that it is about. Of an effect, `source` is its kind and its
     partition, and `number` its stream id, which grows; of a client's wish, `number` is a token."""
@@ -234,11 +242,18 @@ class Runs:
         }
         return [run_id for run_id in run_ids if run_id not in over]
 
-    def statuses(self, run_ids: Sequence[str]) -> dict[str, str | None]:
-        """By run; None: no run of that id."""
-        return dict(self._statuses(run_ids))
+    def ends(self, run_ids: Sequence[str]) -> dict[str, RunEnd | None]:
+        """How far these runs are, and when they ended; None: no run of that id."""
+        pipe = self._client.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipe.hmget(self._keys.of_run(run_id).run, "status", "retrying", "ended_ms")
+        return {
+            run_id: None if status is None else RunEnd(str(_status(status, retrying)), _number(ended_ms))
+            for run_id, (status, retrying, ended_ms) in zip(run_ids, pipe.execute(), strict=True)
+        }
 
     def _statuses(self, run_ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+        """By run; None: no run of that id."""
         pipe = self._client.pipeline(transaction=False)
         for run_id in run_ids:
             pipe.hmget(self._keys.of_run(run_id).run, "status", "retrying")

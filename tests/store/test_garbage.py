@@ -267,3 +267,17 @@ def test_what_is_submitted_at_the_same_time_loses_nothing(store: Store, settings
         over.set()
         sweeper.join()
     assert swept
+
+
+def test_scratch_folders_go_when_their_runs_have_been_over_for_the_retention(store: Store, settings: Settings) -> None:
+    """Finding U6 of the second review."""
+    finished(store, RUN)
+    created(store, "run000000002")
+    for run in (RUN, "run000000002", "of another deployment"):
+        (settings.home / "work" / run).mkdir(parents=True)
+        (settings.home / "work" / run / "notes.txt").write_text("x")
+    assert found(store, settings) == []
+    at_once = settings.model_copy(update={"work_retention_s": 0.0})
+    assert found(store, at_once) == [("scratch", str(settings.home / "work" / RUN))]
+    sweep(store, at_once)
+    assert not (settings.home / "work" / RUN).exists()

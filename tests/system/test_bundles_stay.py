@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sleipnir.bundle import UNPACKED
-from sleipnir_workers.scratch import Scratch
+from sleipnir.work_folders import WorkFolders
+from sleipnir_workers.scratch import sweep
 from tests.processes import RedisServer, Stack, write_agent
 
 GRAPH = """
@@ -49,7 +50,7 @@ def test_a_run_changes_neither_what_it_nor_what_others_execute(
         assert (stack.home / UNPACKED).is_dir()
         assert not [path for path in (stack.home / UNPACKED).rglob("left-behind")]
         assert len(list((stack.home / "work").iterdir())) == 3
-        assert Scratch(stack.home).sweep(client.store) == 3
+        assert sweep(WorkFolders(stack.home, 0), client.store) == 3
         assert list((stack.home / "work").iterdir()) == []
 
 
@@ -85,11 +86,3 @@ def test_commands_work_where_the_caller_is_or_else_in_the_runs_own_folder(
         assert output(caller_dir=project, cwd=elsewhere) == f"{elsewhere} {elsewhere}"
         scratch = stack.home / "work" / "RUN"
         assert output(caller_dir=tmp_path / "gone") == f"{scratch} {scratch}"
-
-
-def test_a_worker_that_is_reached_over_a_network_does_not_work_in_a_directory_of_the_same_name() -> None:
-    """Finding S5."""
-    from sleipnir.store.address import is_local
-
-    assert is_local("unix:///run/redis.sock?db=0")
-    assert not is_local("redis://127.0.0.1/0"), "the caller may be in another container"

@@ -223,8 +223,16 @@ def test_what_was_done_is_there_as_json(own: Path, capsys: pytest.CaptureFixture
             "folder": str(own / "bells"),
             "edited": ["graph.yaml"],
             "outdated": False,
+            "shared_kept": [],
         },
-        {"name": "letters", "action": "installed", "folder": str(own / "letters"), "edited": [], "outdated": False},
+        {
+            "name": "letters",
+            "action": "installed",
+            "folder": str(own / "letters"),
+            "edited": [],
+            "outdated": False,
+            "shared_kept": [],
+        },
     ]
 
 

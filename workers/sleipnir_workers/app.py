@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -26,6 +27,7 @@ from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
+from sleipnir.work_folders import WorkFolders
 from sleipnir_workers import condition, function, machine, mcp, rag, reduction, script, strategy, unreadable
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
@@ -34,7 +36,7 @@ from sleipnir_workers.intake import Intake
 from sleipnir_workers.llm import extraction, provider, summary, turn
 from sleipnir_workers.llm import node as llm
 from sleipnir_workers.pulse import Pulse
-from sleipnir_workers.scratch import Scratch
+from sleipnir_workers.scratch import sweep
 from sleipnir_workers.shown import MOST_TEXT, Shown
 from sleipnir_workers.strategy import VisitRequest
 from sleipnir_workers.tools import node as tool
@@ -271,10 +273,11 @@ def _queues(consumer: Any) -> list[str]:
 
 def _announce(queues: list[str]) -> None:
     """Tell the fleet registry that this worker is there, and how it is, until it drains."""
+    folders = WorkFolders(settings.home, settings.work_retention_s)
     for number in itertools.count():
         _tell_fleet(lambda store: store.fleet.announce_worker(_name, _taken(queues), _facts(store)))
-        if number % SWEEP_TURNS == SWEEP_TURNS - 1:
-            _tell_fleet(Scratch(settings.home).sweep)
+        if number % SWEEP_TURNS == 0:  # also at the start: private workers may live for less than a minute
+            _tell_fleet(partial(sweep, folders))
         if drain.begun.wait(ANNOUNCE_S):
             return _tell_fleet(lambda store: store.fleet.leave(worker=_name))
 

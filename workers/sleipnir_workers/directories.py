@@ -17,7 +17,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.address import is_local
 from sleipnir.this_machine import machine_id
 from sleipnir_workers import machine
-from sleipnir_workers.scratch import Scratch
+from sleipnir_workers.scratch import folder_of
 
 
 class DirectoryMissing(Exception):
@@ -37,7 +37,7 @@ def working_directory(run: str, spec: RunSpec, settings: Settings) -> tuple[Path
         return as_path(spec.cwd), None
     if spec.caller_dir and _is_callers_machine(spec, settings) and _can_be_entered(as_path(spec.caller_dir)):
         return as_path(spec.caller_dir), None
-    folder = Scratch(settings.home).of_run(run)
+    folder = folder_of(run, settings.home)
     return folder, folder
 
 

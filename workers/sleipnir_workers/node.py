@@ -59,8 +59,7 @@ class Visit:
 
     `role` says what of the node is to be executed, `item` for which item of a map. `state` holds the keys that the node
     reads (everything for scripts and functions). `folder` is the agent's folder, materialised from the run's bundle:
-    read-only. `cwd` is the directory that commands work in, None for the agent's folder (a worker always names one),
-    `scratch` the same if it is the run's scratch folder.
+    read-only. `cwd` is the directory that commands work in, `scratch` the same if it is the run's scratch folder.
     `variables` are the agent variables of the run, `knowledge` the digest of the node's knowledge base, if it has one.
     `lost` is set when the visit was cancelled or taken over. `part` and `talk` say what of a loop it is, and what was
     said there; `session` the name of the run's session, if it is in one, `depth` how many runs are above. `teller` is
@@ -89,6 +88,12 @@ class Visit:
     knowledge: str | None = None
     teller: Teller | None = None
     permits: Permits | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where its commands work."""
+        assert self.cwd is not None, "a visit that starts programs is given a directory (directories.py)"
+        return self.cwd
 
     @property
     def result_key(self) -> str | None:

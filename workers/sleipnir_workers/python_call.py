@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sleipnir.errors import NodeFailed
-from sleipnir_workers import deadline, machine
+from sleipnir_workers import bundle_writes, deadline, machine
 from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.agent_modules import load
 from sleipnir_workers.node import Visit
@@ -46,6 +46,7 @@ def call(name: str, visit: Visit, use: Callable[[Callable[..., Any]], T], *, tim
         if failure := machine.blamed(error):
             raise failure from error
         message = f"Function '{name}' {_raised(error, visit.folder)}"
+        message += bundle_writes.advice(str(error), visit.folder, None)
         raise NodeFailed(message, "exception", transient=isinstance(error, TRANSIENT)) from error
 
 

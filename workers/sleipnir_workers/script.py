@@ -21,7 +21,7 @@ from sleipnir.errors import MachineFailed, NodeFailed
 from sleipnir.graph.model import Json, ScriptNode
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
-from sleipnir_workers import machine, output, sandbox
+from sleipnir_workers import bundle_writes, machine, output, sandbox
 from sleipnir_workers.agent_environment import agent_variables, parse_env_file, root_of, roots, without_secrets
 from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.host import Host, here
@@ -34,6 +34,8 @@ INTERPRETERS: Mapping[str, tuple[str, ...]] = {
     "py": ("python3",),
     "ts": ("npx", "tsx"),
 }
+NOT_EXECUTABLE = 126
+"""A shell's exit code for a command that is no program: it was denied permission too, but wrote nothing."""
 NEEDED = ("bash", "python3")
 """Interpreters without which a worker cannot serve scripts at all."""
 
@@ -77,7 +79,7 @@ def _run(node: ScriptNode, visit: Visit, host: Host) -> dict[str, Json]:
             outcome = sandbox.run(
                 argv,
                 env={**env, **state},
-                cwd=_working_directory(visit),
+                cwd=visit.directory,
                 timeout_s=node.timeout,
                 lost=visit.lost,
                 max_stdout_bytes=limit,
@@ -85,7 +87,7 @@ def _run(node: ScriptNode, visit: Visit, host: Host) -> dict[str, Json]:
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL in a variable
             raise NodeFailed(f"Failed to spawn script process for '{node.script}': {error}", "spawn") from error
-    _raise_for_end(node, outcome, limit)
+    _raise_for_end(node, outcome, limit, visit)
     return _parse(node, outcome.stdout)
 
 
@@ -135,10 +137,6 @@ def _need_interpreter(node: ScriptNode, program: str, path: str, host: Host) -> 
         )
 
 
-def _working_directory(visit: Visit) -> Path:
-    return visit.cwd if visit.cwd is not None and visit.cwd.is_dir() else visit.folder
-
-
 @contextlib.contextmanager
 def _state_variables(state: Mapping[str, Json]) -> Iterator[dict[str, str]]:
     """GRAPH_STATE or GRAPH_STATE_FILE; the file exists while the block runs, readable by this user only."""
@@ -167,7 +165,7 @@ def _compact(state: Mapping[str, Json]) -> str:
     return text
 
 
-def _raise_for_end(node: ScriptNode, outcome: sandbox.Outcome, limit: int) -> None:
+def _raise_for_end(node: ScriptNode, outcome: sandbox.Outcome, limit: int, visit: Visit) -> None:
     """Raise NodeFailed unless the script ended with exit code 0 in time."""
     stderr = outcome.stderr.strip()
     detail = f":\n{stderr}" if stderr else ""
@@ -185,7 +183,9 @@ def _raise_for_end(node: ScriptNode, outcome: sandbox.Outcome, limit: int) -> No
     if outcome.signal is not None:
         raise NodeFailed(f"Script '{node.script}' failed: killed by {_signal_name(outcome.signal)}{detail}", "signal")
     if outcome.code != 0:
-        message = f"Script '{node.script}' failed with exit code {outcome.code}{detail}"
+        is_no_program = outcome.code == NOT_EXECUTABLE
+        hint = "" if is_no_program else bundle_writes.advice(stderr, visit.folder, visit.cwd)
+        message = f"Script '{node.script}' failed with exit code {outcome.code}{detail}{hint}"
         raise NodeFailed(message, "exit", transient=outcome.code == os.EX_TEMPFAIL)
 
 

@@ -44,7 +44,7 @@ from sleipnir.runs import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
-from sleipnir_workers import items, machine, output, typed_state
+from sleipnir_workers import bundle_writes, items, machine, output, typed_state
 from sleipnir_workers.directories import DirectoryMissing, as_path, working_directory
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.heartbeat import Heartbeat
@@ -171,6 +171,8 @@ class Worker:
                 self._log_state(visit, claim)
                 with self._told(visit) as visit:
                     result = execute(visit)
+                if is_command(call, node) and result is not None and result.ok:
+                    result = _unless_changed(visit, unpacked, result)
             if result is None:
                 return self._stopped(call, token)
             took_ms = int((time.monotonic() - started) * 1000)
@@ -282,7 +284,7 @@ class Worker:
 
     def _directory(self, call: VisitCall, spec: RunSpec, node: Node) -> tuple[Path | None, Path | None]:
         """Where a visit works, and the same again if it is the run's scratch folder; only commands get one of these."""
-        if isinstance(node, ScriptNode | ToolNode) or call.role == "tool":
+        if is_command(call, node):
             return working_directory(call.run, spec, self.settings)
         return as_path(spec.cwd) if spec.cwd else None, None
 
@@ -349,6 +351,20 @@ class Worker:
                     raise
                 threading.Event().wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
                 tries += 1
+
+
+def is_command(call: VisitCall, node: Node) -> bool:
+    """Whether the visit starts programs."""
+    return isinstance(node, ScriptNode | ToolNode) or call.role == "tool"
+
+
+def _unless_changed(visit: Visit, unpacked: Unpacked, result: VisitResult) -> VisitResult:
+    """The result, or a failure if the agent's folder was written to."""
+    try:
+        bundle_writes.refuse_changes(unpacked, visit.cwd)
+        return result
+    except NodeFailed as error:
+        return failed(visit, str(error), error.kind, result.usage)
 
 
 def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | None) -> str | tuple[str, ...] | None:

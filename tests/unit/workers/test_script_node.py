@@ -259,14 +259,31 @@ def test_the_env_file_of_the_agent_on_this_worker_is_read_but_does_not_win(tmp_p
     assert "TOKEN" not in environment(folder, settings={"agents_dir": agents}, agent="other")
 
 
-@pytest.mark.parametrize(
-    ("cwd", "expected"), [("project", "project"), ("not-on-this-machine", "agent"), (None, "agent")]
-)
-def test_the_working_directory_is_the_callers_if_it_exists_here(tmp_path: Path, cwd: str | None, expected: str) -> None:
+def test_a_script_works_in_the_directory_that_its_visit_was_given(tmp_path: Path) -> None:
     (tmp_path / "agent").mkdir()
     (tmp_path / "project").mkdir()
-    result = run(tmp_path / "agent", 'printf \'{"cwd": "%s"}\' "$PWD"', cwd=tmp_path / cwd if cwd else None)
-    assert result.delta == {"cwd": str(tmp_path / expected)}
+    result = run(tmp_path / "agent", 'printf \'{"cwd": "%s"}\' "$PWD"', cwd=tmp_path / "project")
+    assert result.delta == {"cwd": str(tmp_path / "project")}
+
+
+def test_a_directory_that_is_gone_meanwhile_is_not_replaced_by_the_agents_folder(tmp_path: Path) -> None:
+    """Finding U6 of the second review."""
+    (tmp_path / "agent").mkdir()
+    result = run(tmp_path / "agent", "echo '{}'", cwd=tmp_path / "gone")
+    assert result.error_kind == "spawn"
+    assert "gone" in str(result.error)
+
+
+@pytest.mark.parametrize(("code", "is_told"), [(1, True), (126, False)])
+def test_a_script_that_may_not_write_to_its_folder_is_told_where_it_may(
+    tmp_path: Path, code: int, is_told: bool
+) -> None:
+    """Finding U6 of the second review."""
+    text = f"echo 'run.sh: line 1: notes.txt: Permission denied' >&2; exit {code}"
+    result = run(tmp_path, text)
+    told = f"is read-only: write below the working directory, '{tmp_path}', or print what is to be kept"
+    assert (told in str(result.error)) == is_told
+    assert "notes.txt: Permission denied" in str(result.error)
 
 
 def test_importing_a_neighbour_does_not_write_into_the_folder(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def visit(
     """The seventh visit of run r1, to `node` of agent `triage`, whose graph has `others` too."""
     nodes = {each.id: each for each in (node, *others)}
     written = Graph(name="Triage", start=node.id, nodes=nodes, **(graph or {}))
-    defaults: dict[str, Any] = {"run": "r1", "seq": 7, "attempt": 1, "agent": "triage", "state": {}}
+    defaults: dict[str, Any] = {"run": "r1", "seq": 7, "attempt": 1, "agent": "triage", "state": {}, "cwd": folder}
     given = defaults | fields
     given["state"] = StoredState({key: json.dumps(value) for key, value in given["state"].items()})
     return Visit(node=node, graph=written, folder=folder, **given)

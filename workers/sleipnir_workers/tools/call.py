@@ -18,7 +18,7 @@ from typing import Any
 from sleipnir.errors import MachineFailed, ToolFileError
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import Tools
-from sleipnir_workers import sandbox
+from sleipnir_workers import bundle_writes, sandbox
 from sleipnir_workers.tools import languages, loops, results
 from sleipnir_workers.tools.environment import environment
 from sleipnir_workers.tools.loops import ROOT, Call, Patience
@@ -98,9 +98,11 @@ def run_call(
             )
         except (languages.NoInterpreter, ToolFileError, OSError, ValueError) as error:  # ValueError: a NUL in a word
             return ToolResult({"output": f"Unable to run {name}, {_reason(error)}"}, "spawn")
-        return results.of_outcome(
+        result = results.of_outcome(
             name, outcome, output, timeout_s=timeout_s, limit_bytes=settings.max_tool_result_bytes
         )
+        hint = bundle_writes.advice(outcome.stderr, place.folder, place.cwd) if result.failure == "exit" else ""
+        return results.with_advice(result, hint.strip()) if hint else result
 
 
 def arguments_of(declaration: Declaration, call: Call) -> dict[str, Any]:

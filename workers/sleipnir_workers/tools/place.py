@@ -36,6 +36,5 @@ class Place:
             names["GRAPH_CALLER_DIR"] = str(visit.caller_dir)
         if visit.scratch is not None:
             names["GRAPH_SCRATCH_DIR"] = str(visit.scratch)
-        cwd = visit.cwd if visit.cwd is not None and visit.cwd.is_dir() else visit.folder
         variables = {**agent_variables(visit.graph, visit.variables, host), **names}
-        return cls(visit.agent, visit.folder, cwd, host, variables, visit.lost)
+        return cls(visit.agent, visit.folder, visit.directory, host, variables, visit.lost)

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -49,6 +49,13 @@ def failed(failure: Failure, message: str, stderr: str = "", printed: str = "") 
     """A call that came to nothing. `stderr` is left out when it is blank."""
     detail = {"stderr": stderr.strip()} if stderr.strip() else {}
     return ToolResult({"tool_call_error": message, **detail}, failure, printed)
+
+
+def with_advice(result: ToolResult, advice: str) -> ToolResult:
+    """A failure that also says what to do."""
+    assert isinstance(result.value, dict)
+    told = {**result.value, "tool_call_error": f"{result.value['tool_call_error']}. {advice}"}
+    return replace(result, value=told)
 
 
 def of_outcome(name: str, outcome: sandbox.Outcome, output: Path, *, timeout_s: float, limit_bytes: int) -> ToolResult:

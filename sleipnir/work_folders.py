@@ -1,0 +1,99 @@
+"""The scratch folders of runs on this machine, SLEIPNIR_HOME/work/RUN, and which of them can go.
+
+Rules. A folder goes when its run has been over for SLEIPNIR_WORK_RETENTION_S, an empty one as soon as it is over. One of
+a run that this deployment does not know (it has expired, or is another deployment's on this machine) goes when nothing
+in it was changed for as long, and for two days. What decides is in the folders and in Redis: a process that is started
+anew goes on where another ended, and several at once do no harm. Removing needs no room on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sleipnir.messages import FINAL
+from sleipnir.store.store import Store
+
+WORK = "work"
+"""Below SLEIPNIR_HOME."""
+
+UNKNOWN_S = 2 * 24 * 3600
+STATUSES = 500  # runs that are asked for at once
+
+
+@dataclass
+class WorkFolders:
+    """`home` is SLEIPNIR_HOME. An object remembers which folders stay for how long, so that one that looks every minute
+    does not ask for every run each time."""
+
+    home: Path
+    retention_s: float
+    _kept_until_ms: dict[str, int] = field(default_factory=dict)
+
+    def expired(self, store: Store) -> Iterator[Path]:
+        """The folders that can go."""
+        now_ms, retention_ms = store.now_ms(), int(self.retention_s * 1000)
+        names = self._names()
+        self._kept_until_ms = {name: until for name, until in self._kept_until_ms.items() if name in names}
+        due = sorted(name for name in names if self._kept_until_ms.get(name, 0) <= now_ms)
+        for start in range(0, len(due), STATUSES):
+            for name, end in store.runs.ends(due[start : start + STATUSES]).items():
+                folder = self.home / WORK / name
+                if end is None:
+                    until_ms = now_ms + int((max(self.retention_s, UNKNOWN_S) - _age_s(folder)) * 1000)
+                elif end.status not in FINAL:
+                    continue
+                else:
+                    until_ms = 0 if _is_empty(folder) else (end.ended_ms or now_ms) + retention_ms
+                if until_ms <= now_ms:
+                    yield folder
+                else:
+                    self._kept_until_ms[name] = until_ms
+
+    def of_ended_runs(self, store: Store) -> list[Path]:
+        """Whatever the retention says, those that ended first first: for a disk that is full."""
+        names, ended = sorted(self._names()), dict[str, int]()
+        for start in range(0, len(names), STATUSES):
+            for name, end in store.runs.ends(names[start : start + STATUSES]).items():
+                if end is not None and end.status in FINAL:
+                    ended[name] = end.ended_ms or 0
+        return [self.home / WORK / name for name in sorted(ended, key=lambda name: ended[name])]
+
+    def _names(self) -> set[str]:
+        try:
+            return {path.name for path in (self.home / WORK).iterdir() if path.name.isascii()}  # as ids of runs are
+        except FileNotFoundError:
+            return set()
+
+
+def remove(folder: Path) -> bool:
+    """Also what a script made read-only. False: it is still there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        for current, _, _ in os.walk(folder):
+            with contextlib.suppress(OSError):
+                Path(current).chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except OSError:  # gone, or no folder
+        return False
+
+
+def _age_s(folder: Path) -> float:
+    """Since anything in it was changed last; of one that is gone, none."""
+    changed = [0.0]
+    for path in (folder, *folder.rglob("*")):
+        with contextlib.suppress(OSError):
+            changed.append(path.lstat().st_mtime)
+    return time.time() - max(changed) if len(changed) > 1 else 0.0

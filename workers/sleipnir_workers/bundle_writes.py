@@ -1,0 +1,69 @@
+"""What an author is told whose script or tool writes to the agent's folder, which is read-only and shared by all runs.
+
+The kernel refuses it, and the program prints an error in its own words, so we look for these and say where to write.
+Root may write anywhere: there a visit fails if the agent's files were changed while it ran. Of two visits that run from
+one folder at once both fail then, as nobody knows which of them it was.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sleipnir.bundle import Unpacked
+from sleipnir.errors import NodeFailed
+
+KIND = "agent_folder"
+SHOWN = 3
+
+_REFUSED = ("Permission denied", "permission denied", "Read-only file system", "read-only file system")
+_QUOTES = {"'": "'", '"': '"', "‘": "’"}
+
+
+def advice(text: str, folder: Path, cwd: Path | None) -> str:
+    """A line to add to an error message, if `text` (a program's stderr, or an exception) says that a file of the
+    agent's tree, or one named by a relative path, could not be written; else nothing."""
+    tree = folder.parent.parent if folder.parent.name == "agents" else folder
+    for line in text.splitlines():
+        for phrase in _REFUSED:
+            before, found, after = line.partition(phrase)
+            named = _path(before, after) if found else ""
+            if named and (not named.startswith("/") or Path(named).is_relative_to(tree)):
+                return f"\n{_rule(folder, cwd)}"
+    return ""
+
+
+def _path(before: str, after: str) -> str:
+    """The path in `tool: PATH: Permission denied` or `Permission denied: 'PATH'`; empty: there is none."""
+    opening = min((after.find(quote) for quote in _QUOTES if quote in after), default=-1)
+    if opening >= 0:
+        return after[opening + 1 :].partition(_QUOTES[after[opening]])[0]
+    if after.strip() or not before.endswith(": "):
+        return ""
+    before = before[:-2]
+    for quote, closing in _QUOTES.items():
+        if before.endswith(closing) and quote in before[:-1]:
+            return before[before.rindex(quote, 0, -1) + 1 : -1]
+    return before.rpartition(" ")[2]
+
+
+def refuse_changes(unpacked: Unpacked, cwd: Path | None) -> None:
+    """Raise NodeFailed if files of the folder were changed since it was loaded, and this process may do so: it is root.
+    For another user that is no accident (files were made writable), and the next visit unpacks them again."""
+    if os.geteuid() != 0 or unpacked.is_intact():
+        return
+    changed = unpacked.changed()
+    if not changed:
+        return
+    more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+    names = ", ".join(repr(name) for name in changed[:SHOWN])
+    raise NodeFailed(
+        f"files of the agent's folder were written or removed while the visit ran: {names}{more}. "
+        f"{_rule(unpacked.folder, cwd)}",
+        KIND,
+    )
+
+
+def _rule(folder: Path, cwd: Path | None) -> str:
+    instead = f"below the working directory, {str(cwd)!r}" if cwd is not None else "to a temporary directory"
+    return f"The agent's folder, {str(folder)!r}, is read-only: write {instead}, or print what is to be kept"
