@@ -96,8 +96,8 @@ class Settings(BaseModel):
     retention_s: float = Field(7 * 24 * 3600.0, gt=0, le=SECONDS_MOST)
     """How long a finished run is kept. Unfinished runs never expire."""
     work_retention_s: float = Field(24 * 3600.0, ge=0, le=SECONDS_MOST)
-    """How long a worker's machine keeps the scratch folder of a run that is over. Empty ones go at once, and so do those
-    on a full disk."""
+    """How long a worker's machine keeps the scratch folder of a run that is over. Empty ones go at once, and so do
+    those on a full disk."""
     archive: Annotated[Path, AfterValidator(Path.absolute)] | None = None
     """Schedulers write finished runs into this folder before they expire (docs/operations.md). Unset: they do not."""
     archive_gzip: bool = False

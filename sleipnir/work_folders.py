@@ -1,9 +1,9 @@
 """The scratch folders of runs on this machine, SLEIPNIR_HOME/work/RUN, and which of them can go.
 
-Rules. A folder goes when its run has been over for SLEIPNIR_WORK_RETENTION_S, an empty one as soon as it is over. One of
-a run that this deployment does not know (it has expired, or is another deployment's on this machine) goes when nothing
-in it was changed for as long, and for two days. What decides is in the folders and in Redis: a process that is started
-anew goes on where another ended, and several at once do no harm. Removing needs no room on the disk.
+Rules. A folder goes when its run has been over for SLEIPNIR_WORK_RETENTION_S, an empty one as soon as it is over. That
+of a run that this deployment does not know (it has expired, or is another deployment's on this machine) goes when
+nothing in it was changed for as long, and for two days. What decides is in the folders and in Redis: a process that is
+started anew goes on where another ended, and several at once do no harm. Removing needs no room on the disk.
 """
 
 from __future__ import annotations

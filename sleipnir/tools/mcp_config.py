@@ -13,7 +13,7 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -59,13 +59,24 @@ class McpServer:
 class StdioServer(McpServer):
     """A command that is started, and spoken to on its stdin and stdout. `env` is what it sees besides PATH and such.
 
-    `cwd` is where it runs: as the file says, from the file's folder on, which is also the default.
+    `cwd` is where it runs: as the file says, from the file's folder on, which is also the default. `is_placed`: the
+    file says it; one that is not placed may run elsewhere (`started_in`).
     """
 
     command: str
     cwd: Path
     args: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    is_placed: bool = True
+
+    def started_in(self, directory: Path) -> StdioServer:
+        """The server for calls of a visit that works in `directory`: there, unless mcp.json says where it runs. Its
+        command, and arguments that name files, are relative to mcp.json in any case."""
+        if self.is_placed:
+            return self
+        command = str(self.cwd / self.command) if "/" in self.command else self.command
+        args = tuple(str(file) if (file := self.cwd / arg).is_file() else arg for arg in self.args)
+        return replace(self, command=command, args=args, cwd=directory)
 
 
 @dataclass(frozen=True)
@@ -272,6 +283,7 @@ def _server(name: str, spec: Mapping[str, Any], folder: Path, resolved: frozense
             cwd=(folder / (spec.get("cwd") or "")).absolute(),
             args=tuple(spec.get("args") or ()),
             env=env,
+            is_placed=bool(spec.get("cwd")),
             secrets=resolved | _named_as_secrets(env),
         )
     headers = dict(spec.get("headers") or {})

@@ -12,6 +12,7 @@ NodeFailed; the guard in app.py turns anything else into a failure of the visit.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,11 @@ class ProcessLost(BaseException):
 
     The same as the death of the worker for this one visit: it is handed back, and another attempt starts.
     """
+
+
+class DirectoryMissing(BaseException):
+    """This machine does not have the directory that the visit's run asked for. Nothing has begun; the visit is handed
+    back, and another worker may have it."""
 
 
 class Teller(Protocol):
@@ -91,8 +97,10 @@ class Visit:
 
     @property
     def directory(self) -> Path:
-        """Where its commands work."""
+        """Where its commands work. Raises DirectoryMissing."""
         assert self.cwd is not None, "a visit that starts programs is given a directory (directories.py)"
+        if not can_be_entered(self.cwd):
+            raise DirectoryMissing(f"the working directory {str(self.cwd)!r} is not on this machine, or closed to us")
         return self.cwd
 
     @property
@@ -109,6 +117,10 @@ class Visit:
         """Raise VisitLost if the visit is no longer ours."""
         if self.lost.is_set():
             raise VisitLost(f"visit {self.run}/{self.seq} is no longer ours")
+
+
+def can_be_entered(folder: Path) -> bool:
+    return os.path.isdir(folder) and os.access(folder, os.X_OK)  # noqa: PTH112  (Path.is_dir raises where it may not look)
 
 
 Executor = Callable[[Any, Visit], VisitResult]

@@ -2,7 +2,7 @@
 
 Visits of one run see each other's files there as long as they run on one machine; other runs do not see them. Workers
 receive no message when a run ends, so the main process of a worker looks when it starts and once a minute which runs
-are over (work_folders.py), as `sleipnir gc` does. On a full disk the folders of runs that are over go before their time.
+are over (work_folders.py), as `sleipnir gc` does. On a full disk the folders of ended runs go before their time.
 """
 
 from __future__ import annotations

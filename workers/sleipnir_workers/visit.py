@@ -45,13 +45,13 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
 from sleipnir_workers import bundle_writes, items, machine, output, typed_state
-from sleipnir_workers.directories import DirectoryMissing, as_path, working_directory
+from sleipnir_workers.directories import as_path, working_directory
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.heartbeat import Heartbeat
 from sleipnir_workers.lazy_state import StoredState
 from sleipnir_workers.live import LiveText
 from sleipnir_workers.llm.permits import Permits
-from sleipnir_workers.node import ProcessLost, Visit, VisitLost, executor_of
+from sleipnir_workers.node import DirectoryMissing, ProcessLost, Visit, VisitLost, executor_of
 from sleipnir_workers.shown import shown_error
 from sleipnir_workers.unreadable import dropped
 
@@ -376,8 +376,8 @@ def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | 
 
 
 def execute(visit: Visit) -> VisitResult | None:
-    """Run the visit's executor. None means that the visit is not ours any more. Raises ProcessLost and MachineFailed,
-    nothing else."""
+    """Run the visit's executor. None means that the visit is not ours any more. Raises ProcessLost, MachineFailed and
+    DirectoryMissing, nothing else."""
     usage: Usage | None = None
     try:
         result = executor_of(visit)(visit.node, visit)
@@ -385,7 +385,7 @@ def execute(visit: Visit) -> VisitResult | None:
         if visit.role in ("tool", "summary") or result.calls or result.goes_on or result.later_ms is not None:
             return result  # fields of the conversation, and nothing for the state
         return typed_state.checked(visit, items.left_by(visit, result))
-    except (ProcessLost, MachineFailed):
+    except (ProcessLost, MachineFailed, DirectoryMissing):
         raise
     except VisitLost:
         return None

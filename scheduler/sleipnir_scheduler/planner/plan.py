@@ -330,8 +330,9 @@ class _Planner(Context):
         return None
 
     def _nowhere(self, visit: Visit, event: LeaseLost) -> str:
+        wanted = self.run.spec.cwd or self.run.spec.caller_dir
         return (
-            f"no working directory: {self.run.spec.cwd!r} is not on the machines of {visit.losses + 1} workers that "
+            f"no working directory: {wanted!r} is not on the machines of {visit.losses + 1} workers that "
             f"took this visit, last {event.worker}. Create it there, or give the node a `queue:` that only workers "
             "with this directory serve, or submit without --cwd"
         )

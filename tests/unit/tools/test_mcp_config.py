@@ -53,7 +53,7 @@ def test_a_remote_server_with_all_its_fields(transport: Any) -> None:
 def test_without_a_type_a_url_means_http_and_a_command_stdio() -> None:
     found = servers({"a": {"url": "http://localhost:1/mcp"}, "b": {"command": "b"}, "c": {"command": "c", "url": None}})
     assert found["a"] == RemoteServer("a", url="http://localhost:1/mcp", transport="http")
-    assert found["b"] == StdioServer("b", command="b", cwd=FILE.parent)
+    assert found["b"] == StdioServer("b", command="b", cwd=FILE.parent, is_placed=False)
     assert isinstance(found["c"], StdioServer)
 
 

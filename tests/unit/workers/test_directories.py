@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from sleipnir.errors import MachineFailed
+from sleipnir.graph.model import ScriptNode
 from sleipnir.runs import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.this_machine import machine_id
 from sleipnir_workers import machine
-from sleipnir_workers.directories import DirectoryMissing, working_directory
+from sleipnir_workers.directories import working_directory
+from sleipnir_workers.node import DirectoryMissing
+from tests.unit.workers.visits import visit
 
 
 @pytest.fixture
@@ -85,10 +88,11 @@ def test_the_directory_that_was_asked_for_comes_first(project: Path, tmp_path: P
 
 
 def test_one_that_was_asked_for_and_is_missing_is_for_another_worker(project: Path, settings: Settings) -> None:
-    """Finding U6 of the second review."""
-    asking = replace(spec(project), cwd=str(project / "gone"))
+    """Finding U6 of the second review. It is missed by what works in it: a call of a remote MCP server does not."""
+    cwd, scratch = working_directory("r1", replace(spec(project), cwd=str(project / "gone")), settings)
+    assert (cwd, scratch) == (project / "gone", None)
     with pytest.raises(DirectoryMissing, match=f"the working directory '{project}/gone' is not on this machine"):
-        working_directory("r1", asking, settings)
+        _ = visit(ScriptNode(id="a", script="a.sh"), project, cwd=cwd).directory
     assert not (settings.home / "work").exists()
 
 

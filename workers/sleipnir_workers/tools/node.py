@@ -15,6 +15,7 @@ from sleipnir.graph.model import LlmNode, ToolNode
 from sleipnir.graph.tools import MCP
 from sleipnir.messages import RESULT, VisitResult
 from sleipnir.tools.folder import tools_of
+from sleipnir.tools.mcp_config import StdioServer
 from sleipnir_workers import mcp
 from sleipnir_workers.agent_environment import without_secrets
 from sleipnir_workers.host import Host, here
@@ -68,6 +69,10 @@ def _of_server(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResul
         servers = mcp.configured(host.config_dir, host.env)
     except ConfigError as error:
         return failed("tool_file", f"MCP servers cannot be reached: {error}")
+    found = servers.get(server)
+    if isinstance(found, StdioServer) and visit.scratch is None:
+        # Not in a scratch folder: each run would start a server of its own, where all can share one.
+        servers = {**servers, server: found.started_in(visit.directory)}
     value = mcp.answer(call.name, arguments, servers, mcp.here(), timeout_s=_timeout_s(node, host), lost=visit.lost)
     is_error = isinstance(value, dict) and "tool_call_error" in value
     return ToolResult(results.limited(value, host.settings.max_tool_result_bytes), "server" if is_error else None)
