@@ -1,0 +1,110 @@
+"""Where runs work, on the caller's machine and on others, and what lies beside their agents there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sleipnir import preparation
+from sleipnir.work_folders import WORK
+from tests.processes import RedisServer, Stack, write_agent
+
+ONE = """
+name: one
+start: a
+nodes:
+  a: {type: script, script: scripts/a.sh, next: done}
+  done: {type: end, output: "{{said}}"}
+"""
+TWO = """
+name: two
+start: a
+nodes:
+  a: {type: script, script: scripts/a.sh, next: b}
+  b: {type: script, script: scripts/b.sh, next: done}
+  done: {type: end, output: "{{said}}"}
+"""
+WRITE_SH = 'echo "$GRAPH_RUN_ID" >> notes.txt\necho "{}"\n'
+READ_SH = 'printf \'{"said": "%s"}\' "$(tr "\\n" " " < notes.txt)"\n'
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are submitted on another machine than the workers'."""
+    monkeypatch.setattr(preparation, "machine_id", lambda: "another machine")
+
+
+def test_two_runs_side_by_side_do_not_see_each_others_files(
+    redis_server: RedisServer, tmp_path: Path, elsewhere: None
+) -> None:
+    """Finding U6 of the second review."""
+    agents = [
+        write_agent(tmp_path / name, TWO.replace("two", name), scripts__a_sh=WRITE_SH, scripts__b_sh=READ_SH)
+        for name in ("first", "second")
+    ]
+    with Stack(redis_server, tmp_path / "home", key_prefix="apart") as stack, stack.client() as client:
+        stack.start_scheduler()
+        stack.start_worker()
+        runs = [client.submit(agent, caller_dir=tmp_path) for agent in agents]
+        for run in runs:
+            assert run.wait(30).status == "completed"
+            assert run.output == f"{run.id} "
+        assert sorted(path.name for path in (stack.home / WORK).iterdir()) == sorted(run.id for run in runs)
+        assert not (tmp_path / "notes.txt").exists()
+
+
+def test_runs_of_the_callers_machine_work_in_its_directory(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Finding U6 of the second review."""
+    agent = write_agent(tmp_path / "agent", TWO, scripts__a_sh=WRITE_SH, scripts__b_sh=READ_SH)
+    (tmp_path / "project").mkdir()
+    with Stack(redis_server, tmp_path / "home", key_prefix="beside") as stack, stack.client() as client:
+        stack.start_scheduler()
+        stack.start_worker()
+        run = client.submit(agent, caller_dir=tmp_path / "project")
+        assert run.wait(30).status == "completed"
+        assert (tmp_path / "project" / "notes.txt").read_text() == f"{run.id}\n"
+
+
+def test_what_is_shared_by_agents_is_beside_them_on_a_worker(
+    redis_server: RedisServer, tmp_path: Path, elsewhere: None
+) -> None:
+    """Finding U5 of the second review."""
+    script = 'source "$(dirname "$0")/../../.shared/utils.sh"\nprintf \'{"said": "%s"}\' "$(greet)"\n'
+    agent = write_agent(tmp_path / "agents" / "one", ONE, scripts__a_sh=script)
+    (tmp_path / "agents" / ".shared").mkdir()
+    (tmp_path / "agents" / ".shared" / "utils.sh").write_text("greet() { echo hello; }\n")
+    with Stack(redis_server, tmp_path / "home", key_prefix="shared") as stack, stack.client() as client:
+        stack.start_scheduler()
+        stack.start_worker()
+        run = client.submit(agent)
+        assert (run.wait(30).status, run.output) == ("completed", "hello")
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_an_agent_that_writes_to_its_folder_is_told_where_to_write(
+    redis_server: RedisServer, tmp_path: Path, warm: bool
+) -> None:
+    """Finding U6 of the second review. As root the write succeeds, and the visit fails for it."""
+    graph = ONE.replace("a.sh", "a.py").replace("next: done}", "fallback: done}").replace("{{said}}", "{{last_error}}")
+    text = "import os, pathlib\npathlib.Path(os.environ['LLM_AGENT_ROOT_DIR'], 'x.txt').write_text('x')\nprint('{}')\n"
+    agent = write_agent(tmp_path / "one", graph, scripts__a_py=text)
+    prefix = f"writes-{warm}"
+    with Stack(redis_server, tmp_path / "home", key_prefix=prefix, warm_python=warm) as stack, stack.client() as client:
+        stack.start_scheduler()
+        stack.start_worker()
+        run = client.submit(agent, caller_dir=tmp_path)
+        assert run.wait(30).status == "completed"
+        assert f"is read-only: write below the working directory, '{tmp_path}'," in str(run.output)
+
+
+def test_a_directory_that_no_worker_has_fails_the_visit_and_says_so(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Finding U6 of the second review."""
+    graph = ONE.replace("next: done}", "fallback: done}").replace("{{said}}", "{{last_error}}")
+    agent = write_agent(tmp_path / "one", graph, scripts__a_sh="echo '{}'\n")
+    with Stack(redis_server, tmp_path / "home", key_prefix="nowhere") as stack, stack.client() as client:
+        stack.start_scheduler()
+        stack.start_worker()
+        run = client.submit(agent, cwd=tmp_path / "shop")
+        assert run.wait(30).status == "completed"
+        assert f"no working directory: '{tmp_path}/shop' is not on the machines of 4 workers" in str(run.output)
