@@ -2,7 +2,7 @@
 
 Rules. The blocks come in the order of the specification, a blank line between them. Texts of ours (`injected/`) are
 about tools, and one whose tools the agent does not have is left out: it would have the model call what is not there.
-Special variables tell of the machine that makes the prompt, but for `__cwd__`, where the run was started from.
+Special variables tell of the machine that makes the prompt, but for `__cwd__`: `--cwd`, else where the run was started.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INJECTED = Path(__file__).with_name("injected")
 def system_prompt(node: LlmNode, loop: LoopAgent, visit: Visit, host: Host) -> str:
     """What the model is told first. `loop` is that of the visit's graph. Raises NodeFailed (`tools`)."""
     text = "\n\n".join(block for block in [_instructions(loop, visit, host), *_injected(node, loop)] if block)
-    cwd = visit.caller_dir or visit.cwd or visit.folder
+    cwd = visit.cwd or visit.caller_dir or visit.folder  # where its tools work, if they are on the caller's machine
     return interpolated(text, visit.variables, special_variables(host.env, cwd, datetime.now().astimezone()))
 
 

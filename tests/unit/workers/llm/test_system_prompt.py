@@ -33,6 +33,7 @@ BOTH = {"auto_continue": True, "can_spawn_agents": True}
 def prompt(folder: Path = Path(), *, tools: list[str] | None = None, **fields: Any) -> str:
     """The system message of an agent with the loop's fields, and a visit's."""
     of_visit = {key: fields.pop(key) for key in ("state", "variables", "caller_dir", "cwd") if key in fields}
+    of_visit.setdefault("cwd", None)  # as without --cwd
     graph = {key: fields.pop(key) for key in ("global_tools", "mcp_servers") if key in fields}
     node = LlmNode(id="agent", prompt="{{initial_prompt}}", tools=EVERY_TOOL if tools is None else tools)
     of_visit["state"] = {"initial_prompt": "hello {{city}}", **of_visit.get("state", {})}
@@ -106,9 +107,13 @@ def test_variables_and_special_variables_are_put_in_everywhere(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("fields", "cwd"),
-    [({"cwd": Path("/scripts")}, "/scripts"), ({"cwd": Path("/scripts"), "caller_dir": Path("/me")}, "/me"), ({}, ".")],
+    [
+        ({"caller_dir": Path("/me")}, "/me"),
+        ({"cwd": Path("/scripts"), "caller_dir": Path("/me")}, "/scripts"),
+        ({}, "."),
+    ],
 )
-def test_the_working_directory_is_the_callers(fields: dict[str, Any], cwd: str) -> None:
+def test_the_working_directory_is_the_one_that_was_asked_for_or_the_callers(fields: dict[str, Any], cwd: str) -> None:
     assert prompt(instructions="{{__cwd__}}", tools=[], **fields) == cwd
 
 
