@@ -11,7 +11,7 @@ from sleipnir.graph.check import validate
 from sleipnir.graph.load import load_file, read_agent
 
 AGENTS = Path(__file__).parents[2] / "agents"
-SHIPPED = sorted(folder for folder in AGENTS.iterdir() if folder.is_dir())
+SHIPPED = sorted(folder for folder in AGENTS.iterdir() if folder.is_dir() and not folder.name.startswith("."))
 
 
 @pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)

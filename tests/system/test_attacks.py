@@ -334,12 +334,12 @@ def test_a_run_cannot_change_what_the_next_run_executes(client: Client, tmp_path
         'echo \'echo {\\"said\\": \\"changed\\"}\' > "$LLM_AGENT_ROOT_DIR/a.sh" 2>/dev/null\n'
         'echo \'{"said": "original"}\'\n'
     )
-    outputs = []
-    for _ in range(2):
-        run = submit(client, tmp_path, one_script("changing", "a.sh"), a_sh=script)
+    graph = one_script("changing", "a.sh").replace("{{said}}", "{{said}} {{last_error}}")
+    for _ in range(2):  # the second one, if it were changed, would change nothing
+        run = submit(client, tmp_path, graph, a_sh=script)
         assert run.wait(30).status == "completed"
-        outputs.append(run.output)
-    assert outputs == ["original", "original"]
+        assert "a.sh" in str(run.output).partition("written or removed while the visit ran: ")[2]
+        assert not str(run.output).startswith("changed")
 
 
 # Paths

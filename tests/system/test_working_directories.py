@@ -85,7 +85,7 @@ def test_what_is_shared_by_agents_is_beside_them_on_a_worker(
 def test_an_agent_that_writes_to_its_folder_is_told_where_to_write(
     redis_server: RedisServer, tmp_path: Path, warm: bool
 ) -> None:
-    """Finding U6 of the second review. As root the write succeeds, and the visit fails for it."""
+    """Finding U6 of the second review. As root the write succeeds, and the visit fails all the same."""
     graph = ONE.replace("a.sh", "a.py").replace("next: done}", "fallback: done}").replace("{{said}}", "{{last_error}}")
     text = "import os, pathlib\npathlib.Path(os.environ['LLM_AGENT_ROOT_DIR'], 'x.txt').write_text('x')\nprint('{}')\n"
     agent = write_agent(tmp_path / "one", graph, scripts__a_py=text)

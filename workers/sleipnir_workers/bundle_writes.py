@@ -1,13 +1,12 @@
 """What an author is told whose script or tool writes to the agent's folder, which is read-only and shared by all runs.
 
 The kernel refuses it, and the program prints an error in its own words, so we look for these and say where to write.
-Root may write anywhere: there a visit fails if the agent's files were changed while it ran. Of two visits that run from
-one folder at once both fail then, as nobody knows which of them it was.
+Root may write anywhere, and the worker's user after a chmod: a visit fails if the agent's files were changed while it
+ran. Of two visits that run from one folder at once both fail then, as nobody knows which of them it was.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from sleipnir.bundle import Unpacked
@@ -48,9 +47,8 @@ def _path(before: str, after: str) -> str:
 
 
 def refuse_changes(unpacked: Unpacked, cwd: Path | None) -> None:
-    """Raise NodeFailed if files of the folder were changed since it was loaded, and this process may do so: it is root.
-    For another user that is no accident (files were made writable), and the next visit unpacks them again."""
-    if os.geteuid() != 0 or unpacked.is_intact():
+    """Raise NodeFailed if files of the folder were changed since it was loaded. The next visit unpacks them again."""
+    if unpacked.is_intact():
         return
     changed = unpacked.changed()
     if not changed:
