@@ -47,6 +47,7 @@ from sleipnir.views import (
     GateInfo,
     Health,
     LateResult,
+    Missing,
     RunEvent,
     RunInfo,
     RunTree,
@@ -60,6 +61,7 @@ PREFIX_LENGTH = 6
 BATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BLOCK_MS = 2_000
 _PAGE = 500
+_LEVELS, _FEW = 5, 20  # of runs below, and of runs on one level, that are looked at for what they lack
 AMONG = 10_000  # the newest runs that a list is made of, unless somebody wants more: there may be millions
 
 
@@ -416,6 +418,11 @@ class Run:
         with self._store.errors():
             return self._store.explained([self._store.runs.info(self.id)])[0]
 
+    def missing(self) -> Missing:
+        """What keeps the run, or one below it, from going on: processes that nobody has started. A process that ended
+        without a goodbye counts for 30 s as there. For people who wait: it costs a few round trips."""
+        return missing_for(self._store, [self.id])
+
     def tree(self) -> RunTree:
         """The run and all runs that it and its children have started. Raises RunNotFound."""
         with self._store.errors():
@@ -588,6 +595,25 @@ def _refuse_unreadable(gate: GateInfo, text: str) -> None:
             read_budget_answer(text)
     except ValueError as error:
         raise UsageError(f"question {gate.seq} ({gate.node}) of run {gate.run!r}: {error}") from None
+
+
+def missing_for(store: Store, run_ids: Sequence[str]) -> Missing:
+    """See Run.missing, of several runs and of the runs that they wait for. A run that is gone is left out."""
+    top, level, queues = set(run_ids), list(run_ids), dict[str, str]()
+    with store.errors():
+        for _ in range(_LEVELS):
+            found = [info for info in store.runs.found(level) if info is not None and not info.is_final]
+            level = []
+            for info in store.explained(found):
+                for visit in info.visits:
+                    if visit.reason.code == "queued" and visit.reason.consumers == 0:
+                        place = visit.node if info.id in top else f"{visit.node} of run {info.id}"
+                        queues.setdefault(str(visit.reason.queue), place)
+                    if visit.reason.run is not None and len(level) < _FEW:
+                        level.append(visit.reason.run)
+            if not level:
+                break
+        return Missing(not store.fleet.has_scheduler(), queues)
 
 
 def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = None) -> Iterator[RunInfo]:

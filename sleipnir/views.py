@@ -424,6 +424,15 @@ class Generation:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """Processes that runs need and that are not there: whether a scheduler is, and by queue the place (`run/node`, or
+    the node of the run that was asked for) of a visit that no live worker takes."""
+
+    scheduler: bool
+    queues: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Health:
     """What `doctor` asks of the store."""
 

@@ -12,6 +12,7 @@ from sleipnir.cli import batch_results, batch_view, exit_codes, terminal
 from sleipnir.cli.batch_submit import submit
 from sleipnir.cli.building import counted
 from sleipnir.cli.completion import complete_batch
+from sleipnir.cli.delays import DelayNotice, missing_in_words, notes, patience_s
 from sleipnir.cli.narrate import MARK
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
 from sleipnir.cli.render import print_fields, print_json, print_json_line, print_table
@@ -19,6 +20,7 @@ from sleipnir.cli.render import print_fields, print_json, print_json_line, print
 if TYPE_CHECKING:
     from sleipnir.batch import Batch
     from sleipnir.batches import BatchInfo, ErrorGroup
+    from sleipnir.client import Client
 
 SHOWN_RUNS = 3
 
@@ -79,7 +81,7 @@ def watch(options: GlobalOptions, batch_id: str, as_data: bool) -> int:
     with options.connected(workers=True) as client:
         watched = client.open_batch(batch_id)
         try:
-            info = _follow(watched, options, as_data=as_data)
+            info = _follow(client, watched, options, as_data=as_data)
         except KeyboardInterrupt:
             _say_it_goes_on(watched.id, options)
             return exit_codes.INTERRUPTED
@@ -89,9 +91,16 @@ def watch(options: GlobalOptions, batch_id: str, as_data: bool) -> int:
     return exit_codes.COMPLETED if info.completed == info.total else exit_codes.FAILED
 
 
-def _follow(watched: Batch, options: GlobalOptions, *, as_data: bool) -> BatchInfo:
-    with batch_view.WatchView(options) as view:
+def _follow(client: Client, watched: Batch, options: GlobalOptions, *, as_data: bool) -> BatchInfo:
+    def look() -> list[str]:
+        from sleipnir.client import missing_for
+
+        active = client.runs(SHOWN_RUNS, {"submitted", "running"}, batch=watched.id)
+        return missing_in_words(missing_for(client.store, [run.id for run in active]), options)
+
+    with batch_view.WatchView(options) as view, DelayNotice(look, notes, patience_s(options)) as delays:
         for info in watched.watch():
+            delays.moved()
             view.see(info)
             if as_data:
                 print_json_line(batch_view.to_data(info))

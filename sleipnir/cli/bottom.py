@@ -56,6 +56,12 @@ class Bottom:
             with self._live.console if self._live and lines else contextlib.nullcontext():  # all of it in one write
                 terminal.narrate_lines(lines)
 
+    def say(self, lines: Sequence[str]) -> None:
+        """Write lines above it, from any thread."""
+        with self._lock, self._live.console if self._live else contextlib.nullcontext():
+            for line in lines:
+                terminal.note(line)
+
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
         """Without it for a while: a person is asked something."""

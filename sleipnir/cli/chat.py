@@ -137,7 +137,13 @@ class _Loop:
                 run = talk.client.submit(talk.agent, text, variables=talk.variables, cwd=talk.cwd, session=talk.session)
             started = run
             asked = ScriptedAnswers(())
-            follow(started, lambda gate: answer_gate(started, gate, asked), stream=self._stream, brief=talk.is_loop)
+            follow(
+                started,
+                lambda gate: answer_gate(started, gate, asked),
+                stream=self._stream,
+                brief=talk.is_loop,
+                options=self._options,
+            )
             return print_result(started)
         except NobodyAnswers:
             assert run is not None

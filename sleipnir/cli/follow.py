@@ -11,6 +11,7 @@ from sleipnir.budgets import BUDGET
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers
 from sleipnir.cli.bottom import Bottom
+from sleipnir.cli.delays import DelayNotice, missing_in_words, patience_s
 from sleipnir.cli.narrate import Narrator
 from sleipnir.cli.reasons import stopped_in_words
 from sleipnir.cli.render import as_json, print_json, print_json_line
@@ -35,11 +36,13 @@ def follow(
     stream: bool | None = None,
     as_data: bool = False,
     brief: bool = False,
+    options: GlobalOptions | None = None,
 ) -> None:
     """Narrate the run from its beginning until it has ended. Calls `on_gate` for each question, as it opens.
 
     `stream` says whether to show what models say while they say it; None: on a terminal that can show it in passing.
     `brief` leaves out of the narration what an agent with a config.yaml does as any other.
+    Where nothing happens because the deployment lacks a process, that is said on stderr; `options` are for its hints.
     With `as_data` as well, all that happens is one JSON object per line on stdout, what models say included.
 
     When `on_gate` raises NobodyAnswers, other branches go on. The exception reaches the caller once the run does
@@ -48,15 +51,19 @@ def follow(
     lines_of_data = bool(stream) and as_data
     with_texts = terminal.can_redraw() if stream is None else stream
     narrator, questions = Narrator(every_tenth=not terminal.can_redraw(), brief=brief), _Questions(run, on_gate)
-    with Bottom(as_lines=with_texts and not as_data) as bottom:
+    with (
+        Bottom(as_lines=with_texts and not as_data) as bottom,
+        DelayNotice(lambda: missing_in_words(run.missing(), options), bottom.say, patience_s(options)) as delays,
+    ):
         for event in run.stream(None if with_texts else ("events", "updates", "tools")):
+            delays.moved()
             if lines_of_data:
                 print_json_line(event)
             bottom.see(event, narrator.lines(event))
             if event.type == "text":
                 continue
             if event.type == "gate_opened":
-                with bottom.hidden():
+                with bottom.hidden(), delays.silent():
                     questions.ask(gate_of(run.id, event))
             elif event.type in ("gate_answered", "gate_expired"):
                 questions.forget(event)

@@ -249,7 +249,7 @@ def _in_foreground(
     run: Run, answers: ScriptedAnswers, options: GlobalOptions, *, as_data: bool, stream: bool | None
 ) -> int:
     try:
-        follow(run, lambda gate: answer_gate(run, gate, answers), stream=stream, as_data=as_data)
+        follow(run, lambda gate: answer_gate(run, gate, answers), stream=stream, as_data=as_data, options=options)
     except NobodyAnswers:
         return leave_waiting(run, options, as_data=as_data, stream=stream)
     except KeyboardInterrupt:

@@ -14,6 +14,7 @@ import click
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import how_to_answer
 from sleipnir.cli.completion import complete_run
+from sleipnir.cli.delays import DelayNotice, missing_in_words, notes, patience_s
 from sleipnir.cli.follow import STREAM, follow, print_result, say_it_goes_on
 from sleipnir.cli.options import Amount, GlobalOptions, pass_options
 from sleipnir.cli.reasons import stopped_in_words
@@ -36,7 +37,13 @@ def watch(options: GlobalOptions, run_id: str, as_data: bool, stream: bool | Non
     with options.connected(workers=True) as client:
         run = client.run(run_id)
         try:
-            follow(run, lambda gate: _say_if_open(run, gate, options), stream=stream, as_data=as_data)
+            follow(
+                run,
+                lambda gate: _say_if_open(run, gate, options),
+                stream=stream,
+                as_data=as_data,
+                options=options,
+            )
         except KeyboardInterrupt:
             say_it_goes_on(run.id, options)
             return exit_codes.INTERRUPTED
@@ -62,11 +69,17 @@ def wait(options: GlobalOptions, run_ids: tuple[str, ...], timeout_s: float | No
     for an answer when the time was up.
     """
     with options.connected(workers=True) as client:
+        from sleipnir.client import missing_for
+
         runs = {run.id: run for run in map(client.run, run_ids)}
         said: set[tuple[str, int]] = set()
-        with _progress(len(runs)) as ended_one:
+        delays = DelayNotice(
+            lambda: missing_in_words(missing_for(client.store, list(runs)), options), notes, patience_s(options)
+        )
+        with _progress(len(runs)) as ended_one, delays:
             for _ in _as_they_end(client, list(runs), timeout_s, lambda run_id: _say_once(runs[run_id], said, options)):
                 ended_one()
+                delays.moved()
         infos = [run.info() for run in runs.values()]
     if as_data:
         print_json(infos)

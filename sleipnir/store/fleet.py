@@ -205,6 +205,11 @@ class Fleet:
         )
         return [info.with_reasons(partial(_placed, info=info, places=places, served=served)) for info in infos]
 
+    def has_scheduler(self) -> bool:
+        """Whether a scheduler was seen lately."""
+        seconds, micros = self._client.time()
+        return bool(self._seen(self._keys.schedulers, int(seconds) * 1000 + int(micros) // 1000))
+
     def _places(self, ids: Mapping[str, Sequence[str]]) -> dict[str, int]:
         """Place by task id. Only a hint: empty when the broker is no Redis, or does not answer."""
         if self._broker is None:
