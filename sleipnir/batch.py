@@ -25,12 +25,12 @@ from sleipnir.batches import (
     BatchPlan,
     ErrorGroup,
     RowResult,
-    failure_of,
     row_run_id,
     row_text,
 )
 from sleipnir.budgets import check_budget
 from sleipnir.errors import UsageError
+from sleipnir.failure_text import failure_of
 from sleipnir.graph.model import Graph
 from sleipnir.rows import BadRow, Row, row_of
 from sleipnir.runs import RunSpec
@@ -189,7 +189,7 @@ class Batch:
         return not self.info().is_over
 
     def errors(self) -> list[ErrorGroup]:
-        """Why rows failed: grouped by node and the first line of the message, the largest group first. Rows with other
+        """Why rows failed: grouped by node and cause (failure_text), the largest group first. Rows with other
         messages than the first 1,000 are one group, with OTHER_MESSAGES."""
         groups: dict[tuple[str | None, str], list[RowResult]] = {}
         counts: dict[tuple[str | None, str], int] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
@@ -250,16 +249,6 @@ def may_admit(kept: Kept, plan: BatchPlan) -> int:
 
 def is_over_budget(kept: Kept, plan: BatchPlan) -> bool:
     return Budget(plan.max_cost_usd, plan.max_tokens).is_used_up(Spent(kept.tokens, kept.cost_usd))
-
-
-_AT_NODE = re.compile(r"\bat node '([^'\n]+)': ")
-
-
-def failure_of(error: str) -> tuple[str | None, str]:
-    """The node at which a run failed, going by its error, and the first line of what went wrong there."""
-    found = _AT_NODE.search(error)
-    message = error[found.end() :] if found else error
-    return found and found[1], message.strip().split("\n", 1)[0]
 
 
 def _spent(usage: Usage) -> str:

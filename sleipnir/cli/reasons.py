@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sleipnir.cli.render import duration
 from sleipnir.cli.terminal import one_line
+from sleipnir.failure_text import in_one_line
 
 if TYPE_CHECKING:
     from sleipnir.views import KeptVisit, Reason, RunInfo, VisitInfo
@@ -91,7 +92,7 @@ def in_words(reason: Reason, now_ms: int) -> str:
         case "paused":
             return f"paused by {reason.by}"
         case "retry":
-            after = f" after: {one_line(reason.error, 60)}" if reason.error else ""
+            after = f" after: {one_line(in_one_line(reason.error), 60)}" if reason.error else ""
             return f"tries again {_at(reason.until_ms, now_ms)}{after}"
         case "limit":
             return f"{one_line(reason.error or 'a limit of its model', 120)}, again {_at(reason.until_ms, now_ms)}"
@@ -109,7 +110,7 @@ def in_words(reason: Reason, now_ms: int) -> str:
         case "slot":
             return f"waits for a slot, {_counted(reason.under_way or 0, 'visit')} under way"
         case "siblings" if reason.error:
-            return f"has failed, the others of its step have not ended: {one_line(reason.error, 60)}"
+            return f"has failed, the others of its step have not ended: {one_line(in_one_line(reason.error), 60)}"
         case "siblings":
             return "has ended, waits for the others of its step"
         case "turns":

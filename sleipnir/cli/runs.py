@@ -16,6 +16,7 @@ from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
 from sleipnir.cli.reasons import places, retry_in_words, stopped_in_words
 from sleipnir.cli.render import change_in_words, duration, moment, print_fields, print_json, print_table
 from sleipnir.errors import SleipnirError
+from sleipnir.failure_text import in_one_line
 
 if TYPE_CHECKING:
     from sleipnir.client import Run
@@ -203,7 +204,7 @@ def _where(info: RunInfo, now_ms: int) -> str:
     if info.unreadable is not None:
         return terminal.one_line(f"cannot be read here: {info.unreadable}", 100)
     if info.error:
-        return terminal.one_line(info.error, 100)
+        return terminal.one_line(in_one_line(info.error), 100)
     if info.stopped_by:
         return stopped_in_words(info)
     return ", ".join(places(info, now_ms, MOST_IN_PS))

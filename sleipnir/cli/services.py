@@ -61,7 +61,7 @@ def scheduler(options: GlobalOptions, paused: bool) -> None:
     show_default=True,
     help="threads suits scripts and model calls, prefork suits Python functions.",
 )
-@click.option("-n", "--name", help="The worker's name; `@host` is added. Default: the first queue's name.")
+@click.option("-n", "--name", help="The worker's name; `@host` is added. Default: the first queue's name and the process id.")
 @click.option(
     "--health",
     is_flag=True,
@@ -94,7 +94,8 @@ def scheduler_command() -> list[str]:
 
 def worker_command(queues: str, concurrency: int, pool: str, name: str | None, log_level: str) -> list[str]:
     """Celery's command line. Gossip and mingle are off: workers need not know each other, leases do that work."""
-    chosen = name or queues.split(",")[0]
+    # The worker keeps this process's pid. Two of one name on a host would count as one in doctor and in metrics.
+    chosen = name or f"{queues.split(',')[0]}-{os.getpid()}"
     return [
         sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "worker",
         "-Q", queues, "-c", str(concurrency), "-P", pool,

@@ -22,7 +22,6 @@ from sleipnir.batches import (
     Kept,
     RowResult,
     RowState,
-    failure_of,
     parse_place,
     row_digest,
     row_run_id,
@@ -30,6 +29,7 @@ from sleipnir.batches import (
 )
 from sleipnir.by import Change, change_text, changes_of
 from sleipnir.errors import BatchNotFound, RecordUnreadable, UsageError
+from sleipnir.failure_text import failure_of
 from sleipnir.messages import RunStatus, Usage
 from sleipnir.reading import decoded_object, number, read_text
 from sleipnir.runs import RunSpec

@@ -1,6 +1,7 @@
 """`doctor`: every finding that is not ok says what to do."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -158,10 +159,11 @@ def test_the_settings_are_listed_with_value_and_meaning_but_no_password(
 
 
 def test_the_services_are_started_by_these_commands() -> None:
+    """Finding U9 of the second review: two workers of one host had one default name."""
     assert scheduler_command()[1:] == ["-m", "sleipnir_scheduler"]
     command = worker_command("scripts,functions", 4, "threads", None, "trace")
     assert " ".join(command[1:]) == (
-        "-m celery -A sleipnir_workers.app worker -Q scripts,functions -c 4 -P threads -n scripts@%h "
+        f"-m celery -A sleipnir_workers.app worker -Q scripts,functions -c 4 -P threads -n scripts-{os.getpid()}@%h "
         "--loglevel DEBUG --without-gossip --without-mingle"
     )
     assert "me@there" in worker_command("llm", 1, "solo", "me@there", "info")

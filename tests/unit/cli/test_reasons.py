@@ -20,7 +20,7 @@ SAID = [
     (Reason("queued", queue="rag", position=7, consumers=0), "queued on 'rag': no worker serves it"),
     (Reason("queued", queue="llm"), "queued on 'llm'"),
     (Reason("paused", queue="llm", by="ann@desk"), "paused by ann@desk"),
-    (Reason("retry", until_ms=NOW_MS + 12_000, error="Boom\nat 1"), "tries again in 12 s after: Boom at 1"),
+    (Reason("retry", until_ms=NOW_MS + 12_000, error="Boom\nat 1"), "tries again in 12 s after: Boom"),
     (Reason("retry", until_ms=NOW_MS - 1), "tries again now"),
     (
         Reason("limit", until_ms=NOW_MS + 12_000, error="limit 'openai:*' until 14:03:11 UTC, held by r/1/0/1"),
@@ -38,7 +38,7 @@ SAID = [
     (Reason("slot", under_way=1), "waits for a slot, 1 visit under way"),
     (Reason("commands", progress=(128, 10_000)), "128 of its 10,000 commands are visits, the others wait for slots"),
     (Reason("siblings"), "has ended, waits for the others of its step"),
-    (Reason("siblings", error="Boom\nat 1"), "has failed, the others of its step have not ended: Boom at 1"),
+    (Reason("siblings", error="Boom\nat 1"), "has failed, the others of its step have not ended: Boom"),
     (Reason("items", progress=(237, 500), failed=2, under_way=8), "237 of 500 items, 2 failed, 8 at once"),
     (Reason("turns", turn=0, progress=(0, 0)), "turn 1, the model is asked"),
     (Reason("turns", turn=2, progress=(1, 3)), "turn 3, 1 of 3 calls answered"),

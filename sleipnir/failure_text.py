@@ -1,0 +1,49 @@
+"""What a person needs of an error's text when there is one line for it: where it happened, and the cause.
+
+The text of a failed run begins with the agent, the node and the script. What the script printed last, the cause, comes
+at its end, where a narrow column cuts it off.
+"""
+
+from __future__ import annotations
+
+import re
+
+_AT_NODE = re.compile(r"\bat node '([^'\n]+)': ")
+_WRAPPING = re.compile(
+    r"(?:Agent '[^'\n]+' failed: )?Graph execution failed for agent '[^'\n]+'(?: \([^)\n]*\))?: |at node '([^'\n]+)': "
+)
+_NO_CAUSE = re.compile(r"[\W_]*|at \S.*|Node\.js v\S+", re.DOTALL)
+"""Lines at the end of an output that are no cause: marks below a line of code, frames and the version of Node.js."""
+
+
+def cause_of(error: str) -> str:
+    """The first line; where that only introduces what follows (`failed with exit code 1:`), the last line that says
+    something comes before it: `TypeError: ... (Script 'a.py' failed with exit code 1)`."""
+    first, *rest = _unwrapped(error)[1].strip().splitlines() or [""]
+    if not first.endswith(":"):
+        return first
+    head = first.rstrip(": ")
+    last = next((line.strip() for line in reversed(rest) if not _NO_CAUSE.fullmatch(line.strip())), "")
+    return f"{last} ({head})" if last else head
+
+
+def failure_of(error: str) -> tuple[str | None, str]:
+    """The node at which a run failed, going by its error, and the cause."""
+    found = _AT_NODE.search(error)
+    message = error[found.end() :] if found else error
+    return found and found[1], cause_of(message)
+
+
+def in_one_line(error: str) -> str:
+    """`call/parse: TypeError: ... (Script 'a.py' failed with exit code 1)`; the path is through child runs."""
+    nodes, _ = _unwrapped(error)
+    return f"{'/'.join(nodes)}: {cause_of(error)}" if nodes else cause_of(error)
+
+
+def _unwrapped(error: str) -> tuple[list[str], str]:
+    """The nodes that the text begins with, outermost first, and what is left of it."""
+    nodes, at = [], 0
+    while found := _WRAPPING.match(error, at):
+        nodes += [found[1]] if found[1] else []
+        at = found.end()
+    return nodes, error[at:]
