@@ -35,8 +35,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-import structlog
-
 from sleipnir.beside import FUNCTIONS, SHARED, beside
 from sleipnir.errors import BundleError, MachineFailed
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
@@ -469,6 +467,8 @@ class BundleCache:
                     return Unpacked(graph, agent_folder(folder, agent), touches)
                 continue
             if touches:
+                import structlog
+
                 structlog.get_logger().error("an unpacked bundle was changed; unpacking it again", bundle=digest)
                 self._put_away(folder)
             unpack(packed, folder, agent, unpacked_bytes=self._unpacked_bytes)

@@ -17,31 +17,21 @@ import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sleipnir import agents, sessions, streaming, tracing
-from sleipnir.batch import Batch, Given, OnBad, OnProgress, Submission, check_plan
-from sleipnir.batches import DEFAULT_PRIORITY, ROW_STATES, BatchInfo, BatchPlan, row_run_id
+from sleipnir import streaming, tracing
+from sleipnir.batches import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.budgets import BUDGET, check_budget, read_budget_answer
-from sleipnir.bundle import graph_in
 from sleipnir.by import By, Change
 from sleipnir.errors import BatchNotFound, BundleError, GateError, RunNotFound, UsageError
-from sleipnir.export import lines_of
-from sleipnir.graph.model import Graph
-from sleipnir.graph.overrides import overridden
-from sleipnir.knowledge import preparing as knowledge
 from sleipnir.messages import FINAL, RunStatus
-from sleipnir.preparation import Preparation
 from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_answer
-from sleipnir.sessions import NO_SESSIONS, SessionName
 from sleipnir.settings import Settings
-from sleipnir.store.batches import STATES_PAGE
 from sleipnir.store.store import Store
-from sleipnir.submission import state_at_start
-from sleipnir.variables import Asker
 from sleipnir.views import (
     AgentInfo,
     GateInfo,
@@ -56,6 +46,14 @@ from sleipnir.views import (
     StreamEvent,
     StreamMode,
 )
+
+if TYPE_CHECKING:
+    from sleipnir.batch import Batch, Given, OnBad, OnProgress
+    from sleipnir.batches import BatchInfo
+    from sleipnir.graph.model import Graph
+    from sleipnir.knowledge import preparing as knowledge
+    from sleipnir.preparation import Preparation
+    from sleipnir.variables import Asker
 
 PREFIX_LENGTH = 6
 BATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -73,7 +71,13 @@ class Client:
         self.settings = settings or Settings.from_env()
         self.by = str(by or By.here("python"))
         self.store = Store.open(self.settings, client_name="sleipnir-client", by=self.by)
-        self._preparation = Preparation(self.settings, self.store)
+
+    @cached_property
+    def _preparation(self) -> Preparation:
+        """Read agents is what submitting needs; who only looks at runs imports none of it."""
+        from sleipnir.preparation import Preparation
+
+        return Preparation(self.settings, self.store)
 
     def submit(
         self,
@@ -89,7 +93,7 @@ class Client:
         max_tokens: int | None = None,
         ask_variable: Asker | None = None,
         ask_knowledge: knowledge.Asker | None = None,
-        tell_knowledge: knowledge.Tell = knowledge.tell_nobody,
+        tell_knowledge: knowledge.Tell | None = None,
     ) -> Run:
         """Accept a run of `agent` (a name, or the path of its folder); the run then goes on by itself.
 
@@ -110,6 +114,8 @@ class Client:
         KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
         session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
+        from sleipnir.submission import state_at_start
+
         check_budget(max_cost_usd, max_tokens)
         roster = self._preparation.roster(agent)
         name, graph = roster.agent.folder.name, roster.agent.graph
@@ -152,7 +158,7 @@ class Client:
         caller_dir: Path | None = None,
         ask_variable: Asker | None = None,
         ask_knowledge: knowledge.Asker | None = None,
-        tell_knowledge: knowledge.Tell = knowledge.tell_nobody,
+        tell_knowledge: knowledge.Tell | None = None,
         on_bad: OnBad | None = None,
         on_progress: OnProgress | None = None,
     ) -> Batch:
@@ -175,6 +181,9 @@ class Client:
         Raises as `submit` does, and nothing is stored then; also UsageError where no row at all is good. What the rows
         themselves raise is passed on, and the rows before that stay in the batch.
         """
+        from sleipnir import agents
+        from sleipnir.batch import Batch, Submission, check_plan
+
         plan = BatchPlan(name, priority, parallel, canary, max_cost_usd, max_tokens)
         check_plan(plan)
         spec = None if id is None else self._spec_of_batch(id, agents.look_up(agent, self.settings).name)
@@ -216,6 +225,8 @@ class Client:
     def open_batch(self, batch_id: str) -> Batch:
         """The batch of that id, of that name (among the newest 1,000), or of that unique prefix of an id, of at least 6
         characters. Raises BatchNotFound."""
+        from sleipnir.batch import Batch
+
         with self.store.errors():
             if self.store.batches.spec(batch_id) is not None:
                 return Batch(self.store, batch_id)
@@ -237,7 +248,7 @@ class Client:
         agent: str | Path,
         *,
         ask_knowledge: knowledge.Asker | None = None,
-        tell_knowledge: knowledge.Tell = knowledge.tell_nobody,
+        tell_knowledge: knowledge.Tell | None = None,
     ) -> None:
         """See to the knowledge bases that runs of `agent` need, as `submit` does, and with its errors: a program that
         submits later need not wait then."""
@@ -245,6 +256,8 @@ class Client:
 
     def _new_id(self, spec: RunSpec) -> str:
         """A run lives in the partition of its id: that of its session, if it is in one."""
+        from sleipnir.sessions import SessionName
+
         keys = self.store.keys
         wanted = None if spec.session is None else keys.partition_of(str(SessionName(spec.agent, spec.session)))
         while True:
@@ -264,21 +277,29 @@ class Client:
 
     def session(self, agent: str, name: str) -> SessionInfo | None:
         """None: there is no such session."""
+        from sleipnir.sessions import SessionName
+
         with self.store.errors():
             return self.store.sessions.info(SessionName(agent, name))
 
     def said(self, agent: str, session: str) -> list[dict[str, Any]]:
         """The messages of a session, oldest first, as models take them; none of a session that there is not."""
+        from sleipnir.sessions import SessionName
+
         with self.store.errors():
             return self.store.sessions.messages(SessionName(agent, session))
 
     def add_to_session(self, agent: str, session: str, messages: Sequence[Mapping[str, Any]]) -> bool:
         """Add messages, as if they had been said. False: there is no such session. Raises SessionBusy."""
+        from sleipnir.sessions import SessionName
+
         with self.store.errors():
             return self.store.sessions.add(SessionName(agent, session), messages)
 
     def remove_session(self, agent: str, session: str) -> bool:
         """Forget what was said. False: there is no such session. Raises SessionBusy."""
+        from sleipnir.sessions import SessionName
+
         with self.store.errors():
             return self.store.sessions.remove(SessionName(agent, session))
 
@@ -343,6 +364,8 @@ class Client:
 
     def _rows_from_the_last(self, batch: str, passed_over: set[str]) -> Iterator[int]:
         """Rows whose state is none of these."""
+        from sleipnir.store.batches import STATES_PAGE
+
         [info] = self.store.batches.infos([batch])
         last = 0 if info is None else info.total
         while last > 0:
@@ -358,6 +381,8 @@ class Client:
 
     def agents(self) -> list[AgentInfo]:
         """Every agent that can be named."""
+        from sleipnir import agents
+
         return agents.known_agents(self.settings)
 
     def gates(self) -> list[GateInfo]:
@@ -486,6 +511,8 @@ class Run:
     def export(self, *, children: bool = False) -> Iterator[str]:
         """The run as lines of JSON (sleipnir/export.py has the format), with `children` all runs below too; read as
         they are asked for. Raises RunNotFound, and StoreUnavailable."""
+        from sleipnir.export import lines_of
+
         with self._store.errors():
             yield from lines_of(self._store.records, self.id, children=children)
 
@@ -644,6 +671,9 @@ def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = Non
 
 
 def _pinned_graph(store: Store, spec: RunSpec) -> Graph:
+    from sleipnir.bundle import graph_in
+    from sleipnir.graph.overrides import overridden
+
     packed = store.bundles.get(spec.bundle)
     if packed is None:
         raise BundleError(f"bundle {spec.bundle[:12]} of agent {spec.agent!r} is not in Redis; was it flushed?")
@@ -664,11 +694,22 @@ def refuse_text(what: str, text: str, limit_bytes: int) -> None:
 
 
 def _session(graph: Graph, agent: str, name: str | None) -> str | None:
+    from sleipnir import sessions
+
     if name is None:
         return None
     if graph.loop is None:
-        raise UsageError(NO_SESSIONS.format(agent=agent))
+        raise UsageError(sessions.NO_SESSIONS.format(agent=agent))
     return sessions.checked(name)
+
+
+def __getattr__(name: str) -> Any:
+    """Names of __all__ that are imported on first use."""
+    if name in ("Batch", "BatchInfo"):
+        from sleipnir import batch
+
+        return getattr(batch, name)
+    raise AttributeError(f"module 'sleipnir.client' has no attribute {name!r}")
 
 
 __all__ = [

@@ -149,7 +149,8 @@ def _ensure_running(home: Home, settings: Settings, workers: bool) -> StackState
             if child is not None and child.returncode:
                 raise StoreUnavailable(_not_started(home))
             child = _spawn(home, settings, workers)
-            importlib.import_module("sleipnir.client")  # what we need next, while another processor starts the stack
+            # What we need next, while another processor starts the stack.
+            importlib.import_module("sleipnir.preparation" if workers else "sleipnir.client")
         if time.monotonic() > deadline:
             raise StoreUnavailable(_not_started(home))
         time.sleep(_LOOK_AGAIN_S)

@@ -99,7 +99,7 @@ class Preparation:
         caller_dir: Path | None,
         ask_variable: Asker | None,
         ask_knowledge: knowledge.Asker | None,
-        tell_knowledge: knowledge.Tell,
+        tell_knowledge: knowledge.Tell | None,
     ) -> RunSpec:
         """What runs are submitted with, in no session. Client.submit says what is asked for, built and refused."""
         agent, children = roster.agent, roster.children
@@ -118,7 +118,7 @@ class Preparation:
             knowledge=self.knowledge(roster, ask_knowledge, tell_knowledge),
         )
 
-    def knowledge(self, roster: Roster, ask: knowledge.Asker | None, tell: knowledge.Tell) -> dict[str, str]:
+    def knowledge(self, roster: Roster, ask: knowledge.Asker | None, tell: knowledge.Tell | None) -> dict[str, str]:
         """The knowledge bases that runs may ask, as RunSpec has them. Those that the agent and named ones lack are
         built; of agents that a model may choose those count that are there and can be used.
 
@@ -127,7 +127,9 @@ class Preparation:
         found: dict[str, str] = {}
         builder = Builder(self._settings)
         for each in (roster.agent, *roster.named.values()):
-            bases = knowledge.bases_of(each.folder, each.graph, builder.carry_out, self._is_shared, ask, tell)
+            bases = knowledge.bases_of(
+                each.folder, each.graph, builder.carry_out, self._is_shared, ask, tell or knowledge.tell_nobody
+            )
             found |= {pin_name(each.folder.name, node): digest for node, digest in bases.items()}
         for each in roster.children.values():
             for node, digest in knowledge.existing_bases(each.folder, each.graph).items():

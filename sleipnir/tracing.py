@@ -18,8 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import structlog
-
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, Tracer
@@ -54,6 +52,8 @@ def configure(service: str) -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
+        import structlog
+
         structlog.get_logger().warning(
             "an endpoint for traces is set, but nothing is sent; install sleipnir[otel]", error=str(error)
         )

@@ -61,7 +61,9 @@ def scheduler(options: GlobalOptions, paused: bool) -> None:
     show_default=True,
     help="threads suits scripts and model calls, prefork suits Python functions.",
 )
-@click.option("-n", "--name", help="The worker's name; `@host` is added. Default: the first queue's name and the process id.")
+@click.option(
+    "-n", "--name", help="The worker's name; `@host` is added. Default: the first queue's name and the process id."
+)
 @click.option(
     "--health",
     is_flag=True,

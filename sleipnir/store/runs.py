@@ -15,7 +15,6 @@ from typing import Any
 from sleipnir.budgets import Budget
 from sleipnir.by import Change, changes_of
 from sleipnir.errors import GateError, RecordUnreadable, RunNotFound, SessionBusy, UsageError
-from sleipnir.journal import state_after
 from sleipnir.messages import FINAL, STATUSES, Usage
 from sleipnir.reading import decoded, decoded_object, read, read_text
 from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Gate, Parked, Pause, RunSpec, Slot, Visit, changed
@@ -359,6 +358,8 @@ class Runs:
 
     def fold(self, run_id: str, step: int | None = None) -> dict[str, Any]:
         """The state as of a journal step (None: the last), computed from the journal alone (journal.py)."""
+        from sleipnir.journal import state_after  # with the reducers of the graph language
+
         return state_after(self._journal(run_id, 0, step))
 
     def _journal(self, run_id: str, first: int, last: int | None) -> Iterator[str]:

@@ -15,35 +15,59 @@ knowledge   builders: build a knowledge base, one at a time; clients: which ones
 garbage     `gc`: what is left of runs that are gone
 generations whether Redis is still what it was: restarts, restores, fail-overs, steps of its clock
 fleet       who is there, and the broker's queues when it is a Redis
+
+Each part is imported and made when it is first used: most commands need one or two of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sleipnir.errors import ConfigError
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
-from sleipnir.store.batches import Batches
-from sleipnir.store.bundles import Bundles
 from sleipnir.store.connect import check_server, connect, store_errors
-from sleipnir.store.effects import Effects
 from sleipnir.store.fleet import Fleet
-from sleipnir.store.garbage import Garbage
 from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys
-from sleipnir.store.knowledge import Knowledge
-from sleipnir.store.limits import Limiter
-from sleipnir.store.live import Live
-from sleipnir.store.partitions import Partitions
-from sleipnir.store.records import Pinned, Records
 from sleipnir.store.runs import Runs
-from sleipnir.store.sessions import Sessions
-from sleipnir.store.slots import Slots
-from sleipnir.store.visits import Visits
-from sleipnir.views import Health, RunInfo
+
+if TYPE_CHECKING:
+    from sleipnir.store.batches import Batches
+    from sleipnir.store.bundles import Bundles
+    from sleipnir.store.dead_letters import DeadLetters
+    from sleipnir.store.effects import Effects
+    from sleipnir.store.garbage import Garbage
+    from sleipnir.store.knowledge import Knowledge
+    from sleipnir.store.limits import Limiter
+    from sleipnir.store.live import Live
+    from sleipnir.store.partitions import Partitions
+    from sleipnir.store.records import Pinned, Records
+    from sleipnir.store.sessions import Sessions
+    from sleipnir.store.slots import Slots
+    from sleipnir.store.visits import Visits
+    from sleipnir.views import Health, RunInfo
+
+T = TypeVar("T")
+
+
+class _Part(Generic[T]):
+    """A part of the store, made at its first use, once: cached_property makes two if two threads meet there."""
+
+    def __init__(self, make: Callable[[Store], T]) -> None:
+        self._make, self.__doc__ = make, make.__doc__
+
+    def __set_name__(self, owner: type[Store], name: str) -> None:
+        self._name = name
+
+    def __get__(self, store: Store, owner: type[Store]) -> T:
+        with store._making:
+            if self._name not in store.__dict__:  # from where it is taken the next time, without a call
+                store.__dict__[self._name] = self._make(store)
+            return store.__dict__[self._name]  # type: ignore[no-any-return]
 
 
 class Store:
@@ -60,38 +84,98 @@ class Store:
         self._bytes = connect(self.url, decode=False, client_name=client_name)
         broker = settings.broker
         self._broker = connect(broker, client_name=client_name) if broker and is_redis(broker) else None
+        self._settings, self._client_name, self._by = settings, client_name, by
+        self._making = threading.RLock()  # some parts are made of others
         self.runs = Runs(self._client, self.keys, by)
-        self.records = Records(self._client, self.keys)
-        self.sessions = Sessions(self._client, self.keys)
-        self.visits = Visits(
-            lambda: connect(self.url, client_name=client_name, single_connection_client=True), self.keys
-        )
-        # Its own connection, without patience: while pieces wait for a Redis that hangs, more come in.
-        self.live = Live(
-            self._client,
-            self.keys,
-            lambda: connect(
-                self.url, client_name=client_name, single_connection_client=True, retries=0, socket_timeout=1.0,
-                socket_connect_timeout=1.0,
-            ),
-        )  # fmt: skip
-        self.batches = Batches(self._client, self.keys, retention_ms=int(settings.retention_s * 1000), by=by)
-        self.bundles = Bundles(self._bytes, self.keys)
-        self.slots = Slots(self._client, self.keys, self.runs)
-        self.effects = Effects(self._client, self.keys, self.runs, self.batches, self.slots)
-        self.dead_letters = self.effects.dead_letters
-        self.limiter = Limiter(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
-        self.knowledge = Knowledge(self._client, self.keys, lease_ms=int(settings.lease_s * 1000))
-        self.garbage = Garbage(self._client, self.keys)
         self.generations = Generations(self._client, self.keys)
         self.fleet = Fleet(self._client, self.keys, self._broker)
-        self.partitions = Partitions(
+
+    @_Part
+    def records(self) -> Records:
+        from sleipnir.store.records import Records
+
+        return Records(self._client, self.keys)
+
+    @_Part
+    def sessions(self) -> Sessions:
+        from sleipnir.store.sessions import Sessions
+
+        return Sessions(self._client, self.keys)
+
+    @_Part
+    def visits(self) -> Visits:
+        from sleipnir.store.visits import Visits
+
+        return Visits(self._single_connection, self.keys)
+
+    @_Part
+    def live(self) -> Live:
+        from sleipnir.store.live import Live
+
+        # Its own connection, without patience: while pieces wait for a Redis that hangs, more come in.
+        impatient: dict[str, Any] = {"retries": 0, "socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+        return Live(self._client, self.keys, lambda: self._single_connection(**impatient))
+
+    @_Part
+    def batches(self) -> Batches:
+        from sleipnir.store.batches import Batches
+
+        return Batches(self._client, self.keys, retention_ms=int(self._settings.retention_s * 1000), by=self._by)
+
+    @_Part
+    def bundles(self) -> Bundles:
+        from sleipnir.store.bundles import Bundles
+
+        return Bundles(self._bytes, self.keys)
+
+    @_Part
+    def slots(self) -> Slots:
+        from sleipnir.store.slots import Slots
+
+        return Slots(self._client, self.keys, self.runs)
+
+    @_Part
+    def effects(self) -> Effects:
+        from sleipnir.store.effects import Effects
+
+        return Effects(self._client, self.keys, self.runs, self.batches, self.slots)
+
+    @_Part
+    def dead_letters(self) -> DeadLetters:
+        return self.effects.dead_letters
+
+    @_Part
+    def limiter(self) -> Limiter:
+        from sleipnir.store.limits import Limiter
+
+        return Limiter(self._client, self.keys, lease_ms=int(self._settings.lease_s * 1000))
+
+    @_Part
+    def knowledge(self) -> Knowledge:
+        from sleipnir.store.knowledge import Knowledge
+
+        return Knowledge(self._client, self.keys, lease_ms=int(self._settings.lease_s * 1000))
+
+    @_Part
+    def garbage(self) -> Garbage:
+        from sleipnir.store.garbage import Garbage
+
+        return Garbage(self._client, self.keys)
+
+    @_Part
+    def partitions(self) -> Partitions:
+        from sleipnir.store.partitions import Partitions
+
+        return Partitions(
             self._client,
             self.keys,
-            redispatch_after_ms=int(settings.redispatch_after_s * 1000),
-            retention_ms=int(settings.retention_s * 1000),
-            session_messages=settings.max_session_messages,
+            redispatch_after_ms=int(self._settings.redispatch_after_s * 1000),
+            retention_ms=int(self._settings.retention_s * 1000),
+            session_messages=self._settings.max_session_messages,
         )
+
+    def _single_connection(self, **options: Any) -> Any:
+        return connect(self.url, client_name=self._client_name, single_connection_client=True, **options)
 
     @classmethod
     def open(cls, settings: Settings, *, client_name: str = "sleipnir", by: str = "") -> Store:
@@ -121,7 +205,8 @@ class Store:
 
     def now_ms(self) -> int:
         """Redis' clock."""
-        return self.partitions.now_ms()
+        seconds, micros = self._client.time()
+        return int(seconds) * 1000 + int(micros) // 1000
 
     def explained(self, infos: Sequence[RunInfo]) -> list[RunInfo]:
         """The same, with all that can be said about why their visits are where they are: leases, places in line.
