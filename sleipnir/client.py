@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sleipnir import streaming, tracing
+from sleipnir import tracing
 from sleipnir.batches import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.budgets import BUDGET, check_budget, read_budget_answer
 from sleipnir.by import By, Change
@@ -33,6 +33,7 @@ from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_an
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.views import (
+    DEFAULT_MODES,
     AgentInfo,
     GateInfo,
     Health,
@@ -322,7 +323,7 @@ class Client:
     def stream(
         self,
         run: Run | str,
-        modes: Collection[StreamMode] | None = streaming.DEFAULT_MODES,
+        modes: Collection[StreamMode] | None = DEFAULT_MODES,
         cursor: str | None = None,
     ) -> Iterator[StreamEvent]:
         """The stream of a run, or of the run of that id or unique prefix: see Run.stream."""
@@ -485,7 +486,7 @@ class Run:
                 return
 
     def stream(
-        self, modes: Collection[StreamMode] | None = streaming.DEFAULT_MODES, cursor: str | None = None
+        self, modes: Collection[StreamMode] | None = DEFAULT_MODES, cursor: str | None = None
     ) -> Iterator[StreamEvent]:
         """What happens and what models say, as it does, until the run is over: see views.StreamEvent for the modes.
 
@@ -499,6 +500,8 @@ class Run:
 
         Raises RunNotFound, StoreUnavailable, and UsageError for a mode or a cursor that is none.
         """
+        from sleipnir import streaming
+
         return streaming.stream(self._store, self.id, modes, cursor)
 
     def history(self, *, after: int | None = None, limit: int | None = None) -> list[StepInfo]:

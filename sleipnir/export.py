@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from sleipnir.errors import RunNotFound
 from sleipnir.redaction import is_secret_name
-from sleipnir.store.commit import dumps
+from sleipnir.store.record_text import dumps
 from sleipnir.store.records import Record, Records
 
 FORMAT: Final = "sleipnir-run"

@@ -20,7 +20,6 @@ from sleipnir.views import StreamEvent, StreamMode
 
 T = TypeVar("T")
 
-DEFAULT_MODES: tuple[StreamMode, ...] = ("messages", "updates", "tools")
 ALL_MODES: tuple[StreamMode, ...] = ("messages", "updates", "tools", "events")
 PATIENCE_S = 30.0  # for a Redis that restarts or fails over
 _RETRY_S = 0.25

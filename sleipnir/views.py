@@ -302,6 +302,8 @@ class RunEvent:
 
 StreamMode: TypeAlias = Literal["messages", "updates", "tools", "events"]
 
+DEFAULT_MODES: tuple[StreamMode, ...] = ("messages", "updates", "tools")
+
 
 @dataclass(frozen=True)
 class StreamEvent(RunEvent):

@@ -157,6 +157,7 @@ FOUND = (
 )  # fmt: skip
 WARM = ("warm_script_ratio",)
 COLD = ("cold_run_s",)
+START_UP = ("start_up_ratio",)
 
 
 @dataclass
@@ -253,6 +254,7 @@ class Bench:
         if "python" in asked:
             yield Measurement("warm Python scripts", WARM, scripts.warm)
             yield Measurement("cold `sleipnir run`", COLD, scripts.cold)
+            yield Measurement("start of `sleipnir ps`", START_UP, scripts.start_up)
 
     def _with_fsync(self) -> Values:
         return {"visits_per_s_fsync_always": engine.throughput(self.effort.runs // 3, appendfsync="always")}

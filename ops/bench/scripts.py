@@ -1,4 +1,5 @@
-"""The figures of Python scripts, which have commands of their own: warm_python.py and cold_run.py print JSON."""
+"""The figures of scripts and of the command line, which have commands of their own that print JSON: warm_python.py,
+cold_run.py and start_up.py."""
 
 from __future__ import annotations
 
@@ -26,6 +27,16 @@ def cold() -> Values:
     """Seconds of a `sleipnir run` of three scripts with nothing running before."""
     found = _measured("cold_run.py", "--runs", "2")
     return {"cold_run_s": float(found["seconds"]), "cold_run_cpu_s": float(found["cpu_seconds"])}
+
+
+def start_up() -> Values:
+    """Commands that look against the import of redis-py, in the same run."""
+    found = _measured("start_up.py", "--rounds", "15")
+    return {
+        "start_up_ratio": float(found["ratio"]),
+        "start_up_ps_ms": float(found["ps_ms"]),
+        "start_up_redis_ms": float(found["import_redis_ms"]),
+    }
 
 
 def _measured(script: str, *options: str) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from ops.bench.processes import redis_server
 from sleipnir.graph.load import load_graph
 from sleipnir.runs import RunSpec, changed
 from sleipnir.settings import Settings
-from sleipnir.store.commit import record
 from sleipnir.store.connect import connect
+from sleipnir.store.record_text import record
 from sleipnir.store.store import Store
 from sleipnir_scheduler.planner.maps import CHUNK
 from sleipnir_scheduler.services.advance import Advance

@@ -74,6 +74,7 @@ class GlobalOptions:
                 from sleipnir import embedded
 
                 settings = stack.enter_context(embedded.stack(settings, workers=workers))
+            _import_client()
             from sleipnir import tracing
             from sleipnir.by import By
             from sleipnir.client import Client
@@ -84,6 +85,7 @@ class GlobalOptions:
     @contextlib.contextmanager
     def connected_if_up(self) -> Iterator[Client | None]:
         """A client of what runs already; None when that would need starting something."""
+        _import_client()
         from sleipnir import tracing
         from sleipnir.by import By
         from sleipnir.client import Client
@@ -128,6 +130,12 @@ class GlobalOptions:
             "log_level": (None, "debug", "trace")[min(self.verbose, 2)],
         }
         return {name: value for name, value in given.items() if value is not None}
+
+
+def _import_client() -> None:
+    from sleipnir.store.redis_import import without_metrics
+
+    without_metrics()  # before anything imports redis-py
 
 
 pass_options = click.make_pass_decorator(GlobalOptions)

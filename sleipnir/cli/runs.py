@@ -11,7 +11,6 @@ from sleipnir.cli import exit_codes, terminal, tree
 from sleipnir.cli.ask import how_to_answer
 from sleipnir.cli.completion import complete_batch, complete_run
 from sleipnir.cli.failures import report
-from sleipnir.cli.follow import result_data
 from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
 from sleipnir.cli.reasons import places, retry_in_words, stopped_in_words
 from sleipnir.cli.render import change_in_words, duration, moment, print_fields, print_json, print_table
@@ -85,6 +84,8 @@ def show(options: GlobalOptions, run_id: str, as_data: bool, only_state: bool) -
     with options.connected(workers=False) as client:
         run = client.run(run_id)
         if as_data:
+            from sleipnir.cli.follow import result_data
+
             state = {"state": run.state()} if only_state else {}
             more = {"late_results": run.late_results(), "children": tree.data_of(run.tree())}
             print_json(result_data(run, run.info()) | more | state)

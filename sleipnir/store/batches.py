@@ -33,9 +33,9 @@ from sleipnir.failure_text import failure_of
 from sleipnir.messages import RunStatus, Usage
 from sleipnir.reading import decoded_object, number, read_text
 from sleipnir.runs import RunSpec
-from sleipnir.store.commit import record
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
+from sleipnir.store.record_text import record
 from sleipnir.store.records import Pinned
 from sleipnir.store.scripts import Arg, Command, Script, run_batch
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
-
-from pydantic_core import to_json
 
 from sleipnir.by import Change, change_text
 from sleipnir.messages import overlay_text
@@ -16,7 +12,8 @@ from sleipnir.runs import Gate, RunView, Visit
 from sleipnir.sessions import SessionName, instructions_of
 from sleipnir.store.holds import FIELDS as HOLD_FIELDS
 from sleipnir.store.holds import hold_fields
-from sleipnir.store.keys import PartitionKeys, RunKeys, SessionKeys, member
+from sleipnir.store.keys import PartitionKeys, RunKeys, SessionKeys, member, session_keys
+from sleipnir.store.record_text import dumps, record, text
 from sleipnir.store.scripts import Arg
 from sleipnir.transitions import (
     Drop,
@@ -28,7 +25,6 @@ from sleipnir.transitions import (
     RetryChild,
     Split,
     StartChild,
-    Step,
     Take,
     Transition,
     Write,
@@ -36,51 +32,8 @@ from sleipnir.transitions import (
     piece_field,
 )
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def dumps(value: Any) -> str:
-    """Compact JSON of a state value. Raises ValueError on NaN and TypeError on what JSON cannot say."""
-    return _ENCODER.encode(value)  # json.dumps would make an encoder each time
-
-
-def record(value: Any) -> str:
-    """A stored dataclass: fields at their default are left out, except the version."""
-    return _text(_fields_set(value))
-
-
-def _text(ours: Any) -> str:
-    """Compact JSON of what we made ourselves, where no number can be infinite: a third of the time of `dumps`."""
-    return to_json(ours, inf_nan_mode="null").decode()
-
-
-def _fields_set(value: Any) -> dict[str, Any]:
-    """The fields of a stored dataclass that are not at their default, and its version."""
-    defaults = _DEFAULTS.get(type(value)) or _defaults_of(type(value))
-    found = {
-        name: field
-        for name, field in vars(value).items()
-        if field is not (default := defaults[name]) and field != default
-    }
-    for name in _NESTED.get(type(value), ()):
-        if name in found:
-            found[name] = _fields_set(found[name])
-    return found
-
-
-def _defaults_of(kind: type[Any]) -> dict[str, Any]:
-    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    return _DEFAULTS.setdefault(kind, {**defaults, "v": None})  # the version is always said
-
-
-_DEFAULTS: dict[type[Any], dict[str, Any]] = {}
 _KEPT = ("arrived", "tops")
 """Fields of a run that are stored as JSON, unless they are empty."""
-
-_NESTED: Mapping[type[Any], tuple[str, ...]] = {
-    Visit: ("ended", "fan", "item", "loop", "part", "spread"),
-    Step: ("part",),
-}
 
 
 def control(
@@ -161,12 +114,12 @@ def control(
     if transition.output is not None:
         texts.append(transition.output)
     if transition.notices:
-        texts.append(_text([[notice.type, notice.data] for notice in transition.notices]))
+        texts.append(text([[notice.type, notice.data] for notice in transition.notices]))
     for effect in transition.effects:
         started = effect if isinstance(effect, StartChild | RetryChild) else None
         texts += (dumps(effect_fields(effect)), started.child if started else "")
-        texts.append(_text({"agent": started.agent, "seq": started.seq}) if started else "")
-    return _text(body), texts
+        texts.append(text({"agent": started.agent, "seq": started.seq}) if started else "")
+    return text(body), texts
 
 
 def _unset(run: RunView, after: RunView) -> list[str]:
@@ -357,10 +310,3 @@ def commit_keys(keys: RunKeys, delta: str, session: SessionKeys | None) -> dict[
         "children": keys.children,
         **session_keys(keys, session),
     }
-
-
-def session_keys(keys: RunKeys, session: SessionKeys | None) -> dict[str, str]:
-    """The session's part of a script's keys; of a run without one, the names of nothing."""
-    if session is None:
-        return {"session": keys.no_session, "messages": keys.no_session}
-    return {"session": session.session, "messages": session.messages}

@@ -17,10 +17,10 @@ from sleipnir.reading import decoded, read_text
 from sleipnir.runs import RunSpec
 from sleipnir.sessions import SessionName
 from sleipnir.store.batches import Batches
-from sleipnir.store.commit import dumps, session_keys
 from sleipnir.store.connect import Client, is_lasting
 from sleipnir.store.dead_letters import DeadLetters
-from sleipnir.store.keys import Keys
+from sleipnir.store.keys import Keys, session_keys
+from sleipnir.store.record_text import dumps
 from sleipnir.store.runs import NO_FENCE, Fence, Runs
 from sleipnir.store.scripts import Arg, Command, Script, run_in_order
 from sleipnir.store.slots import Slots

@@ -529,3 +529,10 @@ def is_member(text: str) -> bool:
         return bool(run_id.encode())
     except ValueError:
         return False
+
+
+def session_keys(keys: RunKeys, session: SessionKeys | None) -> dict[str, str]:
+    """The session's part of a script's keys; of a run without one, the names of nothing."""
+    if session is None:
+        return {"session": keys.no_session, "messages": keys.no_session}
+    return {"session": session.session, "messages": session.messages}

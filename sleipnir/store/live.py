@@ -19,10 +19,10 @@ from sleipnir import failpoints
 from sleipnir.errors import RunNotFound
 from sleipnir.messages import FINAL, VERSION
 from sleipnir.runs import from_fields
-from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client, is_passing
 from sleipnir.store.keys import Keys
 from sleipnir.store.line import Line
+from sleipnir.store.record_text import dumps
 from sleipnir.store.scripts import Arg, Script
 from sleipnir.store.streams import entries
 

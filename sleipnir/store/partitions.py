@@ -36,10 +36,11 @@ from sleipnir.events import (
 from sleipnir.messages import FINAL, OVERLAY_END, OVERLAYS, STATUSES, ResultHeader, Usage, VisitCall
 from sleipnir.reading import check_version, decoded, decoded_object, number, read, read_text, whole
 from sleipnir.runs import HoldOwner, Rank, RunSpec, RunView, Slot, Timing, Visit
-from sleipnir.store.commit import commit_keys, control, dumps, shared_keys
+from sleipnir.store.commit import commit_keys, control, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import Keys, PartitionKeys, cost_field, is_member, member, parse_member
+from sleipnir.store.record_text import dumps
 from sleipnir.store.scripts import Arg, Script, run_batch
 from sleipnir.transitions import Notice, Transition
 from sleipnir.values import Known, Wanted

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sleipnir.budgets import Budget
 from sleipnir.by import Change, changes_of
@@ -19,13 +19,12 @@ from sleipnir.messages import FINAL, STATUSES, Usage
 from sleipnir.reading import decoded, decoded_object, read, read_text
 from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Gate, Parked, Pause, RunSpec, Slot, Visit, changed
 from sleipnir.sessions import SessionName, instructions_of
-from sleipnir.store.commit import dumps, record, session_keys
 from sleipnir.store.connect import Client, is_lasting
 from sleipnir.store.holds import holds_of
-from sleipnir.store.keys import Keys, SessionKeys, member
+from sleipnir.store.keys import Keys, SessionKeys, member, session_keys
+from sleipnir.store.record_text import dumps, record
 from sleipnir.store.scripts import Arg, Command, Script, run_batch, run_in_order
 from sleipnir.store.streams import before, entries, ms_of
-from sleipnir.transitions import Step
 from sleipnir.views import (
     ChildInfo,
     GateInfo,
@@ -41,6 +40,9 @@ from sleipnir.views import (
     StepInfo,
     VisitInfo,
 )
+
+if TYPE_CHECKING:
+    from sleipnir.transitions import Step
 
 _ANSWER = Script("answer")
 _CREATE_RUN = Script("create_run")
@@ -121,6 +123,8 @@ class Runs:
             "sessions": partition.sessions,
             **session_keys(run, self._keys.of_session_of(spec)),
         }
+        from sleipnir.transitions import Step
+
         step = record(Step(step=0, kind="submitted", at_ms=0))
         values: list[Arg] = [part for key, value in state.items() for part in (key, dumps(value))]
         name = SessionName(spec.agent, spec.session) if spec.session is not None else None
@@ -328,6 +332,8 @@ class Runs:
     def history(self, run_id: str, after: int | None = None, limit: int | None = None) -> list[StepInfo]:
         """The journal, oldest first; the `limit` steps after the step `after`. Visits that ended before their
         super-step did have the ways that it gave them, if its last step is among these."""
+        from sleipnir.transitions import Step
+
         found: list[StepInfo] = []
         place_of: dict[str, int] = {}
         first = 0 if after is None else max(0, after + 1)

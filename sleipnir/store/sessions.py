@@ -9,9 +9,9 @@ from typing import Any
 
 from sleipnir.errors import SessionBusy
 from sleipnir.sessions import SessionName
-from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
+from sleipnir.store.record_text import dumps
 from sleipnir.store.scripts import Arg, Script
 from sleipnir.views import SessionInfo
 

@@ -19,9 +19,9 @@ from sleipnir.errors import RecordUnreadable
 from sleipnir.events import SLOT_GRANTED
 from sleipnir.messages import FINAL
 from sleipnir.reading import decoded_object
-from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, SlotKeys
+from sleipnir.store.record_text import dumps
 from sleipnir.store.runs import NO_FENCE, Fence, Runs
 from sleipnir.store.scripts import Command, Script, run_in_order
 

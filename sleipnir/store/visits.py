@@ -13,10 +13,10 @@ from sleipnir import reading
 from sleipnir.messages import ResultHeader, VisitCall, overlay_of
 from sleipnir.reading import read_text
 from sleipnir.runs import Item, Part, RunSpec
-from sleipnir.store.commit import dumps
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, member, member_of, parse_member
 from sleipnir.store.line import Line
+from sleipnir.store.record_text import dumps
 from sleipnir.store.scripts import Arg, Command, Script, run_batch, run_in_order
 
 _CLAIM = Script("claim")

@@ -15,7 +15,7 @@ from sleipnir.messages import Usage
 from sleipnir.settings import Settings
 from sleipnir.store import batches as batches_module
 from sleipnir.store.batches import STATES_PAGE
-from sleipnir.store.commit import record
+from sleipnir.store.record_text import record
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services import admission as admission_module

@@ -9,7 +9,7 @@ import pytest
 
 from ops.chaos.verdict import leaks
 from sleipnir.runs import RunSpec, child_id
-from sleipnir.store.commit import record
+from sleipnir.store.record_text import record
 from sleipnir.store.store import Store
 from tests.store.test_effects import RUN, World
 from tests.unit.planner.driver import graph_of

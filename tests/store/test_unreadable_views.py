@@ -9,8 +9,8 @@ import pytest
 
 from sleipnir.runs import Parked, RunSpec
 from sleipnir.settings import Settings
-from sleipnir.store.commit import record
 from sleipnir.store.gauges import Gauges
+from sleipnir.store.record_text import record
 from sleipnir.store.store import Store
 from tests.processes import RedisServer
 from tests.store.test_advance import ASKS

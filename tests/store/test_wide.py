@@ -10,7 +10,7 @@ import pytest
 from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall, overlay_text
 from sleipnir.runs import RunSpec, Visit, changed
 from sleipnir.store import partitions
-from sleipnir.store.commit import record
+from sleipnir.store.record_text import record
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim
 from sleipnir.views import Reason

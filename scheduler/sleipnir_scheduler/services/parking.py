@@ -23,8 +23,8 @@ import structlog
 from sleipnir.errors import RecordUnreadable
 from sleipnir.reading import read_text
 from sleipnir.runs import Parked
-from sleipnir.store.commit import record
 from sleipnir.store.partitions import NO_RUN, Entry
+from sleipnir.store.record_text import record
 
 AGAIN_S = 30.0
 PER_PAUSE = 1_000  # entries passed over that make the pause AGAIN_S longer

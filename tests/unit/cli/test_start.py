@@ -40,6 +40,25 @@ def test_the_help_of_a_command_loads_nothing_heavy(command: str) -> None:
     assert loaded_by(command, "--help") & set(HEAVY) == set()
 
 
+def test_a_command_that_looks_at_runs_loads_little_besides_redis_py() -> None:
+    """Finding U13 of the second review: most of `sleipnir ps` was imports."""
+    program = (
+        "import json, sys\nfrom sleipnir.cli import app, options, runs\nwith options.GlobalOptions("
+        "redis_url='redis://127.0.0.1:1/0').connected(workers=False):\n    pass"
+    )
+    closed = f"try:\n    {program.replace(chr(10), chr(10) + '    ')}\nexcept Exception as error: said = str(error)\n"
+    listed = run_python("-c", closed + "print(said)\nprint(json.dumps(list(sys.modules)))").stdout.splitlines()
+    assert "127.0.0.1:1" in listed[0]
+    loaded = set(json.loads(listed[1]))
+    assert "redis" in loaded and "sleipnir.client" in loaded
+    heavy = {
+        "celery", "kombu", "litellm", "rich", "yaml", "structlog", "jsonschema", "opentelemetry.sdk",
+        "sleipnir.preparation", "sleipnir.agents", "sleipnir.batch", "sleipnir.graph", "sleipnir.knowledge",
+        "sleipnir.store.partitions", "sleipnir.transitions", "sleipnir.streaming",
+    }  # fmt: skip
+    assert loaded & heavy == set()
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["-v", "--help"]])
 def test_help_names_every_command_and_option(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0

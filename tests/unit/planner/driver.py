@@ -17,7 +17,8 @@ from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import Graph
 from sleipnir.messages import ResultHeader, ToolCall, overlay_of, overlay_text
 from sleipnir.runs import Part, RunSpec, RunView, Visit
-from sleipnir.store.commit import dumps, record, usage_fields
+from sleipnir.store.commit import usage_fields
+from sleipnir.store.record_text import dumps, record
 from sleipnir.transitions import (
     Drop,
     Fill,

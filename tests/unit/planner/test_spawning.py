@@ -14,7 +14,7 @@ from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.model import Graph, Settings
 from sleipnir.messages import AGENTS, ANSWER, MESSAGES, PERSON, RESULT, ResultHeader, RunStatus, ToolCall
 from sleipnir.runs import Spawned, Visit, agent_id, changed, child_id
-from sleipnir.store.commit import record
+from sleipnir.store.record_text import record
 from sleipnir.transitions import StartChild, TellChild, TellRun, Transition
 from sleipnir_scheduler.planner.plan import Ignore
 from tests.unit.planner.driver import Driver
