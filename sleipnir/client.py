@@ -69,6 +69,11 @@ class Client:
 
     def __init__(self, settings: Settings | None = None, *, by: By | None = None) -> None:
         """`by` is who acts through it, as journals and records say. None: the user of this process."""
+        if settings is not None and not isinstance(settings, Settings):
+            raise TypeError(
+                f"Client takes Settings, not {type(settings).__name__}; write Client(Settings(redis_url=...)), or set "
+                "SLEIPNIR_REDIS_URL and write Client()"
+            )
         self.settings = settings or Settings.from_env()
         self.by = str(by or By.here("python"))
         self.store = Store.open(self.settings, client_name="sleipnir-client", by=self.by)
@@ -271,6 +276,12 @@ class Client:
         BundleError."""
         return self._preparation.agent(agent).graph
 
+    def nodes(self, agent: str | Path) -> set[str]:
+        """The names of the nodes of the agent and of all that its runs may start, as the folders are now. Raises as
+        `definition` does."""
+        roster = self._preparation.roster(agent)
+        return {node for each in (roster.agent, *roster.children.values()) for node in each.graph.nodes}
+
     def sessions(self, agent: str) -> list[SessionInfo]:
         """The agent's sessions, the one used last first; temporary ones are not listed."""
         with self.store.errors():
@@ -337,14 +348,23 @@ class Client:
         children: bool = False,
         batch: str | None = None,
         among: int = AMONG,
+        agents: Collection[str] = (),
+        since_ms: int | None = None,
+        before_ms: int | None = None,
+        rows: bool = True,
     ) -> list[RunInfo]:
         """Runs, newest first, with `children` also those that runs have started. Of the newest `among`; `run_count`
-        tells how many there are. With `batch` those of its rows that have begun, the last first, and no children."""
+        tells how many there are. With `batch` those of its rows that have begun, the last first, and no children;
+        without `rows` no rows of batches. Of these `agents`, if any are named, and created at `since_ms` or later and
+        earlier than `before_ms`."""
         with self.store.errors():
             found = (
                 info
                 for info in (self.store.runs.recent(among, status) if batch is None else self._runs_of(batch, status))
                 if (status is None or info.status in status) and (children or info.parent is None)
+                if (not agents or info.agent in agents) and (rows or batch is not None or info.batch is None)
+                if (since_ms is None or info.created_ms >= since_ms)
+                if (before_ms is None or info.created_ms < before_ms)
             )
             return self.store.explained(list(islice(found, limit)))
 

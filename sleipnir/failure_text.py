@@ -40,6 +40,14 @@ def in_one_line(error: str) -> str:
     return f"{'/'.join(nodes)}: {cause_of(error)}" if nodes else cause_of(error)
 
 
+def without_output(error: str) -> str:
+    """The text with the cause in place of all that a script printed: who reads it has seen that."""
+    _, text = _unwrapped(error)
+    if not text.strip().partition("\n")[0].endswith(":"):
+        return error
+    return error.removesuffix(text) + cause_of(text)
+
+
 def _unwrapped(error: str) -> tuple[list[str], str]:
     """The nodes that the text begins with, outermost first, and what is left of it."""
     nodes, at = [], 0

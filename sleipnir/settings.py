@@ -11,13 +11,23 @@ import os
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import platformdirs
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from sleipnir import failpoints
 from sleipnir.errors import ConfigError
+from sleipnir.graph.duration import seconds
 
 PREFIX = "SLEIPNIR_"
 SECONDS_MOST = 10 * 365 * 24 * 3600  # in ms, and added to a moment, it is still a number that Lua holds exactly
@@ -29,6 +39,10 @@ SHOWN = 200  # characters of a value that is refused
 
 MOST_BUNDLE_FILES = 10_000
 MOST_UNPACKED_BYTES = 256 * 2**20
+
+
+Seconds: TypeAlias = Annotated[float, BeforeValidator(seconds)]
+"""A number, or a text with a unit: `30s`, `5m`, `500ms`."""
 
 
 class Settings(BaseModel):
@@ -72,16 +86,16 @@ class Settings(BaseModel):
     """An llm worker imports litellm (2 s) at its start; otherwise the first visit waits for it."""
     warm_python: bool = True
     """Python scripts are forked from a ready python3, one per worker process, instead of starting one each (Linux)."""
-    lease_s: float = Field(15.0, gt=0, le=SECONDS_MOST)
+    lease_s: Seconds = Field(15.0, gt=0, le=SECONDS_MOST)
     """A claimed visit whose worker is silent this long is given to another. Three heartbeats."""
-    heartbeat_s: float = Field(5.0, gt=0, le=SECONDS_MOST)
+    heartbeat_s: Seconds = Field(5.0, gt=0, le=SECONDS_MOST)
     """How often a worker renews the leases of its visits, and learns of cancels."""
-    drain_s: float = Field(20.0, ge=0, le=SECONDS_MOST)
+    drain_s: Seconds = Field(20.0, ge=0, le=SECONDS_MOST)
     """How long a worker that is told to stop waits for its running visits before it hands them back. Stopping takes up
     to 8 s more, so the default fits Kubernetes' 30 s."""
     task_events: bool = True
     """Workers tell Flower of each visit. Costs an eighth of a worker's time for a visit of no work."""
-    redispatch_after_s: float = Field(10.0, gt=0, le=SECONDS_MOST)
+    redispatch_after_s: Seconds = Field(10.0, gt=0, le=SECONDS_MOST)
     """A visit queued this long without a claim is published again if its message has left the queue; then later each
     time, up to an hour. On a broker that does not show its queues: after an hour, then eight."""
     max_redeliveries: int = Field(3, ge=0, le=COUNT_MOST)
@@ -91,9 +105,9 @@ class Settings(BaseModel):
     the workers that are there, at least 16."""
     once_wait_replicas: int = Field(0, ge=0)
     """Before the work of a node with `effect: once` begins, so many replicas of Redis must have its claim. 0: none."""
-    owner_ttl_s: float = Field(3.0, gt=0, le=SECONDS_MOST)
+    owner_ttl_s: Seconds = Field(3.0, gt=0, le=SECONDS_MOST)
     """A scheduler that is silent this long loses its partitions."""
-    retention_s: float = Field(7 * 24 * 3600.0, gt=0, le=SECONDS_MOST)
+    retention_s: Seconds = Field(7 * 24 * 3600.0, gt=0, le=SECONDS_MOST)
     """How long a finished run is kept. Unfinished runs never expire."""
     work_retention_s: float = Field(24 * 3600.0, ge=0, le=SECONDS_MOST)
     """How long a worker's machine keeps the scratch folder of a run that is over. Empty ones go at once, and so do
@@ -119,7 +133,7 @@ class Settings(BaseModel):
     """A session keeps so many messages, those said last; whole turns are dropped."""
     max_output_bytes: int = Field(16 * 2**20, gt=0, le=BYTES_MOST)
     """A script whose stdout, or a node whose delta, is larger fails."""
-    tool_timeout_s: float = Field(120.0, gt=0, le=SECONDS_MOST)
+    tool_timeout_s: Seconds = Field(120.0, gt=0, le=SECONDS_MOST)
     """A tool call that runs longer is killed, and the model is told."""
     mcp_queue: str = "llm"
     """The queue of workers that speak to MCP servers; they need mcp.json, and the secrets it names."""
@@ -135,7 +149,7 @@ class Settings(BaseModel):
     """A worker keeps so much of what it fetched from S3, those used last."""
     max_document_bytes: int = Field(64 * 2**20, gt=0, le=BYTES_MOST)
     """A larger document is not loaded into a knowledge base."""
-    document_s: float = Field(60.0, gt=0, le=SECONDS_MOST)
+    document_s: Seconds = Field(60.0, gt=0, le=SECONDS_MOST)
     """A document that takes longer to read is not loaded."""
     crawl_pages: int = Field(500, gt=0, le=COUNT_MOST)
     """A crawl (`https://...**`) stops after so many pages,"""
@@ -143,7 +157,7 @@ class Settings(BaseModel):
     """so many links away from the first one,"""
     crawl_bytes: int = Field(200 * 2**20, gt=0, le=BYTES_MOST)
     """so many bytes,"""
-    crawl_s: float = Field(600.0, gt=0, le=SECONDS_MOST)
+    crawl_s: Seconds = Field(600.0, gt=0, le=SECONDS_MOST)
     """and so much time."""
     private_urls: bool = False
     """Documents may be fetched from addresses of private networks and of this machine."""
@@ -202,8 +216,9 @@ class Settings(BaseModel):
         return {PREFIX + name.upper(): sha256(repr(value).encode()).hexdigest()[:8] for name, value in values.items()}
 
     def to_log(self) -> dict[str, Any]:
-        """What a process logs at start: every setting but the addresses, which may hold a password."""
-        return self.model_dump(mode="json", exclude={"redis_url", "broker_url"})
+        """What a process logs at start: settings that are not at their defaults, but for the addresses, which may hold
+        a password. `sleipnir doctor --settings` lists all."""
+        return self.model_dump(mode="json", exclude={"redis_url", "broker_url"}, exclude_defaults=True)
 
     def to_env(self) -> dict[str, str]:
         """The variables that make a child process read these same settings; unset and default values are left out."""

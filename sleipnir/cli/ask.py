@@ -9,11 +9,12 @@ as an answer of its own. An empty answer to an input stays empty: the run fills 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from sleipnir.budgets import BUDGET, read_budget_answer
 from sleipnir.cli.terminal import first_line, note, one_line, printable
+from sleipnir.errors import UsageError
 
 if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions
@@ -53,6 +54,17 @@ class ScriptedAnswers:
         self.unused.discard(gate.node)
         self._given[asked] = texts.pop(0) if len(texts) > 1 else texts[0]
         return self._given[asked]
+
+
+def refuse_unknown(answers: Iterable[tuple[str, str]], nodes: Collection[str], agent: str) -> None:
+    """Raise UsageError for an answer to a node that neither the agent nor one that it starts has: its question would
+    be asked of a person, or wait."""
+    from sleipnir.graph.findings import suggestion
+
+    for node, _ in answers:
+        if node not in nodes and node != BUDGET:
+            hint = suggestion(node, sorted(nodes), "nodes")
+            raise UsageError(f"--answer {node}=...: agent {agent!r} has no node {node!r}. {hint or ''}".rstrip())
 
 
 def ask(gate: GateInfo, read_line: ReadLine | None = None) -> str:

@@ -4,6 +4,7 @@ Rules.
 1. A line is whole or is not there: what a full disk or a death leaves of one is cut off.
 2. A file is gone on with by what it holds. A row that it has is written again only if it has ended in another way since
    (a retry); of a row that is there twice the last line counts.
+3. `row` counts from 1, as the key of a row without one does. Elsewhere in the program rows count from 0.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def head(format_: Format) -> str:
 
 def line_of(result: RowResult, format_: Format) -> str:
     """A result, with the end of its line."""
-    values = [getattr(result, name) for name in FIELDS]
+    values = [result.row + 1, *(getattr(result, name) for name in FIELDS[1:])]
     if format_ == "csv":
         return _csv_line(["" if value is None else value for value in values])
     return json.dumps(dict(zip(FIELDS, values, strict=True)), ensure_ascii=False) + "\n"
@@ -101,6 +102,11 @@ def written(file: IO[bytes], format_: Format, path: str, run_of: RunOf) -> Writt
                     raise ValueError
             else:
                 row, status, run = _read(raw.decode(), format_)
+                if row >= -1 and run_of(row + 1) == run and (row < 0 or run_of(row) != run):
+                    raise UsageError(
+                        f"{path} was begun by an earlier release, which counted rows from 0; name another file, or "
+                        "write it anew with --overwrite"
+                    )
                 if row < 0 or run_of(row) != run:
                     raise ValueError
                 found.note(row, status)
@@ -130,7 +136,7 @@ def _read(text: str, format_: Format) -> tuple[int, str, str]:
         data: dict[str, Any] = dict(zip(FIELDS, cells, strict=True))
     else:
         data = json.loads(text)
-    return int(data["row"]), str(data["status"]), str(data["run"])
+    return int(data["row"]) - 1, str(data["status"]), str(data["run"])
 
 
 class ResultFile:

@@ -15,6 +15,7 @@ from sleipnir.cli.delays import DelayNotice, missing_in_words, patience_s
 from sleipnir.cli.narrate import Narrator
 from sleipnir.cli.reasons import stopped_in_words
 from sleipnir.cli.render import as_json, print_json, print_json_line
+from sleipnir.failure_text import without_output
 
 if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions
@@ -133,7 +134,7 @@ def print_result(run: Run, *, as_data: bool = False, stream: bool | None = None)
         if info.stopped_by:
             terminal.note(f"run {run.id} has {stopped_in_words(info)}: it has not done all")
     if info.status == "failed":
-        terminal.error(info.error or f"run {run.id} failed")
+        terminal.error(without_output(info.error or f"run {run.id} failed"))
     if info.status == "cancelled":
         terminal.error(f"run {run.id} was cancelled")
     return exit_codes.of_status(info.status)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sleipnir.cli import terminal
+from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import moment, print_json, print_table
+from sleipnir.cli.runs import each_run
 
 if TYPE_CHECKING:
+    from sleipnir.client import Run
     from sleipnir.views import GateInfo
 
 
@@ -35,8 +37,8 @@ def gates(options: GlobalOptions, as_data: bool) -> None:
 @click.argument("run_id", metavar="RUN", shell_complete=complete_run)
 @click.argument("words", metavar="[GATE] TEXT", nargs=-1, required=True)
 @pass_options
-def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...]) -> None:
-    """Answer an open question of RUN with TEXT.
+def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...]) -> int:
+    """Answer an open question of RUN with TEXT; of several runs alike, if RUN is RUN,RUN,...
 
     GATE is the id of the node that asks, the path to it through child runs (review/approve), or the number of its
     visit; it can be left out when only one question is open, in RUN and the runs that it waits for. An approval takes
@@ -47,15 +49,21 @@ def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...]) -> None:
         raise click.UsageError("TEXT is one argument; put it in quotes")
     *named, text = words
     name = named[0] if named else None
-    with options.connected(workers=False) as client:
-        run = client.run(run_id)
+    run_ids = [each for each in run_id.split(",") if each] or [run_id]
+    if len(run_ids) > 1 and name is not None and name.isdigit():
+        raise click.UsageError("the number of a visit is of one run; name the question of several by its node")
+
+    def take(run: Run) -> None:
         meant = [gate for gate in run.gates() if name in (None, gate.node, gate.place, str(gate.seq))]
         if len(meant) == 1:
             _mention_free_text(meant[0], text)
         run.answer(text, gate=name)
-    terminal.note(f"run {run.id}: the answer was taken")
-    if options.is_embedded:
-        terminal.note(f"it goes on while `sleipnir up` runs; or follow it here: {options.command('watch', run.id)}")
+
+    code = each_run(options, run_ids, take, "has taken the answer")
+    if code == exit_codes.COMPLETED and options.is_embedded:
+        command = options.command("watch", run_ids[0])
+        terminal.note(f"it goes on while `sleipnir up` runs; or follow it here: {command}")
+    return code
 
 
 def _text(gate: GateInfo) -> str:

@@ -16,8 +16,8 @@ Where branches run in parallel, what belongs to a visit names it:
     ▸   sum: map 50/500
 
 Rules. The same events are the same lines, whoever watches and whenever. A line starts with `▸ `, what belongs to a
-visit is indented by two more, what continues a line by six and is cut after twelve lines. An event type that this
-release does not know has no lines: a newer scheduler may send it.
+visit is indented by two more, what continues a line by six. Of more than twelve such lines the first are
+kept, of a failure the last. An event type that this release does not know has no lines: a newer scheduler may send it.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _visit_started(data: Data) -> list[str]:
 def _visit_closed(data: Data) -> list[str]:
     lines = [line for text in data.get("notes") or () for line in _detail(data, text)]
     if not data["ok"]:
-        lines += _detail(data, f"failed: {data.get('error') or 'no reason given'}")
+        lines += _failure(data, f"failed: {data.get('error') or 'no reason given'}")
     return lines + _routed(data)
 
 
@@ -157,7 +157,7 @@ def _max_steps(data: Data) -> list[str]:
 
 
 def _visit_retrying(data: Data) -> list[str]:
-    failed = _detail(
+    failed = _failure(
         data, f"attempt {data['attempt']} of {data['max_attempts']} failed: {data.get('error') or 'no reason'}"
     )
     return [*failed, *_detail(data, f"trying again in {data['delay_ms'] / 1000:.2f}s")]
@@ -244,6 +244,15 @@ def _detail(data: Data, text: str) -> list[str]:
     if len(rest) > MAX_CONTINUED:
         lines.append(f"      ... ({len(rest) - MAX_CONTINUED} more lines)")
     return lines
+
+
+def _failure(data: Data, text: str) -> list[str]:
+    """As _detail, but of a long output the end is kept: the cause is there."""
+    first, *rest = text.splitlines()
+    if len(rest) <= MAX_CONTINUED:
+        return _detail(data, text)
+    last = rest[-MAX_CONTINUED + 1 :]
+    return _detail(data, "\n".join([first, f"... ({len(rest) - len(last)} more lines)", *last]))
 
 
 _FRAME = frozenset({"run_started", "visit_opened", "routed", "run_ended"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,53 @@ class Amount(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
         return number
+
+
+class Seconds(Amount):
+    """Seconds, as a number or with a unit: `30`, `30s`, `5m`, `2h`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from sleipnir.graph.duration import seconds
+
+        try:
+            read = seconds(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return super().convert(read, param, ctx)
+
+
+class Moment(click.ParamType[Any]):
+    """A moment, in milliseconds since the epoch: how long ago (`90s`, `2h`, `3d`), or a local date and time."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        import time
+        from datetime import datetime
+
+        from sleipnir.graph.duration import milliseconds
+
+        if isinstance(value, int):
+            return value
+        days = value[:-1] if value.endswith("d") and value[:-1].isdecimal() else None
+        with contextlib.suppress(ValueError):
+            ago_ms = milliseconds(f"{int(days) * 24}h") if days and len(days) < 7 else _with_unit(milliseconds, value)
+            return max(0, int(time.time() * 1000) - ago_ms)
+        with contextlib.suppress(ValueError, OverflowError):
+            return max(0, int(datetime.fromisoformat(value).timestamp() * 1000))
+        self.fail(f"{value[:40]!r} is neither a time ago (90s, 2h, 3d) nor a date (2026-11-22, 2026-11-22T10:00).")
+
+
+MOMENT = Moment()
+
+
+def _with_unit(read: Callable[[object], int], text: str) -> int:
+    """Bare digits are no time ago: they may be meant as a date. Raises ValueError."""
+    if text.strip()[-1:].isdigit():
+        raise ValueError(text)
+    return read(text)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import click
 
 from sleipnir.budgets import check_budget
 from sleipnir.cli import exit_codes, terminal
-from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, ask_variable, how_to_answer
+from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, ask_variable, how_to_answer, refuse_unknown
 from sleipnir.cli.building import BuildView, asker
 from sleipnir.cli.completion import complete_agent, complete_state_key
 from sleipnir.cli.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
@@ -196,6 +196,8 @@ def run(
     order = Wanted(**wanted)
     prompt = order.checked_prompt(options)
     with connected_to_run(with_tape(options, record, replay_from)) as client:
+        if answers:
+            refuse_unknown(answers, client.nodes(order.agent), order.agent)
         started = order.submit(client, prompt)
         terminal.narrate_lines([f"{MARK}run {started.id}"])
         return _in_foreground(started, ScriptedAnswers(answers), options, as_data=as_data, stream=stream)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from sleipnir.cli import exit_codes, terminal, tree
 from sleipnir.cli.ask import how_to_answer
-from sleipnir.cli.completion import complete_batch, complete_run
+from sleipnir.cli.completion import complete_agent, complete_batch, complete_run
 from sleipnir.cli.failures import report
-from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, MOMENT, GlobalOptions, pass_options
 from sleipnir.cli.reasons import places, retry_in_words, stopped_in_words
 from sleipnir.cli.render import change_in_words, duration, moment, print_fields, print_json, print_table
 from sleipnir.errors import SleipnirError
@@ -35,6 +35,19 @@ _RUN = click.argument("run_id", metavar="RUN", shell_complete=complete_run)
 @click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; repeatable.")
 @click.option("--children", is_flag=True, help="Also runs that other runs have started.")
 @click.option("--batch", "batch", metavar="BATCH", shell_complete=complete_batch, help="Only those of its rows.")
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_agent,
+    help="Only of this one; repeatable.",
+)
+@click.option(
+    "--since", "since_ms", type=MOMENT, help="Only runs created since then: 90s, 2h, 3d ago, or 2026-11-22T10:00."
+)
+@click.option("--before", "before_ms", type=MOMENT, help="Only runs created before then.")
+@click.option("--rows", is_flag=True, help="Also rows of batches, of which there may be many.")
 @click.option("--limit", type=COUNT, default=50, show_default=True, help="The newest so many.")
 @click.option(
     "--among", type=COUNT, default=10_000, show_default=True, metavar="N",
@@ -48,30 +61,45 @@ def ps(
     statuses: tuple[str, ...],
     children: bool,
     batch: str | None,
+    agents: tuple[str, ...],
+    since_ms: int | None,
+    before_ms: int | None,
+    rows: bool,
     limit: int,
     among: int,
     as_data: bool,
 ) -> None:
-    """List runs that have not ended, the newest first."""
+    """List runs that have not ended, the newest first; rows of batches only with --rows or --batch."""
     if batch is not None and children:
         raise click.UsageError("--batch lists the runs of rows alone; leave out --children")
     wanted = set(statuses or (STATUSES if ended_too else UNFINISHED))
     with options.connected(workers=False) as client:
         batch_id = None if batch is None else client.open_batch(batch).id
-        infos, now_ms = client.runs(limit, wanted, children=children, batch=batch_id, among=among), client.now_ms()
+        infos = client.runs(
+            limit, wanted, children=children, batch=batch_id, among=among, agents=agents, since_ms=since_ms,
+            before_ms=before_ms, rows=rows,
+        )  # fmt: skip
+        now_ms = client.now_ms()
         total = client.run_count() if batch is None and len(infos) < limit else 0
     if as_data:
         print_json(infos)
     elif infos:
-        rows = [
+        table = [
             (info.id, info.agent, _status(info), moment(info.created_ms), _took(info, now_ms), _where(info, now_ms))
             for info in infos
         ]
-        print_table(("run", "agent", "status", "created", "took", "at"), rows)
+        print_table(("run", "agent", "status", "created", "took", "at"), table)
     else:
-        terminal.note("no runs" if wanted == set(STATUSES) else "no such runs; `sleipnir ps --all` lists all")
+        terminal.note(_none_found(wanted, narrowed=bool(agents or since_ms or before_ms or batch)))
     if total > among:
         terminal.note(f"looked at the newest {among:,} of {total:,} runs; --among N looks at more")
+
+
+def _none_found(wanted: set[str], *, narrowed: bool) -> str:
+    if narrowed:
+        return "no such runs"
+    found = "no runs" if wanted == set(STATUSES) else "no such runs; `sleipnir ps --all` lists all"
+    return f"{found}; --rows lists rows of batches too"
 
 
 @click.command()
@@ -166,7 +194,7 @@ def retry(options: GlobalOptions, run_ids: tuple[str, ...], fresh_children: bool
     return each_run(options, run_ids, again, "goes on")
 
 
-def each_run(options: GlobalOptions, run_ids: tuple[str, ...], act: Callable[[Run], str | None], said: str) -> int:
+def each_run(options: GlobalOptions, run_ids: Sequence[str], act: Callable[[Run], str | None], said: str) -> int:
     """Do something to each run, and say so, with what `act` has to say besides; one that refuses does not keep the
     others from it."""
     code = exit_codes.COMPLETED

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from sleipnir.cli.options import COUNT, COUNT_OR_NONE, Amount, GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, COUNT_OR_NONE, GlobalOptions, Seconds, pass_options
 from sleipnir.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def scheduler(options: GlobalOptions, paused: bool) -> None:
 )
 @click.option(
     "--within",
-    type=Amount(min=1),
+    type=Seconds(min=1),
     default=45.0,
     show_default=True,
-    metavar="SECONDS",
+    metavar="DURATION",
     help="With --health: how old the evidence may be.",
 )
 @pass_options

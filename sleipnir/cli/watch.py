@@ -16,7 +16,7 @@ from sleipnir.cli.ask import how_to_answer
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.delays import DelayNotice, missing_in_words, notes, patience_s
 from sleipnir.cli.follow import STREAM, follow, print_result, say_it_goes_on
-from sleipnir.cli.options import Amount, GlobalOptions, pass_options
+from sleipnir.cli.options import GlobalOptions, Seconds, pass_options
 from sleipnir.cli.reasons import stopped_in_words
 from sleipnir.cli.render import print_json
 
@@ -59,7 +59,9 @@ def _say_if_open(run: Run, gate: GateInfo, options: GlobalOptions) -> None:
 
 @click.command()
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
-@click.option("--timeout", "timeout_s", type=Amount(min=0), metavar="SECONDS", help="Give up after this long.")
+@click.option(
+    "--timeout", "timeout_s", type=Seconds(min=0), metavar="DURATION", help="Give up after this long: 30, 30s, 5m."
+)
 @click.option("--json", "as_data", is_flag=True, help="Print the runs as one JSON list.")
 @pass_options
 def wait(options: GlobalOptions, run_ids: tuple[str, ...], timeout_s: float | None, as_data: bool) -> int:

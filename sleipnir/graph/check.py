@@ -119,7 +119,10 @@ def declared_edges_form_no_cycle(case: Case) -> None:
     if found is None:
         return
     cycle, closing = found
-    hint = "Declared edges cannot form a loop; a script can go back by printing `_next`."
+    hint = (
+        "Declared edges cannot form a loop; a script can go back by printing `_next`. In the Sleipnir graph language "
+        "they can, with `limits.max_steps`."
+    )
     if not case.is_loki:
         hint = "Give one of these nodes a way out (`branch`, or `ends` for its `_next`), or set `limits.max_steps`."
     case.findings.graph_error(edge_path(case, closing), f"Cycle detected: {' -> '.join(cycle)}", hint)

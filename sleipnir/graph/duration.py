@@ -20,3 +20,12 @@ def milliseconds(value: object) -> int:
     if found > MOST_MS:
         raise ValueError(f"{value!r} is too long")
     return found
+
+
+def seconds(value: object) -> object:
+    """A text with a unit as a number of seconds, whole where it is whole; anything else as it is, for who checks it."""
+    written = _WRITTEN.fullmatch(value.strip()) if isinstance(value, str) else None
+    if written is None or written[2] is None:
+        return value
+    ms = milliseconds(value)
+    return ms // 1000 if ms % 1000 == 0 else ms / 1000

@@ -93,8 +93,28 @@ def suggestion(name: str, known: Iterable[str], plural: str) -> str | None:
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` may be a slip of, whatever its case."""
     folded = {other.casefold()[:80]: other for other in known}
-    found = difflib.get_close_matches(name.casefold()[:80], folded, n=1)
-    return folded[found[0]] if found else None
+    typed = name.casefold()[:80]
+    found = difflib.get_close_matches(typed, folded, n=3)
+    return next((folded[other] for other in found if _is_slip(typed, other)), None)
+
+
+def _is_slip(typed: str, meant: str) -> bool:
+    """Whether few characters differ. difflib's measure alone takes `edges` for `reducers`."""
+    return _distance(typed, meant) <= max(1, max(len(typed), len(meant)) // 3)
+
+
+def _distance(one: str, other: str) -> int:
+    """How many characters are missing, too many, wrong, or exchanged with their neighbour."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        before, last, row = row, before, [i]
+        for j, b in enumerate(other, 1):
+            best = min(row[j - 1] + 1, before[j] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                best = min(best, last[j - 2] + 1)
+            row.append(best)
+    return row[-1]
 
 
 def _node_of(path: KeyPath) -> str | None:

@@ -2,7 +2,7 @@
 
 A `Graph` is what was written; it never holds anything that happened. Fields, defaults and meaning
 follow spec/graph-agents.md 2.3-2.5; the few keys of our own are marked "ours".
-Durations are whole seconds unless the name says otherwise. These classes do no checking: `load.py` turns
+Durations are whole seconds unless the type says otherwise. These classes do no checking: `load.py` turns
 YAML into them and holds it against their types, `check.py` looks at the whole.
 Where a key has two spellings (Loki's and ours), there is one field.
 """
@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NewType, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from sleipnir.graph.duration import milliseconds
+from sleipnir.graph.duration import milliseconds, seconds
 
 NodeId = NewType("NodeId", str)
 
@@ -26,6 +26,9 @@ Json: TypeAlias = Any
 
 Whole: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=2**53 - 1)]
 """A whole number, not negative; beyond 2**53 a JSON reader would round it."""
+
+Seconds: TypeAlias = Annotated[Whole, BeforeValidator(seconds)]
+"""Whole seconds, written as a number or as `30s`, `5m`, `2h`."""
 
 Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
@@ -138,7 +141,7 @@ class ScriptNode(NodeBase):
     kind = "script"
     script: str
     fallback: str | None = None
-    timeout: Whole = 30
+    timeout: Seconds = 30
     retry: list[Retry] | None = None
     effect: Effect | None = None
 
@@ -150,7 +153,7 @@ class FunctionNode(NodeBase):
     kind = "function"
     call: str
     fallback: str | None = None
-    timeout: Whole = 30
+    timeout: Seconds = 30
     retry: list[Retry] | None = None
     effect: Effect | None = None
 
@@ -169,7 +172,7 @@ class LlmNode(NodeBase):
     max_attempts: Whole = 1
     max_iterations: Whole = 10
     output_schema: dict[str, Json] | None = None
-    timeout: Whole | None = None
+    timeout: Seconds | None = None
     retry: list[Retry] | None = None
     tool_timeout: Duration | None = None
     """Ours: how long one tool call may take. None: as long as the workers allow (SLEIPNIR_TOOL_TIMEOUT_S)."""
@@ -182,7 +185,7 @@ class AgentNode(NodeBase):
     agent: str
     prompt: str
     output_schema: dict[str, Json] | None = None
-    timeout: Whole = 300
+    timeout: Seconds = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +202,7 @@ class RagNode(NodeBase):
     batch_size: Whole | None = None
     sources: list[str] | None = None
     per_source: Whole | None = None
-    timeout: Whole = 120
+    timeout: Seconds = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +213,7 @@ class ApprovalNode(NodeBase):
     options: list[str]
     routes: dict[str, str]
     on_other: str
-    timeout: Whole | None = None
+    timeout: Seconds | None = None
     on_timeout: str | None = None
 
 
@@ -221,7 +224,7 @@ class InputNode(NodeBase):
     question: str
     default: str | None = None
     validation: str | None = None
-    timeout: Whole | None = None
+    timeout: Seconds | None = None
     on_timeout: str | None = None
 
 
@@ -257,7 +260,7 @@ class ToolNode(NodeBase):
     kind = "tool"
     tool: str
     output_key: str
-    timeout: Whole = 120
+    timeout: Seconds = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,7 +315,7 @@ class Settings:
     """
 
     max_loop_iterations: Whole = 100
-    timeout: Whole | None = None
+    timeout: Seconds | None = None
     interrupt_on_timeout: Flag = False
     log_state_snapshots: Flag = True
     validate_before_run: Flag = True
@@ -387,7 +390,7 @@ class LoopAgent:
     inject_spawn_instructions: Flag = True
     summarization_model: str | None = None
     summarization_threshold: Whole = 4000
-    escalation_timeout: Whole = 300
+    escalation_timeout: Seconds = 300
     compression_threshold: Whole | None = None
     documents: list[str] = field(default_factory=list)
 

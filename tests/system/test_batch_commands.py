@@ -89,7 +89,7 @@ def test_a_batch_from_its_rows_to_its_results(fleet: Stack, tmp_path: Path) -> N
     out, table = tmp_path / "out.jsonl", tmp_path / "out.csv"
     ok(fleet.sleipnir("batch", "results", batch, "-o", str(out)))
     ok(fleet.sleipnir("batch", "results", batch, "-o", str(table), "--as-they-come"))
-    assert [(line["row"], line["key"]) for line in lines(out)] == [(n, f"k{n}") for n in range(60)]
+    assert [(line["row"], line["key"]) for line in lines(out)] == [(n + 1, f"k{n}") for n in range(60)]
     assert lines(out)[3]["output"] == "row 3: 6"
     (tmp_path / "mended").touch()
     assert "2 failed rows will go on" in fleet.sleipnir("batch", "retry-failed", batch).stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.failure_text import cause_of, failure_of, in_one_line
+from sleipnir.failure_text import cause_of, failure_of, in_one_line, without_output
 
 TRACEBACK = """Graph execution failed for agent 'triage': at node 'parse': Script 'parse.py' failed with exit code 1:
 Traceback (most recent call last):
@@ -51,6 +51,16 @@ def test_the_failure_of_a_child_run_names_the_way_to_it() -> None:
     )
     assert in_one_line(error) == "call/boom: no such file"
     assert failure_of(error) == ("call", "no such file")
+
+
+def test_the_last_message_of_a_command_does_not_repeat_the_output_of_a_script() -> None:
+    """Finding U16 of the second review: it was printed three times."""
+    assert without_output(TRACEBACK) == (
+        "Graph execution failed for agent 'triage': at node 'parse': TypeError: main() takes 0 positional arguments "
+        "but 1 was given (Script 'parse.py' failed with exit code 1)"
+    )
+    for other in ("boom", "two\nlines", "Graph execution failed for agent 'a': at node 'b': no\nmore"):
+        assert without_output(other) == other
 
 
 def test_an_error_without_a_node_is_said_as_it_is() -> None:

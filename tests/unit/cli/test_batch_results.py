@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.batches import RowResult, RowState, row_run_id
-from sleipnir.cli.batch_results import Format, ResultFile, format_of
+from sleipnir.cli.batch_results import Format, ResultFile, format_of, line_of
 from sleipnir.errors import SleipnirError, UsageError
 
 HARD = 'a "quoted"\nläng, cell\r\n""'
@@ -35,9 +35,9 @@ def write(path: Path, format_: Format, *results: RowResult, overwrite: bool = Fa
 def outputs(path: Path) -> list[tuple[int, str, str]]:
     if path.suffix == ".csv":
         with path.open(newline="") as file:
-            return [(int(row["row"]), row["status"], row["output"]) for row in csv.DictReader(file)]
+            return [(int(row["row"]) - 1, row["status"], row["output"]) for row in csv.DictReader(file)]
     data = [json.loads(line) for line in path.read_text().splitlines()]
-    return [(line["row"], line["status"], line["output"] or "") for line in data]
+    return [(line["row"] - 1, line["status"], line["output"] or "") for line in data]
 
 
 @pytest.fixture(params=["jsonl", "csv"])
@@ -68,6 +68,18 @@ def test_a_row_that_was_retried_comes_again(tmp_path: Path, format_: Format) -> 
     assert [row for row, *_ in outputs(file)] == [0, 1, 3, 1, 2]
     assert write(file, format_, result(7), overwrite=True) == [True]
     assert [row for row, *_ in outputs(file)] == [7]
+
+
+def test_rows_are_counted_from_one_as_the_keys_of_rows_without_one_are(tmp_path: Path, format_: Format) -> None:
+    """Finding U16 of the second review: a row without a key was row 0 with the key 1."""
+    assert line_of(result(0), "csv").startswith("1,k0,")
+    file = tmp_path / f"out.{format_}"
+    write(file, format_, result(0), result(1))
+    old = file.read_text().replace('"row": 1,', '"row": 0,').replace("\n1,k0", "\n0,k0")
+    file.write_text(old)
+    with pytest.raises(UsageError, match="was begun by an earlier release, which counted rows from 0; name another"):
+        write(file, format_, result(0))
+    assert file.read_text() == old
 
 
 @pytest.mark.parametrize(

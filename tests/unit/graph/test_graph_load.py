@@ -286,7 +286,7 @@ NODE = "a: {{type: llm, prompt: p, {}}}"
         ("timeout: -1", "'timeout' must not be negative, got -1"),
         ("timeout: 1.5", "'timeout' must be a whole number, got 1.5"),
         ("timeout: 5.0", "'timeout' must be a whole number, got 5.0"),
-        ("timeout: 30s", "'timeout' must be a whole number, got the text '30s'"),
+        ("timeout: 1500ms", "'timeout' must be a whole number, got 1.5"),
         ("timeout: '5'", "'timeout' must be a whole number, got the text '5'"),
         ("timeout: true", "'timeout' must be a whole number, got true"),
         ("timeout: 9007199254740992", "'timeout' must be at most 2**53 - 1, got 9007199254740992"),
