@@ -36,7 +36,7 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from sleipnir_workers import group_guard
+from sleipnir_workers import group_guard, shims
 
 SERVER: Final = Path(__file__).with_name("warm_server.py")
 READY_S = 10.0  # for a launcher to start
@@ -169,7 +169,7 @@ class Launcher:
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    ["python3", str(SERVER), str(theirs.fileno())],
+                    [_called(program, env), str(SERVER), str(theirs.fileno())],
                     executable=program,
                     env=dict(env),
                     cwd="/",
@@ -347,7 +347,7 @@ class WarmPython:
     def launch(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int = -1) -> WarmScript | None:
         """Start `python3 FILE`. None: start it cold. Raises OSError when we are out of descriptors or processes."""
         request = packet(argv, env, cwd)
-        program = _interpreter(env)
+        program = _interpreter(env, cwd)
         if request is None or program is None:
             return None
         at_start = {name: value for name, value in env.items() if not name.startswith(VISIT_VARIABLES)}
@@ -398,13 +398,19 @@ def packet(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> bytes | No
     return packet if len(packet) <= REQUEST_BYTES else None
 
 
-def _interpreter(env: Mapping[str, str]) -> str | None:
-    """The absolute path of `python3`, unless that is a script, whose choice may depend on the directory (pyenv)."""
+def _interpreter(env: Mapping[str, str], cwd: Path) -> str | None:
+    """The absolute path of `python3`, or of what a shim called so starts; None for any other script."""
     program = shutil.which("python3", path=env.get("PATH"))
     if program is None or not Path(program).is_absolute():
         return None
     with Path(program).open("rb") as file:
-        return None if file.read(2) == b"#!" else program
+        is_script = file.read(2) == b"#!"
+    return shims.python3(env, cwd) if is_script else program
+
+
+def _called(program: str, env: Mapping[str, str]) -> str:
+    """The name it is started by, from which python finds its home: as a shell and as a shim do."""
+    return "python3" if shutil.which("python3", path=env.get("PATH")) == program else program
 
 
 def _identity(program: str) -> tuple[str, int, int]:

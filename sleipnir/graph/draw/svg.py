@@ -135,7 +135,8 @@ class _Sheet:
                 return re.sub(r"var\(--([\w-]+)\)", lambda found: values[found[1]], _rules(classes))
             case "auto":
                 light, dark = (_declared(_values(palette, classes)) for palette in (LIGHT, DARK))
-                return f"{light}@media (prefers-color-scheme:dark){{{dark}}}{_rules(classes)}"
+                rules = _with_fallbacks(_rules(classes), _values(LIGHT, classes))
+                return f"{light}@media (prefers-color-scheme:dark){{{dark}}}{rules}"
 
     # The drawing.
 
@@ -423,6 +424,16 @@ def _values(palette: Palette, classes: Iterable[str]) -> dict[str, str]:
 
 def _declared(values: dict[str, str]) -> str:
     return f".sleipnir{{{';'.join(f'--{name}:{value}' for name, value in values.items())}}}"
+
+
+def _with_fallbacks(rules: str, values: dict[str, str]) -> str:
+    """Before each colour that is a variable the same one as a value: readers that know no variables of CSS (librsvg,
+    Inkscape) keep that one, where they drew in black."""
+    return re.sub(
+        r"(fill|stroke|background):var\(--([\w-]+)\)",
+        lambda found: f"{found[1]}:{values[found[2]]};{found[0]}",
+        rules,
+    )
 
 
 def _rules(classes: Iterable[str]) -> str:

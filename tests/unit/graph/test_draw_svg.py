@@ -120,6 +120,15 @@ def test_by_default_the_reader_chooses_between_light_and_dark() -> None:
     assert LIGHT.paper in text and DARK.paper in text
 
 
+def test_every_colour_has_a_value_for_readers_that_know_no_css_variables() -> None:
+    """Finding U15 of the second review: librsvg drew all in black."""
+    text = svg(EVERYTHING)
+    rules = text[text.index("<style>") : text.index("</style>")]
+    before = re.findall(r"(\w+):(#[0-9a-f]{6});\1:var\(--[\w-]+\)", rules)
+    assert len(before) == rules.count("var(") > 20
+    assert f"fill:{LIGHT.paper};fill:var(--paper)" in rules
+
+
 HOSTILE = ['"><script>alert(1)</script>', "]]>", "&amp;", "a\0b\x1f\ufffe", "\u202eabc", "", "é" * 300, "漢字 😀"]
 
 

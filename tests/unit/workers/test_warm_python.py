@@ -20,6 +20,7 @@ import pytest
 
 from sleipnir_workers import group_guard, sandbox, warm_python
 from sleipnir_workers.node import ProcessLost, VisitLost
+from tests.unit.workers.shim_files import write_shim
 from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
 
 ENV = {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "GRAPH_STATE": "{}"}
@@ -212,6 +213,14 @@ def test_a_python3_that_is_a_script_starts_cold(tmp_path: Path) -> None:
     (programs / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (programs / "python3").chmod(0o755)
     assert not is_warm(tmp_path, env=ENV | {"PATH": f"{programs}{os.pathsep}{PATH}"})
+
+
+def test_a_python3_that_is_a_shim_of_pyenv_starts_warm_with_what_it_chooses(tmp_path: Path) -> None:
+    """Finding U21 of the second review."""
+    shim, asked = write_shim(tmp_path)
+    env = ENV | {"PATH": f"{shim.parent}{os.pathsep}{PATH}"}
+    assert is_warm(tmp_path, env=env) and is_warm(tmp_path, env=env)
+    assert asked.read_text() == "asked\n"
 
 
 def test_a_python3_that_cannot_be_a_launcher_starts_cold(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def trusted(env: Mapping[str, str]) -> SSLContext | None:
 @lru_cache(maxsize=16)
 def _trusting(file: str | None) -> SSLContext:
     if file is None:
-        import certifi  # here: it comes with litellm and with the loaders of documents
+        import certifi  # here: only workers with the extras llm or rag have it
 
         file = certifi.where()
     return ssl.create_default_context(cafile=file)
