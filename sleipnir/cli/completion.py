@@ -1,17 +1,22 @@
 """Tab completion: the scripts for the shells, and the names of agents, runs, batches, dead letters, state keys,
 tools and rag nodes.
 
-Rule. A key press must never hang, print an error or start a server: whatever goes wrong or takes longer than
-TIME_LIMIT_S completes nothing.
+Rules. A key press must never hang, print an error or start a server. What is in files is read without a limit of time.
+What is in Redis is asked for TIME_LIMIT_S, and what it says is kept in a file below the home: where it does not answer
+in time, or the private stack is down, that file does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
+import json
 import signal
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -20,8 +25,6 @@ from sleipnir.cli.options import GlobalOptions, from_context
 
 VARIABLE = "_SLEIPNIR_COMPLETE"
 TIME_LIMIT_S = 2.0
-NEEDED = ("sleipnir.agents", "sleipnir.client")
-"""Imported before the time begins: on a busy machine that alone takes longer, and what may hang is a Redis."""
 SHOWN_RUNS = 50
 
 WHERE = {
@@ -62,7 +65,7 @@ def complete_shipped(ctx: click.Context, param: click.Parameter, incomplete: str
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of the newest runs, with agent and status as help."""
-    return _matching(_runs, ctx, incomplete)
+    return _matching(_kept("runs", _runs), ctx, incomplete)
 
 
 def complete_archived(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -72,13 +75,15 @@ def complete_archived(ctx: click.Context, param: click.Parameter, incomplete: st
 
 def complete_batch(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids and names of the newest batches, with agent and state as help."""
-    return _matching(_batches, ctx, incomplete)
+    return _matching(_kept("batches", _batches), ctx, incomplete)
 
 
 def complete_dead_letter(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of dead letters, with the run that each comes from as help, but those on the command line already."""
     named = ctx.params.get(param.name or "") or ()
-    return [item for item in _matching(_dead_letters, ctx, incomplete) if item.value not in named]
+    return [
+        item for item in _matching(_kept("dead-letters", _dead_letters), ctx, incomplete) if item.value not in named
+    ]
 
 
 def complete_state_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -103,11 +108,50 @@ def complete_rag_node(ctx: click.Context, param: click.Parameter, incomplete: st
 
 def _matching(candidates: Candidates, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     with contextlib.suppress(Exception):
-        for module in NEEDED:
-            importlib.import_module(module)
-    with contextlib.suppress(Exception), _time_limit():
         return [item for item in candidates(from_context(ctx)) if item.value.startswith(incomplete)]
     return []
+
+
+class _NotAsked(Exception):
+    """The private stack is down."""
+
+
+def _kept(kind: str, ask: Candidates) -> Candidates:
+    """What the stack says, or, where it says nothing in time, what it said last."""
+
+    def candidates(options: GlobalOptions) -> Iterator[CompletionItem]:
+
+        importlib.import_module("sleipnir.client")  # before the time begins: on a busy machine that alone takes seconds
+        file = _kept_in(options, kind)
+        try:
+            with _time_limit():
+                found = list(ask(options))
+        except Exception:
+            return iter(_read(file))
+        with contextlib.suppress(OSError):
+            _write(file, found)
+        return iter(found)
+
+    return candidates
+
+
+def _kept_in(options: GlobalOptions, kind: str) -> Path:
+    """One file for each deployment, whose address may hold a password."""
+    settings = options.settings()
+    address = hashlib.sha256(f"{settings.redis_url} {settings.key_prefix}".encode()).hexdigest()[:12]
+    return settings.home / "completion" / f"{kind}-{address}.json"
+
+
+def _read(file: Path) -> list[CompletionItem]:
+    return [CompletionItem(str(value), help=str(help_)) for value, help_ in json.loads(file.read_text("utf-8"))]
+
+
+def _write(file: Path, found: Sequence[CompletionItem]) -> None:
+    """Complete or not at all, as another terminal may read it."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, encoding="utf-8", delete=False) as staging:
+        json.dump([[item.value, item.help or ""] for item in found], staging)
+    Path(staging.name).replace(file)
 
 
 def _agents(options: GlobalOptions) -> Iterator[CompletionItem]:
@@ -129,7 +173,9 @@ def _shipped(options: GlobalOptions) -> Iterator[CompletionItem]:
 
 def _runs(options: GlobalOptions) -> Iterator[CompletionItem]:
     with options.connected_if_up() as client:
-        runs = client.runs(limit=SHOWN_RUNS) if client else []
+        if client is None:
+            raise _NotAsked
+        runs = client.runs(limit=SHOWN_RUNS)
     return (CompletionItem(info.id, help=f"{info.agent}, {info.status}") for info in runs)
 
 
@@ -143,13 +189,17 @@ def _archived(options: GlobalOptions) -> Iterator[CompletionItem]:
 
 def _dead_letters(options: GlobalOptions) -> Iterator[CompletionItem]:
     with options.connected_if_up() as client:
-        letters = list(islice(client.store.dead_letters.all(), SHOWN_RUNS)) if client else []
+        if client is None:
+            raise _NotAsked
+        letters = list(islice(client.store.dead_letters.all(), SHOWN_RUNS))
     return (CompletionItem(letter.id, help=f"of run {letter.run}") for letter in letters)
 
 
 def _batches(options: GlobalOptions) -> Iterator[CompletionItem]:
     with options.connected_if_up() as client:
-        batches = client.batches(limit=SHOWN_RUNS) if client else []
+        if client is None:
+            raise _NotAsked
+        batches = client.batches(limit=SHOWN_RUNS)
     for info in batches:
         for word in filter(None, (info.id, info.name)):
             yield CompletionItem(word, help=f"{info.agent}, {info.state}")

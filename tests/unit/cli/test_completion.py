@@ -1,0 +1,58 @@
+"""Tab completion where Redis is slow, silent or down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.shell_completion import CompletionItem
+
+from sleipnir.cli import completion
+from sleipnir.cli.options import GlobalOptions
+
+
+def values(candidates: completion.Candidates, home: Path, url: str | None = "redis://:secret@db/0") -> list[str]:
+    return [item.value for item in candidates(GlobalOptions(home=home, redis_url=url))]
+
+
+def test_a_stack_that_does_not_answer_in_time_is_answered_for_by_what_it_said_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding U18 of the second review: it completed nothing, without a word."""
+    delay_s = 0.0
+
+    def ask(options: GlobalOptions) -> Iterator[CompletionItem]:
+        time.sleep(delay_s)
+        return iter([CompletionItem("4kq0aaaaaaaa", help="triage, running")])
+
+    monkeypatch.setattr(completion, "TIME_LIMIT_S", 0.2)
+    kept = completion._kept("runs", ask)
+    assert values(kept, tmp_path) == ["4kq0aaaaaaaa"]
+    delay_s = 30.0
+    started = time.monotonic()
+    assert values(kept, tmp_path) == ["4kq0aaaaaaaa"]
+    assert time.monotonic() - started < 20
+    [file] = (tmp_path / "completion").iterdir()
+    assert "secret" not in file.name + file.read_text() and file.stat().st_mode & 0o077 == 0
+
+
+def test_what_was_said_of_one_deployment_is_not_said_of_another(tmp_path: Path) -> None:
+    said = completion._kept("runs", lambda options: iter([CompletionItem("one")]))
+    assert values(said, tmp_path, "redis://one/0") == ["one"]
+
+    def silent(options: GlobalOptions) -> Iterator[CompletionItem]:
+        raise ConnectionError
+
+    assert values(completion._kept("runs", silent), tmp_path, "redis://one/0") == ["one"]
+    with pytest.raises(FileNotFoundError):  # which completes nothing (completion._matching)
+        values(completion._kept("runs", silent), tmp_path, "redis://two/0")
+
+
+def test_runs_of_a_private_stack_that_is_down_are_completed_and_it_is_not_started(tmp_path: Path) -> None:
+    """Finding U18 of the second review."""
+    said = completion._kept("runs", lambda options: iter([CompletionItem("one")]))
+    values(said, tmp_path, None)
+    assert values(completion._kept("runs", completion._runs), tmp_path, None) == ["one"]
+    assert not (tmp_path / "redis").exists()
