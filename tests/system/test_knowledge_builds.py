@@ -480,7 +480,7 @@ def test_without_the_extra_the_builder_says_what_to_install(world: World, tmp_pa
         [sys.executable, "-m", "sleipnir_workers.knowledge"], input=world.order().line(), capture_output=True,
         text=True, env=env, timeout=60,
     )  # fmt: skip
-    said = "numpy is not installed, and builders need it: pip install 'sleipnir[rag]'"
+    said = "numpy is not installed, and builders need it: pip install '.[rag]' in a checkout"
     assert told_of(done.stdout) == Failed(said, "usage")
 
 

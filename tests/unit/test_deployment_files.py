@@ -50,7 +50,7 @@ def option(argv: tuple[str, ...], name: str) -> str:
 @pytest.mark.parametrize(("service", "queue"), QUEUES.items())
 def test_a_worker_service_runs_what_sleipnir_worker_runs(service: str, queue: str) -> None:
     ours = SERVICES[service].command
-    told = worker_command(queue, int(option(ours, "-c")), option(ours, "-P"), None, "info")
+    told = worker_command(queue, int(option(ours, "-c")), option(ours, "-P"), queue, "info")
     without_level = [part for part in told if part not in ("--loglevel", "INFO")]
     assert list(ours) == ["python", *without_level[1:]]
 
@@ -224,8 +224,18 @@ def test_bases_are_shared_with_who_builds_them() -> None:
         assert f"./knowledge:{place}" in [volume.removesuffix(":ro") for volume in SERVICES[name].raw["volumes"]]
 
 
+def test_what_compose_builds_has_the_names_that_kubernetes_uses_and_writes_bounded_logs() -> None:
+    """Finding U17 of the second review."""
+    built = {name: service.raw["image"] for name, service in SERVICES.items() if "build" in service.raw}
+    assert {image.partition(":")[2] for image in built.values()} == {"${SLEIPNIR_TAG:-latest}"}
+    for name in built.keys() & PODS.keys():
+        pod = container(workloads()[name])["image"]
+        assert pod.partition(":")[0] == built[name].partition(":")[0]
+    assert [name for name, service in SERVICES.items() if "max-size" not in service.raw["logging"]["options"]] == []
+
+
 def test_images_are_pinned() -> None:
-    images = [service.raw["image"] for service in SERVICES.values() if "image" in service.raw]
+    images = [service.raw["image"] for service in SERVICES.values() if "build" not in service.raw]
     images += [container(workloads()["redis"])["image"]]
     for file in DOCKERFILES:
         images += [image for image in re.findall(r"^FROM (\S+)", file.read_text(), re.MULTILINE) if ":" in image]

@@ -44,7 +44,7 @@ def test_each_alert_waits_says_how_bad_it_is_and_names_what_to_do() -> None:
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}, rule["alert"]
         assert rule["annotations"]["summary"].endswith("."), rule["alert"]
         page, _, section = rule["annotations"]["runbook_url"].partition("#")
-        assert page == "docs/operations.md"
+        assert page == "{{ $externalLabels.sleipnir_docs }}/operations.md"
         assert section in sections, rule["alert"]
 
 
@@ -56,6 +56,7 @@ def test_every_alert_is_named_in_its_runbook() -> None:
 def test_the_rules_are_those_that_prometheus_is_told_of() -> None:
     config = yaml.safe_load((ALERTS.parent / "prometheus.yml").read_text())
     assert config["rule_files"] == [ALERTS.name]
+    assert "sleipnir_docs" in config["global"]["external_labels"]  # which links to runbooks begin with
     assert [job["job_name"] for job in config["scrape_configs"]] == ["sleipnir-scheduler"]
 
 

@@ -45,7 +45,9 @@ class Tally:
             "agent",
             "status",
         )
-        self.run_time = Histogram("sleipnir_run_duration_seconds", "Seconds from a run's start to its end.", "status")
+        self.run_time = Histogram(
+            "sleipnir_run_duration_seconds", "Seconds from a run's start to its end.", "agent", "status"
+        )
         self.visits = Counter(
             "sleipnir_visits_total", "Visits that ended (ok, failed), and executions that did not end one "
             "(retried, limited, worker_lost, handed_back).", "type", "role", "outcome",
@@ -150,7 +152,7 @@ class Tally:
         self.runs_changed.add(run.spec.agent, after.status)
         if after.is_final and after.started_ms:
             ended_ms = transition.ended_ms or self.clock.now_ms()
-            self.run_time.observe(ended_ms - after.started_ms, after.status)
+            self.run_time.observe(ended_ms - after.started_ms, after.spec.agent, after.status)
 
     def _used(self, usage: Mapping[str, Any]) -> None:
         model, calls, cost = str(usage.get("model") or "unknown"), usage.get("calls") or 0, usage.get("cost_usd")

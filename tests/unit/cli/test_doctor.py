@@ -114,8 +114,8 @@ def test_what_knowledge_bases_need_is_looked_at(tmp_path: Path, monkeypatch: pyt
     bare = list(look_at_knowledge(Settings(home=tmp_path, knowledge="s3://bucket/kb")))
     assert levels(bare) == {"knowledge": "warn", "shelf": "warn"}
     assert [finding.hint.partition("pip ")[2] for finding in bare] == [
-        "install 'sleipnir[rag]'",
-        "install 'sleipnir[s3]'",
+        "install '.[rag]' in a checkout",
+        "install '.[s3]' in a checkout",
     ]
 
 

@@ -72,7 +72,7 @@ def test_a_run_is_counted_from_its_start_to_its_end_with_each_part_of_its_way() 
     assert watched.run.status == "completed"
     assert values(tally.runs_started) == {("agent",): 1}
     assert values(tally.runs_changed) == {("agent", "running"): 1, ("agent", "waiting"): 1, ("agent", "completed"): 1}
-    assert seen(tally.run_time) == {("completed",): (1, 63.5)}
+    assert seen(tally.run_time) == {("agent", "completed"): (1, 63.5)}
     assert values(tally.visits) == {
         ("script", "node", "ok"): 1,
         ("approval", "node", "ok"): 1,

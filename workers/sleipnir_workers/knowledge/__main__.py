@@ -76,7 +76,9 @@ def _carried_out(line: str, tell: Callable[[Told], None]) -> Done | Failed:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("sleipnir"):
             raise
-        return Failed(f"{error.name} is not installed, and builders need it: pip install 'sleipnir[rag]'", "usage")
+        return Failed(
+            f"{error.name} is not installed, and builders need it: pip install '.[rag]' in a checkout", "usage"
+        )
     except BrokenPipeError:
         raise
     except Exception as error:

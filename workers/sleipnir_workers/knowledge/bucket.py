@@ -144,7 +144,8 @@ class Bucket:
             return client()
         except ModuleNotFoundError as error:
             raise KnowledgeError(
-                f"the shelf {self.name} needs {error.name}, which is not installed: pip install 'sleipnir[s3]'", "store"
+                f"the shelf {self.name} needs {error.name}, which is not installed: pip install '.[s3]' in a checkout",
+                "store",
             ) from None
 
     @contextmanager
