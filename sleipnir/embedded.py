@@ -150,7 +150,8 @@ def _ensure_running(home: Home, settings: Settings, workers: bool) -> StackState
                 raise StoreUnavailable(_not_started(home))
             child = _spawn(home, settings, workers)
             # What we need next, while another processor starts the stack.
-            importlib.import_module("sleipnir.preparation" if workers else "sleipnir.client")
+            for module in ("sleipnir.client", *(["sleipnir.preparation"] if workers else [])):
+                importlib.import_module(module)
         if time.monotonic() > deadline:
             raise StoreUnavailable(_not_started(home))
         time.sleep(_LOOK_AGAIN_S)

@@ -84,7 +84,8 @@ def test_the_stack_of_a_run_that_asks_no_model_has_no_worker_for_models(shell: S
 def test_a_failed_run_exits_with_one_and_says_where_and_why(shell: Shell) -> None:
     done = shell("run", "ask", "--answer", "sure=no")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "at node 'bad': Script 'bad.sh' failed with exit code 4:\nbroken" in done.stderr
+    assert "failed: Script 'bad.sh' failed with exit code 4:\n      broken" in done.stderr
+    assert "at node 'bad': broken (Script 'bad.sh' failed with exit code 4)\n" in done.stderr
 
 
 @pytest.mark.conformance("H01")
