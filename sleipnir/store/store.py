@@ -63,7 +63,9 @@ class _Part(Generic[T]):
     def __set_name__(self, owner: type[Store], name: str) -> None:
         self._name = name
 
-    def __get__(self, store: Store, owner: type[Store]) -> T:
+    def __get__(self, store: Store | None, owner: type[Store]) -> T:
+        if store is None:
+            return self  # type: ignore[return-value]  # who looks at the class, as help() does
         with store._making:
             if self._name not in store.__dict__:  # from where it is taken the next time, without a call
                 store.__dict__[self._name] = self._make(store)
