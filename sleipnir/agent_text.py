@@ -14,6 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from sleipnir.config_dir import variable
+
 TOOLS: Final = "__tools__"
 """Only in static instructions, where it is put in before all others: the list of the agent's tools."""
 
@@ -38,7 +40,7 @@ def special_variables(env: Mapping[str, str], cwd: str | Path, now: datetime) ->
         "__os_distro__": _distribution(_SYSTEMS.get(system, system)),
         "__os_family__": "windows" if system == "windows" else "unix",
         "__arch__": _MACHINES.get(platform.machine().lower(), platform.machine().lower()),
-        "__shell__": Path(env.get("LOKI_SHELL") or env.get("SHELL") or "bash").stem,
+        "__shell__": Path(variable(env, "SHELL") or env.get("SHELL") or "bash").stem,
         "__locale__": _locale(env),
         "__now__": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "__cwd__": os.fspath(cwd),

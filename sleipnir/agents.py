@@ -1,8 +1,9 @@
 """Find agent folders by name.
 
-Looked up in order: the agents directory of the settings, `<home>/agents`, `./agents`, Loki's configuration directory,
-and the agents that ship with Sleipnir. The folder's name is the agent's identity; folders that start with a dot are
-not agents. `<NAME>_DATA_DIR` in the environment is the folder of the agent NAME wherever it is, `<NAME>_CONFIG_FILE`
+Looked up in order: the agents directory of the settings, `<home>/agents`, `./agents`, the configuration directories of
+Coyote and Loki, and the agents that ship with Sleipnir, which come last also where `./agents` is their directory.
+Of several folders of one name the first runs, and `hidden` says which others there are. The folder's name is the
+agent's identity; folders that start with a dot are not agents. `<NAME>_DATA_DIR` in the environment is the folder of the agent NAME wherever it is, `<NAME>_CONFIG_FILE`
 the file in place of its config.yaml (spec/graph-agents.md 3.3). Of an agent that only the environment knows, the name
 is that of its folder if this is spelled NAME, else NAME in small letters with hyphens.
 """
@@ -13,10 +14,10 @@ import contextlib
 import difflib
 import os
 import stat
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from sleipnir.config_dir import config_dirs
 from sleipnir.errors import AgentNotFound, GraphError
 from sleipnir.graph.load import AgentFolder, load_agent, read_agent
 from sleipnir.graph.model import Graph, Json
@@ -25,24 +26,23 @@ from sleipnir.settings import Settings
 from sleipnir.views import AgentInfo
 
 _DATA_DIR = "_DATA_DIR"
+_FILES = ("graph.yaml", "config.yaml")
 SHOWN_CHARS = 200
-
-
-def loki_config_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """`$LOKI_CONFIG_DIR`, else `$XDG_CONFIG_HOME/loki`, else the platform's user configuration directory (spec 1.1)."""
-    if own := env.get("LOKI_CONFIG_DIR"):
-        return Path(own)
-    if xdg := env.get("XDG_CONFIG_HOME"):
-        return Path(xdg) / "loki"
-    home = Path(env["HOME"]) if env.get("HOME") else Path.home()
-    return home / ("Library/Application Support" if sys.platform == "darwin" else ".config") / "loki"
 
 
 def places(settings: Settings) -> list[Path]:
     """The directories that hold agent folders, first match wins."""
     named = [settings.agents_dir] if settings.agents_dir else []
-    own = [*named, own_agents(settings), Path.cwd() / "agents", loki_config_dir() / "agents"]
+    installed = [place / "agents" for place in config_dirs()]
+    own = [*named, own_agents(settings), *_of_working_directory(), *installed]
     return list(dict.fromkeys(place.absolute() for place in (*own, *_shipped_places())))
+
+
+def _of_working_directory() -> list[Path]:
+    """`./agents`, unless the working directory is a checkout of ours: an agent that is installed goes before a shipped
+    one of its name."""
+    place = Path.cwd() / "agents"
+    return [] if place.resolve() in [shipped.resolve() for shipped in _shipped_places()] else [place]
 
 
 def own_agents(settings: Settings) -> Path:
@@ -92,6 +92,23 @@ def folder_or_none(name: str, settings: Settings) -> Path | None:
     if own := os.environ.get(env_name(name) + _DATA_DIR):
         return Path(own).absolute() if is_folder(Path(own)) else None
     return next((place / name for place in places(settings) if is_folder(place / name, can_be_read=False)), None)
+
+
+def hidden(name: str, settings: Settings) -> list[Path]:
+    """The folders of other agents of this name, which do not run because another one is found first. Copies whose
+    graph.yaml or config.yaml is the same do not count."""
+    used = folder_or_none(name, settings)
+    if used is None or _is_path(name):
+        return []
+    definition = _definition(used)
+    found = [place / name for place in places(settings) if _is_agent(place / name)]
+    return [folder for folder in found if folder.resolve() != used.resolve() and _definition(folder) != definition]
+
+
+def _definition(folder: Path) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        return [file.read_bytes() for name in _FILES if (file := folder / name).is_file()]
+    return []
 
 
 def is_folder(path: Path, *, can_be_read: bool = True) -> bool:
@@ -183,7 +200,7 @@ def _of_environment() -> Iterator[tuple[str, Path]]:
 
 def _is_agent(folder: Path) -> bool:
     try:
-        return any((folder / name).is_file() for name in ("graph.yaml", "config.yaml"))
+        return any((folder / name).is_file() for name in _FILES)
     except OSError:  # it, or what is above it, is closed to us
         return False
 

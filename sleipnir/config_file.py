@@ -13,13 +13,12 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from sleipnir.agents import loki_config_dir
+from sleipnir.config_dir import config_dir, variable
 from sleipnir.errors import ConfigError
 from sleipnir.graph.findings import Positions, position_of
 from sleipnir.graph.source import Document, read
 
 FILE: Final = "config.yaml"
-FILE_VARIABLE: Final = "LOKI_CONFIG_FILE"
 
 _UNQUOTED = re.compile(r"^(\s*(?:- +)?[A-Za-z0-9_]+:\s+)(\{\{\s*[A-Za-z0-9_.-]+\s*\}\})\s*(?:#.*)?$", re.MULTILINE)
 """A secret that stands alone without quotes, which YAML would read as a mapping in a mapping."""
@@ -27,8 +26,8 @@ _UNQUOTED = re.compile(r"^(\s*(?:- +)?[A-Za-z0-9_]+:\s+)(\{\{\s*[A-Za-z0-9_.-]+\
 
 def config_file(env: Mapping[str, str]) -> Path:
     """Where the file is that `env` means; it may not exist."""
-    told = env.get(FILE_VARIABLE)
-    return Path(told) if told else loki_config_dir(env) / FILE
+    told = variable(env, "CONFIG_FILE")
+    return Path(told) if told else config_dir(env) / FILE
 
 
 def read_config(path: Path) -> Document | None:

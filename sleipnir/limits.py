@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from sleipnir.agents import loki_config_dir
+from sleipnir.config_dir import config_dir
 from sleipnir.errors import ConfigError, Problem
 from sleipnir.graph.findings import Findings, closest, in_file_order, suggestion
 from sleipnir.graph.source import read
@@ -157,7 +157,7 @@ def parse(text: str, file: str) -> Loaded:
 
 def limits_file(settings: Settings) -> Path:
     """Where the limits of a deployment are written."""
-    return settings.limits or loki_config_dir() / LIMITS_FILE
+    return settings.limits or config_dir() / LIMITS_FILE
 
 
 def load(settings: Settings) -> tuple[ModelLimits, tuple[Problem, ...]]:

@@ -87,19 +87,21 @@ def _show(agent: AgentInfo, *, as_data: bool) -> None:
 @pass_options
 def validate(options: GlobalOptions, target: str, as_data: bool) -> int:
     """Check an agent's graph and report every problem with its place. Exit code 1 when there is an error."""
-    from sleipnir.agents import folder_or_none, loki_config_dir
+    from sleipnir.agents import folder_or_none
+    from sleipnir.config_dir import functions_dir
     from sleipnir.graph.check import validate as problems_of
     from sleipnir.tools import mcp_config
     from sleipnir.tools.folder import custom_tools, global_complaint
 
     settings = options.settings()
     source = locate(target, settings)
+    warn_of_namesakes(target, source.path, settings)
     problems = problems_of(
         source.path,
         agents=lambda name: folder_or_none(name, settings),
         read_tools=custom_tools,
-        global_tools=lambda name: global_complaint(name, loki_config_dir()),
-        mcp_servers=lambda name: mcp_config.complaint(name, loki_config_dir() / "functions" / "mcp.json"),
+        global_tools=lambda name: global_complaint(name, functions_dir()),
+        mcp_servers=lambda name: mcp_config.complaint(name, functions_dir() / "mcp.json"),
         config_file=source.config_file,
     )
     errors = sum(problem.level == "error" for problem in problems)
@@ -110,6 +112,15 @@ def validate(options: GlobalOptions, target: str, as_data: bool) -> int:
             click.echo(terminal.printable(str(problem)))
         terminal.result(_summary(source, problems, errors))
     return exit_codes.FAILED if errors else exit_codes.COMPLETED
+
+
+def warn_of_namesakes(name: str, used: Path, settings: Settings) -> None:
+    """Say which folder runs, where several agents have this name."""
+    from sleipnir.agents import hidden
+
+    if others := hidden(name, settings):
+        not_used = ", ".join(map(str, others))
+        terminal.note(terminal.printable(f"agent '{name}' is {used}; another agent of this name is not used: {not_used}"))
 
 
 def _summary(source: Source, problems: list[Problem], errors: int) -> str:

@@ -213,12 +213,12 @@ def _state_keys(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
 
 
 def _tools(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
-    from sleipnir.agents import loki_config_dir
+    from sleipnir.config_dir import functions_dir
     from sleipnir.cli.agents import locate, read
     from sleipnir.tools.folder import tools_of
 
     source = locate(agent, options.settings())
-    declarations = tools_of(source.path, loki_config_dir(), read(source)).declarations
+    declarations = tools_of(source.path, functions_dir(), read(source)).declarations
     return (CompletionItem(each.name, help=each.description.partition("\n")[0]) for each in declarations)
 
 

@@ -128,8 +128,12 @@ class Wanted:
     def checked_prompt(self, options: GlobalOptions) -> str:
         """Read the prompt, and refuse what needs no stack to be seen as wrong, such as an agent that does not exist."""
         from sleipnir.agents import look_up
+        from sleipnir.cli.agents import warn_of_namesakes
 
-        refuse_session(self.session, self.without_session, look_up(self.agent, options.settings()))
+        settings = options.settings()
+        agent = look_up(self.agent, settings)
+        refuse_session(self.session, self.without_session, agent)
+        warn_of_namesakes(self.agent, agent.path, settings)
         check_budget(self.max_cost_usd, self.max_tokens)
         return prompt_text(self.prompt, self.file, sys.stdin)
 

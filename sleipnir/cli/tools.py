@@ -108,10 +108,10 @@ def _source(agent: str, settings: Settings) -> Source:
 
 def _tools(source: Source) -> Tools:
     """Raises GraphError and ToolFileError."""
-    from sleipnir.agents import loki_config_dir
+    from sleipnir.config_dir import functions_dir
     from sleipnir.tools.folder import tools_of
 
-    return tools_of(source.path, loki_config_dir(), read(source))
+    return tools_of(source.path, functions_dir(), read(source))
 
 
 def _kind(declaration: Declaration) -> str:

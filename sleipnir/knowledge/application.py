@@ -1,6 +1,6 @@
 """What the application's configuration says of knowledge bases, for nodes that do not say it (spec 8.1).
 
-It is in Loki's config.yaml, and in variables: `LOKI_RAG_...` and `LOKI_DOCUMENT_LOADERS` (a JSON object) win over the
+It is in Loki's config.yaml, and in variables: `COYOTE_RAG_...`, `LOKI_RAG_...` and `..._DOCUMENT_LOADERS` (a JSON object) win over the
 file, and `null` unsets what the file says. Such a value never makes a node fully specified (rules.py).
 """
 
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sleipnir.config_dir import variable
 from sleipnir.config_file import config_file, problems_of, read_config
 from sleipnir.errors import ConfigError
 from sleipnir.knowledge.recipe import TOP_K
@@ -67,7 +68,7 @@ _VARIABLES: Final = {
     "rag_template": "template",
     "document_loaders": "loaders",
 }
-"""Keys of the file, whose variables are `LOKI_` and the key in capitals, and what they are called here."""
+"""Keys of the file, whose variables are `COYOTE_` or `LOKI_` and the key in capitals, and what they are called here."""
 
 
 class _Written(BaseModel):
@@ -116,7 +117,7 @@ def _read(path: Path, _changed_ns: int) -> _File:
 def _of_environment(env: Mapping[str, str]) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for key in _VARIABLES:
-        text = env.get(_variable(key))
+        text = variable(env, key.upper())
         if text:
             said[key] = None if text == "null" else text
     try:

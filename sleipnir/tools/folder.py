@@ -1,7 +1,7 @@
 """The tools that an agent has from files: its own tools file, and the global tools that it names (spec 2.3, 4.1).
 
 Rules. Of tools.sh, tools.py, tools.ts and tools.js the first that exists is the agent's; all other files are its
-private helpers. A global tool is a file of `<config_dir>/functions/tools`, named with or without its extension. In a
+private helpers. A global tool is a file of `<functions>/tools`, named with or without its extension. In a
 bundle the tools file is inside the bundle; global tools are those of the machine that asks.
 """
 
@@ -67,9 +67,9 @@ class Tools:
         )
 
 
-def tools_of(folder: Path, config_dir: Path, graph: Graph) -> Tools:
+def tools_of(folder: Path, functions: Path, graph: Graph) -> Tools:
     """The tools of the agent in `folder` (or in a bundle that was unpacked there). Raises ToolFileError."""
-    found = [*global_tools(graph.global_tools, config_dir), *agent_tools(folder)]
+    found = [*global_tools(graph.global_tools, functions), *agent_tools(folder)]
     offered = [declaration for declaration in found if declaration.name != INSTRUCTIONS]
     _check_names(offered)
     own = [declaration for declaration in found if declaration.name == INSTRUCTIONS and declaration.agent]
@@ -93,24 +93,24 @@ def custom_tools(folder: Path) -> CustomTools:
     return CustomTools(tuple(names), has_instructions=len(offered) < len(declared))
 
 
-def global_tools(names: Iterable[str], config_dir: Path) -> Iterator[Declaration]:
+def global_tools(names: Iterable[str], functions: Path) -> Iterator[Declaration]:
     """What the global tools of these names declare, in the order of the names. Raises ToolFileError."""
-    for file in dict.fromkeys(global_file(name, config_dir) for name in names):
+    for file in dict.fromkeys(global_file(name, functions) for name in names):
         yield from _declared(file, agent=False)
 
 
-def global_complaint(name: str, config_dir: Path) -> str | None:
+def global_complaint(name: str, functions: Path) -> str | None:
     """Why the global tool of this name cannot be used, for the check of a graph; None when it can."""
     try:
-        list(global_tools([name], config_dir))
+        list(global_tools([name], functions))
     except ToolFileError as error:
         return error.message if error.line is None else str(error)
     return None
 
 
-def global_file(name: str, config_dir: Path) -> Path:
+def global_file(name: str, functions: Path) -> Path:
     """The file of a global tool. Raises ToolFileError when there is none."""
-    folder = config_dir / "functions" / "tools"
+    folder = functions / "tools"
     if not _GLOBAL_NAME.fullmatch(name):
         raise ToolFileError(folder / name, None, f"'{name}' is not the name of a global tool: write only a file's name")
     spellings = [name] if Path(name).suffix in _READERS else [name + extension for extension in _READERS]

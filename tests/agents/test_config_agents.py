@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from sleipnir.agents import loki_config_dir
 from sleipnir.bundle import BundleCache, pack
+from sleipnir.config_dir import functions_dir
 from sleipnir.graph.check import validate
 from sleipnir.graph.load import load_file
 from sleipnir.graph.python_source import statements
@@ -193,7 +193,7 @@ def test_an_agent_loads_without_a_complaint_and_has_the_tools_of_its_page(agent:
     assert graph is not None
     assert graph.name == agent
     assert graph.description
-    tools = tools_of(folder, loki_config_dir(), graph)
+    tools = tools_of(folder, functions_dir(), graph)
     assert tools.names == TOOLS[agent]
     page = (folder / "README.md").read_text()
     assert [name for name in tools.names if f"`{name}`" not in page] == []

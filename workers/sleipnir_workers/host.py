@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleipnir.agents import loki_config_dir
+from sleipnir import config_dir
 from sleipnir.graph.overrides import env_name
 from sleipnir.settings import Settings
 
@@ -26,14 +26,25 @@ class Host:
 
     @property
     def config_dir(self) -> Path:
-        """Loki's configuration directory on this worker."""
-        return loki_config_dir(self.env)
+        """Loki's, or Coyote's, configuration directory on this worker."""
+        return config_dir.config_dir(self.env)
+
+    @property
+    def functions_dir(self) -> Path:
+        """The directory of global tools and of mcp.json on this worker."""
+        return config_dir.functions_dir(self.env)
+
+    @property
+    def env_file(self) -> Path:
+        """The file of variables for tools of all agents; it may not exist."""
+        return config_dir.env_file(self.env)
 
     @property
     def agents_dirs(self) -> list[Path]:
         """The directories of this machine that agents are installed in, in the order in which they are looked up."""
         named = [self.settings.agents_dir] if self.settings.agents_dir is not None else []
-        return list(dict.fromkeys([*named, self.settings.home / "agents", self.config_dir / "agents"]))
+        installed = [place / "agents" for place in config_dir.config_dirs(self.env)]
+        return list(dict.fromkeys([*named, self.settings.home / "agents", *installed]))
 
     def agent_env_file(self, agent: str) -> Path | None:
         """The `.env` of an agent in this worker's own agents directories; None without one.

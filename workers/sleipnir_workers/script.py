@@ -97,11 +97,11 @@ def environment(node: ScriptNode, visit: Visit, host: Host) -> dict[str, str]:
     for name in ("GRAPH_STATE", "GRAPH_STATE_FILE"):
         env.pop(name, None)
     config, folder = host.config_dir, str(visit.folder)
-    bin_dir = str(config / "functions" / "bin")
+    bin_dir = str(host.functions_dir / "bin")
     env |= {
         "PATH": os.pathsep.join([bin_dir, env.get("PATH") or os.defpath]),
         "LLM_ROOT_DIR": str(root_of(visit.folder / node.script, config, roots(visit.folder, host))),
-        "LLM_PROMPT_UTILS_FILE": str(config / "functions" / "utils" / "prompt-utils.sh"),
+        "LLM_PROMPT_UTILS_FILE": str(host.functions_dir / "utils" / "prompt-utils.sh"),
         "LLM_AGENT_NAME": visit.agent,
         "LLM_AGENT_ROOT_DIR": folder,
         "LLM_AGENT_DATA_DIR": folder,

@@ -21,7 +21,7 @@ TS = "/** Of TypeScript. */\nexport function ofTypeScript() {}\n"
 def tools(tmp_path: Path, *names: str, **files: str) -> Tools:
     """The tools of an agent with these global tools and these files, `tools_dot_py` for `tools.py`."""
     folder, config = in_folder(tmp_path, "agent", files), tmp_path / "loki"
-    return tools_of(folder, config, graph(global_tools=list(names)))
+    return tools_of(folder, config / "functions", graph(global_tools=list(names)))
 
 
 def graph(**fields: Any) -> Graph:
@@ -163,7 +163,7 @@ def test_a_global_tool_that_is_not_here_is_a_warning_with_its_place(tmp_path: Pa
     text = LLM.replace("start: n\n", "start: n\nglobal_tools: [find.py, missing.sh, broken]\n")
     folder = in_folder(tmp_path, "agent", {"graph_dot_yaml": text.replace(", _hidden", ""), "tools_dot_py": PY})
     loki = tmp_path / "loki"
-    found = validate(folder, read_tools=custom_tools, global_tools=lambda name: global_complaint(name, loki))
+    found = validate(folder, read_tools=custom_tools, global_tools=lambda name: global_complaint(name, loki / "functions"))
     assert [(problem.level, problem.line, problem.column, problem.message) for problem in found] == [
         ("warning", 3, 25, f"Tool definition file not found: {loki}/functions/tools/missing.sh"),
         (

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
+from sleipnir.config_dir import variable
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.knowledge.views import Spent
 from sleipnir.limits import estimated_tokens
@@ -36,7 +37,7 @@ from sleipnir_workers.llm.spans import span_of, used
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors
 
-RETRY_VARIABLE: Final = "LOKI_EMBEDDINGS_RETRY_LIMIT"
+RETRY_VARIABLE: Final = "EMBEDDINGS_RETRY_LIMIT"
 ATTEMPTS: Final = 2
 IN_FLIGHT: Final = 4
 TICK_S: Final = 0.25  # how late we may see that the caller goes
@@ -97,9 +98,9 @@ def open_embedder(
 
 def attempts_in(env: Mapping[str, str]) -> int:
     """How often a batch is sent at the most. Raises NodeFailed (`config`)."""
-    text = env.get(RETRY_VARIABLE) or str(ATTEMPTS)
+    text = variable(env, RETRY_VARIABLE) or str(ATTEMPTS)
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise NodeFailed(f"{RETRY_VARIABLE}={text!r}: it must be a whole number from 1", "config")
+        raise NodeFailed(f"LOKI_{RETRY_VARIABLE}={text!r}: it must be a whole number from 1", "config")
     return int(text)
 
 

@@ -42,7 +42,7 @@ def _instructions(loop: LoopAgent, visit: Visit, host: Host) -> str:
 def _listing(visit: Visit, host: Host) -> str:
     """What `{{__tools__}}` stands for: a numbered line for each tool of a file and each function of an MCP server."""
     try:
-        tools = tools_of(visit.folder, host.config_dir, visit.graph)
+        tools = tools_of(visit.folder, host.functions_dir, visit.graph)
     except ToolFileError as error:
         raise NodeFailed(f"the tools of agent '{visit.agent}' cannot be read: {error}", "tools") from error
     functions = [each["function"] for each in mcp.declarations(visit.graph.mcp_servers)]

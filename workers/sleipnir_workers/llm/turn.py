@@ -79,7 +79,7 @@ def offer(node: LlmNode, visit: Visit, host: Host) -> list[dict[str, Any]]:
     behind it."""
     names, graph, of_todos = node.tools or [], visit.graph, todo_tools(visit.graph)
     try:
-        tools = tools_of(visit.folder, host.config_dir, graph)
+        tools = tools_of(visit.folder, host.functions_dir, graph)
     except ToolFileError as error:
         raise NodeFailed(f"the tools of agent '{visit.agent}' cannot be read: {error}", "tools") from error
     of_servers = {each["function"]["name"]: each for each in mcp.declarations(graph.mcp_servers)}

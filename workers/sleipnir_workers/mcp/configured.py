@@ -9,12 +9,12 @@ from sleipnir.tools.mcp_config import McpServer, read
 from sleipnir_workers.agent_environment import parse_env_file
 
 
-def configured(config_dir: Path, env: Mapping[str, str]) -> dict[str, McpServer]:
-    """The servers of `functions/mcp.json`, as the file is now. Secrets: the `.env` of `config_dir`, then `env`.
+def configured(file: Path, env: Mapping[str, str], env_file: Path) -> dict[str, McpServer]:
+    """The servers of mcp.json, as the file is now. Secrets: the lines of `env_file`, then `env`.
 
     Raises McpConfigError.
     """
-    return read(config_dir / "functions" / "mcp.json", secrets_of(env, config_dir / ".env"))
+    return read(file, secrets_of(env, env_file))
 
 
 def secrets_of(env: Mapping[str, str], env_file: Path | None) -> Mapping[str, str]:

@@ -48,7 +48,7 @@ def _call(folder: Path, config_file: Path | None, name: str, variables: dict[str
     loaded = load_file(folder, config_file)
     if loaded.graph is None:
         raise GraphError(f"{folder} cannot be read", loaded.problems)
-    tools = tools_of(folder, host.config_dir, loaded.graph)
+    tools = tools_of(folder, host.functions_dir, loaded.graph)
     given = {**of_environment(loaded.graph, host.env), **variables}
     place = Place(folder.name, folder, Path.cwd(), host, agent_variables(loaded.graph, given, host))
     result = answer(Call(name, sys.stdin.read()), tools, place)

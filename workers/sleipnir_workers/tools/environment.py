@@ -22,11 +22,11 @@ from sleipnir_workers.tools.place import Place
 
 def environment(declaration: Declaration, place: Place) -> dict[str, str]:
     """What a call of this tool sees, apart from LLM_OUTPUT and LLM_TOOL_DATA_FILE."""
-    config = place.host.config_dir
+    functions = place.host.functions_dir
     clean = sandbox.clean_environment(place.host.env)
     env = _env_files(declaration, place, clean) | clean
     env |= {
-        "PATH": os.pathsep.join([str(config / "functions" / "bin"), env.get("PATH") or os.defpath]),
+        "PATH": os.pathsep.join([str(functions / "bin"), env.get("PATH") or os.defpath]),
         "LLM_ROOT_DIR": str(_root(declaration, place)),
         "CLICOLOR_FORCE": "1",
         "FORCE_COLOR": "1",
@@ -36,7 +36,7 @@ def environment(declaration: Declaration, place: Place) -> dict[str, str]:
     }
     if declaration.language == "bash":
         env["TERM"] = "xterm-256color"  # prompt-utils.sh asks tput for colours, and under `set -e` dies of no answer
-        env["LLM_PROMPT_UTILS_FILE"] = str(config / "functions" / "utils" / "prompt-utils.sh")
+        env["LLM_PROMPT_UTILS_FILE"] = str(functions / "utils" / "prompt-utils.sh")
     own = _of_agent_tool if declaration.agent else _of_global_tool
     return {**env, **own(declaration, place), **place.variables}
 
@@ -66,17 +66,16 @@ def _root(declaration: Declaration, place: Place) -> Path:
     """The agent's folder for global tools, the configuration directory for an agent's own: unless the file names
     something below LLM_ROOT_DIR that is not there, but in another place that was its root in some release of Loki, or
     beside which agents are installed here (`$LLM_ROOT_DIR/agents/.shared/utils.sh`)."""
-    config, functions = place.host.config_dir, place.host.config_dir / "functions"
+    config, functions = place.host.config_dir, place.host.functions_dir
     usual, *others = (config, place.folder, functions) if declaration.agent else (place.folder, functions, config)
     return root_of(declaration.file, usual, [*others, *roots(place.folder, place.host)])
 
 
 def _env_files(declaration: Declaration, place: Place, clean: dict[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    config = place.host.config_dir
-    for file in (_agents_env_file(place), None if declaration.agent else config / "functions" / ".env"):
+    for file in (_agents_env_file(place), None if declaration.agent else place.host.functions_dir / ".env"):
         found = ({} if file is None else _values(declaration, file, clean)) | found
-    shared = _values(declaration, config / ".env", clean)
+    shared = _values(declaration, place.host.env_file, clean)
     return {name: value for name, value in shared.items() if not _is_withheld(name)} | found
 
 

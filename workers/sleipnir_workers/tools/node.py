@@ -51,7 +51,7 @@ def _asked_for(node: LlmNode, visit: Visit, host: Host) -> VisitResult:
 
 def _of_file(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResult:
     try:
-        tools = tools_of(visit.folder, host.config_dir, visit.graph)
+        tools = tools_of(visit.folder, host.functions_dir, visit.graph)
     except ToolFileError as error:
         return failed("tool_file", f"the tools of agent '{visit.agent}' cannot be read: {error}")
     place = Place.of_visit(visit, host)
@@ -66,7 +66,7 @@ def _of_server(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResul
     if arguments is None:
         return failed("arguments", f"The call '{call.name}' has invalid arguments: a JSON object is needed.")
     try:
-        servers = mcp.configured(host.config_dir, host.env)
+        servers = mcp.configured(host.functions_dir / "mcp.json", host.env, host.env_file)
     except ConfigError as error:
         return failed("tool_file", f"MCP servers cannot be reached: {error}")
     found = servers.get(server)

@@ -42,7 +42,7 @@ class Agent:
     @property
     def tools(self) -> Tools:
         graph = Graph(name="t", start="e", nodes={"e": EndNode(id="e", output="")}, global_tools=self.global_tools)
-        return tools_of(self.folder, self.config, graph)
+        return tools_of(self.folder, self.config / "functions", graph)
 
     @property
     def place(self) -> Place:

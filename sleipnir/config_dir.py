@@ -1,0 +1,51 @@
+"""Where the configuration of Loki is on a machine, and that of Coyote, which is Loki's new name (spec/coyote.md 1).
+
+Rules. `COYOTE_X` goes before `LOKI_X`. Without `*_CONFIG_DIR` the directory is `coyote` below the user's configuration
+directory, or `loki` where there is no `coyote`. Agents are looked up in both, for who has changed over has both.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+NAMES: Final = ("coyote", "loki")
+
+
+def variable(env: Mapping[str, str], name: str) -> str | None:
+    """The value of `COYOTE_<name>`, else of `LOKI_<name>`; None if neither is set, or to nothing."""
+    return next((value for prefix in NAMES if (value := env.get(f"{prefix.upper()}_{name}"))), None)
+
+
+def config_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """The configuration directory; it may not exist. Without any it is called `loki`: a tool that makes its cache there
+    must not hide a directory that is installed later."""
+    found = config_dirs(env)
+    return next((place for place in found if place.is_dir()), found[-1])
+
+
+def config_dirs(env: Mapping[str, str] = os.environ) -> list[Path]:
+    """All configuration directories of this machine, whether they exist or not, the one that goes first at the front."""
+    if own := variable(env, "CONFIG_DIR"):
+        return [Path(own)]
+    if xdg := env.get("XDG_CONFIG_HOME"):
+        return [Path(xdg) / name for name in NAMES]
+    home = Path(env["HOME"]) if env.get("HOME") else Path.home()
+    base = home / ("Library/Application Support" if sys.platform == "darwin" else ".config")
+    return [base / name for name in NAMES]
+
+
+def functions_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """The directory of `tools/`, `utils/`, `bin/` and `mcp.json`: `*_FUNCTIONS_DIR`, else `functions` of the
+    configuration directory."""
+    own = variable(env, "FUNCTIONS_DIR")
+    return Path(own) if own else config_dir(env) / "functions"
+
+
+def env_file(env: Mapping[str, str] = os.environ) -> Path:
+    """The file of variables that tools of all agents get: `*_ENV_FILE`, else `.env` of the configuration directory."""
+    own = variable(env, "ENV_FILE")
+    return Path(own) if own else config_dir(env) / ".env"
