@@ -16,7 +16,7 @@ from typing import Final
 
 from sleipnir.errors import ToolFileError
 from sleipnir.graph.model import Graph
-from sleipnir.graph.tools import INSTRUCTIONS, OWN_TOOLS, CustomTools, stem
+from sleipnir.graph.tools import INSTRUCTIONS, MCP, MCP_FUNCTIONS, OWN_TOOLS, CustomTools, stem
 from sleipnir.tools import bash, python, typescript
 from sleipnir.tools.declaration import Declaration
 
@@ -74,6 +74,14 @@ def tools_of(folder: Path, functions: Path, graph: Graph) -> Tools:
     _check_names(offered)
     own = [declaration for declaration in found if declaration.name == INSTRUCTIONS and declaration.agent]
     return Tools(tuple(offered), own[0] if own else None)
+
+
+def built_in(names: Iterable[str]) -> list[str]:
+    """Of a node's `tools:` list, the tools that no file declares, as a model is offered them."""
+    servers = [(name, name.removeprefix(MCP)) for name in names if name.startswith(MCP)]
+    functions = {name: [prefix + server for prefix in MCP_FUNCTIONS] for name, server in servers}
+    found = (functions.get(name, [name] if name.startswith(RESERVED) else []) for name in names)
+    return list(dict.fromkeys(each for several in found for each in several))
 
 
 def agent_tools(folder: Path) -> list[Declaration]:

@@ -105,6 +105,7 @@ def environment(node: ScriptNode, visit: Visit, host: Host) -> dict[str, str]:
         "LLM_AGENT_NAME": visit.agent,
         "LLM_AGENT_ROOT_DIR": folder,
         "LLM_AGENT_DATA_DIR": folder,
+        "AUTO_CONFIRM": "true",
         "CLICOLOR_FORCE": "1",
         "FORCE_COLOR": "1",
         # The folder belongs to every visit of this bundle: importing a neighbour must not write into it.

@@ -8,6 +8,6 @@ from sleipnir.tools.bash.arguments import argv
 from sleipnir.tools.bash.declare import declarations
 from sleipnir.tools.bash.model import Script
 from sleipnir.tools.bash.parse import parse
-from sleipnir.tools.bash.program import runnable
+from sleipnir.tools.bash.program import RAW_NAME, WORDS_FILE, runnable
 
-__all__ = ["Script", "argv", "declarations", "parse", "runnable"]
+__all__ = ["RAW_NAME", "WORDS_FILE", "Script", "argv", "declarations", "parse", "runnable"]

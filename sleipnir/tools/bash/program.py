@@ -14,7 +14,8 @@ level fails, even if that is a test before `&&`.
   before the file, where the file is plain code that has no function to call and can only want the variables.
 
 The words are those of the command line, or those in the file that the variable WORDS_FILE names: the kernel refuses a
-word of more than 128 KiB on a command line.
+word of more than 128 KiB on a command line. It refuses such a variable too, so what RAW_NAME names becomes a variable of
+the shell alone, with the arguments as JSON.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from sleipnir.tools.bash.usage import title, usage
 
 WORDS_FILE = "SLEIPNIR_TOOL_WORDS_FILE"
 """Names a file of words that stand in for those of the command line, each with a NUL behind it. Unset for the tool."""
+
+RAW_NAME = "SLEIPNIR_TOOL_RAW_NAME"
+"""Names a variable that is set to the text of LLM_TOOL_DATA_FILE, and not exported. Unset for the tool."""
 
 _BUILT = re.compile(r"^\s*# ARGC-BUILD \{", re.MULTILINE)
 _EVAL = re.compile(r"^\s*eval\b.*\s--argc-eval\s", re.MULTILINE)
@@ -58,6 +62,10 @@ if [[ -n ${{{WORDS_FILE}-}} ]]; then
         set -- "$@" "$_slp_word"
     done <"${WORDS_FILE}"
     unset -v {WORDS_FILE} _slp_word
+fi
+if [[ -n ${{{RAW_NAME}-}} ]]; then
+    printf -v "${RAW_NAME}" %s "$(<"$LLM_TOOL_DATA_FILE")"
+    unset -v {RAW_NAME}
 fi
 if [[ ! -r $0 ]]; then
     printf '%s: cannot be read\\n' "$0" >&2

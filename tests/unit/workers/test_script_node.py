@@ -185,6 +185,7 @@ def test_the_documented_variables_are_set(tmp_path: Path) -> None:
         "GRAPH_NODE_ID": "step",
         "GRAPH_VISIT": "r1/7",
         "GRAPH_CALLER_DIR": "/home/me/project",
+        "AUTO_CONFIRM": "true",
         "PATH": f"/etc/loki/functions/bin{os.pathsep}{PATH}",
     }
     assert {name: env.get(name) for name in expected} == expected

@@ -17,7 +17,7 @@ from typing import Any
 
 from sleipnir.errors import MachineFailed, ToolFileError
 from sleipnir.tools.declaration import Declaration
-from sleipnir.tools.folder import Tools
+from sleipnir.tools.folder import Tools, built_in
 from sleipnir_workers import bundle_writes, sandbox
 from sleipnir_workers.tools import languages, loops, results
 from sleipnir_workers.tools.environment import environment
@@ -27,6 +27,10 @@ from sleipnir_workers.tools.results import ToolResult, failed
 
 SHOWN = 500
 """Characters of arguments that a message quotes."""
+
+
+CATALOG = "This tool is not available or the call failed; use only tools listed in your catalog."
+"""How the answer to a call of no tool ends (spec/coyote.md 2.3)."""
 
 
 class BadArguments(Exception):
@@ -51,7 +55,7 @@ def answer(
     usable = tools if allowed is None else tools.only(allowed)
     declaration = usable.find(call.name)
     if declaration is None:
-        return _refused(call.name, tools, usable)
+        return _refused(call.name, tools, [*usable.names, *built_in(allowed or ())])
     if looping := loops.alert(earlier, call, patience):
         return ToolResult(looping, "loop")
     try:
@@ -81,12 +85,13 @@ def run_call(
             scratch = tempfile.TemporaryDirectory(prefix="tool-call-", ignore_cleanup_errors=True)
             output, data = (Path(stack.enter_context(scratch)) / each for each in ("output", "arguments.json"))
             output.touch()
-            data.write_text(json.dumps(dict(arguments)), encoding="utf-8")
+            raw = json.dumps(dict(arguments), separators=(",", ":"))
+            data.write_text(raw, encoding="utf-8")
         except OSError as error:
             raise MachineFailed.of(error, "cannot write the arguments of a tool") from error
         try:
             env = environment(declaration, place)
-            start = languages.start(declaration, arguments, env, place.cwd)
+            start = languages.start(declaration, arguments, raw, env, place.cwd, data.parent)
             outcome = sandbox.run(
                 start.argv,
                 env={**env, **start.variables, "LLM_OUTPUT": str(output), "LLM_TOOL_DATA_FILE": str(data)},
@@ -166,8 +171,8 @@ def _takes(declaration: Declaration) -> str:
     return f"It takes a JSON object with: {listed}."
 
 
-def _refused(name: str, tools: Tools, usable: Tools) -> ToolResult:
-    available = f"Available tools: {', '.join(usable.names) or 'none'}."
+def _refused(name: str, tools: Tools, usable: Sequence[str]) -> ToolResult:
+    available = f"Available tools: {', '.join(usable) or 'none'}."
     if tools.find(name) is not None:
         return failed("not_allowed", f"The tool '{name}' is not among the tools of this node. {available}")
-    return failed("unknown", f"Unexpected call: '{name}' is no tool. {available}")
+    return failed("unknown", f"Unexpected call: '{name}' is no tool. {available} {CATALOG}")

@@ -21,7 +21,7 @@ from sleipnir_workers.tools.place import Place
 
 
 def environment(declaration: Declaration, place: Place) -> dict[str, str]:
-    """What a call of this tool sees, apart from LLM_OUTPUT and LLM_TOOL_DATA_FILE."""
+    """What a call of this tool sees, apart from its arguments and LLM_OUTPUT."""
     functions = place.host.functions_dir
     clean = sandbox.clean_environment(place.host.env)
     env = _env_files(declaration, place, clean) | clean

@@ -2,6 +2,8 @@
 
 Rules. Bash tools get their arguments as options (sleipnir.tools.bash). Python and TypeScript tools are called by a
 small runner, which reads the arguments from LLM_TOOL_DATA_FILE. For these two a shebang line chooses the interpreter.
+All find the arguments as JSON in a variable, too (raw_name). The kernel takes no word and no variable of more than
+128 KiB: a bash tool gets larger arguments through files, the others read theirs from LLM_TOOL_DATA_FILE alone.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ STRIPS_TYPES: Final = (22, 7)
 """The first version of node that runs TypeScript, with --experimental-strip-types, and sees that it is a module."""
 
 
+MOST_WORD_BYTES: Final = 120 * 1024  # the kernel's limit is 128 KiB, with the name of a variable
+
+
 class NoInterpreter(Exception):
     """Nothing on this worker can run the tool; the message says what is missing."""
 
@@ -42,18 +47,30 @@ class Start:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def start(declaration: Declaration, arguments: Mapping[str, Any], env: Mapping[str, str], cwd: Path) -> Start:
-    """How to start a call. Raises what the function of its language does, and OSError."""
+def start(
+    declaration: Declaration, arguments: Mapping[str, Any], raw: str, env: Mapping[str, str], cwd: Path, scratch: Path
+) -> Start:
+    """How to start a call. `raw` is the text of `arguments`; `scratch` holds files for this call alone. Raises what the
+    function of its language does, and OSError."""
+    small = {raw_name(declaration): raw} if len(raw) <= MOST_WORD_BYTES else {}
     match declaration.language:
         case "bash":
-            return bash(declaration, arguments, env)
+            found = bash(declaration, arguments, env, scratch, is_small=bool(small))
         case "python":
-            return python(declaration, env, cwd)
+            found = python(declaration, env, cwd)
         case "typescript":
-            return typescript(declaration, env, cwd)
+            found = typescript(declaration, env, cwd)
+    return Start(found.argv, {**found.variables, **small})
 
 
-def bash(declaration: Declaration, arguments: Mapping[str, Any], env: Mapping[str, str]) -> Start:
+def raw_name(declaration: Declaration) -> str:
+    """The variable in which a tool finds its arguments as JSON (spec/coyote.md 2.1)."""
+    return "LLM_AGENT_RAW_JSON" if declaration.agent else "LLM_TOOL_RAW_JSON"
+
+
+def bash(
+    declaration: Declaration, arguments: Mapping[str, Any], env: Mapping[str, str], scratch: Path, *, is_small: bool
+) -> Start:
     """bash with the file, or with a program that parses the arguments and sources the file. Raises NoInterpreter,
     ValueError for an argument that no command line can hold, and ToolFileError when the file has changed."""
     _need("bash", env)
@@ -61,7 +78,14 @@ def bash(declaration: Declaration, arguments: Mapping[str, Any], env: Mapping[st
     text = file.read_text(encoding="utf-8")
     program = bash_tools.runnable(text, file)
     words = bash_tools.argv(declaration, bash_tools.parse(text, file), arguments)
-    return Start(["bash", str(file), *words] if program is None else ["bash", "-c", program, str(file), *words])
+    if program is None:
+        return Start(["bash", str(file), *words])
+    variables = {} if is_small else {bash_tools.RAW_NAME: raw_name(declaration)}
+    if any(len(word) * 4 > MOST_WORD_BYTES and len(word.encode()) > MOST_WORD_BYTES for word in words):
+        listed = scratch / "words"
+        listed.write_bytes(b"".join(word.encode() + b"\0" for word in words))
+        variables[bash_tools.WORDS_FILE], words = str(listed), []
+    return Start(["bash", "-c", program, str(file), *words], variables)
 
 
 def python(declaration: Declaration, env: Mapping[str, str], cwd: Path) -> Start:

@@ -19,6 +19,12 @@ from sleipnir_workers.tools.call import run_call
 from sleipnir_workers.tools.place import Place
 
 
+_NO_TERMINAL = (
+    "A run has no terminal to read from: declare what the function asks for under `variables:`, and read it from "
+    "LLM_AGENT_VAR_NAME. Variables without a value are asked for when the run is submitted."
+)
+
+
 def run_own(node: ToolNode, visit: Visit, host: Host) -> VisitResult:
     """Call the node's function. Raises NodeFailed (`config`), VisitLost and ProcessLost."""
     place = Place.of_visit(visit, host)
@@ -54,4 +60,5 @@ def _declared(name: str, visit: Visit) -> Declaration:
 def _said(value: Any) -> str:
     """What a model would be told of the failure, as one text."""
     told = value if isinstance(value, dict) else {}
-    return "\n".join(str(told[key]) for key in ("tool_call_error", "output", "stderr") if key in told)
+    text = "\n".join(str(told[key]) for key in ("tool_call_error", "output", "stderr", "stdout") if key in told)
+    return f"{text}\n{_NO_TERMINAL}" if "EOFError" in text else text

@@ -1,8 +1,9 @@
 """What comes of a tool call, as the model gets it (spec/graph-agents.md 4.5.6 and 4.5.7).
 
 Rules. A tool that exits with 0 answers with the file LLM_OUTPUT: the JSON in it, else `{"output": text}`, else "DONE".
-Any other end is `{"tool_call_error": ..., "stderr": ...}`; so is being killed. Of a result over the limit the beginning
-is kept, and a note says how much was cut.
+Any other end is `{"tool_call_error": ...}` with what the tool has printed and left, `stderr`, `stdout` and `output`, each
+where it is not blank (spec/coyote.md 2.3); one that was killed in time has left nothing that is meant. Of a result over
+the limit the beginning is kept, and a note says how much was cut.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ class ToolResult:
         return json.dumps(self.value, ensure_ascii=False, separators=(",", ":"))
 
 
-def failed(failure: Failure, message: str, stderr: str = "", printed: str = "") -> ToolResult:
-    """A call that came to nothing. `stderr` is left out when it is blank."""
-    detail = {"stderr": stderr.strip()} if stderr.strip() else {}
-    return ToolResult({"tool_call_error": message, **detail}, failure, printed)
+def failed(failure: Failure, message: str, printed: str = "", **texts: str) -> ToolResult:
+    """A call that came to nothing. Of `texts`, blank ones are left out."""
+    told = {name: text.strip() for name, text in texts.items() if text.strip()}
+    return ToolResult({"tool_call_error": message, **told}, failure, printed)
 
 
 def with_advice(result: ToolResult, advice: str) -> ToolResult:
@@ -63,19 +64,31 @@ def of_outcome(name: str, outcome: sandbox.Outcome, output: Path, *, timeout_s: 
     printed = outcome.stdout.decode(errors="replace")
     if outcome.reason == "timeout":
         message = f"Tool call '{name}' timed out after {timeout_s:g}s and was stopped"
-        return failed("timeout", message, outcome.stderr, printed)
-    if outcome.signal is not None:
-        message = f"Tool call '{name}' was killed by {_signal_name(outcome.signal)}"
-        return failed("signal", message, outcome.stderr, printed)
-    if outcome.code != 0:
-        message = f"Tool call '{name}' exited with code {outcome.code}"
-        return failed("exit", message, outcome.stderr, printed)
+        return failed("timeout", message, printed, stderr=outcome.stderr)
+    if outcome.signal is not None or outcome.code != 0:
+        ended = f"exited with code {outcome.code}"
+        if outcome.signal is not None:
+            ended = f"was killed by {_signal_name(outcome.signal)}"
+        return _ended_badly(f"Tool call '{name}' {ended}", outcome, output, limit_bytes)
     kept, size = _read(output, limit_bytes)
     return ToolResult(
         _value(kept, size),
         printed=printed + outcome.stderr,
         cut_bytes=size - len(kept),
         left=kept.decode(errors="replace"),
+    )
+
+
+def _ended_badly(message: str, outcome: sandbox.Outcome, output: Path, limit_bytes: int) -> ToolResult:
+    printed, share = outcome.stdout.decode(errors="replace"), limit_bytes // 4
+    left, _ = _read(output, share)
+    return failed(
+        "exit" if outcome.signal is None else "signal",
+        message,
+        printed,
+        stderr=outcome.stderr,
+        stdout=printed.encode()[:share].decode(errors="ignore"),
+        output=left.replace(b"\0", b"").decode(errors="replace"),
     )
 
 

@@ -216,7 +216,7 @@ def test_a_call_leaves_what_the_model_reads(folder: Path) -> None:
     ("name", "arguments", "kind", "text"),
     [
         ("secret", "{}", "not_allowed", "The tool 'secret' is not among the tools of this node"),
-        ("nope", "{}", "unknown", "Unexpected call: 'nope' is no tool. Available tools: lookup."),
+        ("nope", "{}", "unknown", "Unexpected call: 'nope' is no tool. Available tools: lookup. This tool"),
         ("lookup", "{not json", "arguments", "invalid arguments: {not json"),
         ("mcp_search_docs", "{}", "not_allowed", "'mcp_search_docs' is not among the tools"),
     ],

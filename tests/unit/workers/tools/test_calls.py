@@ -11,7 +11,7 @@ import pytest
 
 from sleipnir_workers.node import VisitLost
 from sleipnir_workers.tools import languages
-from sleipnir_workers.tools.call import answer
+from sleipnir_workers.tools.call import CATALOG, answer
 from sleipnir_workers.tools.loops import Call
 from tests.unit.workers import visits
 from tests.unit.workers.tools.places import Agent
@@ -38,7 +38,7 @@ def python(body: str, signature: str = "") -> str:
 # Results
 
 
-@pytest.mark.conformance("X08", "X10")
+@pytest.mark.conformance("X08", "X10", "CY14")
 @pytest.mark.parametrize(
     ("body", "value"),
     [
@@ -71,19 +71,38 @@ def test_the_result_is_what_the_tool_leaves_in_llm_output(agent: Agent, body: st
 
 @pytest.mark.conformance("X09")
 def test_a_tool_that_exits_with_another_code_failed(agent: Agent) -> None:
-    result = agent.has("tools.sh", bash('echo no >> "$LLM_OUTPUT"; echo " why " >&2; exit 3')).call("t")
+    result = agent.has("tools.sh", bash('echo " why " >&2; exit 3')).call("t")
     assert result.value == {"tool_call_error": "Tool call 't' exited with code 3", "stderr": "why"}
     assert result.failure == "exit"
 
 
-@pytest.mark.conformance("X09")
+@pytest.mark.conformance("CY10", "CY12")
+def test_of_a_tool_that_failed_the_model_reads_all_that_it_printed_and_left(agent: Agent) -> None:
+    """Finding U7 of the second review."""
+    text = "# @describe x\nmain() {\necho left >> \"$LLM_OUTPUT\"; echo ' why ' >&2; echo 2 tests failed; exit 3\n}\n"
+    result = agent.has("loki/functions/tools/find.sh", text).call("find", {})
+    assert result.value == {
+        "tool_call_error": "Tool call 'find' exited with code 3",
+        "stderr": "why",
+        "stdout": "2 tests failed",
+        "output": "left",
+    }
+
+
+def test_of_a_tool_that_failed_and_printed_much_the_model_reads_the_beginning(tmp_path: Path) -> None:
+    agent = Agent(tmp_path, max_tool_result_bytes=40)
+    value = agent.has("tools.sh", bash('printf "é%.0s" {1..99}; exit 1')).call("t").value
+    assert isinstance(value, dict) and value["stdout"] == "é" * 5
+
+
+@pytest.mark.conformance("X09", "CY11")
 def test_a_failure_without_a_word_has_no_stderr(agent: Agent) -> None:
     assert agent.has("tools.sh", bash("exit 1")).call("t").value == {
         "tool_call_error": "Tool call 't' exited with code 1"
     }
 
 
-@pytest.mark.conformance("X09")
+@pytest.mark.conformance("X09", "CY13")
 def test_a_tool_that_dies_of_a_signal_failed(agent: Agent) -> None:
     result = agent.has("tools.sh", bash("kill -SEGV $BASHPID")).call("t")
     assert result.value == {"tool_call_error": "Tool call 't' was killed by signal 11 (SIGSEGV)"}
@@ -118,6 +137,7 @@ def test_a_character_that_is_cut_in_two_is_left_out(tmp_path: Path) -> None:
 # Limits
 
 
+@pytest.mark.conformance("CY16")
 def test_a_tool_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     agent = Agent(tmp_path, tool_timeout_s=0.5)
     body = f"sleep 60 & echo $! > {tmp_path}/child; echo waiting >&2; read -r -t 60 < <(sleep 60)"
@@ -160,13 +180,13 @@ def test_nothing_of_a_call_is_left_in_the_temporary_directory(
 
 def test_a_tool_that_does_not_exist_is_answered_with_those_that_do(agent: Agent) -> None:
     result = agent.has("tools.py", python("return 1") + 'def u():\n    """x"""\n').call("x")
-    assert result.value == {"tool_call_error": "Unexpected call: 'x' is no tool. Available tools: t, u."}
+    assert result.value == {"tool_call_error": f"Unexpected call: 'x' is no tool. Available tools: t, u. {CATALOG}"}
     assert result.failure == "unknown"
 
 
 def test_the_whitelist_of_the_node_is_enforced(agent: Agent, tmp_path: Path) -> None:
     agent.has("tools.py", python(f"open('{tmp_path}/ran', 'w')") + 'def u():\n    """x"""\n    return 1\n')
-    result = agent.call("t", allowed=["u", "mcp:x", "user__ask"])
+    result = agent.call("t", allowed=["u"])
     assert result.value == {"tool_call_error": "The tool 't' is not among the tools of this node. Available tools: u."}
     assert result.failure == "not_allowed"
     assert not (tmp_path / "ran").exists()
@@ -174,6 +194,20 @@ def test_the_whitelist_of_the_node_is_enforced(agent: Agent, tmp_path: Path) -> 
     assert agent.call("u", allowed=[]).failure == "not_allowed"
 
 
+@pytest.mark.conformance("CY18")
+def test_the_answer_to_an_unexpected_call_lists_built_in_tools_too(agent: Agent) -> None:
+    """Finding U8 of the second review."""
+    agent.has("tools.py", python("return 1"))
+    allowed = ["agent:*", "user__select", "agent__spawn", "todo__add", "mcp:docs", "mcp_search_other"]
+    result = agent.call("x", allowed=allowed)
+    mcp = "mcp_search_docs, mcp_describe_docs, mcp_invoke_docs, mcp_search_other"
+    listed = f"t, user__select, agent__spawn, todo__add, {mcp}"
+    assert result.value == {
+        "tool_call_error": f"Unexpected call: 'x' is no tool. Available tools: {listed}. {CATALOG}"
+    }
+
+
+@pytest.mark.conformance("CY19")
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -228,11 +262,66 @@ def test_a_bash_tool_says_itself_what_it_misses(agent: Agent) -> None:
 
 def test_an_argument_that_no_command_line_can_hold_is_answered(agent: Agent) -> None:
     agent.has("tools.sh", bash("true", "@option --city!"))
-    for city, reason in (("a\0b", ""), ("x" * 200_000, "its arguments are too long for a command line")):
-        result = agent.call("t", {"city": city})
-        assert isinstance(result.value, dict)
-        assert result.value["output"].startswith(f"Unable to run t, {reason}")
-        assert result.failure == "spawn"
+    result = agent.call("t", {"city": "a\0b"})
+    assert isinstance(result.value, dict)
+    assert result.value["output"].startswith("Unable to run t, ")
+    assert result.failure == "spawn"
+
+
+# The arguments as JSON
+
+
+RAW = 'printf "%s|%s" "${LLM_TOOL_RAW_JSON-unset}" "${LLM_AGENT_RAW_JSON-unset}" >> "$LLM_OUTPUT"'
+RAW_PY = """import os
+return os.environ.get("LLM_TOOL_RAW_JSON", "unset") + "|" + os.environ.get("LLM_AGENT_RAW_JSON", "unset")"""
+
+
+@pytest.mark.conformance("CY05", "CY06", "CY07")
+@pytest.mark.parametrize(("name", "text"), [("tools.sh", bash(RAW)), ("tools.py", python(RAW_PY))])
+def test_a_tool_of_an_agent_finds_its_arguments_as_json(agent: Agent, name: str, text: str) -> None:
+    """Finding U4 of the second review."""
+    assert agent.has(name, text).call("t", {}).value == {"output": "unset|{}"}
+
+
+@pytest.mark.conformance("CY04", "CY05")
+def test_a_global_tool_finds_its_arguments_as_json(agent: Agent) -> None:
+    """Finding U4 of the second review: `execute_command` reads its command there, and did nothing."""
+    text = f"# @describe x\n# @option --command!\nmain() {{\n{RAW}\n}}\n"
+    result = agent.has("loki/functions/tools/execute_command.sh", text).call("execute_command", {"command": "a\n'b'\n"})
+    assert result.value == {"output": '{"command":"a\\n\'b\'\\n"}|unset'}
+    echo = 'main() {\njq -r .command <<< "$LLM_TOOL_RAW_JSON" >> "$LLM_OUTPUT"\n}\n'
+    agent.has("loki/functions/tools/other.sh", f"# @describe x\n# @option --command!\n{echo}")
+    assert agent.call("other", {"command": "echo 1\necho 2"}).value == {"output": "echo 1\necho 2"}
+
+
+@pytest.mark.conformance("CY08")
+@pytest.mark.parametrize("scope", ["TOOL", "AGENT"])
+def test_arguments_that_are_too_long_for_a_command_line_are_read_from_files(
+    agent: Agent, tmp_path: Path, scope: str
+) -> None:
+    """Finding U4 of the second review. The kernel takes no variable of more than 128 KiB either, also not of what the
+    tool starts."""
+    body = f'jq -r .content <<< "$LLM_{scope}_RAW_JSON" > {tmp_path}/file; echo ${{#argc_content}} >> "$LLM_OUTPUT"'
+    if scope == "TOOL":
+        text = f'# @describe x\n# @option --content!\nmain() {{\n{body}\n}}\neval "$(argc --argc-eval "$0" "$@")"\n'
+        agent.has("loki/functions/tools/t.sh", text)
+    else:
+        agent.has("tools.sh", bash(body, "@option --content!"))
+    content = "é'\n" * 100_000
+    assert agent.call("t", {"content": content}).value == 300_000
+    assert (tmp_path / "file").read_text() == content + "\n"
+
+
+@pytest.mark.conformance("CY09")
+def test_a_required_option_may_be_empty(agent: Agent) -> None:
+    agent.has("tools.sh", bash('echo "[${argc_content}]" >> "$LLM_OUTPUT"', "@option --content!"))
+    assert agent.call("t", {"content": ""}).value == []
+
+
+def test_a_python_tool_takes_arguments_of_any_length(agent: Agent) -> None:
+    text = f"{RAW_PY} + '|' + str(len(x))"
+    agent.has("tools.py", python(text, "x: str").replace('"A tool"', '"A tool\n\n    Args:\n        x: X\n    "'))
+    assert agent.call("t", {"x": "x" * 300_000}).value == {"output": "unset|unset|300000"}
 
 
 # Python

@@ -55,6 +55,7 @@ def test_the_tools_of_an_agent_see_this_and_nothing_else(agent: Agent) -> None:
         "LLM_AGENT_ROOT_DIR": str(agent.folder),
         "LLM_AGENT_CACHE_DIR": f"{agent.config}/cache/triage",
         "LLM_AGENT_VAR_MY_CITY": "Oslo",
+        "LLM_AGENT_RAW_JSON": "{}",
         "CLICOLOR_FORCE": "1",
         "FORCE_COLOR": "1",
         "AUTO_CONFIRM": "1",
@@ -71,6 +72,7 @@ def test_a_global_tool_has_the_folder_of_the_agent_as_its_root_and_a_cache_of_it
     assert found == {
         "LLM_ROOT_DIR": str(agent.folder),
         "LLM_TOOL_NAME": "find",
+        "LLM_TOOL_RAW_JSON": "{}",
         "LLM_TOOL_CACHE_DIR": f"{agent.config}/cache/triage/find",
         "LLM_AGENT_VAR_MY_CITY": "Oslo",
     }

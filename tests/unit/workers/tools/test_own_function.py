@@ -82,6 +82,7 @@ def test_an_agent_that_says_nothing_is_a_failure(tmp_path: Path, value: str) -> 
             "too_large",
             "more than SLEIPNIR_MAX_TOOL_RESULT_BYTES=8 bytes",
         ),
+        ("input('City? ')", NODE, {}, "exit", r"EOFError.*\nA run has no terminal to read from: declare what"),
         ("1", replace(NODE, tool="other"), {}, "not_found", "'triage' has no function 'other'"),
         ("(", NODE, {}, "tool_file", "tools of agent 'triage' cannot be read: .*syntax error"),
     ],
