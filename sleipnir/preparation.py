@@ -35,6 +35,9 @@ from sleipnir.this_machine import machine_id
 from sleipnir.tools.folder import custom_tools
 from sleipnir.variables import Asker, of_environment, resolved_variables
 
+SHOWN_CHARS: Final = 300
+"""Of an agent's description a model that chooses among agents reads so much."""
+
 OFFERED_FOR_S: Final = 60.0  # Redis is not asked again so soon for what it had: nobody drops what was used lately
 
 
@@ -62,6 +65,11 @@ class Roster:
     @property
     def children(self) -> dict[str, Prepared]:
         return {**self.chosen, **self.named}
+
+    def descriptions(self) -> dict[str, str]:
+        """What the agents are for that a model may choose, in a line each."""
+        told = {name: " ".join(each.graph.description.split()) for name, each in self.chosen.items()}
+        return {name: text[:SHOWN_CHARS] for name, text in told.items() if text}
 
     def sessions(self) -> dict[str, str]:
         """The sessions in which children go on; a temporary one is of no use to a single run."""
@@ -109,6 +117,7 @@ class Preparation:
             agent=agent.folder.name,
             bundle=agent.bundle.digest,
             agents={name: child.bundle.digest for name, child in children.items()},
+            descriptions=roster.descriptions(),
             overrides={name: each.overrides for name, each in everybody.items() if each.overrides},
             presets={name: given for name, given in presets.items() if given},
             variables=resolved_variables(agent.graph, variables or {}, os.environ, ask_variable),

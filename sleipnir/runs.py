@@ -30,7 +30,8 @@ class RunSpec:
     `presets` are the variables that it gives to agents that may be started, `sessions` the names of the sessions in
     which these go on. `knowledge` are the digests of the bases that nodes of all these agents ask, by `agent/node`:
     those of the moment of submission. `max_cost_usd` and `max_tokens` are what it may use, with all runs below, before
-    a person is asked; child runs have no budget of their own.
+    a person is asked; child runs have no budget of their own. `descriptions` say in a line what agents are for that a
+    model may start, by name.
     """
 
     agent: str
@@ -53,6 +54,7 @@ class RunSpec:
     max_cost_usd: float | None = None
     max_tokens: int | None = None
     caller_machine: str = ""
+    descriptions: dict[str, str] = field(default_factory=dict)
     v: int = VERSION
 
     @property

@@ -44,7 +44,7 @@ MOST_TURNS: Final = 1000  # far more than a conversation that gets anywhere has;
 
 NEWER: Final = frozenset(
     {
-        "spawnable_agents", "reasoning_effort", "enabled_tools", "mcp_tools", "max_tool_result_chars",
+        "reasoning_effort", "enabled_tools", "mcp_tools", "max_tool_result_chars",
         "max_concurrent_jobs", "inject_job_instructions",
         "skills_enabled", "enabled_skills", "inject_skill_instructions", "skill_instructions", "enabled_macros",
         "memory", "compression_model", "compression_keep_last", "brief_model", "envoy_model", "hooks", "global_hooks",

@@ -375,6 +375,7 @@ class LoopAgent:
 
     `instructions` are as written: variables are put in when the model is asked. `escalation_timeout` is in seconds,
     `summarization_threshold` in bytes, `compression_threshold` in tokens (None: the default of the deployment).
+    `spawnable_agents` are all that its model may start; None: any, [] none.
     """
 
     instructions: str = ""
@@ -385,6 +386,7 @@ class LoopAgent:
     inject_todo_instructions: Flag = True
     continuation_prompt: str | None = None
     can_spawn_agents: Flag = False
+    spawnable_agents: list[str] | None = None
     max_concurrent_agents: Whole = 4
     max_agent_depth: Whole = 3
     inject_spawn_instructions: Flag = True

@@ -17,6 +17,8 @@ from sleipnir.graph.config_agent import with_every_tool
 from sleipnir.graph.model import Graph, Json, Variable
 
 SESSION: Final = "agent_session"
+_OF_LOOPS: Final = (SESSION, "spawnable_agents")
+"""What only a config.yaml says, and graphs therefore have no place for."""
 
 
 def env_name(agent: str) -> str:
@@ -30,7 +32,7 @@ def overrides_of(graph: Graph, agent: str, env: Mapping[str, str]) -> dict[str, 
     found: dict[str, Json] = {}
     for key, read in _READERS.items():
         text = env.get(f"{prefix}_{key.upper()}")
-        if text and (key != SESSION or graph.loop is not None):
+        if text and (key not in _OF_LOOPS or graph.loop is not None):
             try:
                 found[key] = read(text, graph)
             except (ValueError, RecursionError):
@@ -40,11 +42,12 @@ def overrides_of(graph: Graph, agent: str, env: Mapping[str, str]) -> dict[str, 
 
 def overridden(graph: Graph, overrides: Mapping[str, Json]) -> Graph:
     """The graph as `overrides_of` said."""
-    values: dict[str, Any] = {key: overrides[key] for key in _READERS if key in overrides and key != SESSION}
+    values: dict[str, Any] = {key: overrides[key] for key in _READERS if key in overrides and key not in _OF_LOOPS}
     if "variables" in values:
         values["variables"] = [_declared(each) for each in values["variables"]]
-    if graph.loop is not None and SESSION in overrides:
-        values["loop"] = replace(graph.loop, agent_session=overrides[SESSION])
+    of_loop: dict[str, Any] = {key: overrides[key] for key in _OF_LOOPS if key in overrides}
+    if graph.loop is not None and of_loop:
+        values["loop"] = replace(graph.loop, **of_loop)
     return with_every_tool(replace(graph, **values)) if values else graph
 
 
@@ -100,5 +103,6 @@ _READERS: Final[Mapping[str, Callable[[str, Graph], Json]]] = {
     "global_tools": _names,
     "mcp_servers": _names,
     SESSION: _text,
+    "spawnable_agents": lambda text, graph: None if text == "null" else _names(text, graph),
     "variables": _variables,
 }

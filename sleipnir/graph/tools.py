@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from sleipnir.graph.model import Graph, LlmNode
 from sleipnir.graph.python_source import statements
@@ -33,13 +34,14 @@ OWN_TOOLS = "agent:*"
 TODO_TOOLS = ("todo__init", "todo__add", "todo__done", "todo__list", "todo__clear")
 """Of a config.yaml agent with `auto_continue` alone (spec 5)."""
 
-USER_TOOLS = ("user__ask", "user__confirm", "user__input", "user__checkbox")
+USER_TOOLS = ("user__select", "user__confirm", "user__input", "user__checkbox")
 MESSAGE_TOOLS = ("agent__send_message", "agent__check_inbox")
 SPAWN_TOOLS = (
     "agent__spawn",
     "agent__check",
     "agent__collect",
-    "agent__list",
+    "agent__list_running",
+    "agent__list_available",
     "agent__cancel",
     "agent__task_create",
     "agent__task_list",
@@ -49,6 +51,10 @@ SPAWN_TOOLS = (
 )
 """By which a model starts agents, asks after them, and plans what they shall do. Only a graph with an agent node may
 start further agents, and an agent that `can_spawn_agents`."""
+
+FORMER: Final[Mapping[str, str]] = {"user__ask": "user__select", "agent__list": "agent__list_running"}
+"""Names of built-in tools in releases of Loki before 0.8, in which agents and their texts still call them
+(spec/coyote.md 7, 8)."""
 
 _EXTENSION = re.compile(r"\.(?:sh|py|ts)\Z")
 _BASH_COMMAND = re.compile(r"#+\s*@cmd\b")
@@ -77,13 +83,20 @@ def known_tools(graph: Graph, custom: CustomTools) -> list[str]:
     mcp = [prefix + server for server in graph.mcp_servers for prefix in MCP_FUNCTIONS]
     spawn = SPAWN_TOOLS if graph.can_spawn_agents else ()
     loop = () if graph.loop is None else (OWN_TOOLS, *todo_tools(graph))
-    return [*declared, *custom.names, *mcp, *USER_TOOLS, *MESSAGE_TOOLS, *spawn, *loop]
+    built_in = [*USER_TOOLS, *MESSAGE_TOOLS, *spawn]
+    former = [name for name, now in FORMER.items() if now in built_in]
+    return [*declared, *custom.names, *mcp, *built_in, *former, *loop]
+
+
+def present(tool: str) -> str:
+    """The present name of a built-in tool; other names stay as they are."""
+    return FORMER.get(tool, tool)
 
 
 def may_spawn(graph: Graph) -> bool:
     """Whether a model of the graph may start agents, whichever it names."""
     nodes = (node for node in graph.nodes.values() if isinstance(node, LlmNode))
-    return graph.can_spawn_agents and any(name in SPAWN_TOOLS for node in nodes for name in node.tools or ())
+    return graph.can_spawn_agents and any(present(name) in SPAWN_TOOLS for node in nodes for name in node.tools or ())
 
 
 def todo_tools(graph: Graph) -> tuple[str, ...]:

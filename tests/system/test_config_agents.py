@@ -100,6 +100,6 @@ def test_an_agent_of_a_config_yaml_answers_asks_and_uses_its_tools(
     bodies = {request.prompt: request.body for request in model.requests if request.turn == 1}
     assert (bodies["you"]["model"], bodies["you"]["temperature"]) == ("gpt-test", 0.25)
     assert (bodies["other"]["model"], "temperature" in bodies["other"]) == ("gpt-other", False)
-    talking = {"user__ask", "user__confirm", "user__input", "user__checkbox", *MESSAGE_TOOLS}
+    talking = {"user__select", "user__confirm", "user__input", "user__checkbox", *MESSAGE_TOOLS}
     assert {tool["function"]["name"] for tool in bodies["you"]["tools"]} == talking
     assert {tool["function"]["name"] for tool in bodies["shout"]["tools"]} == {"shout", *talking}

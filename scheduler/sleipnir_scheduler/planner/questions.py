@@ -10,10 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 from sleipnir.graph.model import Json
+from sleipnir.graph.tools import present
 from sleipnir.runs import Gate, Visit
 
-_KINDS = {"user__ask": "approval", "user__confirm": "confirm", "user__input": "input", "user__checkbox": "checkbox"}
-_CHOOSING = ("user__ask", "user__checkbox")
+_KINDS = {"user__select": "approval", "user__confirm": "confirm", "user__input": "input", "user__checkbox": "checkbox"}
+_CHOOSING = ("user__select", "user__checkbox")
 _YES, _NO = frozenset({"yes", "y", "true"}), frozenset({"no", "n", "false"})
 
 
@@ -28,7 +29,7 @@ def asked(message: Mapping[str, Json], call: int) -> dict[str, Json]:
     """
     function = message["tool_calls"][call]["function"]
     arguments = json.loads(function["arguments"])
-    options = arguments.get("options") if function["name"] in _CHOOSING else None
+    options = arguments.get("options") if present(function["name"]) in _CHOOSING else None
     found = json.loads(options) if isinstance(options, str) else options or []
     texts = [storable(option) for option in found if isinstance(option, str)]
     return {"question": storable(arguments["question"]), "options": texts}
@@ -42,7 +43,7 @@ def gate_of(visit: Visit, tool: str, arguments: Mapping[str, Json], now_ms: int,
         question = f"{question}\nAny of: {', '.join(options)}. Separate several by commas, or answer a JSON array."
         options = ()
     question = f"{remark}\n{question}" if remark else question
-    return Gate(visit.seq, visit.node, _KINDS.get(tool, "input"), question, options, None, now_ms)
+    return Gate(visit.seq, visit.node, _KINDS.get(present(tool), "input"), question, options, None, now_ms)
 
 
 def result_of(tool: str, arguments: Mapping[str, Json], text: str) -> dict[str, Json]:

@@ -26,7 +26,7 @@ from sleipnir_scheduler.planner import escalating, messaging
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.known import require
 from sleipnir_scheduler.planner.questions import storable
-from sleipnir_scheduler.planner.tasks import Task, Tasks
+from sleipnir_scheduler.planner.tasks import Task, Tasks, task_id
 
 
 class CannotDo(Exception):
@@ -50,8 +50,10 @@ def call(context: Context, of: Visit, visit: Visit, arguments: Mapping[str, Json
             return _check(context, of, visit, arguments["id"])
         case "agent__collect":
             return _collect(context, of, visit, arguments["id"])
-        case "agent__list":
+        case "agent__list_running" | "agent__list":
             return _list(context, of)
+        case "agent__list_available":
+            return _available(context)
         case "agent__cancel":
             return _cancel(context, of, arguments["id"])
         case "agent__task_create":
@@ -59,9 +61,9 @@ def call(context: Context, of: Visit, visit: Visit, arguments: Mapping[str, Json
         case "agent__task_list":
             return {"tasks": _tasks(context, of).listed()}
         case "agent__task_complete":
-            return _complete_task(context, of, arguments["task_id"])
+            return _complete_task(context, of, task_id(arguments["task_id"]))
         case "agent__task_fail":
-            return _fail_task(context, of, arguments["task_id"])
+            return _fail_task(context, of, task_id(arguments["task_id"]))
         case "agent__send_message":
             return messaging.send(
                 context, of, visit, arguments["id" if "id" in arguments else "to"], arguments["message"]
@@ -115,6 +117,12 @@ def patience_s(context: Context) -> int | None:
 def _spawn(context: Context, of: Visit, seq: int, agent: str, prompt: str) -> dict[str, Json]:
     """`seq` is the number by which the agent's run is known, of a call or its own."""
     draft, loop, limits = context.draft, _loop(of), _limits(context)
+    if limits.spawnable_agents is not None and agent not in limits.spawnable_agents:
+        return _error(
+            f"Agent '{agent}' is not in this agent's `spawnable_agents` whitelist. Allowed: "
+            f"{json.dumps(limits.spawnable_agents, ensure_ascii=False)}. "
+            "Call `agent__list_available` to see what you can spawn."
+        )
     if len(loop.agents) >= limits.max_concurrent_agents:
         return _error(
             f"At capacity: {len(loop.agents)}/{limits.max_concurrent_agents} agents running. "
@@ -179,6 +187,17 @@ def _list(context: Context, of: Visit) -> Json:
     ]
     most = _limits(context).max_concurrent_agents
     return {"active_count": len(agents), "max_concurrent": most, "agents": agents}
+
+
+def _available(context: Context) -> Json:
+    """The agents that the model may start, sorted by name, with what their files say of them."""
+    spec, allowed = context.run.spec, _limits(context).spawnable_agents
+    names = sorted(name for name in spec.agents if allowed is None or name in allowed)
+    agents = [
+        {"name": name} | ({"description": spec.descriptions[name]} if name in spec.descriptions else {})
+        for name in names
+    ]
+    return {"count": len(agents), "agents": agents}
 
 
 def _cancel(context: Context, of: Visit, id_: str) -> Json:

@@ -113,10 +113,26 @@ def _tuples(task: Mapping[str, Json]) -> dict[str, Json]:
     return {name: tuple(task[name]) for name in ("blocked_by", "blocks")}
 
 
+def task_id(text: str) -> str:
+    """The id that a model means. Loki's texts write `task_1` for the task 1 (spec/graph-agents.md 0.1, row 8)."""
+    return text.strip().removeprefix("task_")
+
+
 def _ids(given: Json) -> list[str]:
-    """A list of ids that a model wrote, each once. What is no id is passed over."""
+    """A list of ids that a model wrote, or such a list as JSON text, each once. What is no id is passed over."""
+    if isinstance(given, str):
+        given = _list_in(given)
     found = given if isinstance(given, list) else []
-    return list(dict.fromkeys(str(each) for each in found if isinstance(each, str | int)))
+    return list(dict.fromkeys(task_id(str(each)) for each in found if isinstance(each, str | int)))
+
+
+def _list_in(text: str) -> Json:
+    """The list that a text is as JSON; else the text as the only id."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, list) else [text]
 
 
 def _text(given: Json) -> str | None:

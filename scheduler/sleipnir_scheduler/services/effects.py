@@ -217,6 +217,7 @@ class Deliveries:
             caller_dir=above.caller_dir,
             caller_machine=above.caller_machine,
             agents=above.agents,
+            descriptions=above.descriptions,
             overrides=above.overrides,
             presets=above.presets,
             sessions=above.sessions,

@@ -28,6 +28,7 @@ max_agent_depth: 2
 inject_spawn_instructions: false
 summarization_model: openai:gpt-4o-mini
 summarization_threshold: 8000
+spawnable_agents: [stone, hill]
 escalation_timeout: 60
 compression_threshold: 9000
 description: Rolls the stone.
@@ -44,10 +45,11 @@ documents: [stones.md]
 concurrency: {key: "{{tenant}}", limit: 3}
 """
 MESSAGE_TOOLS = ["agent__send_message", "agent__check_inbox"]
-USER_TOOLS = ["user__ask", "user__confirm", "user__input", "user__checkbox"]
+USER_TOOLS = ["user__select", "user__confirm", "user__input", "user__checkbox"]
 TODO_TOOLS = ["todo__init", "todo__add", "todo__done", "todo__list", "todo__clear"]
 SPAWN_TOOLS = [
-    "agent__spawn", "agent__check", "agent__collect", "agent__list", "agent__cancel",
+    "agent__spawn", "agent__check", "agent__collect", "agent__list_running", "agent__list_available",
+    "agent__cancel",
     "agent__task_create", "agent__task_list", "agent__task_complete", "agent__task_fail",
     "agent__reply_escalation",
 ]  # fmt: skip
@@ -76,6 +78,7 @@ def test_every_key_is_read() -> None:
         inject_todo_instructions=False,
         continuation_prompt="Go on.",
         can_spawn_agents=True,
+        spawnable_agents=["stone", "hill"],
         max_concurrent_agents=8,
         max_agent_depth=2,
         inject_spawn_instructions=False,
@@ -178,7 +181,7 @@ def test_the_model_is_offered_what_the_agent_declares_and_nothing_else() -> None
 
 
 def test_keys_of_later_releases_are_passed_over() -> None:
-    later = "spawnable_agents: [a]\nskills_enabled: true\nmemory: false\nreasoning_effort: high\nenabled_tools: [x]\n"
+    later = "skills_enabled: true\nmemory: false\nreasoning_effort: high\nenabled_tools: [x]\n"
     assert loaded(f"name: x\n{later}") == loaded("name: x")
 
 

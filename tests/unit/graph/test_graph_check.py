@@ -386,6 +386,7 @@ LLM = "a: {{type: llm, prompt: p, tools: [{}], next: b}}\nb: {{type: end}}"
         "mcp_describe_git-hub",
         "mcp_invoke_git-hub",
         "user__ask",
+        "user__select",
         "user__confirm",
         "user__input",
         "user__checkbox",

@@ -249,10 +249,11 @@ def test_a_turn_that_meets_a_limit_is_put_off_and_has_not_failed() -> None:
     assert [v.state for v in parts(driver, "turn")] == ["queued"]
 
 
-@pytest.mark.conformance("Q01")
+@pytest.mark.conformance("Q01", "CY79")
 @pytest.mark.parametrize(
     ("tool", "said", "result"),
     [
+        ("user__select", "my own words", {"answer": "my own words"}),
         ("user__ask", "my own words", {"answer": "my own words"}),
         ("user__confirm", "Y", {"answer": "yes"}),
         ("user__confirm", "no", {"answer": "no"}),

@@ -78,7 +78,9 @@ class Boss(Driver):
         return list(self.last.effects)
 
 
-SPAWN, CHECK, COLLECT, LIST, CANCEL = (f"agent__{name}" for name in ("spawn", "check", "collect", "list", "cancel"))
+SPAWN, CHECK, COLLECT, LIST, CANCEL, AVAILABLE = (
+    f"agent__{name}" for name in ("spawn", "check", "collect", "list_running", "cancel", "list_available")
+)
 
 
 def name_of(run: str) -> str:
@@ -405,6 +407,60 @@ def test_a_task_with_an_agent_starts_it_as_soon_as_nothing_blocks_it_and_there_i
     boss.child_ends(second.run, "well")
     assert [effect.prompt for effect in boss.told() if isinstance(effect, StartChild)] == ["do e"]
     assert len({agent.run for agent in (*boss.agents, first, second)}) == 4
+
+
+@pytest.mark.parametrize("blocked_by", [["task_1"], '["task_1"]', "task_1", '["1"]'])
+def test_a_task_may_be_named_as_lokis_texts_do(blocked_by: Any) -> None:
+    """Finding U8 of the second review: Loki's own text for models says `--blocked_by ["task_1"]`."""
+    boss = Boss()
+    boss.turn((CREATE, {"subject": "a"}), (CREATE, {"subject": "b", "blocked_by": blocked_by}))
+    assert statuses(boss) == {"1": "pending", "2": "blocked"}
+    [result] = boss.turn((COMPLETE, {"task_id": "task_1"}))
+    assert [task["id"] for task in result["newly_runnable"]] == ["2"]
+    boss.turn((FAIL, {"task_id": "task_2"}))
+    assert statuses(boss) == {"1": "completed", "2": "failed"}
+
+
+ALLOWED = "spawnable_agents: [other, absent]\n"
+
+
+@pytest.mark.conformance("CY71")
+def test_an_agent_outside_the_whitelist_is_not_started() -> None:
+    """Finding U7 of the second review. The whitelist comes before capacity and depth."""
+    boss = Boss(ALLOWED + "max_agent_depth: 0\n")
+    refused, deep = boss.turn((SPAWN, {"agent": "worker", "prompt": "p"}), (SPAWN, {"agent": "other", "prompt": "p"}))
+    assert refused == {
+        "status": "error",
+        "message": "Agent 'worker' is not in this agent's `spawnable_agents` whitelist. Allowed: "
+        '["other", "absent"]. Call `agent__list_available` to see what you can spawn.',
+    }
+    assert deep["message"].startswith("Max agent depth exceeded")
+    [task] = boss.turn((CREATE, {"subject": "a", "agent": "worker", "prompt": "p"}))
+    assert [each["status"] for each in task["auto_dispatched"]] == ["error"]
+    assert boss.agents == ()
+
+
+@pytest.mark.conformance("CY72", "CY73")
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [("", ["other", "worker"]), ("spawnable_agents: null\n", ["other", "worker"]), (ALLOWED, ["other"])]
+    + [("spawnable_agents: []\n", [])],
+)
+def test_the_agents_that_may_be_started_are_listed_with_what_they_are_for(more: str, names: list[str]) -> None:
+    """Finding U7 of the second review."""
+    boss = Boss(more)
+    boss.run = changed(boss.run, spec=changed(boss.run.spec, descriptions={"other": "Looks things up."}))
+    about = {"other": {"description": "Looks things up."}, "worker": {}}
+    listed = [{"name": name, **about[name]} for name in names]
+    assert boss.turn((AVAILABLE, {})) == [{"count": len(names), "agents": listed}]
+
+
+def test_the_former_name_of_the_list_of_agents_is_answered() -> None:
+    boss = Boss()
+    boss.spawn("worker")
+    first, former = boss.turn((LIST, {}), ("agent__list", {}))
+    assert first == former
+    assert first["active_count"] == 1
 
 
 def test_a_task_whose_agent_is_not_known_stays_pending() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.graph.model import Json
+from sleipnir.graph.tools import present
 
 NOT_ENABLED = "No supervisor active; Agent spawning not enabled"
 
@@ -22,7 +23,9 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "agent__check": "Look whether an agent has ended, without waiting. If it has, its result is returned, and the "
     "agent is collected.",
     "agent__collect": "Wait until an agent has ended, and return its result. An agent can be collected once.",
-    "agent__list": "List the agents that were spawned and not collected yet: id, agent, and whether it still runs.",
+    "agent__list_running": "List the agents that were spawned and not collected yet: id, agent, and whether it still "
+    "runs.",
+    "agent__list_available": "List the agents that you may start: name, and what each is for.",
     "agent__cancel": "Cancel an agent that is not needed any more. Its output is lost.",
     "agent__send_message": "Send a message to an agent that you started, to one that was started beside you, or to "
     "`parent`, the agent that started you. It reads it when it looks into its inbox.",
@@ -81,7 +84,7 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 
 def declaration(name: str) -> dict[str, Any]:
-    """One of the tools in the form of OpenAI's `tools`."""
+    """One of the tools in the form of OpenAI's `tools`, under the name that the agent calls it by."""
     parameters = {
         "type": "object",
         "properties": dict(_PARAMETERS.get(name, {})),
@@ -89,7 +92,7 @@ def declaration(name: str) -> dict[str, Any]:
     }
     return {
         "type": "function",
-        "function": {"name": name, "description": _DESCRIPTIONS[name], "parameters": parameters},
+        "function": {"name": name, "description": _DESCRIPTIONS[present(name)], "parameters": parameters},
     }
 
 

@@ -15,7 +15,17 @@ from typing import Any
 
 from sleipnir.errors import NodeFailed, ToolFileError
 from sleipnir.graph.model import Json, LlmNode
-from sleipnir.graph.tools import MCP, MESSAGE_TOOLS, OWN_TOOLS, SPAWN_TOOLS, TODO_TOOLS, USER_TOOLS, stem, todo_tools
+from sleipnir.graph.tools import (
+    MCP,
+    MESSAGE_TOOLS,
+    OWN_TOOLS,
+    SPAWN_TOOLS,
+    TODO_TOOLS,
+    USER_TOOLS,
+    present,
+    stem,
+    todo_tools,
+)
 from sleipnir.messages import AGENTS, ANSWER, FOLLOW_UP, MESSAGES, PERSON, QUEUE_OF, RESULT, ToolCall, VisitResult
 from sleipnir.store.visits import Talk
 from sleipnir.tools.declaration import Declaration
@@ -93,13 +103,13 @@ def offer(node: LlmNode, visit: Visit, host: Host) -> list[dict[str, Any]]:
             offered |= {each.name: _as_offered(each) for each in tools.declarations if each.agent}
         elif name in of_todos:
             offered[name] = todo.declaration(name)
-        elif name in of_agents:
+        elif present(name) in of_agents:
             offered[name] = spawn_tools.declaration(name)
         elif (found := tools.find(name)) is not None:
             offered[found.name] = _as_offered(found)
         elif name in of_servers:
             offered[name] = of_servers[name]
-        elif name in USER_TOOLS:
+        elif present(name) in USER_TOOLS:
             offered[name] = user_tools.declaration(name)
         else:
             listed = ", ".join(provided)
@@ -219,20 +229,20 @@ def _refusal(
     run the call looks whether the node may make it."""
     if looping := loops.alert(earlier, Call(name, arguments), patience):
         return looping
-    if name in USER_TOOLS and name not in (node.tools or ()):
+    tool, allowed = present(name), present(name) in map(present, node.tools or ())
+    if tool in USER_TOOLS and not allowed:
         return {"tool_call_error": f"The tool '{name}' is not among the tools of this node."}
-    if name in USER_TOOLS and (wrong := user_tools.problem(name, arguments)) is not None:
+    if tool in USER_TOOLS and (wrong := user_tools.problem(name, arguments)) is not None:
         return {"tool_call_error": f"User interaction failed: {wrong}"}
-    if name in (*MESSAGE_TOOLS, *SPAWN_TOOLS):
-        allowed = name in (node.tools or ())
+    if tool in (*MESSAGE_TOOLS, *SPAWN_TOOLS):
         wrong = spawn_tools.problem(name, arguments) if allowed else spawn_tools.NOT_ENABLED
         return None if wrong is None else {"tool_call_error": f"Supervisor tool failed: {wrong}"}
     return None
 
 
 def _where(name: str, host: Host) -> str:
-    if name in USER_TOOLS:
+    if present(name) in USER_TOOLS:
         return PERSON
-    if name in (*MESSAGE_TOOLS, *SPAWN_TOOLS):
+    if present(name) in (*MESSAGE_TOOLS, *SPAWN_TOOLS):
         return AGENTS
     return host.settings.mcp_queue if mcp.split_name(name) is not None else QUEUE_OF["script"]

@@ -10,25 +10,28 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sleipnir.graph.tools import present
+
 _QUESTION = {"type": "string", "description": "The question to the person."}
 _OPTIONS = {"type": "array", "items": {"type": "string"}, "description": "The answers to choose from."}
 _DESCRIPTIONS: Mapping[str, str] = {
-    "user__ask": "Ask the person a question with options to choose from; they may also answer in their own words.",
+    "user__select": "Ask the person a question with options to choose from; they may also answer in their own words.",
     "user__confirm": "Ask the person a question that is answered with yes or no.",
     "user__input": "Ask the person for a text.",
     "user__checkbox": "Ask the person to choose any number of the options, or none.",
 }
-_CHOOSING = ("user__ask", "user__checkbox")
+_CHOOSING = ("user__select", "user__checkbox")
 
 
 def declaration(name: str) -> dict[str, Any]:
-    """One of the `user__*` tools in the form of OpenAI's `tools`."""
-    chooses = name in _CHOOSING
+    """One of the `user__*` tools in the form of OpenAI's `tools`, under the name that the agent calls it by."""
+    tool = present(name)
+    chooses = tool in _CHOOSING
     return {
         "type": "function",
         "function": {
             "name": name,
-            "description": _DESCRIPTIONS[name],
+            "description": _DESCRIPTIONS[tool],
             "parameters": {
                 "type": "object",
                 "properties": {"question": _QUESTION, **({"options": _OPTIONS} if chooses else {})},
@@ -46,7 +49,7 @@ def problem(name: str, arguments: str) -> str | None:
         return f"the arguments are not JSON: {error}"
     if not isinstance(given, dict) or not isinstance(given.get("question"), str) or not given["question"].strip():
         return "'question' is required"
-    return _wrong_options(given.get("options")) if name in _CHOOSING else None
+    return _wrong_options(given.get("options")) if present(name) in _CHOOSING else None
 
 
 def _wrong_options(options: Any) -> str | None:

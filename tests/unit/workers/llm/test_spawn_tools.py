@@ -38,8 +38,8 @@ def refused(result: VisitResult, number: int = 0) -> str:
 
 def test_calls_about_agents_are_for_the_scheduler_to_answer(tmp_path: Path) -> None:
     spawn = Call("agent__spawn", {"agent": "coder", "prompt": "go"}, id="c1")
-    result, server = turn(tmp_path, spawn, Call("agent__list", {}, id="c2"))
-    assert result.calls == (ToolCall("c1", "agent__spawn", AGENTS), ToolCall("c2", "agent__list", AGENTS))
+    result, server = turn(tmp_path, spawn, Call("agent__list_running", {}, id="c2"))
+    assert result.calls == (ToolCall("c1", "agent__spawn", AGENTS), ToolCall("c2", "agent__list_running", AGENTS))
     assert server.requests[0].tools == list(SPAWN_TOOLS)
     function = server.requests[0].body["tools"][0]["function"]
     assert (function["parameters"]["type"], function["parameters"]["required"]) == ("object", ["agent", "prompt"])

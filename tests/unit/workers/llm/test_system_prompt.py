@@ -26,7 +26,7 @@ def _instructions():
 '''
 TODO, SPAWN = "## Your todo list", "## Agents that work for you"
 TEAM, USER = "## Messages between agents", "## Asking the user"
-EVERY_TOOL = ["todo__init", "agent__spawn", "agent__send_message", "agent__check_inbox", "user__ask"]
+EVERY_TOOL = ["todo__init", "agent__spawn", "agent__send_message", "agent__check_inbox", "user__select"]
 BOTH = {"auto_continue": True, "can_spawn_agents": True}
 
 
@@ -76,13 +76,14 @@ def test_our_texts_follow_the_instructions_in_their_order(fields: dict[str, Any]
         (
             SPAWN,
             [
-                "agent__spawn", "agent__check", "agent__collect", "agent__list", "agent__cancel", "agent__task_create",
-                "agent__task_list", "agent__task_complete", "agent__task_fail", "agent__reply_escalation",
+                "agent__spawn", "agent__check", "agent__collect", "agent__list_running",
+                "agent__list_available", "agent__cancel", "agent__task_create", "agent__task_list",
+                "agent__task_complete", "agent__task_fail", "agent__reply_escalation",
                 "--blocked_by", "--agent", "--prompt", "user__*", "5 minutes",
             ],
         ),
         (TEAM, ["agent__send_message --id", "--message", "agent__check_inbox"]),
-        (USER, ["user__ask", "user__confirm", "user__input", "user__checkbox"]),
+        (USER, ["user__select", "user__confirm", "user__input", "user__checkbox"]),
     ],
 )  # fmt: skip
 def test_our_texts_name_every_tool_that_they_are_about(block: str, named: list[str]) -> None:

@@ -158,6 +158,16 @@ def test_people_are_asked_by_the_scheduler_and_a_question_that_cannot_be_asked_i
     ]
 
 
+@pytest.mark.conformance("CY79", "CY80")
+@pytest.mark.parametrize(("listed", "called"), [("user__select", "user__ask"), ("user__ask", "user__select")])
+def test_a_tool_may_be_listed_and_called_by_its_former_name(folder: Path, listed: str, called: str) -> None:
+    """Finding U7 of the second review."""
+    call = Call(called, {"question": "Which?", "options": '["red", "blue"]'})
+    result, server = turn(folder, [Reply(calls=[call])], tools=[listed])
+    assert server.requests[0].tools == [listed]
+    assert [call.where for call in result.calls] == [PERSON]
+
+
 @pytest.mark.conformance("M03")
 def test_a_question_that_the_node_does_not_list_is_not_asked(folder: Path) -> None:
     result, _ = turn(folder, [Reply(calls=[Call("user__confirm", {"question": "May I?"})])])
