@@ -2,19 +2,17 @@
 
 Such an agent is asked in a loop, with all of its tools, until it answers without calling one. So it is a graph whose
 node `agent` is an llm node with tools, before which, where its instructions are dynamic, a node runs the function of
-its tools file that writes them, and where it has documents, a node looks in these. Keys that only later Loki releases
-know are passed over without a word.
+its tools file that writes them, and where it has documents, a node looks in these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Final
 
 from sleipnir.graph.findings import Findings, in_file_order
 from sleipnir.graph.loaded import Loaded
-from sleipnir.graph.model import ConfigAgent, EndNode, Graph, Json, LlmNode, LoopAgent, Node, RagNode, ToolNode
+from sleipnir.graph.model import ConfigAgent, EndNode, Graph, LlmNode, LoopAgent, Node, RagNode, ToolNode
 from sleipnir.graph.shape import Shaper, shown
 from sleipnir.graph.source import Document, read
 from sleipnir.graph.tools import (
@@ -42,15 +40,6 @@ DONE: Final = "done"
 
 MOST_TURNS: Final = 1000  # far more than a conversation that gets anywhere has; one that goes round must end some day
 
-NEWER: Final = frozenset(
-    {
-        "reasoning_effort", "enabled_tools", "mcp_tools", "max_tool_result_chars",
-        "max_concurrent_jobs", "inject_job_instructions",
-        "skills_enabled", "enabled_skills", "inject_skill_instructions", "skill_instructions", "enabled_macros",
-        "memory", "compression_model", "compression_keep_last", "brief_model", "envoy_model", "hooks", "global_hooks",
-    }
-)  # fmt: skip
-"""Keys of later Loki releases."""
 
 
 def load_config_agent(text: str, file: str, agent: str) -> Loaded:
@@ -123,7 +112,8 @@ def _read(document: Document, findings: Findings, agent: str) -> ConfigAgent | N
         findings.error((), message, f"Start with `name: {agent}` and `instructions:`.")
         return None
     shaper = Shaper(document, findings)
-    values = shaper.fields(ConfigAgent, _known(document.data), ())
+    values = shaper.fields(ConfigAgent, document.data, ())
+    shaper.report_unsupported()
     if isinstance(values.get("name"), str) and not values["name"].strip():
         findings.error(("name",), "Agent must have a non-empty 'name' field", f"Write `name: {agent}`.")
     if "variables" in values:
@@ -131,7 +121,3 @@ def _read(document: Document, findings: Findings, agent: str) -> ConfigAgent | N
     if "concurrency" in values:
         values["concurrency"] = shaper.concurrency(values["concurrency"])
     return shaper.build(ConfigAgent, values, ())
-
-
-def _known(data: Mapping[str, Json]) -> dict[str, Json]:
-    return {key: value for key, value in data.items() if key not in NEWER}

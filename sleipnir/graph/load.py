@@ -168,6 +168,7 @@ class _GraphReader:
         self._check_name_and_nodes(values)
         self._check_start(values)
         self._read_parts(values)
+        self._shaper.report_unsupported()
         values["dialect"] = dialect_of(self._data)
         return self._shaper.build(Graph, {key: value for key, value in values.items() if value is not None}, ())
 

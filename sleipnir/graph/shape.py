@@ -2,7 +2,8 @@
 
 The dataclass is the only definition: names, types and defaults are read from it; only a map node's keys have other
 spellings than its fields. Rules (spec/graph-agents.md 2.1, 2.2):
-1. An unknown key is ignored with a warning; null means that the key is absent.
+1. An unknown key is ignored with a warning; null means that the key is absent. Keys of newer releases of Loki, now
+   named Coyote, are reported once per agent and reason.
 2. Where text is expected, another scalar becomes the text it was written as: with a warning inside nodes.
 3. Nothing else is converted: '5' is no number and 5.0 is no whole number.
 """
@@ -40,9 +41,11 @@ T = TypeVar("T")
 
 Holds: TypeAlias = Literal["text", "texts", "text or texts", "text map", "other"]
 
-_NEWER = "It is a key of newer Loki releases, and this version does not act on it."
+_NEWER = "This belongs to newer releases of Loki (Coyote), and this version does not act on it."
 _DERIVED = "Whether an agent may start others is derived: it may when its graph has an agent node."
-_SKILLS = "Skills are part of newer Loki releases, and this version has none."
+_SKILLS = "Skills are part of newer releases of Loki (Coyote), and this version has none: no skill__* tool is offered."
+_MEMORY = "Memory is part of newer releases of Loki (Coyote), and this version has none: no memory__* tool is offered."
+_HOOKS = "Hooks are part of newer releases of Loki (Coyote), and this version runs none."
 
 IGNORED: Mapping[str, str] = {
     "reasoning_effort": _NEWER,
@@ -54,10 +57,24 @@ IGNORED: Mapping[str, str] = {
     "max_concurrent_agents": _NEWER,
     "max_agent_depth": _NEWER,
     "max_concurrent_jobs": _NEWER,
+    "inject_job_instructions": _NEWER,
+    "spawnable_agents": "An agent node starts the agent that it names; a list of others belongs to a config.yaml.",
+    "enabled_tools": "Name the tools under global_tools.",
+    "max_tool_result_chars": "SLEIPNIR_MAX_TOOL_RESULT_BYTES of the workers says how much a model gets of a result.",
+    "compression_model": _NEWER,
+    "compression_keep_last": _NEWER,
+    "brief_model": _NEWER,
+    "envoy_model": _NEWER,
+    "memory": _MEMORY,
+    "hooks": _HOOKS,
+    "global_hooks": _HOOKS,
     "mcp_tools": "Name the servers under mcp_servers, and list mcp:<server> in the tools of a node.",
     "by_ref": "Values travel between machines, so every visit works on a copy.",
 }
 """Keys of other Loki releases, and why they do nothing here."""
+
+WITHOUT_EFFECT = frozenset({"enabled_macros"})
+"""Keys of other Loki releases that mean nothing in a run: macros are commands of its prompt."""
 
 IGNORED_AT_TOP: Mapping[str, str] = {"documents": "Knowledge belongs to a node: list it in a node of type rag."}
 
@@ -128,6 +145,7 @@ class Shaper:
     def __init__(self, document: Document, findings: Findings) -> None:
         self._texts = document.texts
         self._findings = findings
+        self._unsupported: dict[str, list[KeyPath]] = {}
 
     def fields(self, model: type[Any], data: Mapping[str, Json], path: KeyPath) -> dict[str, Json]:
         """The entries of `data` that are fields of `model` and not null, with scalars turned into text where due."""
@@ -135,10 +153,17 @@ class Shaper:
         found: dict[str, Json] = {}
         for key, value in data.items():
             if key not in kinds:
-                self._unknown(model, key, path)
+                self._unknown(model, key, value, path)
             elif value is not None:
                 found[key] = self._as_text(kinds[key], value, (*path, key))
         return found
+
+    def report_unsupported(self) -> None:
+        """Report the keys of other releases that were met, one warning for each reason, at the first of its keys."""
+        for reason, paths in self._unsupported.items():
+            keys = list(dict.fromkeys(f"'{path[-1]}'" for path in paths))
+            verb = "is" if len(keys) == 1 else "are"
+            self._findings.graph_warning(paths[0], f"{', '.join(keys)} {verb} ignored", reason)
 
     def texts(self, data: Json, path: KeyPath) -> Json:
         """A mapping of texts, with scalars turned into text."""
@@ -195,10 +220,12 @@ class Shaper:
                 self._refused(model, detail, (*path, names.get(str(field), field), *rest), names)
             return None
 
-    def _unknown(self, model: type[Any], key: str, path: KeyPath) -> None:
+    def _unknown(self, model: type[Any], key: str, value: Json, path: KeyPath) -> None:
         reasons = IGNORED if path else {**IGNORED, **IGNORED_AT_TOP}
+        if key in WITHOUT_EFFECT or (key in reasons and value is None):
+            return
         if key in reasons:
-            self._findings.warning((*path, key), f"'{key}' is ignored", reasons[key])
+            self._unsupported.setdefault(reasons[key], []).append((*path, key))
             return
         owners = [kind for kind, other in NODE_TYPES.items() if key in FIELDS[other]]
         if model in NODE_TYPES.values() and owners:

@@ -180,9 +180,28 @@ def test_the_model_is_offered_what_the_agent_declares_and_nothing_else() -> None
     ]
 
 
-def test_keys_of_later_releases_are_passed_over() -> None:
-    later = "skills_enabled: true\nmemory: false\nreasoning_effort: high\nenabled_tools: [x]\n"
-    assert loaded(f"name: x\n{later}") == loaded("name: x")
+def test_what_this_version_does_not_have_is_reported_once_per_agent() -> None:
+    """Finding U7 of the second review."""
+    later = "skills_enabled: true\nmemory: false\nenabled_skills: [a]\nhooks: {a: 1}\n"
+    found = load_config_agent(f"name: x\n{later}", "config.yaml", "sisyphus")
+    assert found.graph == loaded("name: x")
+    assert [(problem.level, problem.line, problem.message) for problem in found.problems] == [
+        ("warning", 2, "'skills_enabled', 'enabled_skills' are ignored"),
+        ("warning", 3, "'memory' is ignored"),
+        ("warning", 5, "'hooks' is ignored"),
+    ]
+    assert all(problem.hint and "this version" in problem.hint for problem in found.problems)
+
+
+@pytest.mark.conformance("CY96")
+def test_keys_without_effect_on_runs_are_not_reported() -> None:
+    assert loaded("name: x\nenabled_macros: [a]") == loaded("name: x")
+
+
+@pytest.mark.parametrize("key", ["memory", "skills_enabled", "enabled_skills", "reasoning_effort", "hooks"])
+def test_a_key_of_later_releases_that_is_null_is_absent(key: str) -> None:
+    """Finding U7 of the second review."""
+    assert loaded(f"name: x\n{key}: null") == loaded("name: x")
 
 
 def test_a_key_that_nobody_knows_is_named_with_the_one_that_is_meant() -> None:

@@ -477,6 +477,15 @@ def test_a_key_of_another_release_is_ignored_and_the_warning_says_why(key: str) 
     assert loaded.problems[0].hint
 
 
+def test_keys_of_another_release_are_reported_once_for_the_whole_graph() -> None:
+    """Finding U7 of the second review."""
+    top = "enabled_skills: [a]\nskills_enabled: null"
+    nodes = "a: {type: llm, prompt: p, skills_enabled: true, next: b}\n  b: {type: llm, prompt: p, enabled_skills: [c]}"
+    loaded = parse(yaml_graph(nodes, top=top), "g.yaml")
+    assert notices(loaded.problems) == ["'enabled_skills', 'skills_enabled' are ignored"]
+    assert loaded.problems[0].line == 3
+
+
 @pytest.mark.conformance("T18")
 def test_documents_at_the_top_are_ignored_with_a_pointer_to_rag_nodes() -> None:
     loaded = parse(yaml_graph(END, top="documents: [a]"), "g.yaml")
