@@ -11,6 +11,7 @@ import click
 
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.completion import complete_agent
+from sleipnir.cli.beforehand import warn_of_namesakes
 from sleipnir.cli.install import install
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json, print_table
@@ -112,15 +113,6 @@ def validate(options: GlobalOptions, target: str, as_data: bool) -> int:
             click.echo(terminal.printable(str(problem)))
         terminal.result(_summary(source, problems, errors))
     return exit_codes.FAILED if errors else exit_codes.COMPLETED
-
-
-def warn_of_namesakes(name: str, used: Path, settings: Settings) -> None:
-    """Say which folder runs, where several agents have this name."""
-    from sleipnir.agents import hidden
-
-    if others := hidden(name, settings):
-        not_used = ", ".join(map(str, others))
-        terminal.note(terminal.printable(f"agent '{name}' is {used}; another agent of this name is not used: {not_used}"))
 
 
 def _summary(source: Source, problems: list[Problem], errors: int) -> str:

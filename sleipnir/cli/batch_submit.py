@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, cast
 import click
 
 from sleipnir.batches import DEFAULT_PARALLEL, DEFAULT_PRIORITY, PRIORITIES, submission_id
-from sleipnir.cli import exit_codes, terminal
+from sleipnir.cli import beforehand, exit_codes, terminal
 from sleipnir.cli.building import BuildView, asker, counted
 from sleipnir.cli.narrate import MARK
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
@@ -107,7 +107,9 @@ def submit(
     from sleipnir.agents import look_up
     from sleipnir.rows import read_from
 
-    found = look_up(agent, options.settings())  # before a stack is started for an agent that does not exist
+    settings = options.settings()
+    found = look_up(agent, settings)  # before a stack is started for an agent that does not exist
+    beforehand.warn(agent, found, settings)
     with _opened(rows) as source, options.connected(workers=False) as client, SubmitView(source) as view:
         batch_id = _id_for(found.name, source, key, name)
         try:

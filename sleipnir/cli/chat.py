@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sleipnir.cli import exit_codes, terminal
+from sleipnir.cli import beforehand, exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers
 from sleipnir.cli.building import BuildView, asker
 from sleipnir.cli.chat_commands import COMMANDS, Chat, Leave, Say, do, is_command
@@ -68,6 +68,7 @@ def chat(
     settings = options.settings()
     found = look_up(agent, settings)  # before a stack is started for an agent that does not exist
     refuse_session(session, without_session, found)
+    beforehand.warn(agent, found, settings)
     with options.connected(workers=True) as client:
         graph = client.definition(agent)
         given = resolved_variables(graph, dict([*agent_variables, *variables]), os.environ, variable_asker())

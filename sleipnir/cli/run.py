@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 import click
 
 from sleipnir.budgets import check_budget
-from sleipnir.cli import exit_codes, terminal
+from sleipnir.cli import beforehand, exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, ask_variable, how_to_answer, refuse_unknown
 from sleipnir.cli.building import BuildView, asker
 from sleipnir.cli.completion import complete_agent, complete_state_key
@@ -128,12 +128,11 @@ class Wanted:
     def checked_prompt(self, options: GlobalOptions) -> str:
         """Read the prompt, and refuse what needs no stack to be seen as wrong, such as an agent that does not exist."""
         from sleipnir.agents import look_up
-        from sleipnir.cli.agents import warn_of_namesakes
 
         settings = options.settings()
         agent = look_up(self.agent, settings)
         refuse_session(self.session, self.without_session, agent)
-        warn_of_namesakes(self.agent, agent.path, settings)
+        beforehand.warn(self.agent, agent, settings)
         check_budget(self.max_cost_usd, self.max_tokens)
         return prompt_text(self.prompt, self.file, sys.stdin)
 

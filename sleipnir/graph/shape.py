@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from sleipnir.errors import Problem
 from sleipnir.graph.findings import Findings, KeyPath, suggestion
 from sleipnir.graph.model import (
     NODE_TYPES,
@@ -97,6 +98,12 @@ SPELLINGS: Mapping[Literal["loki", "ours"], Mapping[str, str]] = {
     "ours": {"over": "for_each", "body": "node", "collect_into": "collect", "max_concurrency": "max_parallel"},
 }
 """The keys of a map node, by the field that they set. What ours does not have is as in Loki's."""
+
+
+def unsupported(problems: Iterable[Problem]) -> list[Problem]:
+    """Those that say what an agent of another release asks for in vain."""
+    reasons = frozenset(IGNORED.values())
+    return [problem for problem in problems if problem.hint in reasons]
 
 
 def _declared(model: type[Any]) -> dict[str, dataclasses.Field[Any]]:

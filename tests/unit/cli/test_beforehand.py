@@ -1,0 +1,59 @@
+"""What is said of an agent before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sleipnir.agents import look_up
+from sleipnir.cli import main
+from sleipnir.cli.beforehand import warn
+from sleipnir.settings import Settings
+
+BOSS = "name: boss\ncan_spawn_agents: true\nspawnable_agents: [worker, graph, absent]\nenabled_skills: [a]\nmemory: true\n"
+GRAPH = "name: g\nstart: a\nnodes:\n  a: {type: agent, agent: boss, prompt: p, next: b}\n  b: {type: end}\n"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("LOKI_CONFIG_DIR", str(tmp_path / "loki"))
+    monkeypatch.setenv("SLEIPNIR_AGENTS_DIR", str(tmp_path / "agents"))
+    return Settings(agents_dir=tmp_path / "agents", home=tmp_path / "home")
+
+
+def write(folder: Path, text: str, file: str = "config.yaml") -> Path:
+    folder.mkdir(parents=True)
+    (folder / file).write_text(text)
+    return folder
+
+
+def test_what_has_no_effect_is_said_once_with_the_agents_that_ask_for_it(
+    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Finding U7 of the second review: what this version lacks was left out without a word."""
+    write(tmp_path / "agents" / "boss", BOSS)
+    write(tmp_path / "agents" / "worker", "name: worker\nenabled_skills: [b]\n")
+    write(tmp_path / "agents" / "graph", GRAPH, "graph.yaml")
+    warn("boss", look_up("boss", settings), settings)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(". ")[0] for line in lines] == [
+        "note: agents boss, worker: 'enabled_skills' is ignored",
+        "note: agent 'boss': 'memory' is ignored",
+    ]
+    assert "Skills are part of newer releases" in lines[0]
+
+
+def test_the_agent_that_runs_is_named_where_another_has_its_name(
+    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Finding U7 of the second review: a shipped namesake ran without a word."""
+    used = write(tmp_path / "agents" / "mine", "name: mine\n")
+    other = write(tmp_path / "loki" / "agents" / "mine", "name: other\n")
+    expected = f"note: agent 'mine' is {used}; another agent of this name is not used: {other}\n"
+    warn("mine", look_up("mine", settings), settings)
+    assert capsys.readouterr().err == expected
+    assert main(["validate", "mine"]) == 0
+    assert capsys.readouterr().err == expected
+    warn(str(used), look_up(str(used), settings), settings)
+    assert capsys.readouterr().err == ""
