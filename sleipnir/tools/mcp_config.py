@@ -3,6 +3,8 @@
 Rules. `{"mcpServers": {name: {...}}}`; a missing or empty file means no servers. `type` is `stdio`, `http` (streamable
 HTTP) or `sse`; without one, a `url` without a `command` means `http`, everything else `stdio`. Secrets `{{NAME}}` are
 put in before the JSON is read, escaped as JSON text, so that no value can end its string. All problems come at once.
+A remote server with `oauth` wants a person to log in, in a browser (spec/coyote.md 10): it is there, and cannot be used
+without a token among its headers. The others can.
 
 What is read here holds secrets: it stays in the worker, and is never stored, sent or logged.
 """
@@ -27,8 +29,9 @@ PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}")
 NAME = re.compile(r"[A-Za-z0-9_-]{1,51}")  # `mcp_describe_` and this are the 64 characters that providers allow
 
 STDIO_FIELDS = ("command", "args", "cwd")
-REMOTE_FIELDS = ("url", "headers")
-FIELDS = ("type", "command", "args", "env", "cwd", "url", "headers")
+REMOTE_FIELDS = ("url", "headers", "oauth")
+FIELDS = ("type", "command", "args", "env", "cwd", *REMOTE_FIELDS)
+OAUTH_FIELDS = ("clientId", "clientSecret", "callbackPort", "redirectHost")
 
 _SECRET_WORDS = ("key", "token", "password", "secret", "auth", "cookie", "credential")
 
@@ -86,6 +89,7 @@ class RemoteServer(McpServer):
     url: str = field(repr=False)
     transport: Literal["http", "sse"] = "http"
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    needs_login: bool = False
 
     @property
     def host(self) -> str:
@@ -138,9 +142,24 @@ def complaint(name: str, path: Path) -> str | None:
         return f"MCP server '{name}' is not known: {path} cannot be read: {error}"
     except McpConfigError as error:
         return f"MCP server '{name}' is not known: {error.problems[0].message}"
+    if name not in servers:
+        return f"MCP server '{name}' is not in {path}; there are {', '.join(servers) or 'none'}"
+    spec = servers[name]
+    return login_needed(name) if isinstance(spec, dict) and _needs_login(spec) else None
+
+
+def login_needed(name: str) -> str:
+    """Why a server with `oauth` cannot be used."""
     return (
-        None if name in servers else f"MCP server '{name}' is not in {path}; there are {', '.join(servers) or 'none'}"
+        f"MCP server '{name}' requires OAuth authentication, which this version does not do: it cannot be used. "
+        'Put a token into its "headers", such as "Authorization": "Bearer {{TOKEN}}"'
     )
+
+
+def _needs_login(spec: Mapping[str, Any]) -> bool:
+    headers = spec.get("headers")
+    names = headers if isinstance(headers, dict) else {}
+    return _has(spec, "oauth") and not any(str(header).lower() == "authorization" for header in names)
 
 
 def _missing(text: str, path: Path, missing: set[str]) -> Problem:
@@ -258,6 +277,9 @@ def _wrong_types(name: str, spec: Mapping[str, Any]) -> Iterator[str]:
         yield f"MCP server '{name}': \"args\" must be a list of texts"
     if not _is_map(spec.get("env"), str | bool | int):
         yield f"MCP server '{name}': \"env\" must be an object whose values are texts, whole numbers or booleans"
+    oauth = spec.get("oauth")
+    if oauth is not None and not (isinstance(oauth, dict) and oauth.keys() <= set(OAUTH_FIELDS)):
+        yield f"MCP server '{name}': \"oauth\" must be an object; known in it are {', '.join(OAUTH_FIELDS)}"
     if not _is_map(spec.get("headers"), str):
         yield f"MCP server '{name}': \"headers\" must be an object whose values are texts"
 
@@ -292,6 +314,7 @@ def _server(name: str, spec: Mapping[str, Any], folder: Path, resolved: frozense
         url=spec["url"],
         transport=_kind(spec),
         headers=headers,
+        needs_login=_needs_login(spec),
         secrets=resolved | _named_as_secrets(headers),
     )
 

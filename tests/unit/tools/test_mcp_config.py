@@ -105,7 +105,14 @@ def test_a_missing_file_means_no_servers_and_one_that_cannot_be_read_is_a_proble
         ),
         (
             {"command": "x", "disabled": True},
-            ["MCP server 's' has an unknown field \"disabled\"; known are type, command, args, env, cwd, url, headers"],
+            ["MCP server 's' has an unknown field \"disabled\"; known are type, command, args, env, cwd, url, headers, oauth"],
+        ),
+        (
+            {"url": "http://h", "oauth": {"client": "x"}},
+            [
+                "MCP server 's': \"oauth\" must be an object; known in it are clientId, clientSecret, callbackPort, "
+                "redirectHost"
+            ],
         ),
         ({"command": " "}, ["MCP server 's': \"command\" must be a text, and not an empty one"]),
         ({"command": "x", "cwd": 1}, ["MCP server 's': \"cwd\" must be a text, and not an empty one"]),
@@ -226,3 +233,27 @@ def test_a_server_that_this_machine_does_not_have_is_a_warning_with_its_place(tm
     assert [(problem.level, problem.line, problem.column, problem.message) for problem in found] == [
         ("warning", 2, 21, "no theirs")
     ]
+
+
+@pytest.mark.conformance("CY86")
+def test_a_command_has_no_oauth_block() -> None:
+    assert problems_of({"type": "stdio", "command": "x", "oauth": {}}) == [
+        "MCP server 's' has type \"stdio\" but also specifies remote fields (url/headers). "
+        'Remove the remote fields or change the type to "http" or "sse".'
+    ]
+
+
+@pytest.mark.conformance("CY89")
+def test_a_server_with_oauth_is_one_that_needs_a_login_and_others_are_as_they_are(tmp_path: Path) -> None:
+    """Finding U7 of the second review: one `oauth` block failed all servers of the file."""
+    block = {"clientId": "c", "clientSecret": None, "callbackPort": 1, "redirectHost": "h"}
+    remote = {"type": "http", "url": "http://h/", "oauth": block}
+    given = {**remote, "headers": {"authorization": "Bearer x"}}
+    servers = {"a": remote, "b": {"command": "x"}, "c": given}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    found = read(tmp_path / "mcp.json", {})
+    assert list(found) == ["a", "b", "c"]
+    assert [getattr(server, "needs_login", False) for server in found.values()] == [True, False, False]
+    told = complaint("a", tmp_path / "mcp.json") or ""
+    assert told.startswith("MCP server 'a' requires OAuth authentication, which this version does not do")
+    assert [complaint(name, tmp_path / "mcp.json") for name in ("b", "c")] == [None, None]

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from sleipnir.tools.mcp_config import McpServer, StdioServer
+from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer, login_needed
 from sleipnir_workers.mcp.catalogue import Catalogue, Tool, described, not_found
 from sleipnir_workers.mcp.declarations import MOST_TOP_K, TOP_K
 from sleipnir_workers.mcp.failure import ConnectionLost, McpFailed
@@ -188,6 +188,8 @@ class Sessions:
         if session is None or session.is_ending:
             if self._closed:
                 raise McpFailed("this worker is stopping")
+            if isinstance(server, RemoteServer) and server.needs_login:
+                raise McpFailed(login_needed(server.name))
             session = Session(server, start_s=self._start_s, on_over=self._drop)
             self._sessions[server] = session
             self._all.add(session)

@@ -49,6 +49,16 @@ def test_the_command_prints_what_works_and_what_does_not(tmp_path: Path, monkeyp
     )
 
 
+@pytest.mark.conformance("CY89")
+def test_a_server_that_needs_a_login_fails_alone(tmp_path: Path) -> None:
+    """Finding U7 of the second review: one `oauth` block failed all servers of the file."""
+    result = run(tmp_path, {"login": {"url": "http://127.0.0.1:9/", "oauth": {}}, "good": GOOD})
+    assert result.exit_code == 1
+    ok, fail = result.output.splitlines()
+    assert ok == "ok    good: 7 tools"
+    assert fail.startswith("fail  MCP server 'login' requires OAuth authentication, which this version does not do")
+
+
 def test_one_server_can_be_checked_alone_and_the_result_be_json(tmp_path: Path) -> None:
     result = run(tmp_path, {"good": GOOD, "missing": MISSING}, "--server", "good", "--json")
     assert result.exit_code == 0
