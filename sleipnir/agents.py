@@ -3,9 +3,11 @@
 Looked up in order: the agents directory of the settings, `<home>/agents`, `./agents`, the configuration directories of
 Coyote and Loki, and the agents that ship with Sleipnir, which come last also where `./agents` is their directory.
 Of several folders of one name the first runs, and `hidden` says which others there are. The folder's name is the
-agent's identity; folders that start with a dot are not agents. `<NAME>_DATA_DIR` in the environment is the folder of the agent NAME wherever it is, `<NAME>_CONFIG_FILE`
-the file in place of its config.yaml (spec/graph-agents.md 3.3). Of an agent that only the environment knows, the name
-is that of its folder if this is spelled NAME, else NAME in small letters with hyphens.
+agent's identity; folders that start with a dot are not agents.
+
+`<NAME>_DATA_DIR` in the environment is the folder of the agent NAME wherever it is, `<NAME>_CONFIG_FILE` the file in
+place of its config.yaml (spec/graph-agents.md 3.3). Of an agent that only the environment knows, the name is that of
+its folder if this is spelled NAME, else NAME in small letters with hyphens.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def config_dir(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def config_dirs(env: Mapping[str, str] = os.environ) -> list[Path]:
-    """All configuration directories of this machine, whether they exist or not, the one that goes first at the front."""
+    """All configuration directories of this machine, whether they exist or not; those at the front go first."""
     if own := variable(env, "CONFIG_DIR"):
         return [Path(own)]
     if xdg := env.get("XDG_CONFIG_HOME"):

@@ -5,8 +5,8 @@
 
 A checkout holds `assets/agents` and `assets/functions`, or `agents` and `functions`. It is installed as that program
 installs it, in `.config/coyote` of a home of its own, and nothing is changed and nothing is set but where the model is.
-Each agent is validated, and run end to end on a private stack, in a project of its own, with a model server that follows
-`scripted.py`; questions to people get their first option. The table goes to stdout; `--write` puts it into
+Each agent is validated, and run end to end on a private stack, in a project of its own, with a model server that
+follows `scripted.py`; questions to people get their first option. The table goes to stdout; `--write` puts it into
 docs/loki-compatibility.md. Exit code 1 when an agent is not valid, or does not complete.
 """
 
@@ -160,7 +160,9 @@ def validated(agent: str, config: Path, home: Path) -> Checked:
     return Checked(agent, kind, *of_problems(problems))
 
 
-def of_problems(problems: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], tuple[str, ...] | None, tuple[str, ...]]:
+def of_problems(
+    problems: Sequence[Mapping[str, Any]],
+) -> tuple[tuple[str, ...], tuple[str, ...] | None, tuple[str, ...]]:
     """Errors, no status yet, and warnings that matter, from validate's JSON."""
     errors = tuple(_said(each) for each in problems if each["level"] == "error")
     warnings = (each for each in problems if each["level"] != "error" and USUAL not in each["message"])

@@ -1,7 +1,7 @@
 """What the scripted model of a compatibility run says: enough for every shipped agent to go its whole way.
 
-Where a value of a schema is asked for, it gives the least that the schema permits. Where tools are offered, it calls one
-that only reads, if there is one, then keeps a todo list if it can, and then answers. It never asks a person.
+Where a value of a schema is asked for, it gives the least that the schema permits. Where tools are offered, it calls
+one that only reads, if there is one, and asks which agents there are, and then answers. It never asks a person.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from sleipnir.cli import exit_codes, terminal
-from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.beforehand import warn_of_namesakes
+from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.install import install
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import print_json, print_table

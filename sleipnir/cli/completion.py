@@ -213,8 +213,8 @@ def _state_keys(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
 
 
 def _tools(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
-    from sleipnir.config_dir import functions_dir
     from sleipnir.cli.agents import locate, read
+    from sleipnir.config_dir import functions_dir
     from sleipnir.tools.folder import tools_of
 
     source = locate(agent, options.settings())

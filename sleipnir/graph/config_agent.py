@@ -41,7 +41,6 @@ DONE: Final = "done"
 MOST_TURNS: Final = 1000  # far more than a conversation that gets anywhere has; one that goes round must end some day
 
 
-
 def load_config_agent(text: str, file: str, agent: str) -> Loaded:
     """Everything that the config.yaml of `agent` says. `file` is what problems call it. Never raises."""
     document = read(text, file)

@@ -1,7 +1,8 @@
 """What the application's configuration says of knowledge bases, for nodes that do not say it (spec 8.1).
 
-It is in Loki's config.yaml, and in variables: `COYOTE_RAG_...`, `LOKI_RAG_...` and `..._DOCUMENT_LOADERS` (a JSON object) win over the
-file, and `null` unsets what the file says. Such a value never makes a node fully specified (rules.py).
+It is in Loki's config.yaml, and in variables: `COYOTE_RAG_...`, `LOKI_RAG_...` and `..._DOCUMENT_LOADERS` (a JSON
+object) win over the file, and `null` unsets what the file says. Such a value never makes a node fully specified
+(rules.py).
 """
 
 from __future__ import annotations

@@ -71,7 +71,10 @@ def test_a_row_tells_how_the_run_ended_and_what_failed_in_it() -> None:
     seen.hear("visit_closed", {"node": "end", "ok": True, "error": None})
     seen.hear("tool_ended", {"name": "fs_ls", "ok": False})
     row = compat.table("HEAD", [compat.Checked("x", "graph", (), "completed", tuple(seen.lines()))]).splitlines()[-1]
-    assert row == r"| x | graph | yes | completed | visit of `build` failed: KeyError: 'a\|b'<br>a call of `fs_ls` failed |"
+    assert (
+        row
+        == r"| x | graph | yes | completed | visit of `build` failed: KeyError: 'a\|b'<br>a call of `fs_ls` failed |"
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ level fails, even if that is a test before `&&`.
   before the file, where the file is plain code that has no function to call and can only want the variables.
 
 The words are those of the command line, or those in the file that the variable WORDS_FILE names: the kernel refuses a
-word of more than 128 KiB on a command line. It refuses such a variable too, so what RAW_NAME names becomes a variable of
-the shell alone, with the arguments as JSON.
+word of more than 128 KiB on a command line. It refuses such a variable too, so what RAW_NAME names becomes a variable
+of the shell alone, with the arguments as JSON.
 """
 
 from __future__ import annotations

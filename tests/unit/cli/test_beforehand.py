@@ -11,7 +11,9 @@ from sleipnir.cli import main
 from sleipnir.cli.beforehand import warn
 from sleipnir.settings import Settings
 
-BOSS = "name: boss\ncan_spawn_agents: true\nspawnable_agents: [worker, graph, absent]\nenabled_skills: [a]\nmemory: true\n"
+BOSS = (
+    "name: boss\ncan_spawn_agents: true\nspawnable_agents: [worker, graph, absent]\nenabled_skills: [a]\nmemory: true\n"
+)
 GRAPH = "name: g\nstart: a\nnodes:\n  a: {type: agent, agent: boss, prompt: p, next: b}\n  b: {type: end}\n"
 
 

@@ -210,7 +210,7 @@ def test_an_agent_too_many_is_refused_until_one_is_collected() -> None:
     assert len(boss.agents) == 2
 
 
-@pytest.mark.conformance("W06")
+@pytest.mark.conformance("W06", "CY78")
 def test_an_agent_too_deep_and_an_unknown_one_are_refused() -> None:
     deep = Boss("max_agent_depth: 2\n", depth=2)
     assert deep.turn((SPAWN, {"agent": "worker", "prompt": "p"})) == [
@@ -443,8 +443,12 @@ def test_an_agent_outside_the_whitelist_is_not_started() -> None:
 @pytest.mark.conformance("CY72", "CY73")
 @pytest.mark.parametrize(
     ("more", "names"),
-    [("", ["other", "worker"]), ("spawnable_agents: null\n", ["other", "worker"]), (ALLOWED, ["other"])]
-    + [("spawnable_agents: []\n", [])],
+    [
+        ("", ["other", "worker"]),
+        ("spawnable_agents: null\n", ["other", "worker"]),
+        (ALLOWED, ["other"]),
+        ("spawnable_agents: []\n", []),
+    ],
 )
 def test_the_agents_that_may_be_started_are_listed_with_what_they_are_for(more: str, names: list[str]) -> None:
     """Finding U7 of the second review."""
@@ -535,7 +539,7 @@ def tells(boss: Boss) -> list[TellRun]:
 REPLY = "agent__reply_escalation"
 
 
-@pytest.mark.conformance("W13")
+@pytest.mark.conformance("W13", "CY76")
 def test_the_model_at_the_top_answers_the_question_of_a_child() -> None:
     child, question = asks(depth=2)
     [asked] = tells(child)

@@ -163,7 +163,9 @@ def test_a_global_tool_that_is_not_here_is_a_warning_with_its_place(tmp_path: Pa
     text = LLM.replace("start: n\n", "start: n\nglobal_tools: [find.py, missing.sh, broken]\n")
     folder = in_folder(tmp_path, "agent", {"graph_dot_yaml": text.replace(", _hidden", ""), "tools_dot_py": PY})
     loki = tmp_path / "loki"
-    found = validate(folder, read_tools=custom_tools, global_tools=lambda name: global_complaint(name, loki / "functions"))
+    found = validate(
+        folder, read_tools=custom_tools, global_tools=lambda name: global_complaint(name, loki / "functions")
+    )
     assert [(problem.level, problem.line, problem.column, problem.message) for problem in found] == [
         ("warning", 3, 25, f"Tool definition file not found: {loki}/functions/tools/missing.sh"),
         (

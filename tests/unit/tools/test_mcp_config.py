@@ -76,6 +76,7 @@ def test_a_missing_file_means_no_servers_and_one_that_cannot_be_read_is_a_proble
         read(tmp_path / "latin.json", {})
 
 
+@pytest.mark.conformance("CY85")
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
@@ -105,7 +106,10 @@ def test_a_missing_file_means_no_servers_and_one_that_cannot_be_read_is_a_proble
         ),
         (
             {"command": "x", "disabled": True},
-            ["MCP server 's' has an unknown field \"disabled\"; known are type, command, args, env, cwd, url, headers, oauth"],
+            [
+                "MCP server 's' has an unknown field \"disabled\"; known are type, command, args, env, cwd, url, "
+                "headers, oauth"
+            ],
         ),
         (
             {"url": "http://h", "oauth": {"client": "x"}},
@@ -158,6 +162,7 @@ def test_a_file_of_another_shape_is_told_what_is_missing() -> None:
     assert problems("[" * 100_000) == ["MCP config file is nested too deeply"]
 
 
+@pytest.mark.conformance("CY98")
 def test_broken_json_is_told_with_file_and_line() -> None:
     with pytest.raises(McpConfigError) as raised:
         parse('{\n  "mcpServers": {\n    "a": oops\n', FILE, {})

@@ -170,7 +170,7 @@ def test_a_state_with_half_a_surrogate_pair_reaches_the_script(tmp_path: Path) -
     assert run(tmp_path, text, name="step.py", state={"bad": "\udc80"}).delta == {"code": 0xDC80}
 
 
-@pytest.mark.conformance("R14")
+@pytest.mark.conformance("R14", "CY24")
 def test_the_documented_variables_are_set(tmp_path: Path) -> None:
     env = environment(tmp_path, env={"LOKI_CONFIG_DIR": "/etc/loki"}, caller_dir=Path("/home/me/project"))
     expected = {

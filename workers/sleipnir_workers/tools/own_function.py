@@ -18,7 +18,6 @@ from sleipnir_workers.node import Visit
 from sleipnir_workers.tools.call import run_call
 from sleipnir_workers.tools.place import Place
 
-
 _NO_TERMINAL = (
     "A run has no terminal to read from: declare what the function asks for under `variables:`, and read it from "
     "LLM_AGENT_VAR_NAME. Variables without a value are asked for when the run is submitted."

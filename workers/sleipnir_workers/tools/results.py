@@ -1,9 +1,9 @@
 """What comes of a tool call, as the model gets it (spec/graph-agents.md 4.5.6 and 4.5.7).
 
 Rules. A tool that exits with 0 answers with the file LLM_OUTPUT: the JSON in it, else `{"output": text}`, else "DONE".
-Any other end is `{"tool_call_error": ...}` with what the tool has printed and left, `stderr`, `stdout` and `output`, each
-where it is not blank (spec/coyote.md 2.3); one that was killed in time has left nothing that is meant. Of a result over
-the limit the beginning is kept, and a note says how much was cut.
+Any other end is `{"tool_call_error": ...}` with what the tool has printed and left, `stderr`, `stdout` and `output`,
+each where it is not blank (spec/coyote.md 2.3); of one that ran too long, `stderr` alone. Of a result over the limit
+the beginning is kept, and a note says how much was cut.
 """
 
 from __future__ import annotations

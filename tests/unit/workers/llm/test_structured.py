@@ -41,7 +41,7 @@ def test_json_with_or_without_a_fence_needs_no_second_call(text: str) -> None:
     assert (value, extractor.asked, extractor.notes) == ({"n": 1}, [], [])
 
 
-@pytest.mark.conformance("O12")
+@pytest.mark.conformance("O12", "CY94")
 def test_leading_think_blocks_are_dropped() -> None:
     text = '<think>is it {"n": 2}?\n</think>\n <think></think>```json\n{"n": 1}\n```'
     assert extract(text, OBJECT)[0] == {"n": 1}

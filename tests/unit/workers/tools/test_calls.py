@@ -202,9 +202,7 @@ def test_the_answer_to_an_unexpected_call_lists_built_in_tools_too(agent: Agent)
     result = agent.call("x", allowed=allowed)
     mcp = "mcp_search_docs, mcp_describe_docs, mcp_invoke_docs, mcp_search_other"
     listed = f"t, user__select, agent__spawn, todo__add, {mcp}"
-    assert result.value == {
-        "tool_call_error": f"Unexpected call: 'x' is no tool. Available tools: {listed}. {CATALOG}"
-    }
+    assert result.value == {"tool_call_error": f"Unexpected call: 'x' is no tool. Available tools: {listed}. {CATALOG}"}
 
 
 @pytest.mark.conformance("CY19")

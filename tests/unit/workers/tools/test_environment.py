@@ -37,7 +37,7 @@ def seen_by_bash(agent: Agent, tmp_path: Path) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in (tmp_path / "copy").read_text().splitlines())
 
 
-@pytest.mark.conformance("X11")
+@pytest.mark.conformance("X11", "CY25", "CY26")
 def test_the_tools_of_an_agent_see_this_and_nothing_else(agent: Agent) -> None:
     agent.env = {"OPENAI_API_KEY": "secret", "SLEIPNIR_REDIS_URL": "secret", "LC_TIME": "de", "LLM_TOOL_NAME": "x"}
     agent.variables = {"LLM_AGENT_VAR_MY_CITY": "Oslo"}
