@@ -45,6 +45,13 @@ def functions_dir(env: Mapping[str, str] = os.environ) -> Path:
     return Path(own) if own else config_dir(env) / "functions"
 
 
+def skills_dirs(env: Mapping[str, str] = os.environ) -> list[Path]:
+    """The directories of skills, each a folder with a SKILL.md: `*_SKILLS_DIR`, else `skills` of every configuration
+    directory."""
+    own = variable(env, "SKILLS_DIR")
+    return [Path(own)] if own else [place / "skills" for place in config_dirs(env)]
+
+
 def env_file(env: Mapping[str, str] = os.environ) -> Path:
     """The file of variables that tools of all agents get: `*_ENV_FILE`, else `.env` of the configuration directory."""
     own = variable(env, "ENV_FILE")

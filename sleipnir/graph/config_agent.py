@@ -12,7 +12,7 @@ from typing import Final
 
 from sleipnir.graph.findings import Findings, in_file_order
 from sleipnir.graph.loaded import Loaded
-from sleipnir.graph.model import ConfigAgent, EndNode, Graph, LlmNode, LoopAgent, Node, RagNode, ToolNode
+from sleipnir.graph.model import ConfigAgent, EndNode, Graph, LlmNode, LoopAgent, Node, RagNode, SkillKeys, ToolNode
 from sleipnir.graph.shape import Shaper, shown
 from sleipnir.graph.source import Document, read
 from sleipnir.graph.tools import (
@@ -83,6 +83,7 @@ def graph_of(agent: ConfigAgent) -> Graph:
         conversation_starters=agent.conversation_starters,
         variables=agent.variables,
         concurrency=agent.concurrency,
+        **{field.name: getattr(agent, field.name) for field in fields(SkillKeys)},
         loop=LoopAgent(**{field.name: getattr(agent, field.name) for field in fields(LoopAgent)}),
     )
     return with_every_tool(graph)

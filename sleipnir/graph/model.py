@@ -159,7 +159,18 @@ class FunctionNode(NodeBase):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlmNode(NodeBase):
+class SkillKeys:
+    """What an agent, or an llm node of it, says of skills (spec/coyote.md 3.2). None: a node does as its agent, and an
+    agent has skills only if it names some, or says that it wants them."""
+
+    skills_enabled: Flag | None = None
+    enabled_skills: list[str] | None = None
+    inject_skill_instructions: Flag | None = None
+    skill_instructions: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlmNode(SkillKeys, NodeBase):
     kind = "llm"
     scoped = "output"
     prompt: str
@@ -398,7 +409,7 @@ class LoopAgent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfigAgent(LoopAgent):
+class ConfigAgent(SkillKeys, LoopAgent):
     """The keys of a config.yaml (spec 3.1): those of its loop, and those that a graph has too."""
 
     name: str
@@ -415,7 +426,7 @@ class ConfigAgent(LoopAgent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph:
+class Graph(SkillKeys):
     """One validated graph.yaml, or config.yaml as a graph. Node order is file order."""
 
     name: str

@@ -44,16 +44,11 @@ Holds: TypeAlias = Literal["text", "texts", "text or texts", "text map", "other"
 
 _NEWER = "This belongs to newer releases of Loki (Coyote), and this version does not act on it."
 _DERIVED = "Whether an agent may start others is derived: it may when its graph has an agent node."
-_SKILLS = "Skills are part of newer releases of Loki (Coyote), and this version has none: no skill__* tool is offered."
 _MEMORY = "Memory is part of newer releases of Loki (Coyote), and this version has none: no memory__* tool is offered."
 _HOOKS = "Hooks are part of newer releases of Loki (Coyote), and this version runs none."
 
 IGNORED: Mapping[str, str] = {
     "reasoning_effort": _NEWER,
-    "skills_enabled": _SKILLS,
-    "enabled_skills": _SKILLS,
-    "inject_skill_instructions": _SKILLS,
-    "skill_instructions": _SKILLS,
     "can_spawn_agents": _DERIVED,
     "max_concurrent_agents": _NEWER,
     "max_agent_depth": _NEWER,

@@ -35,6 +35,9 @@ TODO_TOOLS = ("todo__init", "todo__add", "todo__done", "todo__list", "todo__clea
 """Of a config.yaml agent with `auto_continue` alone (spec 5)."""
 
 USER_TOOLS = ("user__select", "user__confirm", "user__input", "user__checkbox")
+SKILL_TOOLS = ("skill__list", "skill__load", "skill__unload")
+"""Of nodes that have skills: offered besides what their `tools:` list (spec/coyote.md 3.3)."""
+
 MESSAGE_TOOLS = ("agent__send_message", "agent__check_inbox")
 SPAWN_TOOLS = (
     "agent__spawn",

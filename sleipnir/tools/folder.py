@@ -22,7 +22,7 @@ from sleipnir.tools.declaration import Declaration
 
 AGENT_FILES: Final = ("tools.sh", "tools.py", "tools.ts", "tools.js")
 
-RESERVED: Final = ("user__", "agent__", "todo__", "mcp_search_", "mcp_describe_", "mcp_invoke_")
+RESERVED: Final = ("user__", "agent__", "todo__", "skill__", "mcp_search_", "mcp_describe_", "mcp_invoke_")
 """Prefixes by which built-in tools are told from those of files."""
 
 _READERS: Final[Mapping[str, Callable[..., list[Declaration]]]] = {

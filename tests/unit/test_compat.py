@@ -14,7 +14,7 @@ from ops.compat.scripted import SAID, answer, least_of
 from sleipnir.graph import schema as json_schema
 from sleipnir.testing import Request
 
-CONFIG = "name: one\nenabled_skills: [a]\nglobal_tools: [fs_ls.sh]\n"
+CONFIG = "name: one\nmemory: true\nglobal_tools: [fs_ls.sh]\n"
 BROKEN = "name: two\nstart: nowhere\nnodes:\n  a: {type: end}\n"
 TOOL = "# @describe List files\nmain() { :; }\n"
 
@@ -45,7 +45,7 @@ def test_each_agent_of_a_checkout_is_validated_as_installed(
     out = capsys.readouterr().out
     assert "### HEAD" in out and "1 of 2 agents are valid." in out
     one, two = (next(line for line in out.splitlines() if line.startswith(f"| {name} |")) for name in ("one", "two"))
-    assert one.startswith("| one | config | yes | not run | 'enabled_skills' is ignored. Skills are part of newer")
+    assert one.startswith("| one | config | yes | not run | 'memory' is ignored. Memory is part of newer")
     assert two.startswith("| two | graph | no | not run | Start node 'nowhere' not found")
     assert compat.main([str(checkout), "--validate-only", "--agent", "one"]) == 0
 

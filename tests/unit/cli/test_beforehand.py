@@ -11,9 +11,7 @@ from sleipnir.cli import main
 from sleipnir.cli.beforehand import warn
 from sleipnir.settings import Settings
 
-BOSS = (
-    "name: boss\ncan_spawn_agents: true\nspawnable_agents: [worker, graph, absent]\nenabled_skills: [a]\nmemory: true\n"
-)
+BOSS = "name: boss\ncan_spawn_agents: true\nspawnable_agents: [worker, graph, absent]\nhooks: {a: b}\nmemory: true\n"
 GRAPH = "name: g\nstart: a\nnodes:\n  a: {type: agent, agent: boss, prompt: p, next: b}\n  b: {type: end}\n"
 
 
@@ -35,15 +33,15 @@ def test_what_has_no_effect_is_said_once_with_the_agents_that_ask_for_it(
 ) -> None:
     """Finding U7 of the second review: what this version lacks was left out without a word."""
     write(tmp_path / "agents" / "boss", BOSS)
-    write(tmp_path / "agents" / "worker", "name: worker\nenabled_skills: [b]\n")
+    write(tmp_path / "agents" / "worker", "name: worker\nhooks: {b: c}\n")
     write(tmp_path / "agents" / "graph", GRAPH, "graph.yaml")
     warn("boss", look_up("boss", settings), settings)
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(". ")[0] for line in lines] == [
-        "note: agents boss, worker: 'enabled_skills' is ignored",
+        "note: agents boss, worker: 'hooks' is ignored",
         "note: agent 'boss': 'memory' is ignored",
     ]
-    assert "Skills are part of newer releases" in lines[0]
+    assert "Hooks are part of newer releases" in lines[0]
 
 
 def test_the_agent_that_runs_is_named_where_another_has_its_name(

@@ -182,11 +182,11 @@ def test_the_model_is_offered_what_the_agent_declares_and_nothing_else() -> None
 
 def test_what_this_version_does_not_have_is_reported_once_per_agent() -> None:
     """Finding U7 of the second review."""
-    later = "skills_enabled: true\nmemory: false\nenabled_skills: [a]\nhooks: {a: 1}\n"
+    later = "brief_model: a:b\nmemory: false\nenvoy_model: a:b\nhooks: {a: 1}\n"
     found = load_config_agent(f"name: x\n{later}", "config.yaml", "sisyphus")
     assert found.graph == loaded("name: x")
     assert [(problem.level, problem.line, problem.message) for problem in found.problems] == [
-        ("warning", 2, "'skills_enabled', 'enabled_skills' are ignored"),
+        ("warning", 2, "'brief_model', 'envoy_model' are ignored"),
         ("warning", 3, "'memory' is ignored"),
         ("warning", 5, "'hooks' is ignored"),
     ]

@@ -463,7 +463,7 @@ def test_an_unknown_key_is_ignored_with_a_warning_and_a_suggestion(
 
 
 NEWER = [
-    "reasoning_effort", "skills_enabled", "enabled_skills", "inject_skill_instructions", "skill_instructions",
+    "reasoning_effort", "memory", "hooks", "enabled_tools", "spawnable_agents",
     "can_spawn_agents", "max_concurrent_agents", "max_agent_depth", "max_concurrent_jobs", "mcp_tools",
 ]  # fmt: skip
 
@@ -479,10 +479,10 @@ def test_a_key_of_another_release_is_ignored_and_the_warning_says_why(key: str) 
 
 def test_keys_of_another_release_are_reported_once_for_the_whole_graph() -> None:
     """Finding U7 of the second review."""
-    top = "enabled_skills: [a]\nskills_enabled: null"
-    nodes = "a: {type: llm, prompt: p, skills_enabled: true, next: b}\n  b: {type: llm, prompt: p, enabled_skills: [c]}"
+    top = "hooks: {a: b}\nmemory: null"
+    nodes = "a: {type: llm, prompt: p, hooks: {}, next: b}\n  b: {type: llm, prompt: p, global_hooks: [c]}"
     loaded = parse(yaml_graph(nodes, top=top), "g.yaml")
-    assert notices(loaded.problems) == ["'enabled_skills', 'skills_enabled' are ignored"]
+    assert notices(loaded.problems) == ["'hooks', 'global_hooks' are ignored"]
     assert loaded.problems[0].line == 3
 
 

@@ -23,6 +23,7 @@ from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.reply import Message
 from sleipnir_workers.llm.system_prompt import system_prompt
 from sleipnir_workers.node import Visit
+from sleipnir_workers.skills import skills_of
 
 _WORD = re.compile(r"\w+")
 
@@ -36,11 +37,17 @@ def first_messages(node: LlmNode, visit: Visit, host: Host) -> list[Message]:
     else:
         instructions = system_prompt(node, loop, visit, host)
     prompt = with_found(question(node, visit), visit)
-    if node.output_schema is None:
-        return chat(instructions, prompt)
-    if instructions:
-        return chat(structured.with_hint(instructions, node.output_schema), prompt)
-    return chat(instructions, structured.with_hint(prompt, node.output_schema))
+    if node.output_schema is not None and instructions:
+        instructions = structured.with_hint(instructions, node.output_schema)
+    elif node.output_schema is not None:
+        prompt = structured.with_hint(prompt, node.output_schema)
+    return chat("\n\n".join(text for text in (instructions, _about_skills(node, visit, host)) if text), prompt)
+
+
+def _about_skills(node: LlmNode, visit: Visit, host: Host) -> str:
+    """What the model is told of skills; empty where it has none to load."""
+    may_load = skills_of(node, visit.graph, host, visit.folder)
+    return may_load.hint or "" if may_load is not None and may_load.available() else ""
 
 
 def question(node: LlmNode, visit: Visit) -> str:

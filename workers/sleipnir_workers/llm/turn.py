@@ -9,9 +9,10 @@ list of an agent that goes on by itself is not done: its output is the text of a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from sleipnir.errors import NodeFailed, ToolFileError
 from sleipnir.graph.model import Json, LlmNode
@@ -19,6 +20,7 @@ from sleipnir.graph.tools import (
     MCP,
     MESSAGE_TOOLS,
     OWN_TOOLS,
+    SKILL_TOOLS,
     SPAWN_TOOLS,
     TODO_TOOLS,
     USER_TOOLS,
@@ -30,7 +32,7 @@ from sleipnir.messages import AGENTS, ANSWER, FOLLOW_UP, MESSAGES, PERSON, QUEUE
 from sleipnir.store.visits import Talk
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import tools_of
-from sleipnir_workers import mcp
+from sleipnir_workers import mcp, skills
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.llm import memory, spawn_tools, todo, user_tools
 from sleipnir_workers.llm.continuing import Continuation, continuation
@@ -40,8 +42,11 @@ from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.session import Session
 from sleipnir_workers.llm.todo import TodoList
 from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.skills import Skill, Skills, skills_of, with_grants
 from sleipnir_workers.tools import loops
 from sleipnir_workers.tools.loops import Call
+
+NOTHING: Final[Mapping[str, Skill]] = MappingProxyType({})
 
 ESCALATIONS = "__escalation_notification"
 """The name of the call by which a model reads that child runs have questions."""
@@ -54,22 +59,25 @@ def run_turn(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResu
     session = Session(node, visit, host)
     try:
         told = json.loads(visit.talk.told) if visit.talk.told else _first_messages(node, visit, host)
-        offered = offer(node, visit, host)
+        conversation = [*told, *_said(visit.talk)]
+        may_load = skills_of(node, visit.graph, host, visit.caller_dir or visit.cwd or visit.folder)
+        loaded = {} if may_load is None else skills.loaded_in(conversation)
+        offered = offer(node, visit, host, may_load, loaded)
         if not session.open(tools=", ".join(node.tools or ())).traits.supports_function_calling:
             session.notes.append("the model cannot call functions (supports_function_calling), so no tools are offered")
             offered = []
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")
         session.begin(node.timeout)
-        conversation = [*told, *_said(visit.talk)]
-        answer = session.ask(conversation, tools=offered)
+        answer = session.ask(skills.as_told(conversation, loaded), tools=offered)
     except PutOff as later:
         return session.put_off(later)
     except NodeFailed as error:
         return session.failure(error)
     if answer.calls:
         todos = _Todos(visit, conversation, has_functions=bool(offered))
-        return _asks_for(node, answer, visit, told, session, host, todos)
+        own = [_Loading(may_load, loaded, {each["function"]["name"] for each in offered}), todos]
+        return _asks_for(node, answer, visit, told, session, host, own)
     if offered and (further := _further(answer, visit, conversation)) is not None:
         return _goes_on(answer, visit, told, session, further)
     result = session.finish("\n".join(text for text in [*_texts(visit.talk), answer.text] if text))
@@ -84,10 +92,13 @@ def _first_messages(node: LlmNode, visit: Visit, host: Host) -> list[Message]:
     return memory.with_history(first_messages(node, visit, host), visit.talk.history)
 
 
-def offer(node: LlmNode, visit: Visit, host: Host) -> list[dict[str, Any]]:
-    """What the model may call, in the form of OpenAI's `tools`. Raises NodeFailed (`tools`) for a name without a tool
-    behind it."""
-    names, graph, of_todos = node.tools or [], visit.graph, todo_tools(visit.graph)
+def offer(
+    node: LlmNode, visit: Visit, host: Host, may_load: Skills | None = None, loaded: Mapping[str, Skill] = NOTHING
+) -> list[dict[str, Any]]:
+    """What the model may call, in the form of OpenAI's `tools`, tools of the skills that are `loaded` included. Raises
+    NodeFailed (`tools`) for a name without a tool behind it."""
+    graph, granted = with_grants(visit.graph, may_load, [tool for each in loaded.values() for tool in each.tools])
+    names, of_todos = node.tools or [], todo_tools(graph)
     try:
         tools = tools_of(visit.folder, host.functions_dir, graph)
     except ToolFileError as error:
@@ -116,6 +127,11 @@ def offer(node: LlmNode, visit: Visit, host: Host) -> list[dict[str, Any]]:
             raise NodeFailed(
                 f"llm node references unknown tool '{stem(name)}'. Agent '{visit.agent}' provides: {listed}", "tools"
             )
+    if may_load is not None:
+        offered |= {name: skills.declaration(name) for name in SKILL_TOOLS}
+        offered |= {found.name: _as_offered(found) for name in granted if (found := tools.find(name)) is not None}
+        servers = dict.fromkeys(server for each in loaded.values() for server in each.servers)
+        offered |= {each["function"]["name"]: each for each in mcp.declarations(servers)}
     return list(offered.values())
 
 
@@ -176,8 +192,38 @@ class _Todos:
         return result
 
 
+class _Loading:
+    """The skills of a node, in the course of the calls of a turn."""
+
+    def __init__(self, may_load: Skills | None, loaded: Mapping[str, Skill], offered: Collection[str]) -> None:
+        self._may_load, self._loaded, self._offered = may_load, loaded, offered
+
+    def answer(self, name: str, arguments: str) -> Json | None:
+        """What the model reads of a call; None: not about skills. Tools of a skill that is not loaded do not run."""
+        if name in SKILL_TOOLS:
+            if self._may_load is None:
+                return {"error": "Skills are disabled in this context"}
+            result = self._may_load.answer(name, arguments, self._loaded)
+            self._loaded = skills.after(self._loaded, result)
+            return result
+        if self._may_load is None or name in self._offered or not self._is_granted(name):
+            return None
+        return {"tool_call_error": f"The tool '{name}' belongs to a skill that is not loaded; see skill__list."}
+
+    def _is_granted(self, name: str) -> bool:
+        assert self._may_load is not None
+        _, server = mcp.split_name(name) or ("", None)
+        return stem(name) in self._may_load.grants() or server in self._may_load.servers()
+
+
 def _asks_for(
-    node: LlmNode, answer: Answer, visit: Visit, told: Sequence[Message], session: Session, host: Host, todos: _Todos
+    node: LlmNode,
+    answer: Answer,
+    visit: Visit,
+    told: Sequence[Message],
+    session: Session,
+    host: Host,
+    own: Sequence[_Todos | _Loading],
 ) -> VisitResult:
     """The result of a turn that asks for calls."""
     earlier = [Call(call["function"]["name"], call["function"]["arguments"]) for call in _earlier_calls(visit.talk)]
@@ -185,8 +231,9 @@ def _asks_for(
     calls = []
     for number, call in enumerate(answer.calls):
         result = _refusal(node, call.name, call.arguments, earlier, loops.CHILD if visit.depth else loops.ROOT)
-        if result is None:
-            result = todos.answer(call.name, call.arguments)
+        for each in own:
+            if result is None:
+                result = each.answer(call.name, call.arguments)
         if result is not None:
             delta[f"{RESULT}.{number}"] = result
         calls.append(ToolCall(call.id, call.name, "" if result is not None else _where(call.name, host)))

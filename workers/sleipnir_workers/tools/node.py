@@ -1,7 +1,8 @@
 """One call of a tool that a model has asked for, as a visit: the result is what the model reads.
 
 Rules. The node's `tools:` are enforced here, where the call runs: a model that invents a name, or was never offered a
-tool, runs nothing. A failure is a result too. The call comes with the model's own message; no key is ever near.
+tool, runs nothing. Tools of skills that the node may load run too; the turn has checked that theirs is loaded. A
+failure is a result too. The call comes with the model's own message; no key is ever near.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sleipnir_workers import mcp
 from sleipnir_workers.agent_environment import without_secrets
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.skills import Skills, skills_of, with_grants
 from sleipnir_workers.tools import results
 from sleipnir_workers.tools.call import answer
 from sleipnir_workers.tools.loops import Call
@@ -50,17 +52,20 @@ def _asked_for(node: LlmNode, visit: Visit, host: Host) -> VisitResult:
 
 
 def _of_file(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResult:
+    graph, granted = with_grants(visit.graph, _skills(node, visit, host))
     try:
-        tools = tools_of(visit.folder, host.functions_dir, visit.graph)
+        tools = tools_of(visit.folder, host.functions_dir, graph)
     except ToolFileError as error:
         return failed("tool_file", f"the tools of agent '{visit.agent}' cannot be read: {error}")
     place = Place.of_visit(visit, host)
-    return answer(call, tools, place, allowed=node.tools or (), timeout_s=_timeout_s(node, host))
+    return answer(call, tools, place, allowed=[*(node.tools or ()), *granted], timeout_s=_timeout_s(node, host))
 
 
 def _of_server(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResult:
     _, server = mcp.split_name(call.name) or ("", "")
-    if not {call.name, f"{MCP}{server}"} & set(node.tools or ()):
+    may_load = _skills(node, visit, host)
+    granted = set() if may_load is None else may_load.servers()
+    if server not in granted and not {call.name, f"{MCP}{server}"} & set(node.tools or ()):
         return failed("not_allowed", f"The tool '{call.name}' is not among the tools of this node.")
     arguments = _object(call.arguments)
     if arguments is None:
@@ -76,6 +81,10 @@ def _of_server(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResul
     value = mcp.answer(call.name, arguments, servers, mcp.here(), timeout_s=_timeout_s(node, host), lost=visit.lost)
     is_error = isinstance(value, dict) and "tool_call_error" in value
     return ToolResult(results.limited(value, host.settings.max_tool_result_bytes), "server" if is_error else None)
+
+
+def _skills(node: LlmNode, visit: Visit, host: Host) -> Skills | None:
+    return skills_of(node, visit.graph, host, visit.folder)
 
 
 def _timeout_s(node: LlmNode, host: Host) -> float:
