@@ -6,9 +6,9 @@
 Rules. A skill is `NAME/SKILL.md` in a directory of skills of the workers; the front matter says what it grants. What
 is loaded is kept nowhere: it is what the `skill__*` calls of the conversation make of it, in their order, so another
 worker sees the text of the moment of loading. The model does not see that part of the result. An agent has skills only
-if it says so; with `enabled_skills` those, else all that are installed. A tool of a skill is a global tool of the worker
-that runs it; that worker runs those of all skills that the node may load, and the turn refuses those of skills that are
-not loaded.
+if it says so; with `enabled_skills` those, else all that are installed. A tool of a skill is a global tool of the
+worker that runs it; that worker runs those of all skills that the node may load, and the turn refuses those of skills
+that are not loaded.
 """
 
 from __future__ import annotations
