@@ -23,6 +23,7 @@ from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
 from sleipnir.cli.render import print_json
 from sleipnir.cli.sessions import NO_SESSION, SESSION, refuse_session, session_of
 from sleipnir.cli.tape import connected_to_run, with_tape
+from sleipnir.cli.timings import summary
 from sleipnir.errors import GateError, UsageError
 from sleipnir.sessions import TEMP
 
@@ -262,6 +263,9 @@ def _in_foreground(
         return exit_codes.INTERRUPTED
     for node in sorted(answers.unused):
         terminal.note(f"note: --answer {node}=... was not used: the run did not ask at {node!r}")
+    if options.verbose:
+        for line in summary(run.info().agent, run.events(follow=False)):
+            terminal.note(terminal.printable(line))
     return print_result(run, as_data=as_data, stream=stream)
 
 

@@ -76,7 +76,10 @@ def run_turn(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResu
         return session.failure(error)
     if answer.calls:
         todos = _Todos(visit, conversation, has_functions=bool(offered))
-        own = [_Loading(may_load, loaded, {each["function"]["name"] for each in offered}), todos]
+        own: list[_Todos | _Loading] = [
+            _Loading(may_load, loaded, {each["function"]["name"] for each in offered}),
+            todos,
+        ]
         return _asks_for(node, answer, visit, told, session, host, own)
     if offered and (further := _further(answer, visit, conversation)) is not None:
         return _goes_on(answer, visit, told, session, further)
