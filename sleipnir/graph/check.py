@@ -14,7 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from sleipnir.errors import Problem
-from sleipnir.graph import check_config, check_knowledge, check_models, check_parallel, check_size, check_state
+from sleipnir.graph import (
+    check_config,
+    check_knowledge,
+    check_models,
+    check_parallel,
+    check_size,
+    check_skills,
+    check_state,
+)
 from sleipnir.graph.check_case import Case, Complaint, FindAgent, ReadTools, Rule, edge_path
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
@@ -345,6 +353,7 @@ RULES: Sequence[Rule] = (
     every_global_tool_can_be_used,
     every_mcp_server_is_configured,
     *check_models.RULES,
+    *check_skills.RULES,
     *check_config.RULES,
     *check_knowledge.RULES,
     every_step_has_a_next,
