@@ -123,14 +123,14 @@ def test_the_first_of_two_tools_of_one_name_is_the_one() -> None:
 
 
 def test_the_servers_of_a_worker_get_their_secrets_from_its_env_file_and_its_environment(tmp_path: Path) -> None:
-    assert configured(tmp_path, {}) == {}
-    (tmp_path / "functions").mkdir()
+    file, env_file = tmp_path / "mcp.json", tmp_path / ".env"
+    assert configured(file, {}, env_file) == {}
     spec = {"url": "https://h/{{ONE}}", "headers": {"X": "{{TWO}}"}}
-    (tmp_path / "functions/mcp.json").write_text(json.dumps({"mcpServers": {"s": spec}}))
+    file.write_text(json.dumps({"mcpServers": {"s": spec}}))
     with pytest.raises(McpConfigError, match=r"missing from the vault: \[\"TWO\"\]"):
-        configured(tmp_path, {"ONE": "1"})
-    (tmp_path / ".env").write_text("TWO='second'\nONE=first\n")
-    server = configured(tmp_path, {"ONE": "1"})["s"]
+        configured(file, {"ONE": "1"}, env_file)
+    env_file.write_text("TWO='second'\nONE=first\n")
+    server = configured(file, {"ONE": "1"}, env_file)["s"]
     assert isinstance(server, RemoteServer)
     assert (server.url, server.headers) == ("https://h/first", {"X": "second"})
 
