@@ -81,7 +81,7 @@ class Case:
     def _enters(self, edge: Edge, seen: set[str]) -> bool:
         if edge.kind == "wait_for":
             return any(len(seen & set(join.sources)) >= join.needed for join in self.graph.nodes[edge.target].wait_for)
-        return edge.kind != "body"
+        return edge.kind != "body" and not self.graph.waits_for(edge.target, edge.source)
 
     @cached_property
     def custom_tools(self) -> CustomTools:

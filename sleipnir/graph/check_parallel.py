@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sleipnir.graph.check_case import Case, Rule, cases_path
+from sleipnir.graph.check_case import Case, Rule, cases_path, edge_path
 from sleipnir.graph.findings import KeyPath, suggestion
 from sleipnir.graph.model import (
     AgentNode,
@@ -142,6 +142,21 @@ def every_join_can_fire(case: Case) -> None:
                 case.findings.warning(path, message, "Wait for the node before.")
 
 
+def every_edge_into_a_join_is_waited_for(case: Case) -> None:
+    """Such an edge would start the node past its join, and the join would start it once more."""
+    for source, edges in case.edges.items():
+        for edge in edges:
+            joins = case.graph.nodes[edge.target].wait_for if edge.target in case.graph.nodes else []
+            if not joins or edge.kind in ("body", "wait_for") or case.graph.waits_for(edge.target, source):
+                continue
+            names = _listed(list(dict.fromkeys(name for join in joins for name in join.sources)))
+            message = (
+                f"the edge to '{edge.target}' bypasses its join: '{edge.target}' waits for {names}, not '{source}'"
+            )
+            hint = f"Add '{source}' to the `wait_for` of '{edge.target}', or lead this edge to another node."
+            case.findings.error(edge_path(case, edge), message, hint)
+
+
 def every_join_node_waits(case: Case) -> None:
     for node, path in case.nodes(JoinNode):
         if not node.wait_for:
@@ -222,6 +237,7 @@ RULES: Sequence[Rule] = (
     no_branch_reads_what_its_sibling_writes,
     no_item_is_collected_over_itself,
     every_join_can_fire,
+    every_edge_into_a_join_is_waited_for,
     every_join_node_waits,
     every_router_leads_somewhere,
     every_branch_has_an_effect,

@@ -472,6 +472,10 @@ class Graph(SkillKeys):
                     found.setdefault(source, []).append((target, join))
         return found
 
+    def waits_for(self, target: str, source: str) -> bool:
+        """Whether `target` has a join of `source`: then an edge between them is an arrival there, and starts nothing."""
+        return any(waiting == target for waiting, _ in self.joins.get(source, ()))
+
     @property
     def max_concurrency(self) -> int:
         """Visits of one run that may be at work at once."""

@@ -3,6 +3,8 @@
 A join counts a source once until it fires: the second arrival of a source that is there already changes nothing, and
 firing starts the count anew, so joins work in loops. A quorum (`min`) fires early; each source that it did not wait for
 is noted, and its next arrival is then not counted. In a loop one source may be behind by several rounds.
+
+Edges from a source to the node that waits for it start nothing (routing.py): to have ended is to have arrived.
 """
 
 from __future__ import annotations

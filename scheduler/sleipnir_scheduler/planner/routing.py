@@ -3,6 +3,9 @@
 What the node itself chose wins over its edges: a list of commands, one visit each; else `_next`, a node or several.
 Else the edges are taken: all of `next`, and what the conditional edge chooses. A failure takes `fallback`, else the
 edges as success does. A name is looked up among the node's `ends` first, then among the nodes.
+
+An edge into a node whose `wait_for` names the source starts nothing: the source arrives at that join by having ended
+(joins.py). Commands always become visits.
 """
 
 from __future__ import annotations
@@ -86,7 +89,9 @@ def ways_on(context: Context, visit: Visit, labels: Sequence[str] | None) -> lis
         if (branch := _taken_branch(context, visit)) is not None:
             found = _labels(context, node, branch) if labels is None else labels
             targets += [_labelled(context, node, label) for label in found if label]
-    return [Way(target) for target in dict.fromkeys(targets) if not context.graph.ends_branch(target)]
+    graph = context.graph
+    ways = [Way(target) for target in dict.fromkeys(targets) if not graph.ends_branch(target)]
+    return [way for way in ways if not graph.waits_for(way.target, node.id)] if graph.joins else ways
 
 
 def command_targets(context: Context, visit: Visit) -> list[str]:

@@ -211,6 +211,44 @@ def test_a_join_that_enough_can_reach_is_no_error(nodes: str) -> None:
     assert [line for line in found(nodes) if "never" in line] == []
 
 
+@pytest.mark.parametrize(
+    ("d", "line"),
+    [
+        ("{type: router, next: [j, e]}", 8),
+        ("{type: script, script: s.sh, fallback: j}", 8),
+        ("{type: script, script: s.sh, ends: {done: j}, branch: {by: '{{x}}', to: {y: done}}}", 8),
+    ],
+)
+def test_an_edge_past_a_join_is_an_error_that_names_both_ways_out(d: str, line: int) -> None:
+    """Finding U2 of the second review."""
+    nodes = f"""
+        a: {{type: router, next: [b, c, d]}}
+        b: {{type: router, next: j}}
+        c: {{type: router, next: j}}
+        d: {d}
+        j: {{type: join, wait_for: [b, c], next: e}}
+        e: {{type: end}}
+    """
+    problems = [problem for problem in checked(nodes) if "bypasses" in problem.message]
+    assert {(problem.level, problem.message, problem.line) for problem in problems} == {
+        ("error", "the edge to 'j' bypasses its join: 'j' waits for 'b', 'c', not 'd'", line - 1)
+    }
+    hint = "Add 'd' to the `wait_for` of 'j', or lead this edge to another node."
+    assert {problem.hint for problem in problems} == {hint}
+
+
+def test_edges_from_all_that_a_join_waits_for_are_no_error() -> None:
+    """Finding U2 of the second review."""
+    nodes = """
+        a: {type: router, next: [b, c, j]}
+        b: {type: router, next: j}
+        c: {type: router, next: [j]}
+        j: {type: join, wait_for: [[b, c], [a]], next: e}
+        e: {type: end}
+    """
+    assert [line for line in found(nodes) if "error" in line] == []
+
+
 def test_a_source_that_code_may_choose_is_given_the_benefit_of_the_doubt() -> None:
     nodes = "a: {type: script, script: s.py}\nw: {type: llm, prompt: p}\nj: {type: join, wait_for: [w]}"
     assert f"warning [j] {NEVER}: nothing declared leads to 'w'" in found(nodes)

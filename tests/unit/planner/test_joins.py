@@ -201,3 +201,40 @@ nodes:
     assert driver.on_workers() == ["join"]
     driver.does("join")
     assert (driver.run.status, driver.run.counts["join"]) == ("completed", 1)
+
+
+EDGES_INTO_A_JOIN = """
+name: g
+start: split
+engine: {engine}
+nodes:
+  split: {{type: router, next: [b, c]}}
+  b: {{type: script, script: s.sh, next: j}}
+  c: {{type: script, script: s.sh, fallback: j, branch: [{{when: "true", to: j}}]}}
+  j: {{type: script, script: s.sh, wait_for: [b, c], next: e}}
+  e: {{type: end}}
+"""
+
+
+@both
+@pytest.mark.parametrize("chosen", [None, "j"])
+def test_an_edge_into_a_node_that_waits_for_its_source_is_an_arrival_and_no_trigger(
+    engine: str, chosen: str | None
+) -> None:
+    """Finding U2 of the second review."""
+    driver = Driver(EDGES_INTO_A_JOIN.format(engine=engine)).start().does("b", chosen)
+    assert driver.on_workers() == ["c"]
+    driver.fails("c")
+    assert driver.on_workers() == ["j"]
+    driver.does("j")
+    assert (driver.run.status, driver.run.counts["j"], driver.run.arrived) == ("completed", 1, {})
+
+
+@both
+def test_an_edge_into_a_join_comes_again_in_each_round_of_a_loop(engine: str) -> None:
+    """Finding U2 of the second review."""
+    text = LOOP.replace("a: {{type: script, script: s.sh}}", "a: {{type: script, script: s.sh, next: join}}")
+    driver = Driver(text.format(engine=engine)).start()
+    for n in (1, 2, 3):
+        driver.does("split").does("a").does("b").does("join", n=n)
+    assert (driver.run.status, driver.run.counts["join"]) == ("completed", 3)
