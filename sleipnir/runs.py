@@ -31,7 +31,7 @@ class RunSpec:
     which these go on. `knowledge` are the digests of the bases that nodes of all these agents ask, by `agent/node`:
     those of the moment of submission. `max_cost_usd` and `max_tokens` are what it may use, with all runs below, before
     a person is asked; child runs have no budget of their own. `descriptions` say in a line what agents are for that a
-    model may start, by name.
+    model may start, by name. A `strict` run fails for every failed visit.
     """
 
     agent: str
@@ -55,6 +55,7 @@ class RunSpec:
     max_tokens: int | None = None
     caller_machine: str = ""
     descriptions: dict[str, str] = field(default_factory=dict)
+    strict: bool = False
     v: int = VERSION
 
     @property
@@ -452,6 +453,49 @@ class Timing:
         return Timing(self.visits + 1, self.total_ms + took_ms, max(self.max_ms, took_ms))
 
 
+FEW_FAILED = 5
+"""Failed visits of which a run's record keeps the error."""
+
+ERROR_LENGTH = 300
+"""Characters of an error that a run's record keeps; the journal has all of it."""
+
+
+@dataclass(frozen=True)
+class FailedVisit:
+    """One failed visit. `ends_run`: the run failed for it."""
+
+    node: str
+    error: str
+    ends_run: bool = False
+
+
+@dataclass(frozen=True)
+class FailedVisits:
+    """The visits of a run that failed and that no fallback, retry or `on_error` node took over: how many, and the
+    first of them. The run failed for `ending` of them."""
+
+    count: int = 0
+    ending: int = 0
+    first: tuple[FailedVisit, ...] = ()
+    v: int = VERSION
+
+    def plus(self, node: str, error: str, *, ends_run: bool) -> FailedVisits:
+        """One more."""
+        first = self.first
+        if len(first) < FEW_FAILED:
+            first = (*first, FailedVisit(node, error[:ERROR_LENGTH], ends_run))
+        return FailedVisits(self.count + 1, self.ending + ends_run, first)
+
+    def without_ending(self) -> FailedVisits:
+        """As the run is retried: those for which it failed run again."""
+        if not self.ending:
+            return self
+        return FailedVisits(self.count - self.ending, 0, tuple(each for each in self.first if not each.ends_run))
+
+
+NO_FAILED_VISITS: Final = FailedVisits()
+
+
 @dataclass(frozen=True)
 class RunView:
     """Everything the planner needs of a run, state values apart.
@@ -490,6 +534,7 @@ class RunView:
     slot: Slot | None = None
     budget: Budget | None = None
     spent: Spent = NOTHING_SPENT
+    failed_visits: FailedVisits = NO_FAILED_VISITS
 
     @property
     def waits_for_slot(self) -> bool:

@@ -15,7 +15,7 @@ from sleipnir.errors import RecordUnreadable
 from sleipnir.frontier import Frontier
 from sleipnir.messages import VERSION, Role, RunStatus
 from sleipnir.reading import needed_by, read, read_text
-from sleipnir.runs import Gate, Part, Pause, Rank, RunView, Slot, Timing, Visit, changed
+from sleipnir.runs import NO_FAILED_VISITS, FailedVisits, Gate, Part, Pause, Rank, RunView, Slot, Timing, Visit, changed
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Step:
     differ from the order of the journal. `folds` names the reducer of each key that is not replaced but combined with
     what is there; `strict` says in which sense (graph.reducers). `routes` are the targets of visits that ended in
     earlier steps, by visit, as decided here. `part` says which turn or call of a loop it was, `calls` which tools the
-    model asked for in it; a turn that `goes_on` without calls was followed by the next all the same.
+    model asked for in it; `failed_visit`: it failed, and no fallback, retry or `on_error` node took that over; a turn that `goes_on` without calls was followed by the next all the same.
     """
 
     step: int
@@ -65,6 +65,7 @@ class Step:
     reason: str | None = None
     gate: int | None = None
     answer: str | None = None
+    failed_visit: bool = False
     v: int = VERSION
 
     @classmethod
@@ -329,7 +330,7 @@ class Transition:
     `wakes` are live visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the
     closed visits, `unless_answered`: only while no question of theirs is answered. `revives` brings a run that is over
     back to life: its keys must no longer expire; `keeps`: one that is cancelled keeps what it needs for that, as one
-    that fails does. `seq`, `holds`, `slot`, `idle_ms`, `steps`, `arrived`, `tops`, `budget` and `spent` are the run's
+    that fails does. `seq`, `holds`, `slot`, `idle_ms`, `steps`, `arrived`, `tops`, `budget`, `spent` and `failed_visits` are the run's
     after this. Where the step of one of `writes` says which held steps count from now on (`applies`), the store copies
     what they wrote into the state, keys in `apart` left out. `folded` goes to the state alone: values that reducers
     have made. `windows` are kept for keys of a `dag` that may have to be folded anew (see planner/folding.py), None
@@ -381,6 +382,7 @@ class Transition:
     continues: bool = False
     budget: Budget | None = None
     spent: Spent = NOTHING_SPENT
+    failed_visits: FailedVisits = NO_FAILED_VISITS
     frontier: Frontier | None = field(default=None, compare=False, repr=False)
     """What `visits_after` makes of the run that this was planned on, where the planner has it at hand."""
 
@@ -426,4 +428,5 @@ class Transition:
             frontier=frontier,
             budget=self.budget,
             spent=self.spent,
+            failed_visits=self.failed_visits,
         )

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from sleipnir.budgets import BUDGET
 from sleipnir.by import Change
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
-from sleipnir.runs import Parked, Part
+from sleipnir.runs import NO_FAILED_VISITS, FailedVisits, Parked, Part
 
 ReasonCode: TypeAlias = Literal[
     "queued", "paused", "retry", "limit", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items",
@@ -145,7 +145,8 @@ class RunInfo:
     (`retries`). `holds` say why nothing of it starts, oldest first; `slot` is of an agent that may have few runs at
     once; while the run waits for it, it has no visits. `max_cost_usd` and `max_tokens` are what it may use by now;
     None: as much as it likes. `stopped_by` is the limit that has ended a completed run before all was done
-    (`max_steps`). `changes` are the last wishes of each kind: who has paused, resumed, retried or cancelled it, or
+    (`max_steps`). `failed_visits` are those that nothing took over, so a run that has completed with some may lack
+    what they should have done. `changes` are the last wishes of each kind: who has paused, resumed, retried or cancelled it, or
     answered its questions."""
 
     id: str
@@ -169,6 +170,7 @@ class RunInfo:
     max_tokens: int | None = None
     holds: tuple[HoldInfo, ...] = ()
     stopped_by: str | None = None
+    failed_visits: FailedVisits = NO_FAILED_VISITS
     changes: tuple[Change, ...] = ()
 
     parked: Parked | None = None

@@ -59,6 +59,12 @@ class Retry:
 END: Final = "end"
 """Ours: as a target, the end of a branch, in a graph of dialect sleipnir without a node of that name."""
 
+FAIL: Final = "fail"
+"""Ours, of `on_error`: the run fails."""
+
+CONTINUE: Final = "continue"
+"""Ours, of `on_error`: the run goes on by the node's edges, and counts a failed visit."""
+
 Engine: TypeAlias = Literal["bsp", "dag"]
 """Ours: `bsp` goes on when all visits of a super-step have ended, `dag` starts a node when its own trigger arrives."""
 
@@ -124,6 +130,9 @@ class NodeBase:
     ends: dict[str, str] = field(default_factory=dict)
     """Ours: names of targets, for `_next`, commands and conditional edges (spec/graph-package.md F12)."""
     wait_for: list[Join] = field(default_factory=list)
+    on_error: str | None = None
+    """Ours: what happens when a visit of this node fails: FAIL, CONTINUE, or the node to go on at. None: what the graph
+    says."""
 
     @property
     def targets(self) -> list[str]:
@@ -446,6 +455,8 @@ class Graph(SkillKeys):
     reducers: dict[str, str] = field(default_factory=dict)
     retry: list[Retry] | None = None
     """Ours: the retry policies of nodes that declare none."""
+    on_error: str | None = None
+    """Ours: `on_error` of nodes that declare none. None: the rule of the language (`fails_by_default`)."""
     engine: Engine = "bsp"
     state: dict[str, StateField] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
@@ -461,6 +472,20 @@ class Graph(SkillKeys):
         if not isinstance(node, ScriptNode | FunctionNode | LlmNode):
             return []
         return (self.retry or []) if node.retry is None else node.retry
+
+    def on_error_of(self, node: Node) -> str | None:
+        """What its author has said of failures of a node: FAIL, CONTINUE or a target. None: nothing."""
+        return self.on_error if node.on_error is None else node.on_error
+
+    @property
+    def fails_by_default(self) -> bool:
+        """Whether a failed visit fails the run, where its author says nothing."""
+        return False
+
+    @property
+    def is_loki(self) -> bool:
+        """Whether Loki's rules hold."""
+        return self.dialect == "loki"
 
     @cached_property
     def joins(self) -> Mapping[str, list[tuple[str, Join]]]:
@@ -524,7 +549,8 @@ def agents_of(graph: Graph) -> list[str]:
 
 
 EdgeKind: TypeAlias = Literal[
-    "next", "routes", "on_other", "fallback", "body", "on_timeout", "branch", "default", "ends", "wait_for"
+    "next", "routes", "on_other", "fallback", "body", "on_timeout", "branch", "default", "ends", "wait_for",
+    "on_error",
 ]
 
 
@@ -550,6 +576,8 @@ def edges_of(node: Node) -> list[Edge]:
         found.append(Edge(node.id, node.on_other, "on_other"))
     if isinstance(node, ScriptNode | FunctionNode | LlmNode) and node.fallback is not None:
         found.append(Edge(node.id, node.fallback, "fallback"))
+    if node.on_error not in (None, FAIL, CONTINUE):
+        found.append(Edge(node.id, str(node.on_error), "on_error"))
     if isinstance(node, MapNode):
         found += [Edge(node.id, body, "body") for body in node.body]
     if isinstance(node, ApprovalNode | InputNode) and node.on_timeout is not None:

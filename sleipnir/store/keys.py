@@ -255,7 +255,8 @@ class RunKeys:
 
     run: str
     """HASH created_ms, status, version (commits so far), seq (last visit), step (last journal step), started_ms,
-    ended_ms, error, stopped_by (a limit, views.RunInfo), failed_at, last_event, paused and holds (JSON, store/holds.py,
+    ended_ms, error, stopped_by (a limit, views.RunInfo), failed_visits
+    (JSON, runs.FailedVisits), failed_at, last_event, paused and holds (JSON, store/holds.py,
     while a person or its parent holds it), slot (JSON, runs.Slot, while the run has one or waits), budget (JSON,
     budgets.Budget, of a run that has one), retrying (once `retry` is asked for), idle_ms, steps, arrived and tops
     (JSON, runs.RunView), tokens_in, tokens_out, model_calls, cost_usd, unpriced_calls, batch (batches.place_of, if it

@@ -35,7 +35,7 @@ from sleipnir.events import (
 )
 from sleipnir.messages import FINAL, OVERLAY_END, OVERLAYS, STATUSES, ResultHeader, Usage, VisitCall
 from sleipnir.reading import check_version, decoded, decoded_object, number, read, read_text, whole
-from sleipnir.runs import HoldOwner, Rank, RunSpec, RunView, Slot, Timing, Visit
+from sleipnir.runs import NO_FAILED_VISITS, FailedVisits, HoldOwner, Rank, RunSpec, RunView, Slot, Timing, Visit
 from sleipnir.store.commit import commit_keys, control, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.holds import holds_of
@@ -744,6 +744,7 @@ def _view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mappin
         slot=part(Slot, "slot"),
         budget=part(Budget, "budget"),
         spent=_spent(run_id, record) if submitted.budget else NOTHING_SPENT,
+        failed_visits=part(FailedVisits, "failed_visits") or NO_FAILED_VISITS,
     )
 
 

@@ -17,7 +17,19 @@ from sleipnir.by import Change, changes_of
 from sleipnir.errors import GateError, RecordUnreadable, RunNotFound, SessionBusy, UsageError
 from sleipnir.messages import FINAL, STATUSES, Usage
 from sleipnir.reading import decoded, decoded_object, read, read_text
-from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Gate, Parked, Pause, RunSpec, Slot, Visit, changed
+from sleipnir.runs import (
+    ID_ALPHABET,
+    ID_LENGTH,
+    NO_FAILED_VISITS,
+    FailedVisits,
+    Gate,
+    Parked,
+    Pause,
+    RunSpec,
+    Slot,
+    Visit,
+    changed,
+)
 from sleipnir.sessions import SessionName, instructions_of
 from sleipnir.store.connect import Client, is_lasting
 from sleipnir.store.holds import holds_of
@@ -51,7 +63,7 @@ _TELL = Script("tell")
 
 _SUMMARY = (
     "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "holds", "retrying", "retries",
-    "batch", "slot", "budget", "stopped_by",
+    "batch", "slot", "budget", "stopped_by", "failed_visits",
 )  # fmt: skip
 _CHANGES = ("by:paused", "by:resumed", "by:retried", "by:cancelled", "by:answered")
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
@@ -672,7 +684,12 @@ def _info(
         holds=holds,
         changes=changes_of(record_),
         stopped_by=record_["stopped_by"] if status == "completed" else None,
+        failed_visits=_failed_visits(run_id, record_["failed_visits"]),
     )
+
+
+def _failed_visits(run_id: str, text: str | None) -> FailedVisits:
+    return NO_FAILED_VISITS if text is None else read_text(FailedVisits, text, "failed visits", run_id)
 
 
 def _slot(text: str | None) -> SlotInfo | None:

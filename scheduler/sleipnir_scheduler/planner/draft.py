@@ -65,6 +65,7 @@ class Draft:
         self._run, self._now_ms = run, now_ms
         self.started_ms, self.idle_ms, self.holds = run.started_ms, run.idle_ms, run.holds
         self.slot = run.slot
+        self.failed_visits = run.failed_visits
         self.budget, self.spent = run.budget or run.spec.budget, run.spent
         self.steps = run.steps
         self.arrived: Mapping[str, Mapping[str, int]] = run.arrived
@@ -147,6 +148,7 @@ class Draft:
         self._fields["revives"] = True
         self._start_clock()
         self._forgiven |= set(nodes)
+        self.failed_visits = self.failed_visits.without_ending()
         self.note_wish("retried", by, next=nodes[0] if len(nodes) == 1 else tuple(nodes) or None)
         self.notice("run_retried", node=", ".join(nodes), by=by)
 
@@ -257,6 +259,10 @@ class Draft:
         """Let the commit be void when a person has answered one of the questions that it closes."""
         self._fields["unless_answered"] = True
 
+    def count_failed(self, node: str, error: str, *, ends_run: bool) -> None:
+        """A visit has failed, and nothing has taken that over."""
+        self.failed_visits = self.failed_visits.plus(node, error, ends_run=ends_run)
+
     def stopped_by(self, limit: str) -> None:
         """The run, should it complete, has not done all: a limit has stopped it, as its author wants."""
         self._fields["stopped_by"] = limit
@@ -291,6 +297,7 @@ class Draft:
             error=error,
             took_ms=self._now_ms - (self.started_ms or self._now_ms),
             output_bytes=len(self.output.encode()) if self.output is not None else 0,
+            **({"failed_visits": self.failed_visits.count} if self.failed_visits.count else {}),
         )
 
     # Visits
@@ -617,6 +624,7 @@ class Draft:
                 "took_ms": step.took_ms,
                 "notes": list(notes),
                 "error": step.error,
+                **({"failed_visit": True} if step.failed_visit else {}),
             }
             self._notices.append(Notice("visit_closed", closing))
         return self._step
@@ -698,6 +706,7 @@ class Draft:
             effects=tuple(self._owed(changed)),
             budget=self.budget,
             spent=self.spent,
+            failed_visits=self.failed_visits,
             continues=self._continues and not self._status,
             frontier=self.frontier,
         )

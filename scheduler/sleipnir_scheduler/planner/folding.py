@@ -69,6 +69,9 @@ class Folded:
     windows: dict[str, Window] = field(default_factory=dict)
 
 
+ERROR_KEYS = ("_error", "last_error")
+"""What failures leave in the state. Several branches may fail and go on: the last in visit order counts."""
+
 Value = Callable[[int, str], Json]
 """What a step wrote to a key."""
 
@@ -86,7 +89,7 @@ def fold_step(graph: Graph, writers: Sequence[Writer], current: Callable[[str], 
     strict = graph.dialect == "loki"
     for key in sorted(by_key):
         reducer, those = graph.reducer_of(key), by_key[key]
-        if reducer is None and (not strict or len(those) == 1):
+        if reducer is None and (not strict or len(those) == 1 or key in ERROR_KEYS):
             continue  # copied in visit order
         if strict:
             those = _that_changed(key, those, current, value, folded)

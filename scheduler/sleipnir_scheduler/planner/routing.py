@@ -1,8 +1,8 @@
 """Where an ended visit leads (spec/graph-agents.md 2.8, graph-package.md F10-F14).
 
 What the node itself chose wins over its edges: a list of commands, one visit each; else `_next`, a node or several.
-Else the edges are taken: all of `next`, and what the conditional edge chooses. A failure takes `fallback`, else the
-edges as success does. A name is looked up among the node's `ends` first, then among the nodes.
+Else the edges are taken: all of `next`, and what the conditional edge chooses. A failure goes where failing.py says, or
+takes the edges as success does. A name is looked up among the node's `ends` first, then among the nodes.
 
 An edge into a node whose `wait_for` names the source starts nothing: the source arrives at that join by having ended
 (joins.py). Commands always become visits.
@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from sleipnir.graph import choice
 from sleipnir.graph.expression import ExpressionError
-from sleipnir.graph.model import Branch, FunctionNode, LlmNode, Node, ScriptNode
+from sleipnir.graph.model import Branch, Node
 from sleipnir.graph.template import TemplateError
 from sleipnir.runs import Visit
+from sleipnir_scheduler.planner import failing
 from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
 from sleipnir_scheduler.planner.draft import Member
 
@@ -34,18 +35,13 @@ class Way(NamedTuple):
 
 
 def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
-    """Why the run cannot go on from here: the node failed and nothing was declared for that, or (Loki) it leads
-    nowhere. None when there is a way, or the branch may end. An agent of a config.yaml declares nothing."""
+    """Why the run cannot go on from here: its visit has ended well, and (Loki) leads nowhere. None when there is a way,
+    or the branch may end."""
     node = context.graph.nodes[visit.node]
     if outcome.sends is not None or outcome.next is not None or node.kind == "end":
         return None
-    if not outcome.ok:
-        reacts = isinstance(node, ScriptNode | FunctionNode | LlmNode) and (
-            node.fallback or node.targets or node.branch
-        )
-        return None if reacts and context.graph.loop is None else (outcome.error or "failed")
     leads = node.targets or node.branch or visit.node in context.graph.joins
-    return None if leads or context.graph.dialect == "sleipnir" else no_route(visit)
+    return None if leads or not context.graph.is_loki else no_route(visit)
 
 
 def needing_calls(context: Context, members: Sequence[Member]) -> list[Visit]:
@@ -82,8 +78,8 @@ def ways_on(context: Context, visit: Visit, labels: Sequence[str] | None) -> lis
     if ended.next is not None:
         chosen = (ended.next,) if isinstance(ended.next, str) else ended.next
         targets = [node.ends.get(name, name) for name in chosen]
-    elif not ended.ok and (fallback := _fallback(node)) is not None:
-        targets = [fallback]
+    elif not ended.ok and (handler := failing.handler(context.graph, node)) is not None:
+        targets = [handler]
     else:
         targets = list(node.targets)
         if (branch := _taken_branch(context, visit)) is not None:
@@ -117,7 +113,7 @@ def _taken_branch(context: Context, visit: Visit) -> Branch | None:
     node, ended = context.graph.nodes[visit.node], visit.ended
     if ended is None or ended.sends is not None or ended.next is not None:
         return None
-    return None if not ended.ok and _fallback(node) is not None else node.branch
+    return None if not ended.ok and failing.handler(context.graph, node) is not None else node.branch
 
 
 def _labels(context: Context, node: Node, branch: Branch) -> list[str]:
@@ -138,7 +134,3 @@ def _labelled(context: Context, node: Node, label: str) -> str:
     if target is not None:
         return target
     raise RunFailed(f"conditional edge chose '{label}', which is no label, no named end and no node", node.id)
-
-
-def _fallback(node: Node) -> str | None:
-    return node.fallback if isinstance(node, ScriptNode | FunctionNode | LlmNode) else None

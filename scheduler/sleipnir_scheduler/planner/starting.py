@@ -20,7 +20,7 @@ from sleipnir.graph.model import (
 from sleipnir.graph.template import TemplateError, keys_read, render, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs import Gate, Visit, changed
-from sleipnir_scheduler.planner import agents, loops, maps, steps
+from sleipnir_scheduler.planner import agents, failing, loops, maps, steps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node
 
 
@@ -60,8 +60,11 @@ def start(context: Context, visit: Visit) -> None:
     except VisitFailed as failure:
         if visit.item is not None:
             maps.item_ended(context, visit, Outcome(ok=False, error=str(failure)))
-        else:
+        elif failing.reaction(context, node) == "fail":
+            context.draft.count_failed(node.id, str(failure), ends_run=True)
             steps.refuse(context, visit, at_node(node.id, str(failure)))
+        else:
+            steps.ended(context, context.draft.begin(visit, None), Outcome(ok=False, error=str(failure)))
 
 
 def queue_of(node: ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode) -> str:

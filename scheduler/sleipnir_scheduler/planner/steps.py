@@ -24,7 +24,7 @@ from sleipnir.graph.template import TemplateError, keys_read, render_lenient, up
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs import Ended, Rank, Spread, Visit, changed
 from sleipnir.transitions import Drop, Put, Split
-from sleipnir_scheduler.planner import joins, routing
+from sleipnir_scheduler.planner import failing, joins, routing
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed, at_node
 from sleipnir_scheduler.planner.draft import Member
 from sleipnir_scheduler.planner.folding import Folded, Unfoldable, Writer, fold_step, fold_visit
@@ -36,7 +36,10 @@ def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     if visit.role != "node":
         _role_ended(context, visit, outcome)
         return
-    error = routing.dead_end(context, visit, outcome)
+    if outcome.ok or outcome.sends is not None or outcome.next is not None:
+        error = routing.dead_end(context, visit, outcome)
+    else:
+        outcome, error = failing.failed(context, visit, outcome)
     held = context.draft.has_mates(visit) or (error is not None and _folds(context, outcome.written) is not None)
     step = _journal(context, visit, outcome, held=held)
     if outcome.sends:
@@ -620,7 +623,6 @@ def _stops_before(context: Context, number: int) -> bool:
     limits = context.graph.limits
     if limits.max_steps is None or number <= limits.max_steps or limits.on_max_steps != "stop":
         return False
-    context.draft.stopped_by("max_steps")
     context.draft.stopped_by("max_steps")
     context.draft.notice("max_steps", limit=limits.max_steps, what=_what_is_limited(context))
     return True

@@ -1,0 +1,60 @@
+"""What becomes of a run when one of its visits has failed for good, its retries included.
+
+A `fallback`, or an `on_error` that names a node, takes the failure over: the run goes on there. Any other is a *failed
+visit*, which the run counts and shows: the run goes on by the node's edges (`continue`), or fails (`fail`).
+
+What a node says holds, else what the graph says, else the rule of its language: in version 1.0 scripts, functions and
+llm nodes go on by their edges, as in Loki; in sleipnir/1 the run fails. A strict run fails for every failed visit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from sleipnir.graph.model import CONTINUE, FAIL, FunctionNode, Graph, LlmNode, Node, ScriptNode
+from sleipnir.runs import Visit
+from sleipnir_scheduler.planner.context import Context, Outcome
+
+Reaction: TypeAlias = Literal["handled", "continue", "fail"]
+
+
+def failed(context: Context, visit: Visit, outcome: Outcome) -> tuple[Outcome, str | None]:
+    """A visit has failed, and its node has chosen no way on: its outcome as it is journaled, and why the run fails
+    (None: it goes on). Counts a failed visit."""
+    node, error = context.graph.nodes[visit.node], outcome.error or "failed"
+    reacts = reaction(context, node)
+    if reacts != "handled":
+        context.draft.count_failed(visit.node, error, ends_run=reacts == "fail")
+        outcome = replace(outcome, how={**outcome.how, "failed_visit": True})
+    if reacts != "fail" and context.graph.on_error_of(node) is not None:
+        # Scripts leave the error in the state by themselves. Where an author has asked for it, every node does.
+        left = {"_error": {"node": visit.node, "message": error}, "last_error": error}
+        outcome = replace(outcome, values={**outcome.values, **left})
+    return outcome, error if reacts == "fail" else None
+
+
+def reaction(context: Context, node: Node) -> Reaction:
+    """How the run reacts to a failed visit of `node`."""
+    graph = context.graph
+    if graph.loop is not None or node.kind == "end":
+        return "fail"
+    if handler(graph, node) is not None:
+        return "handled"
+    leads = bool(node.targets or node.branch)
+    said = graph.on_error_of(node)
+    if context.run.spec.strict or said == FAIL:
+        return "fail"
+    if said == CONTINUE:
+        return "continue" if leads or node.id in graph.joins or not graph.is_loki else "fail"
+    goes_on = not graph.fails_by_default and isinstance(node, ScriptNode | FunctionNode | LlmNode)
+    return "continue" if goes_on and leads else "fail"
+
+
+def handler(graph: Graph, node: Node) -> str | None:
+    """The target that takes over the failures of `node`: its own before the graph's, `fallback` before all. None: none
+    does."""
+    if isinstance(node, ScriptNode | FunctionNode | LlmNode) and node.fallback is not None:
+        return node.fallback
+    said = graph.on_error_of(node)
+    return None if said in (None, FAIL, CONTINUE) or said == node.id else said

@@ -1,0 +1,150 @@
+"""Failures: who takes them over, what the run does otherwise, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sleipnir.events import Retried
+from sleipnir.messages import ResultHeader
+from sleipnir.events import Resulted
+from sleipnir.runs import FailedVisit, FailedVisits, RunSpec, changed
+from tests.unit.planner.driver import Driver
+
+CHAIN = """
+name: g
+{top}
+start: a
+nodes:
+  a: {{{a}, next: b{more}}}
+  b: {{type: script, script: s.sh, next: e}}
+  help: {{type: script, script: s.sh, next: e}}
+  e: {{type: end, output: "{{{{last_error}}}}"}}
+"""
+
+SCRIPT = "type: script, script: s.sh"
+AGENT = 'type: agent, agent: x, prompt: "p"'
+
+
+def driver_of(a: str = SCRIPT, more: str = "", top: str = "", strict: bool = False) -> Driver:
+    driver = Driver(CHAIN.format(a=a, more=more and f", {more}", top=top))
+    driver.run = changed(driver.run, spec=replace(driver.run.spec, strict=strict))
+    return driver.start()
+
+
+def failed(*visits: tuple[str, str, bool]) -> FailedVisits:
+    first = tuple(FailedVisit(*each) for each in visits)
+    return FailedVisits(len(visits), sum(each.ends_run for each in first), first)
+
+
+def test_a_failure_that_a_run_passes_over_is_a_failed_visit_that_is_counted() -> None:
+    """Finding U1 of the second review."""
+    driver = driver_of().fails("a", "TypeError: x")
+    assert driver.last is not None
+    [closed] = [notice.data for notice in driver.last.notices if notice.type == "visit_closed"]
+    assert closed["failed_visit"] is True
+    assert [write.step.failed_visit for write in driver.last.writes] == [True]
+    driver.does("b")
+    assert (driver.run.status, driver.run.failed_visits) == ("completed", failed(("a", "TypeError: x", False)))
+    [ended] = [notice.data for notice in driver.last.notices if notice.type == "run_ended"]
+    assert ended["failed_visits"] == 1
+
+
+@pytest.mark.parametrize("more", ["fallback: help", "on_error: help"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_failure_that_another_node_takes_over_is_no_failed_visit(more: str, strict: bool) -> None:
+    driver = driver_of(more=more, strict=strict).fails("a")
+    assert driver.on_workers() == ["help"]
+    driver.does("help")
+    assert (driver.run.status, driver.run.failed_visits) == ("completed", FailedVisits())
+
+
+def test_a_failure_that_a_retry_mends_is_no_failed_visit() -> None:
+    driver = driver_of(more="retry: {max_attempts: 2, initial_interval: 0}").fails("a")
+    assert driver.run.failed_visits == FailedVisits()
+
+
+def test_on_error_fail_fails_the_run_where_loki_would_go_on() -> None:
+    """Finding U1 of the second review."""
+    driver = driver_of(more="on_error: fail").fails("a")
+    assert (driver.run.status, driver.run.failed_visits) == ("failed", failed(("a", "boom", True)))
+
+
+def test_what_a_node_says_holds_before_what_the_graph_says() -> None:
+    assert driver_of(top="on_error: fail").fails("a").run.status == "failed"
+    assert driver_of(top="on_error: fail", more="on_error: continue").fails("a").on_workers() == ["b"]
+    assert driver_of(top="on_error: help").fails("a").on_workers() == ["help"]
+    assert driver_of(top="on_error: help", more="on_error: continue").fails("a").on_workers() == ["b"]
+    assert driver_of(top="on_error: help", more="fallback: b").fails("a").on_workers() == ["b"]
+
+
+def test_a_graphs_on_error_node_does_not_take_over_its_own_failure() -> None:
+    driver = driver_of(top="on_error: help").fails("a").fails("help")
+    assert driver.run.failed_visits.count == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "node"), [("on_error: continue", "b"), ("on_error: help", "help"), ("", None), ("on_error: fail", None)]
+)
+def test_any_node_may_say_what_happens_when_it_fails(more: str, node: str | None) -> None:
+    driver = driver_of("type: map, over: '{{l}}', as: i, branch: help, collect_into: k", more)
+    if node is None:
+        assert driver.run.status == "failed"
+    else:
+        assert driver.on_workers() == [node]
+        assert driver.state["_error"] == {"node": "a", "message": driver.state["last_error"]}
+
+
+@pytest.mark.parametrize("more", ["", "on_error: continue"])
+def test_a_strict_run_fails_for_a_failed_visit(more: str) -> None:
+    """Finding U1 of the second review."""
+    driver = driver_of(more=more, strict=True).fails("a")
+    assert (driver.run.status, driver.run.failed_visits.ending) == ("failed", 1)
+
+
+def test_a_retried_run_forgets_the_failures_that_it_runs_again() -> None:
+    driver = driver_of(more="on_error: continue").fails("a").fails("b", "no")
+    assert driver.run.failed_visits == failed(("a", "boom", False), ("b", "no", False))
+    driver = driver_of(more="on_error: fail").fails("a")
+    driver.send(Retried())
+    assert driver.run.failed_visits == FailedVisits()
+    driver.does("a").does("b")
+    assert driver.run.status == "completed"
+
+
+WIDE = """
+name: g
+start: a
+{top}
+nodes:
+  a: {{type: script, script: s.sh, next: [b, c]}}
+  b: {{type: script, script: s.sh, next: d, state_updates: {{x: "1"}}}}
+  c: {{type: script, script: s.sh, next: d, state_updates: {{y: "1"}}}}
+  d: {{type: script, script: s.sh, next: e}}
+  e: {{type: end}}
+"""
+
+
+def test_branches_that_fail_together_go_on_and_are_all_counted() -> None:
+    """Finding U1 of the second review."""
+    driver = Driver(WIDE.format(top="")).start().does("a")
+    for node in ("b", "c"):
+        visit = driver.visit(node)
+        error = {"node": node, "message": "boom"}
+        header = ResultHeader(ok=False, error="boom", keys=("_error", "last_error"))
+        driver.try_(Resulted(visit.seq, visit.attempt, header), {"_error": error, "last_error": "boom"})
+    assert driver.on_workers() == ["d"]
+    assert driver.state["_error"] == {"node": "c", "message": "boom"}
+    assert driver.run.failed_visits == failed(("b", "boom", False), ("c", "boom", False))
+
+
+def test_the_record_keeps_the_first_errors_and_the_whole_number() -> None:
+    visits = FailedVisits()
+    for number in range(50):
+        visits = visits.plus(f"n{number}", "x" * 1_000, ends_run=False)
+    assert (visits.count, len(visits.first), len(visits.first[0].error)) == (50, 5, 300)
+
+
+def test_runs_of_an_earlier_release_are_not_strict() -> None:
+    assert RunSpec("a", "d").strict is False
