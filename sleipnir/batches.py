@@ -86,6 +86,8 @@ class BatchInfo:
     usage: Usage = field(default_factory=Usage)
     unreadable: str | None = None
     """Why its record cannot be read. All else is not known then."""
+    failed_visits: int = 0
+    """Of the runs of rows that are over: visits that failed, and that nothing took over."""
     changes: tuple[Change, ...] = ()
 
     @property

@@ -105,11 +105,14 @@ class Preparation:
         variables: Mapping[str, str] | None,
         cwd: Path | None,
         caller_dir: Path | None,
+        strict: bool | None,
         ask_variable: Asker | None,
         ask_knowledge: knowledge.Asker | None,
         tell_knowledge: knowledge.Tell | None,
     ) -> RunSpec:
         """What runs are submitted with, in no session. Client.submit says what is asked for, built and refused."""
+        if strict is None:
+            strict = self._settings.strict or self._settings.replay is not None
         agent, children = roster.agent, roster.children
         everybody = {**children, agent.folder.name: agent}
         presets = {name: of_environment(child.graph, os.environ) for name, child in children.items()}
@@ -124,6 +127,7 @@ class Preparation:
             cwd=str(cwd) if cwd else None,
             caller_dir=str(caller_dir or Path.cwd()),
             caller_machine=machine_id(),
+            strict=strict,
             knowledge=self.knowledge(roster, ask_knowledge, tell_knowledge),
         )
 

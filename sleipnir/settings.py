@@ -77,6 +77,9 @@ class Settings(BaseModel):
     """llm workers write the models' answers into this folder (sleipnir/testing/tape.py)."""
     replay: Annotated[Path, AfterValidator(Path.absolute)] | None = None
     """llm workers answer from the recording in this folder, and ask no model."""
+    strict: bool = False
+    """Runs that are submitted from here fail for every failed visit: one that no fallback, retry or `on_error` node has
+    taken over."""
     stream: bool = True
     """What models say is told while they say it (`watch`, `Client.stream`); 0: models answer in one piece."""
     limits: Path | None = None

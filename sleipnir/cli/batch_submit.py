@@ -27,7 +27,7 @@ from sleipnir.cli.building import BuildView, asker, counted
 from sleipnir.cli.narrate import MARK
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
 from sleipnir.cli.render import print_json
-from sleipnir.cli.run import AGENT, AGENT_VARIABLE, CWD, VAR, Pairs, variable_asker
+from sleipnir.cli.run import AGENT, AGENT_VARIABLE, CWD, STRICT, VAR, Pairs, variable_asker
 from sleipnir.errors import SleipnirError, UsageError
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Source:
 @VAR
 @AGENT_VARIABLE
 @CWD
+@STRICT
 @click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of the id.")
 @pass_options
 def submit(
@@ -90,6 +91,7 @@ def submit(
     variables: Pairs,
     agent_variables: Pairs,
     cwd: Path | None,
+    strict: bool | None,
     as_data: bool,
 ) -> int:
     """Start a run of AGENT for each row of a file, and print the id of the batch that they are.
@@ -127,6 +129,7 @@ def submit(
                     max_tokens=max_tokens,
                     variables=dict([*agent_variables, *variables]),
                     cwd=cwd,
+                    strict=strict,
                     ask_variable=variable_asker(),
                     ask_knowledge=asker(building),
                     tell_knowledge=building.tell,

@@ -56,7 +56,8 @@ def rows_in_words(info: BatchInfo) -> str:
     over = [f"{count:,} {state}" for state in ("completed", "failed", "cancelled") if (count := getattr(info, state))]
     left = [f"{count:,} {state}" for state in ("active", "waiting") if (count := getattr(info, state))]
     counts = "; ".join(filter(None, [", ".join(over), ", ".join(left)]))
-    return f"{info.ended:,} of {counted(info.total, 'row')} are over" + (f": {counts}" if counts else "")
+    failed = f"; {counted(info.failed_visits, 'failed visit')}" if info.failed_visits else ""
+    return f"{info.ended:,} of {counted(info.total, 'row')} are over" + (f": {counts}" if counts else "") + failed
 
 
 def pace_in_words(info: BatchInfo) -> str:

@@ -13,7 +13,7 @@ from sleipnir.cli.ask import NobodyAnswers
 from sleipnir.cli.bottom import Bottom
 from sleipnir.cli.delays import DelayNotice, missing_in_words, patience_s
 from sleipnir.cli.narrate import Narrator
-from sleipnir.cli.reasons import stopped_in_words
+from sleipnir.cli.reasons import end_in_words, stopped_in_words
 from sleipnir.cli.render import as_json, print_json, print_json_line
 from sleipnir.failure_text import without_output
 
@@ -135,6 +135,8 @@ def print_result(run: Run, *, as_data: bool = False, stream: bool | None = None)
             terminal.note(f"run {run.id} has {stopped_in_words(info)}: it has not done all")
     if info.status == "failed":
         terminal.error(without_output(info.error or f"run {run.id} failed"))
+    if info.is_final and info.failed_visits.count > (info.status == "failed"):
+        terminal.note(f"run {run.id} {end_in_words(info)}")
     if info.status == "cancelled":
         terminal.error(f"run {run.id} was cancelled")
     return exit_codes.of_status(info.status)

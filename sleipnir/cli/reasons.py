@@ -31,6 +31,25 @@ def stopped_in_words(info: RunInfo) -> str:
     return f"stopped at {info.stopped_by}"
 
 
+MOST_FAILED = 3  # failed visits whose error is shown in one line
+
+
+def end_in_words(info: RunInfo) -> str:
+    """`completed, 2 failed visits: report (TypeError: ...), ask (provider answered 500)`."""
+    stopped = [stopped_in_words(info)] if info.stopped_by else []
+    failed = [failed_in_words(info)] if info.failed_visits.count else []
+    return ", ".join([info.status, *stopped, *failed])
+
+
+def failed_in_words(info: RunInfo, *, with_errors: bool = True) -> str:
+    """`1 failed visit: report (TypeError: ...)`: what nothing has taken over."""
+    failed = info.failed_visits
+    shown = [f"{each.node} ({one_line(each.error, 80)})" for each in failed.first[:MOST_FAILED]] if with_errors else []
+    left = failed.count - len(shown)
+    more = f" and {left:,} more" if shown and left else ""
+    return _counted(failed.count, "failed visit") + (f": {', '.join(shown)}{more}" if shown else "")
+
+
 def slot_in_words(agent: str, key: str, limit: int) -> str:
     """`waits for a slot of triage 'acme', limit 5`."""
     return f"waits for a slot of {agent}{f' {one_line(key, 60)!r}' if key else ''}, limit {limit:,}"

@@ -107,6 +107,11 @@ _MAX_COST = click.option(
     help="Hold the run when it has cost so much, and ask (as 'budget') whether it may go on.",
 )  # fmt: skip
 _MAX_TOKENS = click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
+STRICT = click.option(
+    "--strict/--no-strict", "strict", default=None,
+    help="Fail for every failed visit, whatever the agent says: one that no fallback, retry or on_error node took over. "
+    "Default: SLEIPNIR_STRICT; with --replay, strict.",
+)  # fmt: skip
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of text.")
 
 
@@ -125,6 +130,7 @@ class Wanted:
     without_session: bool
     max_cost_usd: float | None
     max_tokens: int | None
+    strict: bool | None
 
     def checked_prompt(self, options: GlobalOptions) -> str:
         """Read the prompt, and refuse what needs no stack to be seen as wrong, such as an agent that does not exist."""
@@ -149,6 +155,7 @@ class Wanted:
                 session=_kept_session(client, self.agent, self.session, self.without_session),
                 max_cost_usd=self.max_cost_usd,
                 max_tokens=self.max_tokens,
+                strict=self.strict,
                 ask_variable=variable_asker(),
                 ask_knowledge=asker(view),
                 tell_knowledge=view.tell,
@@ -157,7 +164,7 @@ class Wanted:
 
 def _wanted(command: Command) -> Command:
     """The parameters of a Wanted."""
-    shared = (AGENT, _PROMPT, _FILE, VAR, AGENT_VARIABLE, _STATE, CWD, _MAX_COST, _MAX_TOKENS, SESSION, NO_SESSION)
+    shared = (AGENT, _PROMPT, _FILE, VAR, AGENT_VARIABLE, _STATE, CWD, _MAX_COST, _MAX_TOKENS, STRICT, SESSION, NO_SESSION)
     for parameter in reversed(shared):
         command = parameter(command)
     return command

@@ -11,8 +11,9 @@ from sleipnir.cli import exit_codes, terminal, tree
 from sleipnir.cli.ask import how_to_answer
 from sleipnir.cli.completion import complete_agent, complete_batch, complete_run
 from sleipnir.cli.failures import report
+from sleipnir.cli.follow import result_data
 from sleipnir.cli.options import COUNT, MOMENT, GlobalOptions, pass_options
-from sleipnir.cli.reasons import places, retry_in_words, stopped_in_words
+from sleipnir.cli.reasons import failed_in_words, places, retry_in_words, stopped_in_words
 from sleipnir.cli.render import change_in_words, duration, moment, print_fields, print_json, print_table
 from sleipnir.errors import SleipnirError
 from sleipnir.failure_text import in_one_line
@@ -127,7 +128,13 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     info = run.info()
     yield "run", info.id
     yield "agent", info.agent
-    yield "status", _status(info) + (f", {stopped_in_words(info)}" if info.stopped_by else "")
+    yield "status", ", ".join(
+        [
+            _status(info),
+            *([stopped_in_words(info)] if info.stopped_by else []),
+            *([failed_in_words(info, with_errors=False)] if info.failed_visits.count else []),
+        ]
+    )
     if info.parked is not None:
         yield "parked", _parked(info.parked)
     if info.unreadable is not None:
@@ -156,6 +163,8 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     still_open = [] if info.is_final else run.gates()
     for gate in still_open:
         yield "question", f"{gate.question}\n\n{how_to_answer(gate, options, still_open)}"
+    if info.failed_visits.count:
+        yield "failed visits", _failed_visits(info)
     if info.usage.calls:
         yield "usage", _usage(info.usage)
     if info.error:
@@ -209,6 +218,14 @@ def each_run(options: GlobalOptions, run_ids: Sequence[str], act: Callable[[Run]
     return code
 
 
+def _failed_visits(info: RunInfo) -> str:
+    """Each on a line of its own, as far as the record keeps them."""
+    failed = info.failed_visits
+    lines = [f"{each.node}: {terminal.one_line(each.error, 200)}" for each in failed.first]
+    left = failed.count - len(lines)
+    return "\n".join([*lines, *([f"and {left:,} more; `sleipnir history {info.id}` has all"] if left else [])])
+
+
 def _status(info: RunInfo) -> str:
     return "parked" if info.parked is not None else info.status
 
@@ -234,8 +251,10 @@ def _where(info: RunInfo, now_ms: int) -> str:
         return terminal.one_line(f"cannot be read here: {info.unreadable}", 100)
     if info.error:
         return terminal.one_line(in_one_line(info.error), 100)
-    if info.stopped_by:
-        return stopped_in_words(info)
+    if info.is_final:
+        stopped = [stopped_in_words(info)] if info.stopped_by else []
+        failed = [failed_in_words(info)] if info.failed_visits.count else []
+        return terminal.one_line(", ".join([*failed, *stopped]), 100)
     return ", ".join(places(info, now_ms, MOST_IN_PS))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sleipnir.cli.reasons import stopped_in_words
+from sleipnir.cli.reasons import failed_in_words, stopped_in_words
 from sleipnir.cli.render import duration
 from sleipnir.graph.draw import Mark, State, Story
 
@@ -97,4 +97,5 @@ def _ways(steps: Sequence[StepInfo]) -> Iterator[tuple[str, str]]:
 def _caption(info: RunInfo, now_ms: int) -> str:
     took = f" · {duration(max(0, (info.ended_ms or now_ms) - info.started_ms))}" if info.started_ms else ""
     stopped = f", {stopped_in_words(info)}" if info.stopped_by else ""
+    stopped += f", {failed_in_words(info, with_errors=False)}" if info.failed_visits.count else ""
     return f"run {info.id} · {info.status}{stopped}{took}"

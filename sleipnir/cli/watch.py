@@ -17,7 +17,7 @@ from sleipnir.cli.completion import complete_run
 from sleipnir.cli.delays import DelayNotice, missing_in_words, notes, patience_s
 from sleipnir.cli.follow import STREAM, follow, print_result, say_it_goes_on
 from sleipnir.cli.options import GlobalOptions, Seconds, pass_options
-from sleipnir.cli.reasons import stopped_in_words
+from sleipnir.cli.reasons import end_in_words
 from sleipnir.cli.render import print_json
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ def _say_how_it_ended(info: RunInfo) -> None:
     elif info.status == "failed":
         terminal.error(f"run {info.id} failed: {info.error}")
     else:
-        stopped = f", {stopped_in_words(info)}" if info.stopped_by else ""
-        terminal.note(f"run {info.id} {info.status}{stopped}")
+        terminal.note(f"run {info.id} {end_in_words(info)}")
 
 
 def _worst(statuses: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
 are ours. Those about models are in check_models.py, those about a config.yaml in check_config.py, those about documents
-in check_knowledge.py, those about branches in check_parallel.py, those about declared state in check_state.py. Every
+in check_knowledge.py, those about failures in check_failures.py, those about branches in check_parallel.py, those about declared state in check_state.py. Every
 rule looks at the whole graph and reports everything it finds; none raises. The only things read besides the graph are
 the agent's folder, and whether its documents exist, and those only where the caller names the folder.
 """
@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from sleipnir.errors import Problem
 from sleipnir.graph import (
     check_config,
+    check_failures,
     check_knowledge,
     check_models,
     check_parallel,
@@ -365,6 +366,7 @@ RULES: Sequence[Rule] = (
     every_script_has_a_runtime,
     every_function_is_defined,
     no_code_is_outside_the_folder,
+    *check_failures.RULES,
     *check_parallel.RULES,
     *check_state.RULES,
     *check_size.RULES,
@@ -390,7 +392,7 @@ def _edge_label(case: Case, edge: Edge) -> str:
     return f"{case.graph.nodes[edge.source].kind} '{key}'" if edge.kind in _OF_ONE_TYPE else f"'{key}'"
 
 
-_EDGE_KEYS = ("next", "routes", "on_other", "fallback", "branch", "node", "on_timeout", "default", "else", "ends")
+_EDGE_KEYS = ("next", "routes", "on_other", "fallback", "branch", "node", "on_timeout", "default", "else", "ends", "on_error")
 _OF_ONE_TYPE = ("routes", "on_other", "fallback", "body", "on_timeout")
 
 
@@ -404,7 +406,7 @@ def _edges_without_choice(case: Case) -> dict[str, list[Edge]]:
     return found
 
 
-_CHOSEN = ("ends", "routes", "on_other", "fallback", "on_timeout")
+_CHOSEN = ("ends", "routes", "on_other", "fallback", "on_timeout", "on_error")
 
 
 def _first_cycle(edges: dict[str, list[Edge]]) -> tuple[list[str], Edge] | None:

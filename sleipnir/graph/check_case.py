@@ -59,7 +59,8 @@ class Case:
     @cached_property
     def entered(self) -> set[str]:
         """What a run can enter by declared edges, the start included; a node behind a join only if that can fire."""
-        seen, todo = {self.graph.start}, [self.graph.start]
+        roots = {self.graph.start} | ({str(self.graph.on_error)} & self.graph.nodes.keys())
+        seen, todo = set(roots), list(roots)
         while todo:
             targets = {edge.target for edge in self.edges[todo.pop()] if self._enters(edge, seen)}
             found = (targets & self.edges.keys()) - seen

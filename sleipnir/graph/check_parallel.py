@@ -258,7 +258,7 @@ def _check_body(case: Case, body: Node, path: KeyPath) -> None:
         }.get(body.kind, "it does nothing per item")
         message = f"map '{path[-1]}' node '{body.id}' is of type {body.kind}: {why}"
         case.findings.error(path, message, f"What can run per item: {', '.join(ITEM_BODIES)}.")
-    for key in ("next", "branch", "wait_for"):
+    for key in ("next", "branch", "wait_for", "on_error"):
         if getattr(body, key):
             message = f"map '{path[-1]}' node '{body.id}' has `{key}`, but where an item goes is the map's business"
             hint = "Remove it; for several nodes per item, list them: `node: [a, b]`."

@@ -64,7 +64,7 @@ _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls"
 _TIMES = ("created_ms", "started_ms", "ended_ms")
 _LOOK: Final = ("plan", "rev", *_COUNTS, *_FLAGS, *_USAGE, *_TIMES)
 _CHANGES: Final = ("paused", "resumed", "replanned", "retried", "cancelled")
-_FIELDS: Final = ("spec", *_LOOK, *(f"by:{what}" for what in _CHANGES))
+_FIELDS: Final = ("spec", "failed_visits", *_LOOK, *(f"by:{what}" for what in _CHANGES))
 
 _ROW_STATE: Mapping[str, RowState] = {"completed": "completed", "failed": "failed", "cancelled": "cancelled"}
 _BYTE_OF = {state: byte for byte, state in ROW_STATES.items()}
@@ -307,12 +307,12 @@ class Batches:
 
     # The scheduler
 
-    def ended(self, place: str, status: RunStatus, version: int, usage: Usage) -> Command:
+    def ended(self, place: str, status: RunStatus, version: int, usage: Usage, failed_visits: int = 0) -> Command:
         """Note how the run of a row has ended, as a command; batch_ended.lua says how it replies. `usage` is what the
         run has cost in all."""
         calls = {"model_calls": usage.calls, "tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
         cost = {"unpriced_calls": usage.calls} if usage.cost_usd is None else {"cost_usd": usage.cost_usd}
-        return self._ended(place, _BYTE_OF[_ROW_STATE[status]], version, calls | cost)
+        return self._ended(place, _BYTE_OF[_ROW_STATE[status]], version, calls | cost | {"failed_visits": failed_visits})
 
     def refused(self, place: str, error: str, text: str = "") -> Command:
         """Note that a row cannot become a run (`text` is what it says), or that its run cannot go on: a later end of
@@ -526,6 +526,7 @@ def _readable_info(batch: str, fields: Mapping[str, str | None], now_ms: int) ->
         started_ms=_number(fields["started_ms"]) or None,
         ended_ms=_number(fields["ended_ms"]) or None,
         unreadable=None,
+        failed_visits=_number(fields["failed_visits"]),
         changes=changes_of(fields),
         **{name: _number(fields[name]) for name in _COUNTS if name != "admitted"},
     )

@@ -219,7 +219,7 @@ class Effects:
 
     def tell_batch(self, place: str, version: int, ended: Ended) -> Command:
         """Let a batch know how one of its rows has ended."""
-        return self._batches.ended(place, ended.info.status, version, ended.info.usage)
+        return self._batches.ended(place, ended.info.status, version, ended.info.usage, ended.info.failed_visits.count)
 
     def refuse_row(self, place: str, error: str, text: str) -> Command:
         """Let a batch know that one of its rows cannot become a run."""

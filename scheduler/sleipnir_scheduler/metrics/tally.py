@@ -52,6 +52,11 @@ class Tally:
             "sleipnir_visits_total", "Visits that ended (ok, failed), and executions that did not end one "
             "(retried, limited, worker_lost, handed_back).", "type", "role", "outcome",
         )  # fmt: skip
+        self.failed_visits = Counter(
+            "sleipnir_visits_failed_total",
+            "Failed visits: those that failed and that no fallback, retry or on_error node took over.",
+            "agent",
+        )
         self.hops = Histogram(
             "sleipnir_hop_seconds", "Seconds of each part of a visit's way: accept (submitted to started), "
             "queue (queued to claimed), execute (claimed to delivered), commit (delivered to committed).", "hop",
@@ -117,11 +122,14 @@ class Tally:
         elif isinstance(event, Submitted):
             self.hops.observe(lag_ms, "accept")
             self.runs_started.add(run.spec.agent)
+            self.failed_visits.add(run.spec.agent, by=0)  # an alert sees the first one only if there was a 0 before
         elif isinstance(event, LeaseLost) and (visit := run.frontier.get(event.seq)) is not None:
             self.visits.add(visit.kind, visit.role, "handed_back" if event.handed_back else "worker_lost")
         for write in commit.transition.writes:
             if write.step.seq != ended:
                 self._written(write.step)
+        if (failed := after.failed_visits.count - run.failed_visits.count) > 0:
+            self.failed_visits.add(run.spec.agent, by=failed)
         if after.status != run.status:
             self._changed(run, after, commit.transition)
 

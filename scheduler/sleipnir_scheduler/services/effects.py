@@ -223,6 +223,7 @@ class Deliveries:
             sessions=above.sessions,
             session=None if (name := above.sessions.get(effect.agent)) is None else checked(name),
             knowledge=above.knowledge,
+            strict=above.strict,
             parent=parent,
             parent_seq=effect.seq,
             parent_attempt=effect.attempt,

@@ -26,8 +26,8 @@ FINISH: Final = "finish"
 BAR: Final = "bar"
 MISSING: Final = "missing"
 
-_CONDITIONAL = ("fallback", "on_timeout", "branch", "default")
-_LABELS: Mapping[str, str] = {"on_other": "other", "fallback": "fallback", "on_timeout": "no answer"}
+_CONDITIONAL = ("fallback", "on_error", "on_timeout", "branch", "default")
+_LABELS: Mapping[str, str] = {"on_other": "other", "fallback": "fallback", "on_error": "error", "on_timeout": "no answer"}
 
 
 @dataclass(frozen=True)
