@@ -705,7 +705,8 @@ def _pinned_graph(store: Store, spec: RunSpec) -> Graph:
     packed = store.bundles.get(spec.bundle)
     if packed is None:
         raise BundleError(f"bundle {spec.bundle[:12]} of agent {spec.agent!r} is not in Redis; was it flushed?")
-    return overridden(graph_in(packed, spec.agent), spec.overrides.get(spec.agent, {}))
+    graph = overridden(graph_in(packed, spec.agent), spec.overrides.get(spec.agent, {}))
+    return graph if spec.by_version else graph.of_earlier_release
 
 
 def refuse_text(what: str, text: str, limit_bytes: int) -> None:

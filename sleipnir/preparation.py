@@ -128,6 +128,7 @@ class Preparation:
             caller_dir=str(caller_dir or Path.cwd()),
             caller_machine=machine_id(),
             strict=strict,
+            by_version=True,
             knowledge=self.knowledge(roster, ask_knowledge, tell_knowledge),
         )
 

@@ -32,6 +32,8 @@ class RunSpec:
     those of the moment of submission. `max_cost_usd` and `max_tokens` are what it may use, with all runs below, before
     a person is asked; child runs have no budget of their own. `descriptions` say in a line what agents are for that a
     model may start, by name. A `strict` run fails for every failed visit.
+    `by_version`: the language of its graph is chosen by `version:`. False: an earlier release has submitted it, which
+    went by the keys that the graph has (Graph.of_earlier_release).
     """
 
     agent: str
@@ -56,6 +58,7 @@ class RunSpec:
     caller_machine: str = ""
     descriptions: dict[str, str] = field(default_factory=dict)
     strict: bool = False
+    by_version: bool = False
     v: int = VERSION
 
     @property

@@ -118,6 +118,7 @@ def join_agent(home: Path) -> Path:
     names = [f"n{number}" for number in range(BRANCHES)]
     nodes = "\n".join(f"  {name}: {{type: function, call: 'noop.py:none'}}" for name in names)
     graph = f"""name: join
+version: sleipnir/1
 start: split
 engine: dag
 settings: {{max_concurrency: {AT_ONCE}}}

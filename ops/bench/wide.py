@@ -191,6 +191,7 @@ def other_hops(engine: Stack, agent: Path) -> Iterator[list[float]]:
 
 def commands_agent(home: Path, kind: str) -> Path:
     graph = f"""name: wide
+version: sleipnir/1
 start: plan
 engine: {kind}
 nodes:

@@ -121,10 +121,11 @@ def every_edge_leads_to_a_node(case: Case) -> None:
 
 
 def declared_edges_form_no_cycle(case: Case) -> None:
-    """Only the first cycle is named: the others are often its variations. In our dialect a cycle needs a way out."""
+    """Only the first cycle is named: the others are often its variations. In Loki's format its own edges form none, in
+    sleipnir/1 a cycle needs a way out."""
     if not case.is_loki and case.graph.limits.max_steps is not None:
         return
-    found = _first_cycle(case.edges if case.is_loki else _edges_without_choice(case))
+    found = _first_cycle(_edges_of_loki(case) if case.is_loki else _edges_without_choice(case))
     if found is None:
         return
     cycle, closing = found
@@ -145,7 +146,7 @@ def every_node_can_be_reached(case: Case) -> None:
 
 
 def some_node_ends_the_graph(case: Case) -> None:
-    """In our dialect a branch may end at any node without a `next`."""
+    """In sleipnir/1 a branch may end at any node without a `next`."""
     if not case.is_loki:
         return
     ends = {node.id for node, _ in case.nodes(EndNode)}
@@ -394,6 +395,14 @@ def _edge_label(case: Case, edge: Edge) -> str:
 
 _EDGE_KEYS = ("next", "routes", "on_other", "fallback", "branch", "node", "on_timeout", "default", "else", "ends", "on_error")
 _OF_ONE_TYPE = ("routes", "on_other", "fallback", "body", "on_timeout")
+
+
+def _edges_of_loki(case: Case) -> dict[str, list[Edge]]:
+    """Those that Loki has too, and what takes the place of a `next`."""
+    return {node: [edge for edge in edges if edge.kind not in _ADDED] for node, edges in case.edges.items()}
+
+
+_ADDED = ("branch", "default", "ends", "on_error", "wait_for")
 
 
 def _edges_without_choice(case: Case) -> dict[str, list[Edge]]:

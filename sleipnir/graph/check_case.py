@@ -45,7 +45,7 @@ class Case:
 
     @property
     def is_loki(self) -> bool:
-        return self.graph.dialect == "loki"
+        return self.graph.is_loki
 
     @cached_property
     def edges(self) -> dict[str, list[Edge]]:

@@ -1,7 +1,7 @@
 """Rules about graphs that branch: parallel edges, conditional edges, joins and maps.
 
 Checks 10 to 14 are Loki's (spec/graph-agents.md 2.12), the rest are ours. Parallel branches are looked at as far as
-reading shows them: the immediate targets of one list as `next`. What Loki refuses there is a warning in our dialect,
+reading shows them: the immediate targets of one list as `next`. What Loki refuses there is a warning in sleipnir/1,
 because there the last in visit order wins, and a branch sees the state as it was at the start of its super-step.
 """
 
@@ -71,7 +71,7 @@ def no_item_is_collected_over_itself(case: Case) -> None:
 
 
 def no_person_is_asked_in_a_parallel_branch(case: Case) -> None:
-    """Loki's check 12. In our dialect several questions may be open at once."""
+    """Loki's check 12. In sleipnir/1 several questions may be open at once."""
     for target, path in _branches(case):
         if case.is_loki and isinstance(target, ApprovalNode | InputNode):
             message = f"'next' fans out to {target.kind} node '{target.id}'; a parallel branch cannot wait for a person"

@@ -18,10 +18,13 @@ from typing import Any, Final, Literal, TypeAlias
 from sleipnir.errors import AgentNotFound, GraphError, Problem, SleipnirError
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.findings import Findings, KeyPath, in_file_order, suggestion
-from sleipnir.graph.load_edges import EdgeReader, dialect_of
+from sleipnir.graph.load_edges import EdgeReader, has_additions
 from sleipnir.graph.loaded import Loaded
 from sleipnir.graph.model import (
+    LOKI,
     NODE_TYPES,
+    SLEIPNIR,
+    VERSIONS,
     FunctionNode,
     Graph,
     Json,
@@ -39,7 +42,6 @@ from sleipnir.graph.source import Document, read
 
 GRAPH_FILE: Final = "graph.yaml"
 CONFIG_FILE: Final = "config.yaml"
-VERSIONS: Final = ("1.0",)
 LATER_TYPES: Final = ("tools", "graph")
 
 
@@ -155,7 +157,8 @@ class _GraphReader:
     def __init__(self, document: Document, findings: Findings) -> None:
         self._data = document.data
         self._findings = findings
-        self._shaper = Shaper(document, findings)
+        is_sleipnir = isinstance(document.data, dict) and document.data.get("version") == SLEIPNIR
+        self._shaper = Shaper(document, findings, refuses_unknown=is_sleipnir)
         self._edges = EdgeReader(self._shaper, findings)
 
     def graph(self) -> Graph | None:
@@ -169,7 +172,7 @@ class _GraphReader:
         self._check_start(values)
         self._read_parts(values)
         self._shaper.report_unsupported()
-        values["dialect"] = dialect_of(self._data)
+        values["has_additions"] = has_additions(self._data)
         return self._shaper.build(Graph, {key: value for key, value in values.items() if value is not None}, ())
 
     def _read_parts(self, values: dict[str, Json]) -> None:
@@ -195,7 +198,7 @@ class _GraphReader:
         return dict(self._data) | ({"nodes": {}} if is_empty else {})
 
     def _check_version(self, values: Mapping[str, Json]) -> None:
-        version = values.get("version", VERSIONS[0])
+        version = values.get("version", LOKI)
         if isinstance(version, str) and version not in VERSIONS:
             message = f"Unsupported graph schema version '{version}'. Supported versions: {', '.join(VERSIONS)}"
             self._findings.error(("version",), message)

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from sleipnir.graph.findings import Findings, KeyPath
-from sleipnir.graph.model import Branch, Choice, Dialect, Join, Json
+from sleipnir.graph.model import Branch, Choice, Join, Json
 from sleipnir.graph.shape import SPELLINGS, Shaper, shown
 
 CALL = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
 """What a `call` names: `file.py:name` or `package.module:name`."""
 
-OUR_KEYS: Final = ("engine", "state", "limits")
-OUR_NODE_KEYS: Final = ("wait_for", "ends")
-OUR_NODE_TYPES: Final = ("router", "join")
+_ADDED_KEYS: Final = ("engine", "state", "limits")
+_ADDED_NODE_KEYS: Final = ("wait_for", "ends")
+_ADDED_NODE_TYPES: Final = ("router", "join")
 
 _HOW = "Choose by `by` (a template), `call` (a function) or `cases` (conditions)."
 _LIST_FORM = 'Write `- {when: "state.score > 3", to: a}` for each case, and `- {else: b}` as the last line.'
@@ -28,17 +28,17 @@ _CALL_FORMS = "Write `file.py:name` or `package.module:name`."
 _WAIT_FORMS = "Write `[a, b]`, or `{from: [a, b], min: 1}`; for several joins, a list of these."
 
 
-def dialect_of(data: Mapping[str, Json]) -> Dialect:
-    """Ours, once the file uses a key or a node type that only we have and that asks for other rules."""
-    if any(data.get(key) is not None for key in OUR_KEYS):
-        return "sleipnir"
+def has_additions(data: Mapping[str, Json]) -> bool:
+    """Whether the file has a key or a node type by which releases before sleipnir/1 chose the language. Runs that they
+    have submitted go by it still."""
+    if any(data.get(key) is not None for key in _ADDED_KEYS):
+        return True
     nodes = data.get("nodes")
-    found = isinstance(nodes, dict) and any(_is_ours(node) for node in nodes.values() if isinstance(node, dict))
-    return "sleipnir" if found else "loki"
+    return isinstance(nodes, dict) and any(_has_addition(node) for node in nodes.values() if isinstance(node, dict))
 
 
-def _is_ours(node: Mapping[str, Json]) -> bool:
-    if node.get("type") in OUR_NODE_TYPES or any(node.get(key) is not None for key in OUR_NODE_KEYS):
+def _has_addition(node: Mapping[str, Json]) -> bool:
+    if node.get("type") in _ADDED_NODE_TYPES or any(node.get(key) is not None for key in _ADDED_NODE_KEYS):
         return True
     return node.get("branch") is not None and node.get("type") != "map"
 
@@ -98,9 +98,9 @@ class EdgeReader:
 
     def map_fields(self, values: Mapping[str, Json], path: KeyPath) -> tuple[dict[str, Json], dict[str, str]]:
         """The fields of a map node from either spelling, and how its author calls each of them."""
-        is_ours = any(key in values for key in SPELLINGS["ours"].values())
+        is_added = any(key in values for key in SPELLINGS["sleipnir"].values())
         fields: dict[str, Json] = {}
-        names = {**SPELLINGS["loki"], **(SPELLINGS["ours"] if is_ours else {})}
+        names = {**SPELLINGS["loki"], **(SPELLINGS["sleipnir"] if is_added else {})}
         field_of = {key: name for spelling in SPELLINGS.values() for name, key in spelling.items()}
         for key, value in values.items():
             name = field_of.get(key, key)
@@ -151,7 +151,7 @@ class EdgeReader:
         sources, place = data, path
         if isinstance(data, dict):
             for key in data.keys() - {"from", "min"}:
-                self._findings.warning((*path, key), f"unknown key '{key}' is ignored", "The keys here are: from, min.")
+                self._shaper.unknown((*path, key), f"unknown key '{key}'", "The keys here are: from, min.")
             sources, quorum, place = data.get("from"), data.get("min"), (*path, "from")
             if sources is None:
                 self._findings.error(path, "missing field `from`", _WAIT_FORMS)

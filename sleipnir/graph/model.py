@@ -1,7 +1,7 @@
 """What a graph can say: one frozen dataclass per node type, every field with its default.
 
 A `Graph` is what was written; it never holds anything that happened. Fields, defaults and meaning
-follow spec/graph-agents.md 2.3-2.5; the few keys of our own are marked "ours".
+follow spec/graph-agents.md 2.3-2.5; keys that Loki does not have are marked "ours".
 Durations are whole seconds unless the type says otherwise. These classes do no checking: `load.py` turns
 YAML into them and holds it against their types, `check.py` looks at the whole.
 Where a key has two spellings (Loki's and ours), there is one field.
@@ -10,7 +10,7 @@ Where a key has two spellings (Loki's and ours), there is one field.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal, NewType, TypeAlias
 
@@ -57,7 +57,7 @@ class Retry:
 
 
 END: Final = "end"
-"""Ours: as a target, the end of a branch, in a graph of dialect sleipnir without a node of that name."""
+"""Ours: as a target, the end of a branch, in a graph of version sleipnir/1 without a node of that name."""
 
 FAIL: Final = "fail"
 """Ours, of `on_error`: the run fails."""
@@ -68,8 +68,13 @@ CONTINUE: Final = "continue"
 Engine: TypeAlias = Literal["bsp", "dag"]
 """Ours: `bsp` goes on when all visits of a super-step have ended, `dag` starts a node when its own trigger arrives."""
 
-Dialect: TypeAlias = Literal["loki", "sleipnir"]
-"""Whose rules hold where the two differ: sleipnir's, once a file uses one of the keys that only ours has."""
+LOKI: Final = "1.0"
+"""The version of a graph in Loki's format, which may have the keys marked "ours" besides. Loki's rules hold."""
+
+SLEIPNIR: Final = "sleipnir/1"
+"""The version of a graph in the Sleipnir language."""
+
+VERSIONS: Final = (LOKI, SLEIPNIR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -442,7 +447,7 @@ class Graph(SkillKeys):
     start: str
     nodes: dict[str, Node]
     description: str = ""
-    version: str = "1.0"
+    version: str = LOKI
     model: str | None = None
     temperature: Number | None = None
     top_p: Number | None = None
@@ -462,8 +467,10 @@ class Graph(SkillKeys):
     limits: Limits = field(default_factory=Limits)
     concurrency: Concurrency | None = None
     """Ours. None: any number of runs go on at once."""
-    dialect: Dialect = "loki"
-    """Derived by the loader from the keys that the file uses."""
+    has_additions: bool = False
+    """Derived by the loader: whether it has a key or a node type by which earlier releases chose the language."""
+    by_keys: bool = False
+    """Of a run that an earlier release has submitted: the language is chosen by `has_additions`."""
     loop: LoopAgent | None = None
     """Of a config.yaml agent; None for a graph.yaml."""
 
@@ -480,12 +487,17 @@ class Graph(SkillKeys):
     @property
     def fails_by_default(self) -> bool:
         """Whether a failed visit fails the run, where its author says nothing."""
-        return False
+        return self.version == SLEIPNIR
 
-    @property
+    @cached_property
     def is_loki(self) -> bool:
         """Whether Loki's rules hold."""
-        return self.dialect == "loki"
+        return self.version != SLEIPNIR and not (self.by_keys and self.has_additions)
+
+    @cached_property
+    def of_earlier_release(self) -> Graph:
+        """The same for a run that an earlier release has submitted: it goes on by the rules it began with."""
+        return replace(self, by_keys=True) if self.has_additions else self
 
     @cached_property
     def joins(self) -> Mapping[str, list[tuple[str, Join]]]:
@@ -520,7 +532,7 @@ class Graph(SkillKeys):
 
     def ends_branch(self, target: str) -> bool:
         """Whether a target is not a node but the end of the branch."""
-        return target == END and END not in self.nodes and self.dialect == "sleipnir"
+        return target == END and END not in self.nodes and not self.is_loki
 
     def target_of(self, node: Node, label: str) -> str | None:
         """What a label leads to that a node chose as its way: by its `ends`, else by itself. None: nowhere."""

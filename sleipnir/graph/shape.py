@@ -2,8 +2,8 @@
 
 The dataclass is the only definition: names, types and defaults are read from it; only a map node's keys have other
 spellings than its fields. Rules (spec/graph-agents.md 2.1, 2.2):
-1. An unknown key is ignored with a warning; null means that the key is absent. Keys of newer releases of Loki, now
-   named Coyote, are reported once per agent and reason.
+1. An unknown key is ignored with a warning, in sleipnir/1 it is an error; null means that the key is absent. Keys of newer
+   releases of Loki, now named Coyote, are reported once per agent and reason.
 2. Where text is expected, another scalar becomes the text it was written as: with a warning inside nodes.
 3. Nothing else is converted: '5' is no number and 5.0 is no whole number.
 """
@@ -87,12 +87,12 @@ _MUST: Mapping[str, str] = {
 }
 """What a value of the wrong kind should have been, by pydantic's name of the mistake."""
 
-SPELLINGS: Mapping[Literal["loki", "ours"], Mapping[str, str]] = {
+SPELLINGS: Mapping[Literal["loki", "sleipnir"], Mapping[str, str]] = {
     "loki": {"over": "over", "item": "as", "body": "branch", "collect_into": "collect_into"}
     | {"max_concurrency": "max_concurrency"},
-    "ours": {"over": "for_each", "body": "node", "collect_into": "collect", "max_concurrency": "max_parallel"},
+    "sleipnir": {"over": "for_each", "body": "node", "collect_into": "collect", "max_concurrency": "max_parallel"},
 }
-"""The keys of a map node, by the field that they set. What ours does not have is as in Loki's."""
+"""The keys of a map node, by the field that they set. What sleipnir does not have is as in Loki's."""
 
 
 def unsupported(problems: Iterable[Problem]) -> list[Problem]:
@@ -128,7 +128,7 @@ def _fields(model: type[Any]) -> dict[str, Holds]:
     return own | spelt | {"branch": "text or texts", "node": "text or texts"}
 
 
-DERIVED: Mapping[type[Any], frozenset[str]] = {Graph: frozenset({"dialect", "loop"})}
+DERIVED: Mapping[type[Any], frozenset[str]] = {Graph: frozenset({"has_additions", "by_keys", "loop"})}
 """Fields that no key sets."""
 
 FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
@@ -144,10 +144,11 @@ FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
 class Shaper:
     """Shapes the mappings of one document; everything it has to say goes into `findings`."""
 
-    def __init__(self, document: Document, findings: Findings) -> None:
+    def __init__(self, document: Document, findings: Findings, *, refuses_unknown: bool = False) -> None:
         self._texts = document.texts
         self._findings = findings
         self._unsupported: dict[str, list[KeyPath]] = {}
+        self._refuses_unknown = refuses_unknown
 
     def fields(self, model: type[Any], data: Mapping[str, Json], path: KeyPath) -> dict[str, Json]:
         """The entries of `data` that are fields of `model` and not null, with scalars turned into text where due."""
@@ -227,15 +228,26 @@ class Shaper:
         if key in WITHOUT_EFFECT or (key in reasons and value is None):
             return
         if key in reasons:
-            self._unsupported.setdefault(reasons[key], []).append((*path, key))
+            if self._refuses_unknown:
+                self.unknown((*path, key), f"'{key}'", reasons[key])
+            else:
+                self._unsupported.setdefault(reasons[key], []).append((*path, key))
             return
         owners = [kind for kind, other in NODE_TYPES.items() if key in FIELDS[other]]
         if model in NODE_TYPES.values() and owners:
             hint = f"It belongs to nodes of type {', '.join(owners)}."
-            self._findings.warning((*path, key), f"'{key}' has no effect on {_titled(model)}", hint)
+            found = self._findings.error if self._refuses_unknown else self._findings.warning
+            found((*path, key), f"'{key}' has no effect on {_titled(model)}", hint)
             return
         known = [name for name in FIELDS[model] if name != "id"]
-        self._findings.warning((*path, key), f"unknown key '{key}' is ignored", suggestion(key, known, "keys here"))
+        self.unknown((*path, key), f"unknown key '{key}'", suggestion(key, known, "keys here"))
+
+    def unknown(self, path: KeyPath, what: str, hint: str | None) -> None:
+        """Say that a key does nothing: in Loki's format it is ignored, in sleipnir/1 it is an error."""
+        if self._refuses_unknown:
+            self._findings.error(path, what if what.startswith("unknown") else f"{what} does nothing here", hint)
+        else:
+            self._findings.warning(path, f"{what} is ignored", hint)
 
     def _as_text(self, holds: Holds, value: Json, path: KeyPath) -> Json:
         if holds in ("texts", "text or texts") and isinstance(value, list):

@@ -1,6 +1,6 @@
 """A YAML file as it was written: its data, where every value stands, and how every scalar was spelled.
 
-The dialect is that of Loki (spec/graph-agents.md 2.1), close to the YAML 1.2 core schema. Rules:
+The YAML is that of Loki (spec/graph-agents.md 2.1), close to the YAML 1.2 core schema. Rules:
 1. Only true/false (three spellings each) are booleans; yes, no, on, off, dates, 1_000 and 12:30:45 are text.
 2. A key twice in one mapping is an error. Keys are text; another scalar becomes the text it was written as.
 3. Aliases work, merge keys (`<<`) are not applied. Nesting and the growth by aliases are bounded.

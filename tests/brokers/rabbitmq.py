@@ -29,6 +29,7 @@ START_S = 180.0
 
 GRAPH = """
 name: mixed
+version: sleipnir/1
 start: script
 nodes:
   script: {type: script, script: scripts/s.sh, next: [each, gpu]}

@@ -23,6 +23,7 @@ nodes:
 """
 MIDDLE = """
 name: middle
+version: sleipnir/1
 start: both
 nodes:
   both: {type: router, next: [call, other]}

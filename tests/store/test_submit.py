@@ -13,6 +13,7 @@ from tests.processes import RedisServer, write_agent
 
 WRONG = """
 name: wrong
+version: sleipnir/1
 start: a
 nodes:
   a: {type: router, next: [b, x], branch: {by: "{{k}}", to: {y: z}}}

@@ -16,6 +16,7 @@ from tests.processes import RedisServer, write_agent
 
 AGENT = """
 name: rows
+version: sleipnir/1
 start: done
 state: {n: {type: int, required: true}, tags: {type: list}}
 nodes:

@@ -112,6 +112,7 @@ def most_ended(store: Store, total: int, done: int) -> None:
 
 FAN = """
 name: g
+version: sleipnir/1
 start: plan
 settings: {max_concurrency: 2}
 state: {results: {type: list, reducer: append}}

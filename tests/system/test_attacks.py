@@ -413,6 +413,7 @@ def test_a_batch_s_id_with_separators_is_refused(client: Client, tmp_path: Path,
 def test_a_value_that_is_a_placeholder_is_not_rendered_again(client: Client, tmp_path: Path) -> None:
     graph = """
 name: injected
+version: sleipnir/1
 start: a
 initial_state: {hidden: "the hidden value"}
 nodes:
@@ -513,6 +514,7 @@ def test_an_answer_made_for_a_pattern_stops_no_other_run(client: Client, tmp_pat
     """Finding S1: the scheduler never came back, and the next one neither."""
     graph = """
 name: matching
+version: sleipnir/1
 start: a
 state: {k: {type: string, schema: {pattern: "^(a+)+$"}}}
 nodes:
@@ -532,6 +534,7 @@ def test_a_condition_that_never_ends_stops_no_other_run(client: Client, tmp_path
     loops = "".join(f"state.l.all(x{level}, " for level in range(10)) + "x9 >= 0" + ")" * 10
     graph = f"""
 name: looping
+version: sleipnir/1
 start: a
 initial_state: {{l: {list(range(100))}}}
 nodes:

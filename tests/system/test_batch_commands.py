@@ -17,6 +17,7 @@ from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 DOUBLES = """
 name: doubles
+version: sleipnir/1
 start: double
 state: {n: {type: int}}
 nodes:

@@ -17,6 +17,7 @@ from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 TWO_KINDS = """
 name: two-kinds
+version: sleipnir/1
 start: check
 state: {n: {type: int}}
 nodes:

@@ -57,6 +57,7 @@ def test_branches_come_together_once_with_what_all_of_them_found(
 
 PARALLEL = """
 name: parallel
+version: sleipnir/1
 start: route
 engine: ENGINE
 nodes:
@@ -99,6 +100,7 @@ def test_branches_overlap_in_time(wide: Stack, tmp_path: Path, scratch: Scratch,
 
 FANOUT = """
 name: fanout
+version: sleipnir/1
 start: plan
 engine: ENGINE
 state: {results: {type: list, reducer: append}}
@@ -138,6 +140,7 @@ def test_commands_run_a_node_many_times_each_with_values_of_its_own(
 
 MULTI_ENDS = """
 name: multi-ends
+version: sleipnir/1
 start: decide
 engine: ENGINE
 nodes:
@@ -165,6 +168,7 @@ def test_a_node_leaves_by_one_of_its_named_ends(wide: Stack, tmp_path: Path, eng
 
 EAGER = """
 name: eager
+version: sleipnir/1
 start: split
 engine: ENGINE
 nodes:
@@ -206,6 +210,7 @@ def test_in_super_steps_what_follows_a_fast_branch_waits_for_the_slow_one(
 
 COUNTER = """
 name: counter
+version: sleipnir/1
 start: worker
 engine: ENGINE
 state: {counter: {type: int, default: 0}}
@@ -232,6 +237,7 @@ def test_many_runs_at_once_share_nothing(wide: Stack, tmp_path: Path, engine: st
 
 FORMAT = """
 name: format
+version: sleipnir/1
 start: increment
 engine: ENGINE
 state:
@@ -263,6 +269,7 @@ def test_nodes_see_defaults_and_what_those_before_them_wrote(wide: Stack, tmp_pa
 
 SHARE = """
 name: share
+version: sleipnir/1
 start: give
 engine: ENGINE
 nodes:
@@ -300,6 +307,7 @@ def test_no_visit_shares_an_object_with_another_one(wide: Stack, tmp_path: Path,
 
 MESSAGES = """
 name: messages
+version: sleipnir/1
 start: ask
 engine: ENGINE
 state: {messages: {type: messages}}
@@ -339,6 +347,7 @@ def test_operations_on_messages_are_done_in_the_state(wide: Stack, tmp_path: Pat
 
 TICKETS = """
 name: tickets
+version: sleipnir/1
 start: classify
 engine: ENGINE
 nodes:
@@ -367,6 +376,7 @@ def test_each_ticket_goes_to_the_one_handler_of_its_category(wide: Stack, tmp_pa
 
 CHOICE = """
 name: choice
+version: sleipnir/1
 start: a
 engine: ENGINE
 nodes:
@@ -477,6 +487,7 @@ def test_a_run_goes_on_when_its_caller_goes_away(wide: Stack, tmp_path: Path, sc
 
 LARGE = """
 name: large
+version: sleipnir/1
 start: plan
 engine: ENGINE
 nodes:
@@ -513,6 +524,7 @@ def test_a_large_state_is_stored_no_more_often_for_more_branches(wide: Stack, tm
 
 STARTS = """
 name: starts
+version: sleipnir/1
 start: plan
 engine: ENGINE
 limits: {max_concurrency: 4}
@@ -547,6 +559,7 @@ def test_no_branch_starts_after_a_cancel(wide: Stack, tmp_path: Path, scratch: S
 
 BREAKS = """
 name: breaks
+version: sleipnir/1
 start: split
 engine: ENGINE
 state: {order: {type: list, reducer: append}}
@@ -585,6 +598,7 @@ def test_a_failed_run_that_is_continued_runs_only_what_failed_again(
 
 ASKS = """
 name: asks
+version: sleipnir/1
 start: plan
 engine: ENGINE
 state: {said: {type: list, reducer: append}}

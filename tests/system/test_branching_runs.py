@@ -130,6 +130,7 @@ def test_a_stranger_sees_where_a_branching_run_is_what_failed_and_what_a_retry_r
 
 ASKING = """
 name: asking
+version: sleipnir/1
 start: split
 engine: dag
 nodes:

@@ -23,6 +23,7 @@ nodes:
 """
 MIDDLE = """
 name: middle
+version: sleipnir/1
 start: split
 nodes:
   split: {type: router, next: [work, first, second]}

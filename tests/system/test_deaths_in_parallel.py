@@ -68,6 +68,7 @@ def choose(state):
 
 TWO = """
 name: two
+version: sleipnir/1
 start: split
 engine: ENGINE
 state: {log: {type: list, reducer: append}}

@@ -25,6 +25,7 @@ from tests.processes import RedisServer, Stack, write_agent
 
 FINE = """
 name: fine
+version: sleipnir/1
 start: sure
 variables: [{name: city, description: which, default: Rome}]
 state: {kind: {schema: {enum: [a, b]}}}
@@ -35,6 +36,7 @@ nodes:
 
 STATE = b"""
 name: b
+version: sleipnir/1
 start: a
 state: {kind: {schema: %s, default: 1}}
 nodes: {a: {type: end, output: x}}

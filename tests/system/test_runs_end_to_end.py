@@ -284,6 +284,7 @@ nodes:
 
 STATED = """
 name: stated
+version: sleipnir/1
 start: a
 initial_state: {note: own, free: 1}
 state:

@@ -23,6 +23,7 @@ from tests.secured import SecuredRedis
 
 GRAPH = """
 name: everything
+version: sleipnir/1
 model: openai:gpt-test
 start: prepare
 nodes:

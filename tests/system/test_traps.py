@@ -41,6 +41,7 @@ def scratch(tmp_path: Path) -> Scratch:
 
 TWO_QUESTIONS = """
 name: two-questions
+version: sleipnir/1
 start: split
 engine: ENGINE
 nodes:
@@ -78,6 +79,7 @@ def test_1_two_questions_of_one_step_are_both_kept_and_both_answered(
 
 LIMITED = """
 name: limited
+version: sleipnir/1
 start: again
 engine: ENGINE
 limits: {max_steps: 5, on_max_steps: HOW}
@@ -120,6 +122,7 @@ def test_5_the_results_of_commands_are_collected_once_and_the_question_is_still_
 
 BREAKS = """
 name: breaks
+version: sleipnir/1
 start: split
 engine: ENGINE
 nodes:
@@ -196,6 +199,7 @@ def test_8_a_run_goes_on_by_itself_when_every_process_died(
 
 ASKS_AGAIN = """
 name: asks-again
+version: sleipnir/1
 start: split
 engine: ENGINE
 limits: {max_steps: 30}
@@ -296,6 +300,7 @@ def test_14_lists_of_parallel_branches_are_in_visit_order_whatever_ends_first(
 
 STARVED = """
 name: starved
+version: sleipnir/1
 start: split
 engine: ENGINE
 nodes:
@@ -329,6 +334,7 @@ def test_16_a_join_that_can_no_longer_fire_fails_the_run_and_names_what_is_missi
 
 TYPES = """
 name: types
+version: sleipnir/1
 start: make
 engine: ENGINE
 state:

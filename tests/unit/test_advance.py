@@ -20,6 +20,7 @@ from tests.unit.planner.driver import graph_of
 
 TEXT = """
 name: g
+version: sleipnir/1
 start: a
 nodes:
   a: {type: script, script: s.sh, branch: {by: "{{way}}"}}

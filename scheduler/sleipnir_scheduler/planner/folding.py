@@ -3,8 +3,8 @@
 Workers send updates, never merged state; they are merged here, once, when they begin to count. Three rules:
 
 1. Writes fold in visit order, whatever ended first.
-2. In Loki's dialect a branch that writes what was there has not written, reducers are strict, and two branches that
-   write a key without a reducer are an error. In ours the later one in visit order counts.
+2. By Loki's rules a branch that writes what was there has not written, reducers are strict, and two branches that
+   write a key without a reducer are an error. In sleipnir/1 the later one in visit order counts.
 3. A reducer of the agent's own runs on a worker: what it has to fold is an Open fold, and its step closes afterwards.
 
 In a `dag` a visit's writes count at once, while visits that come before it in visit order may still be live. A key
@@ -86,7 +86,7 @@ def fold_step(graph: Graph, writers: Sequence[Writer], current: Callable[[str], 
     for writer in writers:
         for key in writer.keys:
             by_key.setdefault(key, []).append(writer)
-    strict = graph.dialect == "loki"
+    strict = graph.is_loki
     for key in sorted(by_key):
         reducer, those = graph.reducer_of(key), by_key[key]
         if reducer is None and (not strict or len(those) == 1 or key in ERROR_KEYS):

@@ -157,10 +157,11 @@ def _end_if_done(context: Context) -> None:
     if any(visit.kind != BUDGET for visit in frontier.values()) or not context.draft.steps:
         return  # something is live, or the run has not begun
     graph, draft = context.graph, context.draft
-    starved = None if steps.steps_are_used_up(context) else joins.starved(graph, draft.arrived)
+    is_stopped = steps.steps_are_used_up(context)
+    starved = None if is_stopped else joins.starved(graph, draft.arrived)
     if starved is not None:
         context.fail_with(starved)
-    elif graph.dialect == "loki":
+    elif graph.is_loki and not is_stopped:
         context.fail_with(f"Graph '{graph.name}' frontier emptied without reaching an End node")
     else:
         context.end("completed")

@@ -137,7 +137,7 @@ def _journal(context: Context, visit: Visit, outcome: Outcome, *, held: bool) ->
     more: dict[str, Any] = dict(outcome.how)
     if visit.role == "node":
         more["folds"] = _folds(context, outcome.written)
-    if more.get("folds") and context.graph.dialect == "loki":
+    if more.get("folds") and context.graph.is_loki and context.graph.engine == "bsp":
         more["strict"] = True
     if context.graph.engine == "dag":
         more["rank"] = visit.rank
@@ -234,7 +234,7 @@ def _last_writers(
 
 def _folded(context: Context, first: Visit, writers: list[Writer]) -> Folded:
     graph, draft = context.graph, context.draft
-    strict = graph.dialect == "loki"
+    strict = graph.is_loki
     count = Counter(chain.from_iterable(writer.keys for writer in writers))
     folding = [key for key, times in count.items() if graph.reducer_of(key) or (strict and times > 1)]
     if not folding and graph.engine == "bsp":
@@ -300,11 +300,11 @@ def forget_tops(context: Context) -> None:
 
 
 def _go_on(context: Context, group: int, members: list[Member], labels: dict[int, list[str]], step: int) -> None:
-    dialect = context.graph.dialect
+    is_loki = context.graph.is_loki
     nodes = [member for member in members if member.role == "node"]
     end_nodes = {node for node in {member.rank[1] for member in nodes} if _is_end(context, node)}
     ends = [member.visit for member in nodes if member.rank[1] in end_nodes] if end_nodes else []
-    if dialect == "loki" and len(ends) > 1:
+    if is_loki and len(ends) > 1:
         names = ", ".join(visit.node for visit in ends)
         raise RunFailed(
             f"super-step ended with multiple End targets ({names}). Fan-out branches must converge at a join node "
@@ -314,7 +314,7 @@ def _go_on(context: Context, group: int, members: list[Member], labels: dict[int
         if not _write_end(context, visit):
             _note_applied(context, [other for other in _bodies(nodes) if other is not visit])
             return
-    over = dialect == "loki" and bool(ends)
+    over = is_loki and bool(ends)
     leads, wide = ({}, {}) if over else _leads(context, nodes, labels)
     _forget_idle_commands(context, nodes, leads, wide)
     fired = [] if over else _arrivals(context, nodes)

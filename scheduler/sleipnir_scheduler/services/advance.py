@@ -293,6 +293,8 @@ class Advance:
                 return cancel(run, cast(Cancelled, entry.event), entry.at_ms)
             spec = run.spec
             graph = self._graphs.get(spec.bundle, spec.agent, spec.overrides.get(spec.agent))
+            if not spec.by_version:
+                graph = graph.of_earlier_release
             if self._max_steps is not None and run.step >= self._max_steps and not isinstance(entry.event, Cancelled):
                 return _failed(run, entry, _journal_is_full(self._max_steps))
             if self._too_long and self._waits_after_too_long(entry):

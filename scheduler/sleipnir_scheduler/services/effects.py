@@ -224,6 +224,7 @@ class Deliveries:
             session=None if (name := above.sessions.get(effect.agent)) is None else checked(name),
             knowledge=above.knowledge,
             strict=above.strict,
+            by_version=above.by_version,
             parent=parent,
             parent_seq=effect.seq,
             parent_attempt=effect.attempt,

@@ -47,6 +47,7 @@ def test_a_text_that_is_rendered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 GRAPH = """
 name: g
+version: sleipnir/1
 start: ask
 nodes:
   ask: {type: input, question: q, next: a, state_updates: {k: "{{input}}"}}

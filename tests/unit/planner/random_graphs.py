@@ -1,4 +1,4 @@
-"""Random graphs for the planner: every type of node, edges of every kind, both dialects, both engines."""
+"""Random graphs for the planner: every type of node, edges of every kind, both versions of the language, both engines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sleipnir.graph.model import (
+    LOKI,
+    SLEIPNIR,
     ApprovalNode,
     Branch,
     EndNode,
@@ -45,7 +47,7 @@ class Drawn:
     def __repr__(self) -> str:
         graph = self.graph
         lines = [f"  {_shown(node)}" for node in graph.nodes.values()]
-        rest = f"{graph.dialect} {graph.engine} start={graph.start} {_shown(graph.limits)} {_shown(graph.settings)}"
+        rest = f"{graph.version} {graph.engine} start={graph.start} {_shown(graph.limits)} {_shown(graph.settings)}"
         return "\n".join([rest, *lines, f"  reducers {graph.reducers} state {sorted(graph.state)}"])
 
 
@@ -107,6 +109,10 @@ def nodes(draw: st.DrawFn, name: str, ours: bool, talkative: bool = False) -> No
             return InputNode(**common, **expiry, question="q?", default="d", validation="len(input) < 3")
 
 
+def failure_rules() -> st.SearchStrategy[str | None]:
+    return st.sampled_from([None, None, "continue", "fail", "other"])
+
+
 @st.composite
 def drawn_graphs(draw: st.DrawFn, talkative: bool = False) -> Drawn:
     """A graph; a `talkative` one begins with an llm node that has tools, or with a map."""
@@ -118,7 +124,7 @@ def drawn_graphs(draw: st.DrawFn, talkative: bool = False) -> Drawn:
     made["other"] = loop(**other) if talkative else ScriptNode(**other, script="s.sh")
     timeout = draw(st.none() | st.integers(1, 3))
     limits = Settings(max_loop_iterations=CAP, timeout=timeout, max_concurrency=SLOTS)
-    common: dict[str, Any] = {"name": "g", "settings": limits}
+    common: dict[str, Any] = {"name": "g", "settings": limits, "on_error": draw(failure_rules())}
     common["start"] = "a" if talkative else draw(st.sampled_from([*NAMES, "end"]))
     if not ours:
         reducers = draw(st.sampled_from([{}, {"log": "append"}]))
@@ -138,4 +144,5 @@ def drawn_graphs(draw: st.DrawFn, talkative: bool = False) -> Drawn:
             step_timeout=draw(st.none() | st.just(2_000)),
         ),
     }
-    return Drawn(Graph(**common, nodes=made, dialect="sleipnir", **ours_too))
+    version = draw(st.sampled_from([SLEIPNIR, SLEIPNIR, LOKI]))
+    return Drawn(Graph(**common, nodes=made, version=version, **ours_too))

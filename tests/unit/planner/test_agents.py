@@ -25,6 +25,7 @@ PLAIN = GRAPH.format(more="state_updates: {said: '<{{output}}>'}, ")
 TYPED = GRAPH.format(more="output_schema: {type: object}, ")
 MAP_OF_ONE = """
 name: g
+version: sleipnir/1
 start: each
 nodes:
   each: {type: map, over: "{{names}}", as: who, branch: call, collect_into: all, max_concurrency: 1, next: e}
@@ -275,6 +276,7 @@ def test_the_failed_items_of_a_map_wait_for_their_children_again() -> None:
     driver = Driver(
         """
         name: g
+        version: sleipnir/1
         start: each
         nodes:
           each: {type: map, over: "{{names}}", as: who, branch: call, collect_into: all, next: e}

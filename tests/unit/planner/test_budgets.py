@@ -46,6 +46,7 @@ nodes:
 """
 WIDE = """
 name: wide
+version: sleipnir/1
 start: s
 engine: bsp
 nodes:

@@ -15,6 +15,7 @@ both = pytest.mark.parametrize("engine", ["bsp", "dag"])
 
 FAN = """
 name: g
+version: sleipnir/1
 start: plan
 engine: {engine}
 state: {{results: {{type: list, reducer: append}}}}
@@ -133,6 +134,7 @@ def test_a_node_may_go_where_it_wants_by_name_or_named_end(engine: str) -> None:
 
 ROUTES = """
 name: g
+version: sleipnir/1
 start: a
 engine: {engine}
 nodes:
@@ -264,6 +266,7 @@ def test_a_function_that_cannot_choose_fails_the_run(engine: str) -> None:
 
 CUSTOM = """
 name: g
+version: sleipnir/1
 start: split
 engine: {engine}
 state: {{best: {{type: any, reducer: "r.py:best"}}, plain: int}}
@@ -292,6 +295,7 @@ def test_a_reducer_of_the_agents_own_runs_on_a_worker_before_the_writes_count(en
 
 ASKS = """
 name: g
+version: sleipnir/1
 start: plan
 engine: {engine}
 nodes:

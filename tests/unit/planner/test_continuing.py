@@ -13,6 +13,7 @@ both = pytest.mark.parametrize("engine", ["bsp", "dag"])
 
 CHOOSING = """
 name: g
+version: sleipnir/1
 start: a
 engine: {engine}
 nodes:
@@ -54,6 +55,7 @@ def test_a_map_that_leaves_failed_items_out_does_so_after_a_retry_too() -> None:
 
 REDUCING = """
 name: g
+version: sleipnir/1
 start: a
 engine: {engine}
 state: {{log: {{type: list, reducer: append}}, total: {{type: any, reducer: sum}}}}
@@ -74,6 +76,7 @@ def test_what_a_reducer_refuses_leaves_the_state_as_it_was(engine: str) -> None:
 def test_what_runs_at_the_end_of_a_run_and_must_happen_once_is_asked_about_before_it_runs_again() -> None:
     text = """
 name: g
+version: sleipnir/1
 start: s
 engine: dag
 settings: {timeout: 5, interrupt_on_timeout: INTERRUPT}
@@ -104,6 +107,7 @@ nodes:
 
 STARVED = """
 name: g
+version: sleipnir/1
 start: split
 engine: {engine}
 nodes:
@@ -135,6 +139,7 @@ def test_a_run_that_stops_for_its_steps_says_nothing_of_joins(engine: str) -> No
 def test_a_run_that_has_used_up_its_steps_goes_on_where_it_stopped(engine: str) -> None:
     text = """
 name: g
+version: sleipnir/1
 start: a
 engine: ENGINE
 limits: {max_steps: 1}
@@ -150,6 +155,7 @@ nodes:
 
 TIMED = """
 name: g
+version: sleipnir/1
 start: a
 engine: bsp
 limits: {step_timeout: 5s}
@@ -180,6 +186,7 @@ def test_the_time_of_a_step_stands_still_while_its_run_is_held() -> None:
 def test_each_target_of_a_list_of_commands_is_counted(engine: str) -> None:
     text = """
 name: g
+version: sleipnir/1
 start: a
 engine: ENGINE
 nodes:
@@ -195,6 +202,7 @@ nodes:
 def test_the_output_of_a_dag_is_that_of_its_last_end_in_visit_order_whatever_ended_first() -> None:
     text = """
 name: g
+version: sleipnir/1
 start: s
 engine: dag
 nodes:
@@ -218,6 +226,7 @@ nodes:
 def test_an_end_may_write_through_a_reducer_of_the_agents_own() -> None:
     text = """
 name: g
+version: sleipnir/1
 start: a
 engine: bsp
 state: {best: {type: any, reducer: "r.py:best"}}

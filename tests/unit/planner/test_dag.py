@@ -12,6 +12,7 @@ from tests.unit.planner.driver import Driver
 
 FAST_AND_SLOW = """
 name: g
+version: sleipnir/1
 start: split
 engine: dag
 state: {log: {type: list, reducer: append, default: []}, last: string}
@@ -94,6 +95,7 @@ def test_a_node_that_is_started_twice_runs_one_visit_after_the_other() -> None:
 def test_the_step_limit_counts_visits() -> None:
     text = """
 name: g
+version: sleipnir/1
 start: entry
 engine: dag
 limits: {max_steps: 2, on_max_steps: HOW}
@@ -145,6 +147,7 @@ def test_a_continued_run_ends_in_the_state_of_one_that_never_failed() -> None:
 def test_an_aggregator_after_a_plain_edge_runs_once_per_branch() -> None:
     text = """
 name: g
+version: sleipnir/1
 start: split
 engine: dag
 state: {results: {type: list, reducer: append}}
@@ -162,6 +165,7 @@ nodes:
 
 FIRES_TWICE = """
 name: g
+version: sleipnir/1
 start: s
 engine: dag
 nodes:

@@ -10,6 +10,7 @@ from tests.unit.planner.driver import Driver
 
 DIAMOND = """
 name: g
+version: sleipnir/1
 start: split
 engine: {engine}
 nodes:
@@ -36,6 +37,7 @@ def test_a_join_starts_its_node_once_when_all_sources_have_completed(engine: str
 
 STEPS = """
 name: g
+version: sleipnir/1
 start: split
 engine: {engine}
 nodes:
@@ -63,6 +65,7 @@ def test_sources_may_complete_in_different_steps_and_what_has_arrived_is_kept_wi
 
 LOOP = """
 name: g
+version: sleipnir/1
 start: split
 engine: {engine}
 nodes:
@@ -84,6 +87,7 @@ def test_a_join_in_a_loop_fires_once_each_time_round(engine: str) -> None:
 
 TWO_JOINS = """
 name: g
+version: sleipnir/1
 start: split
 engine: {engine}
 nodes:
@@ -105,6 +109,7 @@ def test_several_joins_before_one_node_start_it_once_each(engine: str) -> None:
 
 TWICE = """
 name: g
+version: sleipnir/1
 start: split
 engine: {engine}
 nodes:
@@ -129,6 +134,7 @@ def test_a_source_that_completes_twice_counts_once(engine: str) -> None:
 
 SKIPPED = """
 name: g
+version: sleipnir/1
 start: split
 engine: {engine}
 nodes:
@@ -187,6 +193,7 @@ def test_a_join_of_a_thousand_sources_fires_once(engine: str) -> None:
     nodes = "\n".join(f"  {name}: {{type: script, script: s.sh}}" for name in names)
     text = f"""
 name: g
+version: sleipnir/1
 start: split
 engine: {engine}
 settings: {{max_concurrency: 1000}}
@@ -205,6 +212,7 @@ nodes:
 
 EDGES_INTO_A_JOIN = """
 name: g
+version: sleipnir/1
 start: split
 engine: {engine}
 nodes:

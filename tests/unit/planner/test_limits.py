@@ -17,6 +17,7 @@ NODES = {
 }
 COMMANDS = """
 name: g
+version: sleipnir/1
 start: plan
 engine: {engine}
 settings: {{max_concurrency: 2}}

@@ -306,6 +306,7 @@ def test_a_cancelled_run_leaves_nothing_of_a_loop() -> None:
 def test_a_loop_is_one_branch_of_its_run_and_holds_one_slot() -> None:
     driver = Driver("""
 name: two
+version: sleipnir/1
 start: s
 settings: {max_concurrency: 1}
 nodes:
@@ -349,6 +350,7 @@ nodes:
 def test_a_failed_run_is_retried_with_a_new_conversation() -> None:
     driver = Driver("""
 name: two
+version: sleipnir/1
 engine: dag
 start: s
 nodes:

@@ -92,6 +92,7 @@ def test_failed_items_are_left_out_or_reported_in_their_place_if_the_author_want
 def test_retry_does_not_wait_again_for_items_that_a_map_has_skipped() -> None:
     text = """
 name: g
+version: sleipnir/1
 start: split
 engine: dag
 nodes:
@@ -155,6 +156,7 @@ def test_the_loop_cap_does_not_count_items() -> None:
 def test_two_maps_in_parallel_branches_inside_a_loop_keep_their_items_apart() -> None:
     text = """
 name: g
+version: sleipnir/1
 start: split
 engine: bsp
 nodes:
@@ -189,6 +191,7 @@ def test_what_a_map_collects_goes_through_the_reducer_of_its_key() -> None:
 def test_a_limit_of_the_run_holds_for_all_its_maps_and_branches_and_a_maps_own_below_it() -> None:
     text = """
 name: g
+version: sleipnir/1
 start: split
 limits: {max_concurrency: 4}
 nodes:

@@ -199,7 +199,7 @@ class HostileWorld(RuleBasedStateMachine):
         if visit.role == "branch":
             return Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, next="end"))
         keys = ("best",) if visit.role == "reduce" else ("k", "log", "best") if visit.seq % 2 else ("k", "log")
-        if self.graph.dialect == "sleipnir" and visit.role == "node":
+        if not self.graph.is_loki and visit.role == "node":
             keys = (*keys, "by")  # the same key in several branches, which Loki refuses
         return Resulted(visit.seq, visit.attempt, ResultHeader(ok=True, next=chosen, keys=keys))
 

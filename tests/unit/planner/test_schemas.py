@@ -10,12 +10,13 @@ from tests.unit.planner.driver import Driver
 
 ROWS = """
 name: g
+version: sleipnir/1
 start: r
 state:
   rows: {type: list, schema: {items: {required: [n], properties: {n: {type: integer, minimum: 0}}}}}
   more: {type: list, schema: {items: {type: integer}}}
 nodes:
-  r: {type: router, state_updates: {rows: "{{text}}", more: "{{few}}"}, routes: {}, default: e}
+  r: {type: router, state_updates: {rows: "{{text}}", more: "{{few}}"}, next: e}
   e: {type: end, output: "{{more}}"}
 """
 

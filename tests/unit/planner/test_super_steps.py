@@ -21,7 +21,7 @@ nodes:
   e: {type: end, output: "{{one}} {{two}}"}
 """
 
-OURS = LOKI.replace("start: split", "start: split\nengine: bsp")
+OURS = LOKI.replace("start: split", "start: split\nversion: sleipnir/1")
 
 
 def split(text: str) -> Driver:
@@ -81,7 +81,7 @@ def test_two_branches_that_write_a_key_without_a_reducer_fail_the_run() -> None:
     assert "k" not in driver.state
 
 
-def test_in_our_dialect_the_later_branch_in_visit_order_counts() -> None:
+def test_in_sleipnir_1_the_later_branch_in_visit_order_counts() -> None:
     for order in (("a", "b"), ("b", "a")):
         driver = split(OURS)
         for node in order:
@@ -206,6 +206,7 @@ def test_nothing_starts_after_a_cancel() -> None:
 def test_static_and_conditional_edges_are_both_taken() -> None:
     text = """
 name: g
+version: sleipnir/1
 start: a
 nodes:
   a: {type: script, script: s.sh, next: [x, y], branch: {by: "{{k}}", to: {deep: z}}}
@@ -221,6 +222,7 @@ nodes:
 def test_a_loop_runs_until_its_condition_lets_it_out_or_the_steps_are_used_up() -> None:
     text = """
 name: g
+version: sleipnir/1
 start: a
 engine: bsp
 limits: {max_steps: 4}
@@ -246,7 +248,7 @@ nodes:
 
 
 def test_a_super_step_has_a_time_limit_of_its_own() -> None:
-    driver = split(OURS.replace("engine: bsp", "engine: bsp\nlimits: {step_timeout: 5s}"))
+    driver = split(OURS.replace("version: sleipnir/1", "version: sleipnir/1\nlimits: {step_timeout: 5s}"))
     step = driver.visit("a").group
     assert f"step/{step}" in (driver.last.timers if driver.last else {})
     driver.does("b", two=2)
@@ -261,6 +263,7 @@ def test_a_super_step_has_a_time_limit_of_its_own() -> None:
 def test_questions_of_parallel_branches_are_open_together_and_keep_their_answers() -> None:
     text = """
 name: g
+version: sleipnir/1
 start: split
 engine: bsp
 nodes:

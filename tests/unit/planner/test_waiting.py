@@ -150,6 +150,7 @@ def states(driver: Driver) -> dict[str, str]:
 
 OWN_NODES = """
 name: g
+version: sleipnir/1
 start: a
 engine: ENGINE
 nodes:
@@ -181,6 +182,7 @@ def test_a_paused_run_does_not_end_by_the_last_visit_beside_an_end_node() -> Non
     """Finding C15: the end node has been reached before, and waits for the others of its step."""
     text = """
 name: g
+version: sleipnir/1
 start: s
 reducers: {x: overwrite}
 nodes:
@@ -321,6 +323,7 @@ def test_a_paused_run_can_be_cancelled() -> None:
 
 TIMED = """
 name: g
+version: sleipnir/1
 start: s
 engine: bsp
 limits: {step_timeout: 10}
@@ -344,6 +347,7 @@ def test_a_run_that_fails_as_it_goes_on_leaves_no_timer() -> None:
 
 ASKS_FOR_LONG = """
 name: g
+version: sleipnir/1
 start: s
 limits: {step_timeout: 10}
 nodes:

@@ -27,6 +27,7 @@ both = pytest.mark.parametrize("engine", ["bsp", "dag"])
 
 FAN = """
 name: g
+version: sleipnir/1
 start: plan
 engine: {engine}
 settings: {{max_concurrency: {slots}}}
