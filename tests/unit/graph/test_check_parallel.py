@@ -60,7 +60,7 @@ def test_every_dangling_target_is_an_error_that_names_its_key() -> None:
 
 
 @pytest.mark.conformance("BD-11")
-def test_the_end_of_a_branch_may_be_named_in_our_dialect_alone() -> None:
+def test_the_end_of_a_branch_may_be_named_in_sleipnir_1_alone() -> None:
     nodes = "a: {type: llm, prompt: p, next: [b, end]}\nb: {type: end}"
     assert "[a] References non-existent node 'end' in 'next'" in errors(checked(nodes))
     assert found(nodes, top=OURS) == []
@@ -113,20 +113,20 @@ def test_a_cycle_without_a_way_out_is_an_error(nodes: str) -> None:
         ("type: router, next: a", "limits: {max_steps: 9}"),
     ],
 )
-def test_a_cycle_with_a_way_out_is_legal_in_our_dialect(way_out: str, top: str) -> None:
+def test_a_cycle_with_a_way_out_is_legal_in_sleipnir_1(way_out: str, top: str) -> None:
     nodes = f"a: {{type: llm, prompt: p, next: b}}\nb: {{{way_out}}}\n{E}"
     assert [line for line in found(nodes, top=top) if "error" in line] == []
 
 
 @pytest.mark.conformance("V02")
-def test_a_map_body_that_leads_back_is_a_cycle_in_lokis_dialect() -> None:
+def test_a_map_body_that_leads_back_is_a_cycle_in_lokis_format() -> None:
     nodes = "a: {type: map, over: '{{l}}', as: i, branch: b, collect_into: k, next: e}"
     nodes += f"\nb: {{type: llm, prompt: p, next: a}}\n{E}"
     assert "Cycle detected: a -> b -> a" in errors(checked(nodes))
 
 
 @pytest.mark.conformance("BD-18")
-def test_in_our_dialect_a_branch_ends_where_nothing_follows() -> None:
+def test_in_sleipnir_1_a_branch_ends_where_nothing_follows() -> None:
     assert found("a: {type: llm, prompt: p}", top=OURS) == []
     assert len(found("a: {type: llm, prompt: p}")) == 2
 
@@ -408,7 +408,7 @@ def test_a_branch_sees_nothing_of_its_siblings_writes(reader: str, reads: bool) 
 
 
 @pytest.mark.conformance("Y01")
-def test_branches_that_meet_again_are_right_in_both_dialects() -> None:
+def test_branches_that_meet_again_are_right_in_both_versions() -> None:
     b, c = "type: llm, prompt: p, state_updates: {x: y}", "type: script, script: s.sh, state_updates: {z: y}"
     assert found(fan(b, c)) == found(fan(b, c), top=OURS) == []
 

@@ -16,6 +16,7 @@ from sleipnir.graph.draw.shapes import dent, outline, size_around
 from sleipnir.graph.draw.svg import Theme
 from sleipnir.graph.draw.text import one_line, width
 from sleipnir.graph.model import (
+    SLEIPNIR,
     NODE_TYPES,
     AgentNode,
     ApprovalNode,
@@ -39,7 +40,7 @@ NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
 def graph_of(*nodes: Node) -> Graph:
-    return Graph(name="g", start=nodes[0].id, nodes={node.id: node for node in nodes}, dialect="sleipnir")
+    return Graph(name="g", start=nodes[0].id, nodes={node.id: node for node in nodes}, version=SLEIPNIR)
 
 
 EVERYTHING = graph_of(

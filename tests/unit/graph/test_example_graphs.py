@@ -64,7 +64,7 @@ def test_the_full_example_is_read_as_it_is_meant() -> None:
     assert isinstance(sort, LlmNode)
     assert review.routes == {"yes": "polish", "no": "dropped"}
     assert (graph.nodes["decide"].next, sort.tools, graph.top_p) == ("answer", [], None)
-    assert (graph.dialect, graph.nodes["spread"].next) == ("sleipnir", ["look_up", "each_aspect"])
+    assert (graph.is_loki, graph.nodes["spread"].next) == (False, ["look_up", "each_aspect"])
     assert graph.initial_state["limits"] == {"minutes": 30, "tools": ["spanner", "truing stand"], "strict": "yes"}
     assert graph.can_spawn_agents
 

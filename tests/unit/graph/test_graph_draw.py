@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sleipnir.graph.draw import Mark, Story, dot, mermaid
 from sleipnir.graph.model import (
+    SLEIPNIR,
     ApprovalNode,
     Branch,
     Choice,
@@ -104,7 +105,7 @@ def test_dot_shows_every_type_in_its_shape_and_every_edge_with_its_label() -> No
 
 
 def branching(*nodes: Node) -> Graph:
-    return Graph(name="g", start=nodes[0].id, nodes={node.id: node for node in nodes}, dialect="sleipnir")
+    return Graph(name="g", start=nodes[0].id, nodes={node.id: node for node in nodes}, version=SLEIPNIR)
 
 
 BRANCHING = branching(

@@ -6,6 +6,7 @@ import pytest
 
 from sleipnir.graph.load import parse
 from sleipnir.graph.model import (
+    SLEIPNIR,
     Branch,
     Choice,
     FunctionNode,
@@ -68,31 +69,57 @@ def test_a_run_has_one_beginning() -> None:
 # --- whose rules hold
 
 
-@pytest.mark.parametrize(
-    ("nodes", "top", "dialect"),
-    [
-        (END, "", "loki"),
-        ("a: {type: llm, prompt: p, next: [b, c]}\nb: {type: end}\nc: {type: end}", "reducers: {k: sum}", "loki"),
-        ("a: {type: map, over: x, as: i, branch: b, collect_into: k, next: b}\nb: {type: end}", "", "loki"),
-        ("a: {type: map, for_each: x, as: i, node: b, collect: k, next: b}\nb: {type: end}", "", "loki"),
-        (END, "engine:\nstate:\nlimits:", "loki"),
-        (END, "engine: bsp", "sleipnir"),
-        (END, "state: {}", "sleipnir"),
-        (END, "limits: {max_steps: 3}", "sleipnir"),
-        ("a: {type: llm, prompt: p, branch: {by: x}}", "", "sleipnir"),
-        ("a: {type: end, wait_for: [a]}", "", "sleipnir"),
-        ("a: {type: script, script: s.py, ends: [a]}", "", "sleipnir"),
-        ("a: {type: router}", "", "sleipnir"),
-        ("a: {type: join}", "", "sleipnir"),
-    ],
-)
-def test_a_key_that_only_we_have_brings_our_rules(nodes: str, top: str, dialect: str) -> None:
-    assert graph_of(yaml_graph(nodes, top=top)).dialect == dialect
+ADDITIONS = [
+    (END, "engine: bsp"),
+    (END, "state: {}"),
+    (END, "limits: {max_steps: 3}"),
+    ("a: {type: llm, prompt: p, branch: {by: x}}", ""),
+    ("a: {type: end, wait_for: [a]}", ""),
+    ("a: {type: script, script: s.py, ends: [a]}", ""),
+    ("a: {type: router}", ""),
+    ("a: {type: join}", ""),
+]
+"""Each has a key by which releases before sleipnir/1 chose the language."""
+
+PLAIN = [
+    (END, ""),
+    ("a: {type: llm, prompt: p, next: [b, c]}\nb: {type: end}\nc: {type: end}", "reducers: {k: sum}"),
+    ("a: {type: map, for_each: x, as: i, node: b, collect: k, next: b}\nb: {type: end}", ""),
+    (END, "engine:\nstate:\nlimits:"),
+]
 
 
-def test_nobody_can_write_the_dialect() -> None:
-    problems = parse(yaml_graph(END, top="dialect: sleipnir"), "g.yaml").problems
-    assert notices(problems) == ["unknown key 'dialect' is ignored"]
+@pytest.mark.parametrize(("nodes", "top"), [*ADDITIONS, *PLAIN])
+def test_the_version_alone_chooses_the_rules(nodes: str, top: str) -> None:
+    """Issue 15: a key that was added for another reason must not change what a failure or an end does."""
+    for version, is_loki in (("", True), ('version: "1.0"', True), ("version: sleipnir/1", False)):
+        graph = graph_of(yaml_graph(nodes, top=f"{version or 'version:'}\n{top}"))
+        assert (graph.is_loki, graph.fails_by_default, graph.has_additions) == (
+            is_loki,
+            not is_loki,
+            (nodes, top) in ADDITIONS,
+        )
+
+
+@pytest.mark.parametrize(("nodes", "top"), [*ADDITIONS, *PLAIN])
+def test_a_run_of_an_earlier_release_goes_on_by_the_keys_that_its_graph_has(nodes: str, top: str) -> None:
+    graph = graph_of(yaml_graph(nodes, top=f"version:\n{top}")).of_earlier_release
+    assert (graph.is_loki, graph.fails_by_default) == ((nodes, top) in PLAIN, False)
+
+
+def test_an_unknown_key_is_a_warning_in_lokis_format_and_an_error_in_sleipnir_1() -> None:
+    """Finding U3 of the second review."""
+    nodes = "a: {type: llm, prompt: p, interrupt_before: true, script: s.sh, next: e}\ne: {type: end}"
+    for version, level in (("'1.0'", "warning"), ("sleipnir/1", "error")):
+        top = f"version: {version}\ncheckpoint: true\nskills_enabled: true"
+        problems = parse(yaml_graph(nodes, top=top), "g.yaml").problems
+        assert [(problem.level, problem.line) for problem in problems] == [(level, line) for line in (4, 5, 7, 7)]
+
+
+@pytest.mark.parametrize("key", ["has_additions", "by_keys"])
+def test_no_key_sets_what_the_loader_derives(key: str) -> None:
+    problems = parse(yaml_graph(END, top=f"{key}: true"), "g.yaml").problems
+    assert notices(problems) == [f"unknown key '{key}' is ignored"]
 
 
 # --- branch
@@ -203,7 +230,7 @@ def test_the_order_of_sources_does_not_matter_and_a_source_twice_counts_once() -
             "{from: [b], min: 2}",
             ["41 error the join can never fire: 'min' is 2, and it waits for 1 node only"],
         ),
-        ("{from: [b], mni: 1}", ["41 warning unknown key 'mni' is ignored"]),
+        ("{from: [b], mni: 1}", ["41 error unknown key 'mni'"]),
         ("[[b, c], {from: [c, b], min: 1}]", ["19 error 'wait_for' has two joins of b, c"]),
     ],
 )
@@ -373,7 +400,7 @@ def graph_with(**keys: object) -> Graph:
         "b": ScriptNode(id="b", script="s.py"),
         "c": FunctionNode(id="c", call="f.py:g"),
     }
-    return Graph(name="g", start="a", nodes=nodes, dialect="sleipnir", **keys)  # type: ignore[arg-type]
+    return Graph(name="g", start="a", nodes=nodes, version=SLEIPNIR, **keys)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -391,7 +418,7 @@ def test_a_way_that_a_node_names_is_one_of_its_ends_else_a_node(label: str, targ
 def test_a_label_is_looked_up_in_the_map_then_in_the_ends_then_among_the_nodes(label: str, target: str) -> None:
     branch = Branch(by="{{x}}", to={"go": "c", "x": "go"}, default="go")
     a = RouterNode(id="a", ends={"go": "b", "b": "c"}, branch=branch)
-    graph = Graph(name="g", start="a", nodes={"a": a, **dict(list(graph_with().nodes.items())[1:])}, dialect="sleipnir")
+    graph = Graph(name="g", start="a", nodes={"a": a, **dict(list(graph_with().nodes.items())[1:])}, version=SLEIPNIR)
     assert graph.target_of_choice(a, label) == target
 
 

@@ -8,16 +8,23 @@ from pathlib import Path
 from sleipnir.errors import Problem
 from sleipnir.graph.check import FindAgent, check
 from sleipnir.graph.load import parse
-from sleipnir.graph.model import Graph
+from sleipnir.graph.load_edges import has_additions
+from sleipnir.graph.model import SLEIPNIR, Graph
+from sleipnir.graph.source import read
 
 FILE = "g.yaml"
 
 
 def yaml_graph(nodes: str, *, start: str = "a", top: str = "") -> str:
-    """A graph.yaml: `nodes` holds one node per line, as `id: {type: ..., ...}`."""
+    """A graph.yaml: `nodes` holds one node per line, as `id: {type: ..., ...}`. One with keys that only sleipnir/1 is
+    made for is of that version, unless `top` says which it is; that stands last, so that lines count as they are
+    written."""
     body = "".join(f"  {line.strip()}\n" for line in nodes.strip().splitlines())
     head = f"name: g\nstart: {start}\n"
-    return f"{head}{top.strip()}\nnodes:\n{body}" if top else f"{head}nodes:\n{body}"
+    text = f"{head}{top.strip()}\nnodes:\n{body}" if top else f"{head}nodes:\n{body}"
+    data = read(text, FILE).data
+    is_sleipnir = isinstance(data, dict) and "version" not in data and has_additions(data)
+    return f"{text}version: {SLEIPNIR}\n" if is_sleipnir else text
 
 
 def graph_of(text: str) -> Graph:

@@ -71,7 +71,7 @@ def call(folder: Path, returned: str, *, above: str = "", state: dict[str, Any] 
     updates = fields.pop("state_updates", None)
     branch = Branch(call="steps.py:step")
     node = FunctionNode(id="step", call="steps.py:step", state_updates=updates, branch=branch)
-    graph = {"state": FIELDS, "dialect": "sleipnir"}
+    graph = {"state": FIELDS, "version": "sleipnir/1"}
     result = execute(visit(node, folder, graph=graph, state=state or {}, **fields))
     assert result is not None
     return result
