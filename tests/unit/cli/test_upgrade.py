@@ -1,0 +1,60 @@
+"""`sleipnir upgrade`, as it is typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sleipnir.cli import main
+
+GRAPH = "name: g  # mine\nstart: a\nnodes:\n  a: {type: script, script: s.sh, next: e}\n  e: {type: end}\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "s.sh").write_text("true\n")
+    (folder / "graph.yaml").write_text(GRAPH)
+    return folder / "graph.yaml"
+
+
+def upgrade(file: Path, *more: str) -> int:
+    return main(["--home", str(file.parent.parent / "home"), "upgrade", str(file.parent), *more])
+
+
+def test_the_file_is_rewritten_and_the_changes_are_listed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert upgrade(file) == 0
+    assert file.read_text() == GRAPH.replace("# mine\n", "# mine\nversion: sleipnir/1\n").replace(
+        "{type: script", "{on_error: continue, type: script"
+    )
+    assert f"{file}:2: version: sleipnir/1" in capsys.readouterr().err
+    assert [each.name for each in file.parent.iterdir() if each.name.startswith(".")] == []
+    before = file.read_text()
+    assert upgrade(file) == 0
+    assert "already" in capsys.readouterr().err
+    assert file.read_text() == before
+
+
+def test_a_dry_run_prints_a_diff_and_changes_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert upgrade(file, "--dry-run") == 0
+    assert "+version: sleipnir/1" in capsys.readouterr().out
+    assert file.read_text() == GRAPH
+
+
+def test_what_has_to_be_done_by_hand_leaves_the_file_as_it_was(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = GRAPH.replace("{type: end}", "{type: end, checkpoint: true}")
+    file.write_text(text)
+    assert upgrade(file) == 1
+    assert "graph.yaml:5: unknown key 'checkpoint'" in capsys.readouterr().err
+    assert file.read_text() == text
+
+
+def test_a_config_yaml_has_nothing_to_upgrade(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.unlink()
+    (file.parent / "config.yaml").write_text("name: x\ninstructions: y\n")
+    assert upgrade(file) == 2
+    assert "nothing to upgrade" in capsys.readouterr().err
