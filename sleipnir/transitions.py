@@ -32,7 +32,8 @@ class Step:
     differ from the order of the journal. `folds` names the reducer of each key that is not replaced but combined with
     what is there; `strict` says in which sense (graph.reducers). `routes` are the targets of visits that ended in
     earlier steps, by visit, as decided here. `part` says which turn or call of a loop it was, `calls` which tools the
-    model asked for in it; `failed_visit`: it failed, and no fallback, retry or `on_error` node took that over; a turn that `goes_on` without calls was followed by the next all the same.
+    model asked for in it; `failed_visit`: it failed, and no fallback, retry or `on_error` node took that over; a turn
+    that `goes_on` without calls was followed by the next all the same.
     """
 
     step: int
@@ -330,14 +331,14 @@ class Transition:
     `wakes` are live visits that workers have to hear of again. `unless_claimed`: only while no worker has any of the
     closed visits, `unless_answered`: only while no question of theirs is answered. `revives` brings a run that is over
     back to life: its keys must no longer expire; `keeps`: one that is cancelled keeps what it needs for that, as one
-    that fails does. `seq`, `holds`, `slot`, `idle_ms`, `steps`, `arrived`, `tops`, `budget`, `spent` and `failed_visits` are the run's
-    after this. Where the step of one of `writes` says which held steps count from now on (`applies`), the store copies
-    what they wrote into the state, keys in `apart` left out. `folded` goes to the state alone: values that reducers
-    have made. `windows` are kept for keys of a `dag` that may have to be folded anew (see planner/folding.py), None
-    drops one. `gone` are the numbers of visits that are closed besides, by super-step: they have ended, and nothing
-    else is stored of them. `drops` are fields of items that nothing needs after this. `continues`: the commit posts
-    events.Continued to the run. Of the held steps that count from now on, `copies` are those whose writes the store
-    copies (None: all): of the others each key has a later writer.
+    that fails does. `seq`, `holds`, `slot`, `idle_ms`, `steps`, `arrived`, `tops`, `budget`, `spent` and
+    `failed_visits` are the run's after this. Where the step of one of `writes` says which held steps count from now on
+    (`applies`), the store copies what they wrote into the state, keys in `apart` left out. `folded` goes to the state
+    alone: values that reducers have made. `windows` are kept for keys of a `dag` that may have to be folded anew (see
+    planner/folding.py), None drops one. `gone` are the numbers of visits that are closed besides, by super-step: they
+    have ended, and nothing else is stored of them. `drops` are fields of items that nothing needs after this.
+    `continues`: the commit posts events.Continued to the run. Of the held steps that count from now on, `copies` are
+    those whose writes the store copies (None: all): of the others each key has a later writer.
     """
 
     close: tuple[Visit, ...] = ()

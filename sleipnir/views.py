@@ -146,8 +146,8 @@ class RunInfo:
     once; while the run waits for it, it has no visits. `max_cost_usd` and `max_tokens` are what it may use by now;
     None: as much as it likes. `stopped_by` is the limit that has ended a completed run before all was done
     (`max_steps`). `failed_visits` are those that nothing took over, so a run that has completed with some may lack
-    what they should have done. `changes` are the last wishes of each kind: who has paused, resumed, retried or cancelled it, or
-    answered its questions."""
+    what they should have done. `changes` are the last wishes of each kind: who has paused, resumed, retried or
+    cancelled it, or answered its questions."""
 
     id: str
     agent: str

@@ -50,6 +50,7 @@ def nothing(name):
 
 DIAMOND = """
 name: diamond
+version: sleipnir/1
 start: splitter
 engine: ENGINE
 state: {results: {type: list, items: string, reducer: append}}
@@ -86,6 +87,7 @@ def final(state):
 
 JOIN = """
 name: joining
+version: sleipnir/1
 start: begin
 engine: ENGINE
 state: {order: {type: list, reducer: append}}
@@ -108,6 +110,7 @@ begin, a, b, join = map(writes, ["begin", "a", "b", "join"])
 
 MAP_REDUCE = """
 name: map-reduce
+version: sleipnir/1
 start: retrieve
 engine: ENGINE
 state: {partials: {type: list, reducer: append}}

@@ -1,10 +1,10 @@
 """Random valid graphs that branch, and whose runs all end in the same way, whatever is killed meanwhile.
 
 `write(folder, seed, effects)` makes an agent folder of one of three kinds, by the folder's name: `loki-*`, `bsp-*` and
-`dag-*` are Loki's dialect and ours on either engine. A graph is made of blocks, from its end to its start, so that each
-block knows what comes after it: steps, parallel edges and their joins, quorums, maps, lists of commands, conditional
-edges, loops, questions. What a node does is drawn from its name and from what it may read, never from its run, its
-visit or the time; how long it takes is the one thing that is really random. Which keys it may read:
+`dag-*` are of version 1.0, and of sleipnir/1 on either engine. A graph is made of blocks, from its end to its start, so
+that each block knows what comes after it: steps, parallel edges and their joins, quorums, maps, lists of commands,
+conditional edges, loops, questions. What a node does is drawn from its name and from what it may read, never from its
+run, its visit or the time; how long it takes is the one thing that is really random. Which keys it may read:
 
 * in super-steps all of them, because a visit sees the state as it was when its step began;
 * in a `dag` its own counter and its item; all of them too where nothing can run beside it.
@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from sleipnir.graph.model import SLEIPNIR
+
 KINDS: Final = ("loki", "bsp", "dag")
 RETRIES: Final = 3  # as often a failed run is retried; more than nodes that stumble in one graph
 ANSWERS: Final = ("yes", "no", "free text")
@@ -36,8 +38,8 @@ MOST_NODES = 16
 
 SHARED: Final = ("log", "total", "most", "facts")
 """Keys with reducers, which any node may write."""
-OURS: Final = ("seen", "chain", "last")
-"""Those of our dialect besides: `chain` has a reducer of the agent's own, `last` has none."""
+MORE: Final = ("seen", "chain", "last")
+"""Those of sleipnir/1 besides: `chain` has a reducer of the agent's own, `last` has none."""
 
 SCRIPT: Final = '''
 """What a node does is drawn from its name and what it reads, so that every attempt and every run does the same."""
@@ -190,7 +192,7 @@ class _Draw:
 
     def __post_init__(self) -> None:
         self.kind = kind_of(self.agent)
-        self.ours, self.dag = self.kind != "loki", self.kind == "dag"
+        self.sleipnir, self.dag = self.kind != "loki", self.kind == "dag"
         self.tidy = self.chance.random() < 0.5
         """Whether every branch is waited for: what is alone is then alone indeed."""
 
@@ -201,10 +203,14 @@ class _Draw:
         self.top["settings"] = {"max_loop_iterations": 25, "max_concurrency": self.chance.randint(1, 8)}
         self.top["initial_state"] = lists
         folds = {"log": "append", "total": "sum", "most": "max", "facts": "merge"}
-        if not self.ours:
+        if not self.sleipnir:
             self.top["reducers"] = folds
             return start
-        self.top["engine"] = self.kind
+        self.top |= {"version": SLEIPNIR, "engine": self.kind}
+        for node in self.nodes.values():
+            leads = ("next" in node or "branch" in node) and "fallback" not in node
+            if node["type"] in ("script", "function") and leads:
+                node["on_error"] = "continue"
         types = {"log": "list", "total": "int", "most": "int", "facts": "object", "seen": "list", "chain": "any"}
         folds |= {"seen": "union", "chain": "node.py:chain"}
         self.top["state"] = {key: {"type": types[key], "reducer": folds[key]} for key in types}
@@ -231,9 +237,9 @@ class _Draw:
         blocks: dict[Callable[[str, Place], str], int] = {
             self.step: 3, self.fan: 5, self.map: 2, self.commands: 1, self.choice: 2, self.loop: 2,
         }  # fmt: skip
-        if self.ours or place.alone:
+        if self.sleipnir or place.alone:
             blocks[self.question] = 1
-        if self.ours:
+        if self.sleipnir:
             blocks |= {self.choice: 3, self.several: 1, self.quorum: 1 if not self.tidy else 0}
         return self.chance.choices(list(blocks), weights=list(blocks.values()))[0](after, place)
 
@@ -260,11 +266,11 @@ class _Draw:
     def fan(self, after: str, place: Place) -> str:
         """Parallel edges. They meet at a join; where super-steps make them meet, they may do without."""
         width = self.chance.randint(2, 4)
-        if self.dag or (self.ours and self.odds(0.6)):
+        if self.dag or (self.sleipnir and self.odds(0.6)):
             return self.fork(
                 [self.chain(tail, place.inside(alone=False)) for tail in self.met(after, width, place)], place
             )
-        if not self.ours and self.odds(0.3) and not place.looped:
+        if not self.sleipnir and self.odds(0.3) and not place.looped:
             return self.fork([self.chain(after, place.inside(alone=False)) for _ in range(width)], place)
         length = self.chance.randint(1, 2)
         return self.fork([self.even(after, length, place.inside(alone=False)) for _ in range(width)], place)
@@ -275,7 +281,7 @@ class _Draw:
         return self.fork(self.met(after, width, place, least=self.chance.randint(1, width)), place)
 
     def map(self, after: str, place: Place) -> str:
-        """A map in either spelling, which a graph of either dialect may have."""
+        """A map in either spelling, which a graph of either version may have."""
         name = self.name("map")
         size = self.chance.choice([0, 1, 3, 3, 8, 8, 30])
         how = self.chance.choice(["fail", "skip", "collect"])
@@ -296,7 +302,7 @@ class _Draw:
         worker = self.node("w", place.inside(alone=False), counts=False)
         self.nodes[worker].pop("state_updates", None)
         self.does[worker]["sees"] = ["item"] if self.dag else None
-        if self.ours:
+        if self.sleipnir:
             self.nodes[self.name("join")] = {"type": "join", "wait_for": [worker], "next": after}
         else:
             self.nodes[worker]["next"] = after
@@ -305,10 +311,10 @@ class _Draw:
         return asker
 
     def choice(self, after: str, place: Place) -> str:
-        """One of several ways: by `_next` in Loki's dialect, in ours by a conditional edge of each sort too."""
+        """One of several ways: by `_next` in version 1.0, in sleipnir/1 by a conditional edge of each sort too."""
         chooser = self.node("n", place, reads=False)
         ways = {f"way{number}": self.chain(after, place.inside()) for number in range(self.chance.randint(2, 3))}
-        how = self.chance.choice(["next", "ends", "by", "default", "when", "call"]) if self.ours else "next"
+        how = self.chance.choice(["next", "ends", "by", "default", "when", "call"]) if self.sleipnir else "next"
         first, *others = ways.items()
         key = f"go_{chooser}"
         if how == "next":
@@ -348,7 +354,7 @@ class _Draw:
         again = self.node("again", place, reads=False, counts=False)
         body = self.chain(again, place.inside(looped=True))
         self.does[again]["loops"] = self.chance.randint(1, 3)
-        if self.ours and self.odds(0.7):
+        if self.sleipnir and self.odds(0.7):
             if self.odds(0.5):
                 branch: Any = {"by": f"{{{{go_{again}}}}}", "to": {"again": body, "done": after}}
             else:
@@ -406,7 +412,7 @@ class _Draw:
 
     def fork(self, targets: list[str], place: Place) -> str:
         fork = self.name("fork")
-        if self.ours and self.odds(0.4):
+        if self.sleipnir and self.odds(0.4):
             self.nodes[fork] = {"type": "router", "next": targets}
             return fork
         fork = self.node("fork", place)
@@ -433,9 +439,9 @@ class _Draw:
         is_script = self.odds(0.6) if script is None else script
         body = {"script": "node.py", "timeout": 60} if is_script else {"call": f"node.py:{name}"}
         self.nodes[name] = {"type": "script" if is_script else "function", **body}
-        if is_script and not self.ours:
+        if is_script and not self.sleipnir:
             self.nodes[name]["state_updates"] = {f"u_{name}": "{{initial_prompt}}"}  # a branch has to have some
-        keys = [*SHARED, *(OURS if self.ours else ())]
+        keys = [*SHARED, *(MORE if self.sleipnir else ())]
         sees_all = reads and (not self.dag or (place.alone and self.tidy))
         self.does[name] = {
             "writes": self.chance.sample(keys, self.chance.randint(1, 3)),
@@ -445,7 +451,7 @@ class _Draw:
             "waits": [0, 0, 0.01, 0.05, 0.2, 1] if stem in ("n", "once", "tail") else [0],
         }
         if counts and self.odds(0.1):
-            self.does[name]["writes"] += ["big"] if self.ours else []
+            self.does[name]["writes"] += ["big"] if self.sleipnir else []
         return name
 
     def may_stumble(self, node: str) -> None:

@@ -109,8 +109,8 @@ _MAX_COST = click.option(
 _MAX_TOKENS = click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
 STRICT = click.option(
     "--strict/--no-strict", "strict", default=None,
-    help="Fail for every failed visit, whatever the agent says: one that no fallback, retry or on_error node took over. "
-    "Default: SLEIPNIR_STRICT; with --replay, strict.",
+    help="Fail for every failed visit, whatever the agent says: one that no fallback, retry or on_error node has "
+    "taken over. Default: SLEIPNIR_STRICT; with --replay, strict.",
 )  # fmt: skip
 _JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of text.")
 
@@ -164,7 +164,20 @@ class Wanted:
 
 def _wanted(command: Command) -> Command:
     """The parameters of a Wanted."""
-    shared = (AGENT, _PROMPT, _FILE, VAR, AGENT_VARIABLE, _STATE, CWD, _MAX_COST, _MAX_TOKENS, STRICT, SESSION, NO_SESSION)
+    shared = (
+        AGENT,
+        _PROMPT,
+        _FILE,
+        VAR,
+        AGENT_VARIABLE,
+        _STATE,
+        CWD,
+        _MAX_COST,
+        _MAX_TOKENS,
+        STRICT,
+        SESSION,
+        NO_SESSION,
+    )
     for parameter in reversed(shared):
         command = parameter(command)
     return command

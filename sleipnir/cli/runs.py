@@ -128,12 +128,15 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     info = run.info()
     yield "run", info.id
     yield "agent", info.agent
-    yield "status", ", ".join(
-        [
-            _status(info),
-            *([stopped_in_words(info)] if info.stopped_by else []),
-            *([failed_in_words(info, with_errors=False)] if info.failed_visits.count else []),
-        ]
+    yield (
+        "status",
+        ", ".join(
+            [
+                _status(info),
+                *([stopped_in_words(info)] if info.stopped_by else []),
+                *([failed_in_words(info, with_errors=False)] if info.failed_visits.count else []),
+            ]
+        ),
     )
     if info.parked is not None:
         yield "parked", _parked(info.parked)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from sleipnir.cli.reasons import failed_in_words
 from sleipnir.cli.render import as_json, duration
 
 if TYPE_CHECKING:
@@ -41,4 +42,5 @@ def _how(tree: RunTree, now_ms: int) -> str:
         return "expired"
     if info.started_ms is None:
         return info.status
-    return f"{info.status}  {duration(max(0, (info.ended_ms or now_ms) - info.started_ms))}"
+    failed = f", {failed_in_words(info, with_errors=False)}" if info.failed_visits.count else ""
+    return f"{info.status}{failed}  {duration(max(0, (info.ended_ms or now_ms) - info.started_ms))}"

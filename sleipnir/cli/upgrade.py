@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from pathlib import Path
 
 import click
@@ -72,7 +71,7 @@ def _write(file: Path, text: str) -> None:
     beside = file.with_name(f".{file.name}.upgrade")
     try:
         beside.write_bytes(text.encode())
-        os.chmod(beside, file.stat().st_mode & 0o777)
+        beside.chmod(file.stat().st_mode & 0o777)
         beside.replace(file)
     except OSError as error:
         beside.unlink(missing_ok=True)

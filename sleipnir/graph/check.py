@@ -2,9 +2,10 @@
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
 are ours. Those about models are in check_models.py, those about a config.yaml in check_config.py, those about documents
-in check_knowledge.py, those about failures in check_failures.py, those about branches in check_parallel.py, those about declared state in check_state.py. Every
-rule looks at the whole graph and reports everything it finds; none raises. The only things read besides the graph are
-the agent's folder, and whether its documents exist, and those only where the caller names the folder.
+in check_knowledge.py, those about failures in check_failures.py, those about branches in check_parallel.py, those about
+declared state in check_state.py. Every rule looks at the whole graph and reports everything it finds; none raises. The
+only things read besides the graph are the agent's folder, and whether its documents exist, and those only where the
+caller names the folder.
 """
 
 from __future__ import annotations
@@ -393,7 +394,19 @@ def _edge_label(case: Case, edge: Edge) -> str:
     return f"{case.graph.nodes[edge.source].kind} '{key}'" if edge.kind in _OF_ONE_TYPE else f"'{key}'"
 
 
-_EDGE_KEYS = ("next", "routes", "on_other", "fallback", "branch", "node", "on_timeout", "default", "else", "ends", "on_error")
+_EDGE_KEYS = (
+    "next",
+    "routes",
+    "on_other",
+    "fallback",
+    "branch",
+    "node",
+    "on_timeout",
+    "default",
+    "else",
+    "ends",
+    "on_error",
+)
 _OF_ONE_TYPE = ("routes", "on_other", "fallback", "body", "on_timeout")
 
 

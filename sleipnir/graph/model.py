@@ -510,7 +510,7 @@ class Graph(SkillKeys):
         return found
 
     def waits_for(self, target: str, source: str) -> bool:
-        """Whether `target` has a join of `source`: then an edge between them is an arrival there, and starts nothing."""
+        """Whether `target` has a join of `source`: an edge between them is an arrival there, and starts nothing."""
         return any(waiting == target for waiting, _ in self.joins.get(source, ()))
 
     @property
@@ -561,7 +561,16 @@ def agents_of(graph: Graph) -> list[str]:
 
 
 EdgeKind: TypeAlias = Literal[
-    "next", "routes", "on_other", "fallback", "body", "on_timeout", "branch", "default", "ends", "wait_for",
+    "next",
+    "routes",
+    "on_other",
+    "fallback",
+    "body",
+    "on_timeout",
+    "branch",
+    "default",
+    "ends",
+    "wait_for",
     "on_error",
 ]
 

@@ -312,7 +312,9 @@ class Batches:
         run has cost in all."""
         calls = {"model_calls": usage.calls, "tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
         cost = {"unpriced_calls": usage.calls} if usage.cost_usd is None else {"cost_usd": usage.cost_usd}
-        return self._ended(place, _BYTE_OF[_ROW_STATE[status]], version, calls | cost | {"failed_visits": failed_visits})
+        return self._ended(
+            place, _BYTE_OF[_ROW_STATE[status]], version, calls | cost | {"failed_visits": failed_visits}
+        )
 
     def refused(self, place: str, error: str, text: str = "") -> Command:
         """Note that a row cannot become a run (`text` is what it says), or that its run cannot go on: a later end of

@@ -360,9 +360,9 @@ class BatchKeys:
     """HASH spec (JSON, runs.RunSpec: that of all its runs), plan (JSON, batches.BatchPlan), created_ms, started_ms,
     ended_ms; rows by state: total, waiting, active, completed, failed, cancelled, and admitted (were under way at least
     once); sealed, paused and cancelling (1, or not there); tokens_in, tokens_out, model_calls, cost_usd and
-    unpriced_calls, failed_visits of rows that are over; rev, which grows when rows are admitted or the plan changes. Of work that is
-    under way: cancel_at (the next row to look at); retry (a request), retry_at, retry_rows (so many wait again by now).
-    retried: `<request> <rows>` of the last 8 that are done."""
+    unpriced_calls, failed_visits of rows that are over; rev, which grows when rows are admitted or the plan changes. Of
+    work that is under way: cancel_at (the next row to look at); retry (a request), retry_at, retry_rows (so many wait
+    again by now). retried: `<request> <rows>` of the last 8 that are done."""
 
     @property
     def rows(self) -> str:

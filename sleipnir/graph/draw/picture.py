@@ -27,7 +27,12 @@ BAR: Final = "bar"
 MISSING: Final = "missing"
 
 _CONDITIONAL = ("fallback", "on_error", "on_timeout", "branch", "default")
-_LABELS: Mapping[str, str] = {"on_other": "other", "fallback": "fallback", "on_error": "error", "on_timeout": "no answer"}
+_LABELS: Mapping[str, str] = {
+    "on_other": "other",
+    "fallback": "fallback",
+    "on_error": "error",
+    "on_timeout": "no answer",
+}
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def test_the_line_at_the_end_names_failed_visits(info: RunInfo, words: str) -> N
 
 
 def test_an_error_of_several_lines_is_one_line() -> None:
-    assert failed_in_words(run(("a", "x\ny"))) .count("\n") == 0
+    assert failed_in_words(run(("a", "x\ny"))).count("\n") == 0
 
 
 def test_json_has_the_number_and_the_first_errors() -> None:

@@ -41,7 +41,9 @@ def test_a_failure_has_one_way_on() -> None:
 
 def test_a_node_named_like_a_rule_is_pointed_out() -> None:
     message = "`on_error: fail` does not lead to the node 'fail': it is a rule of its own"
-    assert found(f"{A}on_error: fail}}\nfail: {{type: script, script: s.sh, next: e}}\n{E}") == [("warning", message, 5)]
+    assert found(f"{A}on_error: fail}}\nfail: {{type: script, script: s.sh, next: e}}\n{E}") == [
+        ("warning", message, 5)
+    ]
 
 
 def test_an_end_node_and_the_body_of_a_map_have_no_on_error() -> None:
@@ -49,7 +51,12 @@ def test_an_end_node_and_the_body_of_a_map_have_no_on_error() -> None:
         ("warning", "'on_error' has no effect on an end node: nothing comes after it", 4)
     ]
     body = "b: {type: llm, prompt: p, on_error: fail}"
-    assert [level for level, *_ in found(f"a: {{type: map, over: '{{{{l}}}}', as: i, branch: b, collect_into: k, next: e}}\n{body}\n{E}")] == ["error"]
+    assert [
+        level
+        for level, *_ in found(
+            f"a: {{type: map, over: '{{{{l}}}}', as: i, branch: b, collect_into: k, next: e}}\n{body}\n{E}"
+        )
+    ] == ["error"]
 
 
 def test_the_target_of_the_graphs_on_error_can_be_reached() -> None:

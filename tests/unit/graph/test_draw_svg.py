@@ -16,8 +16,8 @@ from sleipnir.graph.draw.shapes import dent, outline, size_around
 from sleipnir.graph.draw.svg import Theme
 from sleipnir.graph.draw.text import one_line, width
 from sleipnir.graph.model import (
-    SLEIPNIR,
     NODE_TYPES,
+    SLEIPNIR,
     AgentNode,
     ApprovalNode,
     Branch,

@@ -107,7 +107,9 @@ def test_a_key_that_no_edit_can_remove_is_left_to_the_author() -> None:
 def test_what_an_author_has_said_of_failures_is_kept() -> None:
     rest = "nodes:\n  a: {type: script, script: s.sh, next: e}\n  e: {type: end}\n"
     for said in ("on_error: fail", "on_error: continue", "on_error: e"):
-        assert of(f"name: g\nstart: a\n{said}\n{rest}").text == f"name: g\nversion: sleipnir/1\nstart: a\n{said}\n{rest}"
+        assert (
+            of(f"name: g\nstart: a\n{said}\n{rest}").text == f"name: g\nversion: sleipnir/1\nstart: a\n{said}\n{rest}"
+        )
 
 
 def test_what_means_something_else_afterwards_is_told() -> None:

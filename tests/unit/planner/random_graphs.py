@@ -1,4 +1,4 @@
-"""Random graphs for the planner: every type of node, edges of every kind, both versions of the language, both engines."""
+"""Random graphs for the planner: every type of node, edges of every kind, both versions, both engines."""
 
 from __future__ import annotations
 

@@ -41,7 +41,13 @@ def graphs(draw: st.DrawFn) -> str:
     """A graph without loops: edges lead to later nodes. In a dag no node is started twice: how often a join fires whose
     source runs twice depends on what ends first, by its definition."""
     engine = draw(st.sampled_from(["bsp", "dag"]))
-    lines = ["name: g", "version: sleipnir/1", "start: a", f"engine: {engine}", "settings: {max_concurrency: 3, max_loop_iterations: 1000}"]
+    lines = [
+        "name: g",
+        "version: sleipnir/1",
+        "start: a",
+        f"engine: {engine}",
+        "settings: {max_concurrency: 3, max_loop_iterations: 1000}",
+    ]
     lines += ["state:", *(f"  {key}: {{type: any, reducer: '{reducer}'}}" for key, reducer in REDUCERS.items())]
     lines += ["nodes:"]
     taken: set[str] = set()

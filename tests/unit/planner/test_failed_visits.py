@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.events import Retried
+from sleipnir.events import Resulted, Retried
 from sleipnir.messages import ResultHeader
-from sleipnir.events import Resulted
 from sleipnir.runs import FailedVisit, FailedVisits, RunSpec, changed
 from tests.unit.planner.driver import Driver
 
@@ -148,3 +147,48 @@ def test_the_record_keeps_the_first_errors_and_the_whole_number() -> None:
 
 def test_runs_of_an_earlier_release_are_not_strict() -> None:
     assert RunSpec("a", "d").strict is False
+
+
+@pytest.mark.parametrize("a", [SCRIPT, "type: llm, prompt: p", "type: function, call: 'f.py:f'"])
+def test_in_sleipnir_1_a_failed_visit_fails_the_run_unless_its_author_says_otherwise(a: str) -> None:
+    """Finding U1 of the second review."""
+    failing = driver_of(a, top="version: sleipnir/1").fails("a")
+    assert (failing.run.status, failing.run.failed_visits.ending) == ("failed", 1)
+    assert driver_of(a, top="version: sleipnir/1", more="on_error: continue").fails("a").on_workers() == ["b"]
+    assert driver_of(a, top="version: sleipnir/1\non_error: help").fails("a").on_workers() == ["help"]
+
+
+def test_in_sleipnir_1_a_branch_that_continues_without_a_next_ends() -> None:
+    text = "name: g\nversion: sleipnir/1\nstart: a\nnodes:\n  a: {type: script, script: s.sh, on_error: continue}\n"
+    driver = Driver(text).start().fails("a")
+    assert (driver.run.status, driver.run.failed_visits.count) == ("completed", 1)
+
+
+def test_on_error_may_end_the_branch_in_sleipnir_1() -> None:
+    text = "name: g\nversion: sleipnir/1\nstart: a\nnodes:\n  a: {type: script, script: s.sh, on_error: end, next: a}\n"
+    driver = Driver(text).start().fails("a")
+    assert (driver.run.status, driver.run.failed_visits) == ("completed", FailedVisits())
+
+
+def test_a_stored_graph_of_an_earlier_release_plans_as_before() -> None:
+    """Issue 15: runs that are under way keep the rules that they began with."""
+    text = "name: g\nstart: a\nlimits: {max_steps: 9}\nnodes:\n  a: {type: script, script: s.sh, next: b}\n"
+    text += "  b: {type: script, script: s.sh}\n"
+    now = Driver(text).start().fails("a").does("b")
+    assert now.run.status == "failed", "by Loki's rules it leads nowhere"
+    before = Driver(Driver(text).graph.of_earlier_release).start().fails("a").does("b")
+    assert (before.run.status, before.run.failed_visits.count) == ("completed", 1)
+
+
+@pytest.mark.parametrize("version", ["'1.0'", "sleipnir/1"])
+def test_a_run_that_a_limit_has_stopped_is_completed_in_both_versions(version: str) -> None:
+    text = f"name: g\nversion: {version}\nstart: a\nlimits: {{max_steps: 1, on_max_steps: stop}}\nnodes:\n"
+    text += "  a: {type: script, script: s.sh, next: b}\n  b: {type: end}\n"
+    assert Driver(text).start().does("a").run.status == "completed"
+
+
+def test_in_version_1_0_the_first_end_of_a_dag_ends_the_run() -> None:
+    text = "name: g\nversion: '1.0'\nengine: dag\nstart: a\nnodes:\n  a: {type: script, script: s.sh, next: [b, c]}\n"
+    text += "  b: {type: script, script: s.sh, next: e}\n  c: {type: script, script: s.sh, next: e}\n"
+    driver = Driver(text + "  e: {type: end, output: '{{k}}'}\n").start().does("a").does("c", k=1)
+    assert (driver.run.status, driver.output, dict(driver.run.frontier)) == ("completed", "1", {})
