@@ -187,6 +187,8 @@ def _drawn_edges(graph: Graph) -> Iterator[Edge]:
             ignored = edge.kind == "next" and isinstance(node, ApprovalNode)
             if edge.kind == "body" or ignored or (edge.kind == "ends" and edge.label in covered):
                 continue
+            if edge.kind == "next" and graph.waits_for(edge.target, node.id):
+                continue  # it is drawn as the join that it is
             label = _else(node) if edge.kind == "default" else edge.label
             yield replace(edge, target=graph.target_of(node, edge.target) or edge.target, label=label)
         if isinstance(node, MapNode):

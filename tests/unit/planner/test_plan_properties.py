@@ -378,8 +378,12 @@ class HostileWorld(RuleBasedStateMachine):
 
     @invariant()
     def nothing_private_outlives_its_visit(self) -> None:
-        if self.run.status == "completed":
-            assert (self.memory.items, self.memory.windows, self.run.tops) == ({}, {}, {})
+        if self.run.status != "completed":
+            return
+        assert self.run.tops == {}
+        # By Loki's rules an end node of a `dag` ends what is live; what that had goes with the run's keys (commit.lua).
+        if self.graph.engine == "bsp" or not self.graph.is_loki:
+            assert (self.memory.items, self.memory.windows) == ({}, {})
 
     @invariant()
     def each_turn_and_each_call_is_committed_at_most_once(self) -> None:
