@@ -27,7 +27,7 @@ from sleipnir import tracing
 from sleipnir.batches import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.budgets import BUDGET, check_budget, read_budget_answer
 from sleipnir.by import By, Change
-from sleipnir.errors import BatchNotFound, BundleError, GateError, RunNotFound, UsageError
+from sleipnir.errors import BatchNotFound, BundleError, GateError, Problem, RunNotFound, UsageError
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_answer
 from sleipnir.settings import Settings
@@ -287,6 +287,12 @@ class Client:
         `definition` does."""
         roster = self._preparation.roster(agent)
         return {node for each in (roster.agent, *roster.children.values()) for node in each.graph.nodes}
+
+    def warnings(self, agent: str | Path) -> list[Problem]:
+        """What is doubtful in an agent that can run, and in those that its nodes name. Raises as `submit` does for an
+        agent that cannot."""
+        roster = self._preparation.roster(agent)
+        return [problem for each in (roster.agent, *roster.named.values()) for problem in each.warnings]
 
     def sessions(self, agent: str) -> list[SessionInfo]:
         """The agent's sessions, the one used last first; temporary ones are not listed."""

@@ -73,7 +73,8 @@ class SessionBusy(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding about a graph file: `file:line:col: [node] message`. Lines and columns count from 1."""
+    """One finding about an agent's file: `file:line:col: [node] message`. Lines and columns count from 1. `code`
+    is its kind (sleipnir/graph/codes.py); empty for findings about files that are not an agent's."""
 
     level: Literal["error", "warning"]
     message: str
@@ -82,13 +83,21 @@ class Problem:
     column: int | None = None
     node: str | None = None
     hint: str | None = None
+    code: str = ""
 
     def __str__(self) -> str:
+        return self._text("")
+
+    def with_code(self) -> str:
+        """As `str` gives it, with the code behind the message: by it `validate --explain` tells more."""
+        return self._text(f" ({self.code})" if self.code else "")
+
+    def _text(self, code: str) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
         node = f"[{self.node}] " if self.node else ""
         level = "warning: " if self.level == "warning" else ""
         hint = f"\n    {self.hint}" if self.hint else ""
-        return f"{place}: {level}{node}{self.message}{hint}"
+        return f"{place}: {level}{node}{self.message}{code}{hint}"
 
 
 class GraphError(SleipnirError):

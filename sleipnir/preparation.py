@@ -11,15 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from sleipnir import agents, sessions
 from sleipnir.bundle import Bundle, folder_signature, pack, packed_part
-from sleipnir.errors import AgentNotFound, BundleError, GraphError, UsageError
-from sleipnir.graph.check import check, format_headline
+from sleipnir.errors import AgentNotFound, BundleError, GraphError, Problem, UsageError
+from sleipnir.graph.check import check_loaded, format_headline
 from sleipnir.graph.load import AgentFolder, load_agent, refusal
 from sleipnir.graph.loaded import Loaded
 from sleipnir.graph.model import Graph, Json, agents_of
@@ -28,6 +28,7 @@ from sleipnir.graph.tools import may_spawn
 from sleipnir.knowledge import preparing as knowledge
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import is_missing, pin_name, shelf_name
+from sleipnir.model_clients import clients_here
 from sleipnir.runs import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
@@ -51,6 +52,7 @@ class Prepared:
     overrides: dict[str, Json]
     graph: Graph
     bundle: Bundle
+    warnings: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,11 +188,13 @@ class Preparation:
     def _read(self, agent: AgentFolder, signature: tuple[tuple[str, int, int], ...]) -> Prepared:
         loaded = load_agent(agent)
         if loaded.graph is None:
-            raise GraphError(refusal(agent.kind, str(agent.file), agent.name), loaded.problems)
+            headline = refusal(agent.kind, str(agent.file), agent.name)
+            raise GraphError(headline, self._problems(loaded, agent, None))
         overrides = agents.overrides(loaded.graph, agent.name)
         graph = overridden(loaded.graph, overrides)
-        if graph.settings.validate_before_run:
-            self._refuse_errors(graph, loaded, agent)
+        problems = self._problems(loaded, agent, graph) if graph.settings.validate_before_run else loaded.problems
+        if any(problem.level == "error" for problem in problems):
+            raise GraphError(format_headline(problems), problems)
         limit_bytes = self._settings.max_bundle_bytes
         bundle = pack(
             agent.path,
@@ -199,19 +203,20 @@ class Preparation:
             config_file=agent.config_file,
             unpacked_bytes=self._settings.max_unpacked_bytes,
         )
-        return Prepared(agent, packed_part(signature, graph), loaded.graph, overrides, graph, bundle)
+        signature = packed_part(signature, graph)
+        return Prepared(agent, signature, loaded.graph, overrides, graph, bundle, tuple(problems))
 
-    def _refuse_errors(self, graph: Graph, loaded: Loaded, agent: AgentFolder) -> None:
-        found = check(
-            graph,
-            loaded.positions,
-            str(agent.file),
+    def _problems(self, loaded: Loaded, agent: AgentFolder, graph: Graph | None) -> Sequence[Problem]:
+        """Everything that is wrong with an agent, but for tools and MCP servers that only this machine lacks."""
+        return check_loaded(
+            loaded,
+            agent.file,
             agent.path,
             lambda name: agents.folder_or_none(name, self._settings),
             read_tools=custom_tools,
+            clients=clients_here(os.environ, is_local=False),
+            graph=graph,
         )
-        if any(problem.level == "error" for problem in found):
-            raise GraphError(format_headline(found), [*loaded.problems, *found])
 
     def _offer(self, bundle: Bundle) -> None:
         if self._was_offered(bundle.digest):

@@ -1,4 +1,4 @@
-"""`agents` and `validate`: what can be run, and whether it is right. Needs no Redis. `agents install`: install.py."""
+"""`agents`: what can be run. Needs no Redis. `agents install`: install.py; whether an agent is right: validate.py."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sleipnir.cli import exit_codes, terminal
-from sleipnir.cli.beforehand import warn_of_namesakes
+from sleipnir.cli import terminal
 from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.install import install
 from sleipnir.cli.options import GlobalOptions, pass_options
@@ -18,12 +17,9 @@ from sleipnir.cli.render import print_json, print_table
 from sleipnir.errors import GraphError
 
 if TYPE_CHECKING:
-    from sleipnir.errors import Problem
     from sleipnir.graph.model import Graph
     from sleipnir.settings import Settings
     from sleipnir.views import AgentInfo
-
-_TARGET = click.argument("target", metavar="AGENT|FOLDER|FILE", shell_complete=complete_agent)
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[show AGENT | install ...]")
@@ -80,59 +76,6 @@ def _show(agent: AgentInfo, *, as_data: bool) -> None:
             click.echo(f"{title:13}{terminal.one_line(text)}")
     for number, starter in enumerate(agent.conversation_starters, 1):
         click.echo(f"{'starters' if number == 1 else '':13}{number}. {terminal.one_line(starter)}")
-
-
-@click.command()
-@_TARGET
-@click.option("--json", "as_data", is_flag=True, help="Print the problems as a JSON list.")
-@pass_options
-def validate(options: GlobalOptions, target: str, as_data: bool) -> int:
-    """Check an agent's graph and report every problem with its place. Exit code 1 when there is an error."""
-    from sleipnir.agents import folder_or_none
-    from sleipnir.config_dir import functions_dir
-    from sleipnir.graph.check import validate as problems_of
-    from sleipnir.tools import mcp_config
-    from sleipnir.tools.folder import custom_tools, global_complaint
-
-    settings = options.settings()
-    source = locate(target, settings)
-    warn_of_namesakes(target, source.path, settings)
-    problems = problems_of(
-        source.path,
-        agents=lambda name: folder_or_none(name, settings),
-        read_tools=custom_tools,
-        global_tools=lambda name: global_complaint(name, functions_dir()),
-        mcp_servers=lambda name: mcp_config.complaint(name, functions_dir() / "mcp.json"),
-        config_file=source.config_file,
-    )
-    errors = sum(problem.level == "error" for problem in problems)
-    if as_data:
-        print_json(problems)
-    else:
-        for problem in problems:
-            click.echo(terminal.printable(str(problem)))
-        terminal.result(_summary(source, problems, errors))
-    return exit_codes.FAILED if errors else exit_codes.COMPLETED
-
-
-def _summary(source: Source, problems: list[Problem], errors: int) -> str:
-    warnings = _count(len(problems) - errors, "warning")
-    if errors:
-        return f"{source.path}: {_count(errors, 'error')}, {warnings}"
-    graph = read(source)
-    if graph.loop is not None:
-        return f"ok: {source.path}: a config.yaml agent, {warnings}"
-    return f"ok: {source.path}: {_count(len(graph.nodes), 'node')}, {_count(_edges(graph), 'edge')}, {warnings}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _edges(graph: Graph) -> int:
-    from sleipnir.graph.model import edges_of
-
-    return sum(len(edges_of(node)) for node in graph.nodes.values())
 
 
 @dataclass(frozen=True)

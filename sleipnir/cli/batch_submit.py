@@ -113,6 +113,7 @@ def submit(
     found = look_up(agent, settings)  # before a stack is started for an agent that does not exist
     beforehand.warn(agent, found, settings)
     with _opened(rows) as source, options.connected(workers=False) as client, SubmitView(source) as view:
+        beforehand.tell_warnings(client, agent, None)
         batch_id = _id_for(found.name, source, key, name)
         try:
             with BuildView() as building:

@@ -70,6 +70,7 @@ def chat(
     refuse_session(session, without_session, found)
     beforehand.warn(agent, found, settings)
     with options.connected(workers=True) as client:
+        beforehand.tell_warnings(client, agent, ())
         graph = client.definition(agent)
         given = resolved_variables(graph, dict([*agent_variables, *variables]), os.environ, variable_asker())
         with BuildView() as view:

@@ -38,4 +38,4 @@ def _with_problems(failure: GraphError) -> str:
     """The headline and every problem with its place; a problem that only repeats the headline is not listed."""
     headline = str(failure).partition("\n")[0]
     problems = [problem for problem in failure.problems if problem.message != headline]
-    return "".join([headline, *(f"\n  {str(problem).replace(chr(10), chr(10) + '  ')}" for problem in problems)])
+    return "".join([headline, *(f"\n  {problem.with_code().replace(chr(10), chr(10) + '  ')}" for problem in problems)])

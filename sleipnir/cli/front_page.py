@@ -33,8 +33,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Agents": {
         "agents": ("sleipnir.cli.agents:agents", "List the agents that can be run; install ours."),
         "sessions": ("sleipnir.cli.sessions:sessions", "List, show or remove what was said to an agent."),
-        "validate": ("sleipnir.cli.agents:validate", "Check an agent and report every problem."),
+        "validate": ("sleipnir.cli.validate:validate", "Check an agent and report every problem."),
         "upgrade": ("sleipnir.cli.upgrade:upgrade", "Rewrite a graph of version 1.0 to sleipnir/1."),
+        "schema": ("sleipnir.cli.validate:schema", "Print the JSON Schema of graph.yaml for editors."),
         "tools": ("sleipnir.cli.tools:tools", "List an agent's tools, or call one."),
         "kb": ("sleipnir.cli.knowledge:kb", "Build, show and search knowledge bases of rag nodes."),
         "draw": ("sleipnir.cli.draw:draw", "Draw a graph, or how far a run is with it."),

@@ -145,6 +145,7 @@ class Wanted:
 
     def submit(self, client: Client, prompt: str) -> Run:
         """Start the run; who is at the terminal is asked for what is missing, and sees bases being built."""
+        beforehand.tell_warnings(client, self.agent, self.state)
         with BuildView() as view:
             return client.submit(
                 self.agent,

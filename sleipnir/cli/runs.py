@@ -11,7 +11,6 @@ from sleipnir.cli import exit_codes, terminal, tree
 from sleipnir.cli.ask import how_to_answer
 from sleipnir.cli.completion import complete_agent, complete_batch, complete_run
 from sleipnir.cli.failures import report
-from sleipnir.cli.follow import result_data
 from sleipnir.cli.options import COUNT, MOMENT, GlobalOptions, pass_options
 from sleipnir.cli.reasons import failed_in_words, places, retry_in_words, stopped_in_words
 from sleipnir.cli.render import change_in_words, duration, moment, print_fields, print_json, print_table

@@ -1,21 +1,22 @@
 """Rules about a graph as a whole, one function per rule, named by what it promises.
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
-are ours. Those about models are in check_models.py, those about a config.yaml in check_config.py, those about documents
-in check_knowledge.py, those about failures in check_failures.py, those about branches in check_parallel.py, those about
-declared state in check_state.py. Every rule looks at the whole graph and reports everything it finds; none raises. The
-only things read besides the graph are the agent's folder, and whether its documents exist, and those only where the
-caller names the folder.
+are ours. Each subject has a module: check_code.py, check_config.py, check_failures.py, check_knowledge.py,
+check_models.py, check_parallel.py, check_size.py, check_skills.py, check_state.py, check_templates.py. Every rule looks
+at the whole graph and reports everything it finds; none raises. The only things read besides the graph are the agent's
+folder, and whether its documents exist, and those only where the caller names the folder. A graph with errors is looked
+at as far as it can be read (salvage.py), so that all of them are reported in one pass.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from sleipnir.errors import Problem
 from sleipnir.graph import (
+    check_code,
     check_config,
     check_failures,
     check_knowledge,
@@ -24,11 +25,16 @@ from sleipnir.graph import (
     check_size,
     check_skills,
     check_state,
+    check_templates,
+    codes,
+    ignoring,
 )
-from sleipnir.graph.check_case import Case, Complaint, FindAgent, ReadTools, Rule, edge_path
+from sleipnir.graph.check_case import Case, Clients, Complaint, FindAgent, ReadTools, Rule, edge_path
+from sleipnir.graph.code_files import listing
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_file, read_agent
+from sleipnir.graph.loaded import Loaded
 from sleipnir.graph.model import (
     AgentNode,
     ApprovalNode,
@@ -44,9 +50,10 @@ from sleipnir.graph.model import (
     ScriptNode,
     edges_of,
 )
-from sleipnir.graph.tools import MCP, custom_tools, defined_names, known_tools, stem
+from sleipnir.graph.salvage import Salvaged
+from sleipnir.graph.source import Document
+from sleipnir.graph.tools import MCP, custom_tools, known_tools, stem
 
-RUNTIMES = (".sh", ".py", ".ts")
 TAKEN_BY_FILES = ("rag", "config", "graph")
 
 FAILURES = (
@@ -69,6 +76,10 @@ def check(
     read_tools: ReadTools = custom_tools,
     global_tools: Complaint | None = None,
     mcp_servers: Complaint | None = None,
+    clients: Clients | None = None,
+    *,
+    document: Document | None = None,
+    salvaged: Salvaged | None = None,
 ) -> list[Problem]:
     """Every problem of the graph as a whole, in the order of the rules.
 
@@ -76,12 +87,58 @@ def check(
     nothing about whether an agent exists. `tools` are names an llm node may use besides those the graph declares.
     `read_tools` reads the folder's tools file; by default it is only searched for names.
     Without `global_tools` nothing is said about those, without `mcp_servers` nothing about whether they are configured.
+    `clients` are those of models that this deployment has besides the known ones. `document` is what the graph was read
+    from: with it, findings inside a text have their exact place. `salvaged` says which parts of it are stand-ins.
     """
     findings = Findings(file, positions)
-    case = Case(graph, findings, folder, agents, tuple(tools), read_tools, global_tools, mcp_servers)
+    case = Case(graph, findings, folder, agents, tuple(tools), read_tools, global_tools, mcp_servers, clients, document)
+    if salvaged is not None:
+        findings.broken = salvaged.broken
     for rule in RULES:
-        rule(case)
+        if salvaged is None or salvaged.edges_known or rule not in _OF_ALL_EDGES:
+            findings.code = codes.OF_RULES.get(rule.__name__, codes.GENERAL)
+            rule(case)
     return findings.problems
+
+
+def check_loaded(
+    loaded: Loaded,
+    file: Path,
+    folder: Path,
+    agents: FindAgent | None = None,
+    tools: Iterable[str] = (),
+    read_tools: ReadTools = custom_tools,
+    global_tools: Complaint | None = None,
+    mcp_servers: Complaint | None = None,
+    clients: Clients | None = None,
+    *,
+    graph: Graph | None = None,
+) -> list[Problem]:
+    """Every problem of a definition, those of reading it included: in file order, and those in other files last. What
+    comments in it ignore is left out. `graph` is checked in place of the one that was read (it has overrides)."""
+    found = list(loaded.problems)
+    if graph is None:
+        graph = loaded.salvaged.graph if loaded.salvaged is not None else loaded.graph
+    if graph is not None:
+        found += check(
+            graph,
+            loaded.positions,
+            str(file),
+            folder,
+            agents,
+            tools,
+            read_tools,
+            global_tools,
+            mcp_servers,
+            clients,
+            document=loaded.document,
+            salvaged=loaded.salvaged,
+        )
+    elif loaded.document is not None:
+        found += check_code.syntax_of(folder, str(file))
+    own = in_file_order(problem for problem in found if problem.file == str(file))
+    others = [problem for problem in found if problem.file != str(file)]
+    return ignoring.without_ignored([*own, *others], loaded, str(file))
 
 
 def validate(
@@ -92,19 +149,17 @@ def validate(
     global_tools: Complaint | None = None,
     mcp_servers: Complaint | None = None,
     config_file: Path | None = None,
+    clients: Clients | None = None,
 ) -> list[Problem]:
-    """Every problem of a graph file or agent folder, in file order. The whole is only checked if each part is right.
-    `config_file` is read in place of the folder's config.yaml."""
+    """Every problem of a graph file or agent folder, as `check_loaded` gives them. `config_file` is read in place of
+    the folder's config.yaml."""
     loaded = load_file(path, config_file)
-    if loaded.graph is None:
-        return list(loaded.problems)
     folder, file = path.parent, path
     if path.is_dir():
+        if loaded.document is None:
+            return list(loaded.problems)
         folder, file = path, read_agent(path, config_file=config_file).file
-    found = check(
-        loaded.graph, loaded.positions, str(file), folder, agents, tools, read_tools, global_tools, mcp_servers
-    )
-    return in_file_order([*loaded.problems, *found])
+    return check_loaded(loaded, file, folder, agents, tools, read_tools, global_tools, mcp_servers, clients)
 
 
 def format_headline(problems: Iterable[Problem]) -> str:
@@ -140,9 +195,10 @@ def declared_edges_form_no_cycle(case: Case) -> None:
 
 
 def every_node_can_be_reached(case: Case) -> None:
+    """A node whose name stands in the agent's code is left alone: a script may go there by `_next`."""
     message = "Node is unreachable from the start node via declared edges (script `_next` routing is not analyzed)"
     for node_id in case.graph.nodes:
-        if node_id not in case.reachable:
+        if node_id not in case.reachable and not case.code_mentions(node_id):
             case.findings.warning(("nodes", node_id), message)
 
 
@@ -160,15 +216,6 @@ def some_node_ends_the_graph(case: Case) -> None:
         case.findings.graph_warning(("start",), message)
 
 
-def every_script_exists(case: Case) -> None:
-    if case.folder is None:
-        return
-    for path, label, file, _ in _code(case):
-        if not _leaves(case.folder, file) and not _is_file(case.folder / file):
-            message = f"{label} file not found: '{case.folder.absolute() / file}'"
-            case.findings.error(path, message, suggestion(file, _files_near(case.folder, file), "files there"))
-
-
 def every_agent_exists(case: Case) -> None:
     if case.find_agent is None:
         return
@@ -184,6 +231,8 @@ def every_agent_exists(case: Case) -> None:
 
 def every_option_has_a_route(case: Case) -> None:
     for node, path in case.nodes(ApprovalNode):
+        if (*path, "routes") in case.findings.broken:
+            continue
         for index, option in enumerate(node.options):
             if option not in node.routes:
                 hint = "Add it to `routes`; `on_other` is for answers that are not options."
@@ -192,6 +241,8 @@ def every_option_has_a_route(case: Case) -> None:
 
 def every_route_has_an_option(case: Case) -> None:
     for node, path in case.nodes(ApprovalNode):
+        if (*path, "options") in case.findings.broken:
+            continue
         for option in node.routes:
             if option not in node.options:
                 hint = suggestion(option, [name for name in node.options if name not in node.routes], "open options")
@@ -311,42 +362,12 @@ def every_output_schema_is_a_schema(case: Case) -> None:
             check_state.check_schema(case, schema, (*path, "output_schema"), "output_schema")
 
 
-def every_script_has_a_runtime(case: Case) -> None:
-    """Ours, and a warning: Loki finds out only when a run gets there."""
-    for node, path in case.nodes(ScriptNode):
-        suffix = PurePosixPath(node.script).suffix
-        if suffix in RUNTIMES:
-            continue
-        message = f"Unsupported script extension '{suffix}'" if suffix else "Script file has no file extension"
-        hint = "Scripts are run by their extension: .sh, .py or .ts."
-        case.findings.warning((*path, "script"), f"{message} for '{node.script}'", hint)
-
-
-def every_function_is_defined(case: Case) -> None:
-    """Ours, and a warning: a module may define names in ways that reading it does not show."""
-    if case.folder is None:
-        return
-    for path, _, file, name in _code(case):
-        names = defined_names(case.folder / file) if name else None
-        if names is not None and name not in names:
-            message = f"'{file}' does not seem to define '{name}'"
-            case.findings.warning(path, message, suggestion(name, sorted(names), "names there"))
-
-
-def no_code_is_outside_the_folder(case: Case) -> None:
-    """Ours: a run is pinned to a bundle of the folder, and a worker has nothing else."""
-    hint = "Keep the file in the agent's folder and write its path from there."
-    for path, label, file, _ in _code(case):
-        if _leaves(case.folder, file):
-            case.findings.error(path, f"{label} path '{file}' leaves the agent's folder", hint)
-
-
 RULES: Sequence[Rule] = (
     every_edge_leads_to_a_node,
     declared_edges_form_no_cycle,
     every_node_can_be_reached,
     some_node_ends_the_graph,
-    every_script_exists,
+    check_code.every_script_exists,
     every_agent_exists,
     every_option_has_a_route,
     every_route_has_an_option,
@@ -365,14 +386,24 @@ RULES: Sequence[Rule] = (
     every_retry_names_failures_that_exist,
     every_gate_says_what_comes_without_an_answer,
     every_output_schema_is_a_schema,
-    every_script_has_a_runtime,
-    every_function_is_defined,
-    no_code_is_outside_the_folder,
+    *check_code.RULES,
     *check_failures.RULES,
     *check_parallel.RULES,
     *check_state.RULES,
+    *check_templates.RULES,
     *check_size.RULES,
 )
+
+_OF_ALL_EDGES = frozenset(
+    {
+        declared_edges_form_no_cycle,
+        every_node_can_be_reached,
+        some_node_ends_the_graph,
+        every_step_has_a_next,
+        *check_parallel.OF_ALL_EDGES,
+    }
+)
+"""Rules that say nothing of use where an edge could not be read."""
 
 
 def _declared_edges(case: Case) -> Iterator[Edge]:
@@ -453,64 +484,9 @@ def _first_cycle(edges: dict[str, list[Edge]]) -> tuple[list[str], Edge] | None:
     return None
 
 
-def _code(case: Case) -> Iterator[tuple[KeyPath, str, str, str]]:
-    """Every file of the folder that a run executes: where it is named, what it is called in a message, its path, and
-    the name in it that is meant, empty for all of it."""
-    for script, path in case.nodes(ScriptNode):
-        yield (*path, "script"), "Script", script.script, ""
-    for path, label, call in (*_calls(case), *check_state.calls(case)):
-        file, _, name = call.rpartition(":")
-        if file.endswith(".py"):
-            yield path, label, file, name
-
-
-def _calls(case: Case) -> Iterator[tuple[KeyPath, str, str]]:
-    for node_id, node in case.graph.nodes.items():
-        if isinstance(node, FunctionNode):
-            yield ("nodes", node_id, "call"), "Function", node.call
-        if node.branch is not None and node.branch.call is not None:
-            yield ("nodes", node_id, "branch", "call"), "Function", node.branch.call
-
-
-def _leaves(folder: Path | None, file: str) -> bool:
-    """By the path alone, and by the links on it where the folder is known."""
-    path, depth = PurePosixPath(file), 0
-    for part in path.parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return True
-    if path.is_absolute() or folder is None:
-        return path.is_absolute()
-    try:
-        return not (folder / file).resolve().is_relative_to(folder.resolve())
-    except (OSError, ValueError, RuntimeError):  # a loop of links, or a name no file can have
-        return False
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
-
-
-def _files_near(folder: Path, file: str) -> list[str]:
-    """Files that the author may have meant: those in the named directory, in scripts/ and beside graph.yaml."""
-    places = dict.fromkeys(((folder / file).parent, folder / "scripts", folder))
-    files = [found for place in places for found in _listing(place) if found.suffix in RUNTIMES]
-    return [found.relative_to(folder).as_posix() for found in files]
-
-
 def _neighbours(folder: Path | None) -> list[str]:
-    beside = [] if folder is None else _listing(folder.absolute().parent)
+    beside = [] if folder is None else listing(folder.absolute().parent)
     return [other.name for other in beside if other.is_dir() and not other.name.startswith(".")]
-
-
-def _listing(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except (OSError, ValueError):  # a hint is not worth an error
-        return []
 
 
 def _check_server(case: Case, tool: str, path: KeyPath) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from sleipnir.graph.findings import Findings, KeyPath
-from sleipnir.graph.model import Edge, Graph, Node, edges_of
+from sleipnir.graph.code_files import RUNTIMES, code_files, text_of
+from sleipnir.graph.findings import Findings, KeyPath, closest
+from sleipnir.graph.model import Edge, FunctionNode, Graph, Node, ScriptNode, edges_of
+from sleipnir.graph.source import Document
 from sleipnir.graph.tools import CustomTools, custom_tools
 
 FindAgent: TypeAlias = Callable[[str], Path | None]
@@ -25,6 +29,14 @@ N = TypeVar("N", bound=Node)
 
 
 @dataclass(frozen=True)
+class Clients:
+    """The clients of models that are configured here. `complete`: the workers are here too, and have no others."""
+
+    names: frozenset[str]
+    complete: bool = False
+
+
+@dataclass(frozen=True)
 class Case:
     """One graph under examination. `folder` and `find_agent` are None where the caller cannot say."""
 
@@ -36,6 +48,10 @@ class Case:
     read_tools: ReadTools = custom_tools
     global_tools: Complaint | None = None
     mcp_servers: Complaint | None = None
+    clients: Clients | None = None
+    document: Document | None = None
+    parsed: dict[Path, list[ast.stmt] | None] = field(default_factory=dict)
+    """Python files that rules have read; None for one that cannot be read."""
 
     def nodes(self, kind: type[N]) -> Iterator[tuple[N, KeyPath]]:
         """The nodes of one type, in file order, each with its path."""
@@ -75,19 +91,49 @@ class Case:
         return self.entered | bodies
 
     def _led(self, node: Node, edge: Edge) -> Edge:
-        if edge.kind not in ("branch", "default"):
-            return edge
-        return replace(edge, target=self.graph.target_of(node, edge.target) or edge.target)
+        target = edge.target
+        if edge.kind in ("branch", "default"):
+            target = self.graph.target_of(node, target) or target
+        if not self.graph.is_node_or_end(target):  # what is behind a slip is reached: the slip is reported, not that
+            target = closest(target, self.graph.nodes) or target
+        return edge if target == edge.target else replace(edge, target=target)
 
     def _enters(self, edge: Edge, seen: set[str]) -> bool:
         if edge.kind == "wait_for":
-            return any(len(seen & set(join.sources)) >= join.needed for join in self.graph.nodes[edge.target].wait_for)
+            can_end = seen | {name for name in self.graph.joins if name not in self.graph.nodes}  # reported for itself
+            return any(
+                len(can_end & set(join.sources)) >= join.needed for join in self.graph.nodes[edge.target].wait_for
+            )
         return edge.kind != "body" and not self.graph.waits_for(edge.target, edge.source)
+
+    @cached_property
+    def code_files(self) -> list[Path]:
+        """The files of code in an agent's folder. In another folder, where only the graph file is known to be part of
+        an agent, there may be anything."""
+        folder = self.folder
+        is_agent = folder is not None and any((folder / name).is_file() for name in ("graph.yaml", "config.yaml"))
+        return code_files(folder) if folder is not None and is_agent else []
+
+    @cached_property
+    def _words_of_code(self) -> frozenset[str]:
+        """Every word in the agent's code."""
+        if self.folder is None:
+            return frozenset()
+        scripts = (self.folder / node.script for node, _ in self.nodes(ScriptNode))
+        calls = (self.folder / node.call.rpartition(":")[0] for node, _ in self.nodes(FunctionNode))
+        files = dict.fromkeys([*self.code_files, *(path for path in (*scripts, *calls) if path.suffix in RUNTIMES)])
+        return frozenset(word for file in files for word in _WORD.findall(text_of(file) or ""))
+
+    def code_mentions(self, name: str) -> bool:
+        """Whether a name of a node or of a key stands in the agent's code, which may then go there or write it."""
+        return set(_WORD.findall(name)) <= self._words_of_code and bool(self._words_of_code)
 
     @cached_property
     def custom_tools(self) -> CustomTools:
         return CustomTools() if self.folder is None else self.read_tools(self.folder)
 
+
+_WORD = re.compile(r"\w+")
 
 Rule: TypeAlias = Callable[[Case], None]
 

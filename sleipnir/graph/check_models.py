@@ -22,7 +22,7 @@ NO_MODEL = "none"
 """As `embedding_model`: the base is searched by keywords alone (ours)."""
 
 ALIKE = 0.8
-"""How like a known client a name must be to be taken for a slip: `opneai` is, a client of one's own seldom."""
+"""How like a known client a name must be to be taken for a slip, such as `opneai`."""
 
 
 def every_model_is_named_with_its_client(case: Case) -> None:
@@ -41,18 +41,25 @@ def every_model_is_named_with_its_client(case: Case) -> None:
             case.findings.error(where, f"rag node references unknown model '{model}'", more)
 
 
-def every_client_is_spelt_right(case: Case) -> None:
-    """Ours, and a warning: the workers may have a client that is called nearly like another."""
+def every_client_is_known(case: Case) -> None:
+    """Ours. An error where no worker can have another client than this machine, else a warning. Where nobody says which
+    clients are configured, only what is nearly a known one is reported."""
+    configured = frozenset[str]() if case.clients is None else case.clients.names
+    known = (*CLIENTS, *sorted(configured.difference(CLIENTS)))
     for model, path in _models(case):
         client = model.partition(":")[0].strip()
-        if not _is_model(model) or client in CLIENTS:
+        if not _is_model(model) or client in known:
             continue
-        if close := difflib.get_close_matches(client.casefold(), CLIENTS, n=1, cutoff=ALIKE):
-            message = f"model '{model}' names the client '{client}', which is none of those that everybody knows"
-            case.findings.warning(path, message, f'Did you mean "{close[0]}"?')
+        close = difflib.get_close_matches(client.casefold(), known, n=1, cutoff=ALIKE)
+        if case.clients is None and not close:
+            continue
+        variable = f"{client.upper().replace('-', '_')}_API_BASE"
+        hint = f'Did you mean "{close[0]}"?' if close else f"For a server of your own, set {variable} for the workers."
+        report = case.findings.error if case.clients is not None and case.clients.complete else case.findings.warning
+        report(path, f"model '{model}' names the client '{client}', which is not known", hint)
 
 
-RULES: Sequence[Rule] = (every_model_is_named_with_its_client, every_client_is_spelt_right)
+RULES: Sequence[Rule] = (every_model_is_named_with_its_client, every_client_is_known)
 
 
 def _models(case: Case) -> Iterator[tuple[str, KeyPath]]:

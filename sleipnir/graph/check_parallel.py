@@ -92,7 +92,7 @@ def no_key_is_written_by_two_branches(case: Case) -> None:
     for node in _fans(case):
         writers: dict[str, list[str]] = {}
         for target in _siblings(case, node):
-            for key in _writes(target):
+            for key in keys_written(target):
                 writers.setdefault(key, []).append(target.id)
         for key, names in writers.items():
             if len(names) < 2 or case.graph.reducer_of(key) is not None:
@@ -112,7 +112,7 @@ def no_branch_reads_what_its_sibling_writes(case: Case) -> None:
         siblings = _siblings(case, node)
         for target in siblings:
             for key in sorted(_reads(target)):
-                writers = [other.id for other in siblings if other is not target and key in _writes(other)]
+                writers = [other.id for other in siblings if other is not target and key in keys_written(other)]
                 if writers:
                     message = f"reads '{key}', which its parallel sibling '{writers[0]}' writes in the same super-step"
                     found = case.findings.error if case.is_loki else case.findings.warning
@@ -247,6 +247,9 @@ RULES: Sequence[Rule] = (
     some_step_is_allowed,
 )
 
+OF_ALL_EDGES: Final = (every_join_can_fire, every_join_node_waits, every_router_leads_somewhere)
+"""Rules that take an edge which could not be read for one that is missing."""
+
 
 def _check_body(case: Case, body: Node, path: KeyPath) -> None:
     if body.kind not in ITEM_BODIES:
@@ -294,7 +297,7 @@ def _branches(case: Case) -> Iterator[tuple[Node, KeyPath]]:
                 yield case.graph.nodes[target], ("nodes", node.id, "next", index)
 
 
-def _writes(node: Node) -> list[str]:
+def keys_written(node: Node) -> list[str]:
     """The keys that a node is known to write."""
     keys = list(node.state_updates or ())
     if isinstance(node, LlmNode | AgentNode):

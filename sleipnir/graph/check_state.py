@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from sleipnir.graph import schema as json_schema
 from sleipnir.graph.check_case import Case, Rule
@@ -105,7 +105,7 @@ RULES: Sequence[Rule] = (
 )
 
 
-def calls(case: Case) -> Iterator[tuple[KeyPath, str, str]]:
+def calls(case: Case) -> Iterator[tuple[KeyPath, Literal["Reducer", "Model"], str]]:
     """The agent's own reducers and models: where each is named, what a message calls it, `file.py:name`."""
     for _, reducer, path in _reducers(case):
         if is_custom(reducer):

@@ -12,7 +12,18 @@ from typing import Final
 
 from sleipnir.graph.findings import Findings, in_file_order
 from sleipnir.graph.loaded import Loaded
-from sleipnir.graph.model import ConfigAgent, EndNode, Graph, LlmNode, LoopAgent, Node, RagNode, SkillKeys, ToolNode
+from sleipnir.graph.model import (
+    ConfigAgent,
+    EndNode,
+    Graph,
+    LlmNode,
+    LoopAgent,
+    Node,
+    RagNode,
+    SkillKeys,
+    ToolNode,
+)
+from sleipnir.graph.salvage import salvaged
 from sleipnir.graph.shape import Shaper, shown
 from sleipnir.graph.source import Document, read
 from sleipnir.graph.tools import (
@@ -45,9 +56,16 @@ def load_config_agent(text: str, file: str, agent: str) -> Loaded:
     """Everything that the config.yaml of `agent` says. `file` is what problems call it. Never raises."""
     document = read(text, file)
     findings = Findings(file, document.positions, document.problems)
-    found = _read(document, findings, agent) if document.readable else None
-    graph = None if found is None or findings.has_errors else graph_of(found)
-    return Loaded(graph, tuple(in_file_order(findings.problems)), document.positions)
+
+    def build(document: Document, findings: Findings) -> Graph | None:
+        found = _read(document, findings, agent)
+        return None if found is None else graph_of(found)
+
+    graph = build(document, findings) if document.readable else None
+    problems = tuple(in_file_order(findings.problems))
+    if findings.has_errors:
+        return Loaded(None, problems, document.positions, document, salvaged(document, file, build))
+    return Loaded(graph, problems, document.positions, document)
 
 
 def graph_of(agent: ConfigAgent) -> Graph:
@@ -109,13 +127,13 @@ def with_every_tool(graph: Graph) -> Graph:
 def _read(document: Document, findings: Findings, agent: str) -> ConfigAgent | None:
     if not isinstance(document.data, dict):
         message = f"a config.yaml must be a mapping of keys, got {shown(document.data)}"
-        findings.error((), message, f"Start with `name: {agent}` and `instructions:`.")
+        findings.error((), message, f"Start with `name: {agent}` and `instructions:`.", code="SLP201")
         return None
     shaper = Shaper(document, findings)
     values = shaper.fields(ConfigAgent, document.data, ())
     shaper.report_unsupported()
     if isinstance(values.get("name"), str) and not values["name"].strip():
-        findings.error(("name",), "Agent must have a non-empty 'name' field", f"Write `name: {agent}`.")
+        findings.error(("name",), "Agent must have a non-empty 'name' field", f"Write `name: {agent}`.", code="SLP209")
     if "variables" in values:
         values["variables"] = shaper.variables(values["variables"])
     if "concurrency" in values:

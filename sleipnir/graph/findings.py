@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
 from sleipnir.errors import Problem
+from sleipnir.graph.codes import GENERAL
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Where a value stands in the data: `("nodes", "review", "options", 0)`."""
@@ -27,22 +28,46 @@ class Findings:
 
     def __init__(self, file: str, positions: Positions, problems: Iterable[Problem] = ()) -> None:
         self.file = file
+        self.code = GENERAL
+        """The code of findings that are reported without one."""
         self._positions = positions
         self.problems: list[Problem] = list(problems)
+        self.error_paths: list[KeyPath] = []
+        self.broken: frozenset[KeyPath] = frozenset()
+        """What is reported already, so that nothing more is said of it."""
 
-    def error(self, path: KeyPath, message: str, hint: str | None = None, *, at: Position | None = None) -> None:
-        """An error; it belongs to a node when the path leads into one. `at` is its place if the path has none."""
-        self._add("error", path, message, hint, _node_of(path), at)
+    def error(
+        self,
+        path: KeyPath,
+        message: str,
+        hint: str | None = None,
+        *,
+        at: Position | None = None,
+        file: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        """An error; it belongs to a node when the path leads into one. `at` is its place if the path has none, or if
+        it is more exact; with `file` it is a place in that file."""
+        self._add("error", path, message, hint, _node_of(path), at, file, code)
 
-    def warning(self, path: KeyPath, message: str, hint: str | None = None, *, at: Position | None = None) -> None:
-        self._add("warning", path, message, hint, _node_of(path), at)
+    def warning(
+        self,
+        path: KeyPath,
+        message: str,
+        hint: str | None = None,
+        *,
+        at: Position | None = None,
+        file: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        self._add("warning", path, message, hint, _node_of(path), at, file, code)
 
-    def graph_error(self, path: KeyPath, message: str, hint: str | None = None) -> None:
+    def graph_error(self, path: KeyPath, message: str, hint: str | None = None, *, code: str | None = None) -> None:
         """An error of the graph as a whole, even though the path shows a place inside one node."""
-        self._add("error", path, message, hint, None, None)
+        self._add("error", path, message, hint, None, None, None, code)
 
-    def graph_warning(self, path: KeyPath, message: str, hint: str | None = None) -> None:
-        self._add("warning", path, message, hint, None, None)
+    def graph_warning(self, path: KeyPath, message: str, hint: str | None = None, *, code: str | None = None) -> None:
+        self._add("warning", path, message, hint, None, None, None, code)
 
     def has(self, path: KeyPath) -> bool:
         """Whether the file holds a value at `path`."""
@@ -60,9 +85,20 @@ class Findings:
         hint: str | None,
         node: str | None,
         at: Position | None,
+        file: str | None,
+        code: str | None,
     ) -> None:
-        line, column = at or position_of(self._positions, path) or (None, None)
-        self.problems.append(Problem(level, message, self.file, line, column, node, hint))
+        if self._is_known(path):
+            return
+        if level == "error":
+            self.error_paths.append(path)
+        place = at if file is not None else at or position_of(self._positions, path)
+        line, column = place or (None, None)
+        self.problems.append(Problem(level, message, file or self.file, line, column, node, hint, code or self.code))
+
+    def _is_known(self, path: KeyPath) -> bool:
+        """Whether `path` lies in what was reported before: the rules see a stand-in there."""
+        return any(path[:length] in self.broken for length in range(1, len(path) + 1))
 
 
 def position_of(positions: Positions, path: KeyPath) -> Position | None:

@@ -37,6 +37,7 @@ from sleipnir.graph.model import (
     Settings,
     StateField,
 )
+from sleipnir.graph.salvage import salvaged
 from sleipnir.graph.shape import Shaper, shown
 from sleipnir.graph.source import Document, read
 
@@ -72,10 +73,15 @@ def parse(text: str, file: str) -> Loaded:
     """Everything that `text` says. `file` is what problems call it. Never raises, whatever the text."""
     document = read(text, file)
     findings = Findings(file, document.positions, document.problems)
-    graph = _GraphReader(document, findings).graph() if document.readable else None
+    graph = _graph(document, findings) if document.readable else None
+    problems = tuple(in_file_order(findings.problems))
     if findings.has_errors:
-        graph = None
-    return Loaded(graph, tuple(in_file_order(findings.problems)), document.positions)
+        return Loaded(None, problems, document.positions, document, salvaged(document, file, _graph))
+    return Loaded(graph, problems, document.positions, document)
+
+
+def _graph(document: Document, findings: Findings) -> Graph | None:
+    return _GraphReader(document, findings).graph()
 
 
 def load_graph(text: str, file: str, agent: str) -> Graph:
@@ -122,7 +128,7 @@ def read_agent(folder: Path, name: str | None = None, config_file: Path | None =
             f"Agent '{name}' has both config.yaml and graph.yaml. A graph agent is defined by graph.yaml alone; "
             "a normal agent by config.yaml alone. Remove one of the two files."
         )
-        raise GraphError(message, [Problem("error", message, str(folder))])
+        raise GraphError(message, [Problem("error", message, str(folder), code="SLP107")])
     if not has_config and not has_graph:
         raise AgentNotFound(f"Agent '{name}' has neither a config.yaml nor a graph.yaml at '{folder}'")
     return AgentFolder(name, folder, "graph" if has_graph else "config", config_file)
@@ -148,7 +154,7 @@ def _load(text: str, file: str, agent: str, kind: Kind) -> Loaded:
 
 
 def _failed(message: str, path: Path) -> Loaded:
-    return Loaded(None, (Problem("error", message, str(path)),), {})
+    return Loaded(None, (Problem("error", message, str(path), code="SLP107"),), {})
 
 
 class _GraphReader:
@@ -164,7 +170,7 @@ class _GraphReader:
     def graph(self) -> Graph | None:
         if not isinstance(self._data, dict):
             message = f"a graph must be a mapping of keys, got {shown(self._data)}"
-            self._findings.error((), message, "Start with `name:`, `start:` and `nodes:`.")
+            self._findings.error((), message, "Start with `name:`, `start:` and `nodes:`.", code="SLP201")
             return None
         values = self._shaper.fields(Graph, self._graph_keys(), ())
         self._check_version(values)
@@ -201,26 +207,26 @@ class _GraphReader:
         version = values.get("version", LOKI)
         if isinstance(version, str) and version not in VERSIONS:
             message = f"Unsupported graph schema version '{version}'. Supported versions: {', '.join(VERSIONS)}"
-            self._findings.error(("version",), message)
+            self._findings.error(("version",), message, code="SLP207")
 
     def _check_name_and_nodes(self, values: Mapping[str, Json]) -> None:
         name = values.get("name")
         if isinstance(name, str) and not name.strip():
-            self._findings.error(("name",), "Graph must have a non-empty 'name' field")
+            self._findings.error(("name",), "Graph must have a non-empty 'name' field", code="SLP209")
         if values.get("nodes") == {}:
-            self._findings.error(("nodes",), f"Graph '{name or ''}' has no nodes defined")
+            self._findings.error(("nodes",), f"Graph '{name or ''}' has no nodes defined", code="SLP209")
 
     def _check_start(self, values: dict[str, Json]) -> None:
         start, nodes = values.get("start"), values.get("nodes")
         if isinstance(start, list):
             hint = "Start with a node of type router whose `next` names these: a run has one beginning."
-            self._findings.error(("start",), "'start' must name one node, got a list", hint)
+            self._findings.error(("start",), "'start' must name one node, got a list", hint, code="SLP210")
             values["start"] = ""
         if not isinstance(start, str) or not isinstance(nodes, dict) or not nodes or start in nodes:
             return
         available = ", ".join(nodes)
         message = f"Start node '{start}' not found in graph '{values.get('name', '')}'. Available nodes: {available}"
-        self._findings.error(("start",), message, suggestion(start, nodes, "nodes"))
+        self._findings.error(("start",), message, suggestion(start, nodes, "nodes"), code="SLP210")
 
     def _settings(self, data: Json) -> Any:
         return self._section(Settings, data, ("settings",))
@@ -251,7 +257,8 @@ class _GraphReader:
     def _section(self, model: type[Any], data: Json, path: KeyPath) -> Any:
         if not isinstance(data, dict):
             section = path[2] if path[0] == "nodes" else path[0]
-            self._findings.error(path, f"'{section}' must hold {_SECTIONS[section]}, got {shown(data)}")
+            message = f"'{section}' must hold {_SECTIONS[section]}, got {shown(data)}"
+            self._findings.error(path, message, code="SLP201")
             return None
         return self._shaper.build(model, self._shaper.fields(model, data, path), path)
 
@@ -260,14 +267,16 @@ class _GraphReader:
             return nodes
         for key in nodes:
             if not key.strip():
-                self._findings.graph_error(("nodes", key), "a node needs a name", "Write it as `name: {type: ...}`.")
+                hint = "Write it as `name: {type: ...}`."
+                self._findings.graph_error(("nodes", key), "a node needs a name", hint, code="SLP211")
         read = {key: self._node(key, data, timeout, ("nodes", key)) for key, data in nodes.items()}
         return {key: node for key, node in read.items() if node is not None}
 
     def _node(self, key: str, data: Json, timeout: int | None, path: KeyPath) -> Node | None:
         """A node. `timeout` is that of nodes which declare none, if they are of a type that can be timed."""
         if not isinstance(data, dict):
-            self._findings.error(path, f"a node must be a mapping that holds a type, got {shown(data)}", _VALID_TYPES)
+            message = f"a node must be a mapping that holds a type, got {shown(data)}"
+            self._findings.error(path, message, _VALID_TYPES, code="SLP201")
             return None
         model = self._model(data.get("type"), path)
         if model is None:
@@ -300,27 +309,25 @@ class _GraphReader:
 
     def _model(self, kind: Json, path: KeyPath) -> type[Node] | None:
         if kind is None:
-            self._findings.error(path, "missing field `type`", _VALID_TYPES)
+            self._findings.error(path, "missing field `type`", _VALID_TYPES, code="SLP202")
         elif not isinstance(kind, str):
-            self._findings.error(
-                (*path, "type"), f"'type' must be the name of a node type, got {shown(kind)}", _VALID_TYPES
-            )
+            message = f"'type' must be the name of a node type, got {shown(kind)}"
+            self._findings.error((*path, "type"), message, _VALID_TYPES, code="SLP201")
         elif kind in NODE_TYPES:
             return NODE_TYPES[kind]
         elif kind in LATER_TYPES:
-            self._findings.error(
-                (*path, "type"), f"node type '{kind}' is not supported by this version yet", _VALID_TYPES
-            )
+            message = f"node type '{kind}' is not supported by this version yet"
+            self._findings.error((*path, "type"), message, _VALID_TYPES, code="SLP208")
         else:
             hint = suggestion(kind, NODE_TYPES, "valid node types")
             hint = _VALID_TYPES if hint is None or hint.startswith("The") else f"{hint} {_VALID_TYPES}"
-            self._findings.error((*path, "type"), f"unknown node type '{kind}'", hint)
+            self._findings.error((*path, "type"), f"unknown node type '{kind}'", hint, code="SLP208")
         return None
 
     def _check_id(self, key: str, given: Json, path: KeyPath) -> None:
         if given not in (None, "", key):
             message = f"Node ID mismatch: key '{key}' does not match node.id '{given}'"
-            self._findings.error((*path, "id"), message, "Leave `id` out: the key is the id.")
+            self._findings.error((*path, "id"), message, "Leave `id` out: the key is the id.", code="SLP211")
 
 
 def _is_no_limit(key: str, value: Json) -> bool:

@@ -71,7 +71,9 @@ class EdgeReader:
         for join in joins:
             if join is not None and join.sources in found:
                 names = ", ".join(join.sources)
-                self._findings.error(path, f"'wait_for' has two joins of {names}", "Keep one of the two.")
+                self._findings.error(
+                    path, f"'wait_for' has two joins of {names}", "Keep one of the two.", code="SLP214"
+                )
             elif join is not None:
                 found[join.sources] = join
         return list(found.values())
@@ -83,7 +85,8 @@ class EdgeReader:
         elif isinstance(data, dict):
             cases_path = (*path, "cases")
         else:
-            self._findings.error(path, f"'branch' must be a mapping or a list of cases, got {shown(data)}", _HOW)
+            message = f"'branch' must be a mapping or a list of cases, got {shown(data)}"
+            self._findings.error(path, message, _HOW, code="SLP212")
             return None
         values = self._shaper.fields(Branch, data, path)
         self._check_how(values, path)
@@ -91,7 +94,8 @@ class EdgeReader:
             cases, default = self._cases(values["cases"], cases_path)
             values["cases"] = cases
             if default is not None and "default" in values:
-                self._findings.error((*path, "default"), "'default' and 'else' say the same", "Keep one of the two.")
+                message = "'default' and 'else' say the same"
+                self._findings.error((*path, "default"), message, "Keep one of the two.", code="SLP214")
             if default is not None:
                 values["default"] = default
         return self._shaper.build(Branch, values, path)
@@ -106,7 +110,7 @@ class EdgeReader:
             name = field_of.get(key, key)
             if name in fields:
                 message = f"'{names[name]}' and '{key}' say the same"
-                self._findings.error((*path, key), message, "Keep one of the two.")
+                self._findings.error((*path, key), message, "Keep one of the two.", code="SLP214")
                 continue
             fields[name], names[name] = value, key
         if "body" in fields:
@@ -116,14 +120,15 @@ class EdgeReader:
     def call(self, call: str, path: KeyPath) -> None:
         """Refuse what cannot name a function."""
         if CALL.fullmatch(call) is None:
-            self._findings.error(path, f"'{call}' does not name a function", _CALL_FORMS)
+            self._findings.error(path, f"'{call}' does not name a function", _CALL_FORMS, code="SLP215")
 
     def _body(self, body: Json, path: KeyPath) -> Json:
         if isinstance(body, str):
             return [body]
         if path[-1] == "branch" and not isinstance(body, list):
             hint = "The `branch` of a map is the node that runs per item; for a conditional edge, let a router follow."
-            self._findings.error(path, f"'branch' of a map node must name a node, got {shown(body)}", hint)
+            message = f"'branch' of a map node must name a node, got {shown(body)}"
+            self._findings.error(path, message, hint, code="SLP201")
             return []
         return self._names(body, path, "must name a node", keep_doubles=True) or []
 
@@ -132,16 +137,17 @@ class EdgeReader:
         key = path[-1] if isinstance(path[-1], str) else path[-2]
         if not isinstance(data, list) or not data:
             given = "an empty list" if data == [] else shown(data)
-            self._findings.error(path, f"'{key}' {must}, got {given}")
+            self._findings.error(path, f"'{key}' {must}, got {given}", code="SLP201")
             return None
         names: list[str] = []
         for index, name in enumerate(data):
             if not isinstance(name, str):
-                self._findings.error((*path, index), f"'{key}[{index}]' must name a node, got {shown(name)}")
+                message = f"'{key}[{index}]' must name a node, got {shown(name)}"
+                self._findings.error((*path, index), message, code="SLP201")
                 return None
             if name in names and not keep_doubles:
                 message = f"'{key}' names '{name}' twice; once counts"
-                self._findings.warning((*path, index), message, "Remove one of the two.")
+                self._findings.warning((*path, index), message, "Remove one of the two.", code="SLP214")
             else:
                 names.append(name)
         return names
@@ -151,13 +157,14 @@ class EdgeReader:
         sources, place = data, path
         if isinstance(data, dict):
             for key in data.keys() - {"from", "min"}:
-                self._shaper.unknown((*path, key), f"unknown key '{key}'", "The keys here are: from, min.")
+                hint = "The keys here are: from, min."
+                self._shaper.unknown((*path, key), f"unknown key '{key}'", hint, code="SLP203")
             sources, quorum, place = data.get("from"), data.get("min"), (*path, "from")
             if sources is None:
-                self._findings.error(path, "missing field `from`", _WAIT_FORMS)
+                self._findings.error(path, "missing field `from`", _WAIT_FORMS, code="SLP202")
                 return None
         elif not isinstance(data, list):
-            self._findings.error(path, f"'wait_for' must list nodes, got {shown(data)}", _WAIT_FORMS)
+            self._findings.error(path, f"'wait_for' must list nodes, got {shown(data)}", _WAIT_FORMS, code="SLP213")
             return None
         names = self._names(sources, place, "must list nodes")
         if names is None or not self._is_quorum(quorum, len(names), (*path, "min")):
@@ -168,25 +175,25 @@ class EdgeReader:
         if quorum is None:
             return True
         if not isinstance(quorum, int) or isinstance(quorum, bool) or quorum < 1:
-            self._findings.error(path, f"'min' must be a whole number from 1, got {shown(quorum)}")
+            self._findings.error(path, f"'min' must be a whole number from 1, got {shown(quorum)}", code="SLP213")
             return False
         if quorum > sources:
             message = f"the join can never fire: 'min' is {quorum}, and it waits for {_count(sources, 'node')} only"
-            self._findings.error(path, message, f"At most {sources} can arrive.")
+            self._findings.error(path, message, f"At most {sources} can arrive.", code="SLP213")
             return False
         return True
 
     def _check_how(self, values: Mapping[str, Json], path: KeyPath) -> None:
         ways = [key for key in ("by", "call", "cases") if key in values]
         if not ways:
-            self._findings.error(path, "'branch' does not say how to choose", _HOW)
+            self._findings.error(path, "'branch' does not say how to choose", _HOW, code="SLP212")
         for key in ways[1:]:
-            self._findings.error((*path, key), f"'branch' chooses by '{ways[0]}' and by '{key}'", _HOW)
+            message = f"'branch' chooses by '{ways[0]}' and by '{key}'"
+            self._findings.error((*path, key), message, _HOW, code="SLP212")
         if values.get("many") is True and "cases" in values:
             hint = "Give a list of labels by `by` or `call`, or write several conditions that lead to routers."
-            self._findings.error(
-                (*path, "many"), "'many' does not go with cases: the first that is true is taken", hint
-            )
+            message = "'many' does not go with cases: the first that is true is taken"
+            self._findings.error((*path, "many"), message, hint, code="SLP212")
         if isinstance(values.get("call"), str):
             self.call(values["call"], (*path, "call"))
 
@@ -194,16 +201,18 @@ class EdgeReader:
         """The conditions in order, and what is taken when none holds."""
         if not isinstance(data, list) or not data:
             given = "an empty list" if data == [] else shown(data)
-            self._findings.error(path, f"the cases of a branch must be a list, got {given}", _LIST_FORM)
+            message = f"the cases of a branch must be a list, got {given}"
+            self._findings.error(path, message, _LIST_FORM, code="SLP212")
             return [], None
         cases: list[Choice] = []
         default: str | None = None
         for index, item in enumerate(data):
             place = (*path, index)
             if default is not None:
-                self._findings.error(place, "nothing can come after 'else'", "Make `- {else: ...}` the last line.")
+                message, hint = "nothing can come after 'else'", "Make `- {else: ...}` the last line."
+                self._findings.error(place, message, hint, code="SLP212")
             if not isinstance(item, dict):
-                self._findings.error(place, f"a case must be a mapping, got {shown(item)}", _LIST_FORM)
+                self._findings.error(place, f"a case must be a mapping, got {shown(item)}", _LIST_FORM, code="SLP212")
             elif "else" in item:
                 default = self._else(item, place)
             elif (choice := self._choice(item, place)) is not None:
@@ -213,7 +222,8 @@ class EdgeReader:
     def _else(self, item: Mapping[str, Json], path: KeyPath) -> str | None:
         target = item["else"]
         if not isinstance(target, str) or len(item) > 1:
-            self._findings.error((*path, "else"), "'else' must stand alone and name a node", _LIST_FORM)
+            message = "'else' must stand alone and name a node"
+            self._findings.error((*path, "else"), message, _LIST_FORM, code="SLP212")
             return None
         return target
 

@@ -2,8 +2,8 @@
 
 The dataclass is the only definition: names, types and defaults are read from it; only a map node's keys have other
 spellings than its fields. Rules (spec/graph-agents.md 2.1, 2.2):
-1. An unknown key is ignored with a warning, in sleipnir/1 it is an error; null means that the key is absent. Keys of newer
-   releases of Loki, now named Coyote, are reported once per agent and reason.
+1. An unknown key is ignored with a warning, in sleipnir/1 it is an error; null means that the key is absent. Keys of
+   newer releases of Loki, now named Coyote, are reported once per agent and reason.
 2. Where text is expected, another scalar becomes the text it was written as: with a warning inside nodes.
 3. Nothing else is converted: '5' is no number and 5.0 is no whole number.
 """
@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from sleipnir.errors import Problem
 from sleipnir.graph.findings import Findings, KeyPath, suggestion
 from sleipnir.graph.model import (
     NODE_TYPES,
@@ -95,12 +94,6 @@ SPELLINGS: Mapping[Literal["loki", "sleipnir"], Mapping[str, str]] = {
 """The keys of a map node, by the field that they set. What sleipnir does not have is as in Loki's."""
 
 
-def unsupported(problems: Iterable[Problem]) -> list[Problem]:
-    """Those that say what an agent of another release asks for in vain."""
-    reasons = frozenset(IGNORED.values())
-    return [problem for problem in problems if problem.hint in reasons]
-
-
 def _declared(model: type[Any]) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(model)}
 
@@ -166,7 +159,7 @@ class Shaper:
         for reason, paths in self._unsupported.items():
             keys = list(dict.fromkeys(f"'{path[-1]}'" for path in paths))
             verb = "is" if len(keys) == 1 else "are"
-            self._findings.graph_warning(paths[0], f"{', '.join(keys)} {verb} ignored", reason)
+            self._findings.graph_warning(paths[0], f"{', '.join(keys)} {verb} ignored", reason, code="SLP205")
 
     def texts(self, data: Json, path: KeyPath) -> Json:
         """A mapping of texts, with scalars turned into text."""
@@ -182,7 +175,7 @@ class Shaper:
     def _variable(self, data: Json, path: KeyPath) -> Variable | None:
         if not isinstance(data, dict):
             message = f"'variables' must hold mappings with a name and a description, got {shown(data)}"
-            self._findings.error(path, message)
+            self._findings.error(path, message, code="SLP201")
             return None
         return self.build(Variable, self.fields(Variable, data, path), path)
 
@@ -191,17 +184,18 @@ class Shaper:
         path: KeyPath = ("concurrency",)
         if not isinstance(data, dict):
             hint = 'Write `concurrency: {key: "{{tenant}}", limit: 5}`.'
-            self._findings.error(path, f"'concurrency' must hold a mapping with a limit, got {shown(data)}", hint)
+            message = f"'concurrency' must hold a mapping with a limit, got {shown(data)}"
+            self._findings.error(path, message, hint, code="SLP201")
             return None
         known = FIELDS[Concurrency]
         for key in data.keys() - known.keys():
-            self._findings.error(
-                (*path, key), f"unknown key '{key}' in 'concurrency'", suggestion(key, known, "keys here")
-            )
+            message = f"unknown key '{key}' in 'concurrency'"
+            self._findings.error((*path, key), message, suggestion(key, known, "keys here"), code="SLP203")
         values = self.fields(Concurrency, {key: value for key, value in data.items() if key in known}, path)
         if isinstance(template := values.get("key"), str) and (wrong := malformed(template)) is not None:
             hint = "Write {{name}}, {{a.b}} or {{list[0]}}, without spaces."
-            self._findings.error((*path, "key"), f"'concurrency.key' holds {wrong!r}, which is no placeholder", hint)
+            message = f"'concurrency.key' holds {wrong!r}, which is no placeholder"
+            self._findings.error((*path, "key"), message, hint, code="SLP408")
         return self.build(Concurrency, values, path)
 
     def build(
@@ -229,7 +223,7 @@ class Shaper:
             return
         if key in reasons:
             if self._refuses_unknown:
-                self.unknown((*path, key), f"'{key}'", reasons[key])
+                self.unknown((*path, key), f"'{key}'", reasons[key], code="SLP205")
             else:
                 self._unsupported.setdefault(reasons[key], []).append((*path, key))
             return
@@ -237,17 +231,18 @@ class Shaper:
         if model in NODE_TYPES.values() and owners:
             hint = f"It belongs to nodes of type {', '.join(owners)}."
             found = self._findings.error if self._refuses_unknown else self._findings.warning
-            found((*path, key), f"'{key}' has no effect on {_titled(model)}", hint)
+            found((*path, key), f"'{key}' has no effect on {_titled(model)}", hint, code="SLP204")
             return
         known = [name for name in FIELDS[model] if name != "id"]
-        self.unknown((*path, key), f"unknown key '{key}'", suggestion(key, known, "keys here"))
+        self.unknown((*path, key), f"unknown key '{key}'", suggestion(key, known, "keys here"), code="SLP203")
 
-    def unknown(self, path: KeyPath, what: str, hint: str | None) -> None:
+    def unknown(self, path: KeyPath, what: str, hint: str | None, *, code: str) -> None:
         """Say that a key does nothing: in Loki's format it is ignored, in sleipnir/1 it is an error."""
         if self._refuses_unknown:
-            self._findings.error(path, what if what.startswith("unknown") else f"{what} does nothing here", hint)
+            message = what if what.startswith("unknown") else f"{what} does nothing here"
+            self._findings.error(path, message, hint, code=code)
         else:
-            self._findings.warning(path, f"{what} is ignored", hint)
+            self._findings.warning(path, f"{what} is ignored", hint, code=code)
 
     def _as_text(self, holds: Holds, value: Json, path: KeyPath) -> Json:
         if holds in ("texts", "text or texts") and isinstance(value, list):
@@ -262,23 +257,26 @@ class Shaper:
         text = self._texts[path]
         if path[0] == "nodes":
             hint = f'Put it in quotes: "{text}".'
-            self._findings.warning(path, f"'{_label(path)}' is not text; it is read as '{text}'", hint)
+            message = f"'{_label(path)}' is not text; it is read as '{text}'"
+            self._findings.warning(path, message, hint, code="SLP206")
         return text
 
     def _refuse_infinite(self, value: Json, path: KeyPath) -> None:
         for place, number in _floats(value, path):
             if not math.isfinite(number):
-                self._findings.error(place, f"'{_label(place)}' must be a finite number, got {self._texts[place]}")
+                message = f"'{_label(place)}' must be a finite number, got {self._texts[place]}"
+                self._findings.error(place, message, code="SLP201")
 
     def _refused(self, model: type[Any], detail: ErrorDetails, path: KeyPath, names: Mapping[str, str]) -> None:
         kind, value = detail["type"], detail["input"]
         if kind == "missing":
             required = [names.get(name, name) for name, field in _declared(model).items() if _is_required(field)]
             needs = f"{_titled(model)} needs: {', '.join(required)}."
-            self._findings.error(path, f"missing field `{path[-1]}`", needs[0].upper() + needs[1:])
+            self._findings.error(path, f"missing field `{path[-1]}`", needs[0].upper() + needs[1:], code="SLP202")
             return
         must = _SAYING[kind](detail) if kind in _SAYING else _MUST.get(kind, "is not valid")
-        self._findings.error(path, f"'{_label(path)}' {must}, got {shown(value)}", _way_out(kind, value))
+        message = f"'{_label(path)}' {must}, got {shown(value)}"
+        self._findings.error(path, message, _way_out(kind, value), code="SLP201")
 
 
 def _one_of(detail: ErrorDetails) -> str:

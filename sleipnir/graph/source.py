@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -44,6 +44,10 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 _ZERO_PADDED = re.compile(r"[-+]?0[0-9]+")
 
 
+Span: TypeAlias = tuple[int, int]
+"""A part of a text: the index of its first character, and of the one behind it."""
+
+
 @dataclass(frozen=True)
 class Document:
     """What `read` found. `data` means nothing when `readable` is False; then `problems` says why."""
@@ -54,6 +58,9 @@ class Document:
     """How each scalar that is not text was spelled."""
     problems: tuple[Problem, ...]
     readable: bool
+    spans: Mapping[KeyPath, Span] = field(default_factory=dict)
+    """Where each scalar begins and ends."""
+    text: str = ""
 
 
 def read(text: str, file: str) -> Document:
@@ -68,7 +75,9 @@ def read(text: str, file: str) -> Document:
         data = walk.value(walk.root, ())
     except _Unreadable as error:
         return _unreadable(file, error)
-    return Document(data, walk.positions, walk.texts, tuple(walk.findings.problems), readable=True)
+    return Document(
+        data, walk.positions, walk.texts, tuple(walk.findings.problems), readable=True, spans=walk.spans, text=text
+    )
 
 
 def scalar(text: str) -> Json:
@@ -108,6 +117,7 @@ class _Scalar:
     tag: str | None
     text: str
     plain: bool
+    span: Span
 
 
 @dataclass(slots=True)
@@ -164,7 +174,9 @@ class _Composer:
 
     def _composed(self, event: Any, depth: int) -> _Node:
         if isinstance(event, yaml.ScalarEvent):
-            return _Scalar(_at(event), event.tag, event.value, plain=event.implicit[0])
+            begin, end = event.start_mark, event.end_mark
+            span = (begin.index, end.index) if begin and end else (0, 0)
+            return _Scalar(_at(event), event.tag, event.value, event.implicit[0], span)
         if isinstance(event, yaml.SequenceStartEvent):
             return _List(_at(event), event.tag, [self._node(item, depth + 1) for item in self._until_end()])
         entries = [(self._node(key, depth + 1), self._node(next(self._events), depth + 1)) for key in self._until_end()]
@@ -188,6 +200,7 @@ class _Walk:
         self.root = composer.root
         self.positions: dict[KeyPath, Position] = {(): composer.root.position}
         self.texts: dict[KeyPath, str] = {}
+        self.spans: dict[KeyPath, Span] = {}
         self.findings = Findings(file, self.positions)
         self._left = composer.count + MAX_ALIASED
 
@@ -204,6 +217,7 @@ class _Walk:
 
     def _scalar(self, node: _Scalar, path: KeyPath) -> Json:
         value = self._tagged(node, path)
+        self.spans[path] = node.span
         if not isinstance(value, str):
             self.texts[path] = node.text
         return value
@@ -215,7 +229,9 @@ class _Walk:
             return node.text
         value = scalar(node.text)
         if node.tag != _tag_of(value) and not (node.tag == f"{_TAG}float" and isinstance(value, int)):
-            self.findings.error(path, f"{node.text!r} cannot carry the tag {_shown(node.tag)}", _PLAIN_VALUES)
+            self.findings.error(
+                path, f"{node.text!r} cannot carry the tag {_shown(node.tag)}", _PLAIN_VALUES, code="SLP105"
+            )
         return value
 
     def _list(self, node: _List, path: KeyPath) -> list[Json]:
@@ -239,12 +255,14 @@ class _Walk:
     def _key(self, node: _Node, path: KeyPath) -> str | None:
         """The key as text; None for one that is left out."""
         if not isinstance(node, _Scalar):
-            self.findings.error(path, "a key must be text, not a list or a mapping", at=node.position)
+            hint = 'Text that starts with a brace needs quotes: "{{name}}".'
+            message = "a key must be text, not a list or a mapping"
+            self.findings.error(path, message, hint, at=node.position, code="SLP103")
             return None
         if node.text == "<<" and node.plain:
             hint = "Write the keys out, or use an alias for a whole value."
             message = "merge keys (`<<`) are not applied; this entry is ignored"
-            self.findings.warning(path, message, hint, at=node.position)
+            self.findings.warning(path, message, hint, at=node.position, code="SLP104")
             return None
         return node.text
 
@@ -253,19 +271,18 @@ class _Walk:
             return False
         line, column = self.positions[(*path, key)]
         message = f"duplicate key '{key}': it is already set at line {line}, column {column}"
-        self.findings.error(path, message, "Keep one of the two.", at=node.position)
+        self.findings.error(path, message, "Keep one of the two.", at=node.position, code="SLP102")
         return True
 
     def _warn_of_odd_key(self, node: _Node, path: KeyPath) -> None:
         if isinstance(node, _Scalar) and not isinstance(self._tagged(node, path), str):
             hint = f'Put it in quotes: "{node.text}".'
-            self.findings.warning(
-                path, f"key {node.text or '(nothing)'} is not text; it is read as '{node.text}'", hint
-            )
+            message = f"key {node.text or '(nothing)'} is not text; it is read as '{node.text}'"
+            self.findings.warning(path, message, hint, code="SLP103")
 
     def _refuse_tag(self, node: _List | _Map, path: KeyPath, expected: str) -> None:
         if node.tag not in (None, "!", _TAG + expected):
-            self.findings.error(path, f"the tag {_shown(node.tag)} is not supported", _PLAIN_VALUES)
+            self.findings.error(path, f"the tag {_shown(node.tag)} is not supported", _PLAIN_VALUES, code="SLP105")
 
 
 _PLAIN_VALUES = "Values are text, numbers, true, false, null, lists and mappings; leave the tag out."
@@ -299,7 +316,7 @@ def _unprintable(text: str, index: int) -> _Unreadable:
 
 def _unreadable(file: str, error: _Unreadable) -> Document:
     line, column = error.position or (None, None)
-    problem = Problem("error", str(error), file, line, column, hint=error.hint)
+    problem = Problem("error", str(error), file, line, column, hint=error.hint, code="SLP101")
     positions: Positions = {} if error.position is None else {(): error.position}
     return Document(None, positions, {}, (problem,), readable=False)
 

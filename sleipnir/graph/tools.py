@@ -122,15 +122,6 @@ def custom_tools(folder: Path) -> CustomTools:
     return CustomTools()
 
 
-def defined_names(file: Path) -> set[str] | None:
-    """The names a Python file binds at its top level. None where reading cannot tell."""
-    try:
-        names = {name for statement in statements(file.read_text(encoding="utf-8")) for name in _names_of(statement)}
-    except (OSError, ValueError, SyntaxError, RecursionError):
-        return None
-    return None if "*" in names else names
-
-
 def _bash_commands(text: str) -> Iterator[str]:
     is_command = False
     for line in text.splitlines():
@@ -149,7 +140,7 @@ def _python_functions(text: str) -> Iterator[str]:
             yield from _declared_as(statement.name)
 
 
-def _names_of(statement: ast.stmt) -> Iterator[str]:
+def names_of(statement: ast.stmt) -> Iterator[str]:
     """Names that a top-level statement may bind, `*` for all of another module. Rather too many than too few."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name

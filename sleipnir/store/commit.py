@@ -243,7 +243,7 @@ def _fields(run: RunView, after: RunView, transition: Transition) -> list[str]:
     if after.budget and after.budget != run.budget:
         fields["budget"] = record(after.budget)
     if after.failed_visits is not run.failed_visits:
-        fields["failed_visits"] = dumps(dataclasses.asdict(after.failed_visits))
+        fields["failed_visits"] = record(after.failed_visits)
     fields |= {f"n:{node}": count for node, count in transition.counts.items()}
     for node, timing in transition.timings.items():
         fields[f"t:{node}"] = f"{timing.visits} {timing.total_ms} {timing.max_ms}"

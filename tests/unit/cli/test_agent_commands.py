@@ -37,7 +37,7 @@ def write_agent(agents_dir: Path, name: str, text: str) -> Path:
     folder = agents_dir / name
     folder.mkdir()
     (folder / "graph.yaml").write_text(text)
-    (folder / "greet.py").write_text("print('{}')\n")
+    (folder / "greet.py").write_text("""print('{"greeting": "hello"}')\n""")
     return folder
 
 

@@ -41,7 +41,7 @@ def test_a_model_without_a_client_is_unknown(model: str) -> None:
 def test_a_client_that_is_nearly_a_known_one_is_a_warning(model: str, meant: str) -> None:
     problems = found(model)
     client = model.partition(":")[0]
-    message = f"model '{model}' names the client '{client}', which is none of those that everybody knows"
+    message = f"model '{model}' names the client '{client}', which is not known"
     assert errors(problems) == []
     assert [notice.removeprefix("[a] ") for notice in notices(problems)] == [message] * 2
     assert hints(problems) == [f'Did you mean "{meant}"?'] * 2

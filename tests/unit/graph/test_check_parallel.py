@@ -332,7 +332,9 @@ def test_within_a_chain_only_the_last_body_is_bound_to_the_result() -> None:
 
 
 def test_the_item_and_its_result_have_names_of_their_own() -> None:
-    node = "a: {{type: map, for_each: '{{{{l}}}}', as: i, node: b, collect: {}, output_key: {}, next: e}}\n"
+    node = (
+        "a: {{type: map, for_each: '{{{{initial_prompt}}}}', as: i, node: b, collect: {}, output_key: {}, next: e}}\n"
+    )
     rest = f"b: {{type: llm, prompt: p}}\n{E}"
     assert found(node.format("i", "o") + rest) == ["error [a] 'as' and 'collect' both name 'i'"]
     assert found(node.format("k", "i") + rest) == [
@@ -465,9 +467,9 @@ def test_a_flag_has_the_labels_true_and_false() -> None:
 
 def test_ways_that_nothing_can_take_are_pointed_out() -> None:
     nodes = """
-        a: {type: approval, question: q, options: [], routes: {}, on_other: r, branch: {by: "{{x}}"}}
+        a: {type: approval, question: q, options: [], routes: {}, on_other: r, branch: {by: "{{initial_prompt}}"}}
         b: {type: llm, prompt: p, ends: [e], next: e}
-        e: {type: end, branch: {by: "{{x}}"}}
+        e: {type: end, branch: {by: "{{initial_prompt}}"}}
         r: {type: router}
     """
     assert [line for line in found(nodes) if "unreachable" not in line] == [
@@ -492,9 +494,9 @@ def test_the_function_of_a_branch_is_looked_for_in_its_file(tmp_path: Path) -> N
     problems = checked(nodes, folder=tmp_path)
     assert errors(problems) == [
         f"[b] Function file not found: '{tmp_path}/g.py'",
+        "[a] 'f.py' does not define 'chose'",
         "[c] Function path '../f.py' leaves the agent's folder",
     ]
-    assert notices(problems) == ["[a] 'f.py' does not seem to define 'chose'"]
     assert places(problems)[0] == (5, 30)
 
 

@@ -182,7 +182,7 @@ def test_an_end_that_only_a_script_may_reach_is_a_warning() -> None:
 def test_a_graph_may_have_several_ends() -> None:
     nodes = """
         a: {type: approval, question: q, options: [y], routes: {y: b}, on_other: c}
-        b: {type: end, output: "{{output}}"}
+        b: {type: end, output: "{{initial_prompt}}"}
         c: {type: end}
     """
     assert checked(nodes) == []
@@ -237,8 +237,10 @@ def test_a_function_is_looked_for_in_its_file(tmp_path: Path) -> None:
         g: {type: end}
     """
     found = checked(nodes, folder=tmp_path)
-    assert errors(found) == [f"[c] Function file not found: '{tmp_path}/h.py'"]
-    assert notices(found) == ["[b] 'f.py' does not seem to define 'rnu'"]
+    assert errors(found) == [
+        f"[c] Function file not found: '{tmp_path}/h.py'",
+        "[b] 'f.py' does not define 'rnu'",
+    ]
     assert 'Did you mean "run"?' in hints(found)
 
 
@@ -279,10 +281,10 @@ def test_a_path_that_stays_in_the_folder_is_fine_however_it_is_written(tmp_path:
         ("run", "Script file has no file extension for 'run'"),
     ],
 )
-def test_a_script_without_a_runtime_is_a_warning(script: str, message: str) -> None:
+def test_a_script_without_a_runtime_is_an_error(script: str, message: str) -> None:
     found = checked(f"a: {{type: script, script: {script}, next: b}}\nb: {{type: end}}")
     assert [shown(problem) for problem in found] == [f"[a] {message}"]
-    assert found[0].level == "warning"
+    assert found[0].level == "error"
 
 
 # --- 6: agents
@@ -624,6 +626,11 @@ def test_validate_reports_parts_and_whole_in_file_order(tmp_path: Path) -> None:
         assert [line for line in found if "No end node is" not in line] == expected
 
 
-def test_validate_stops_at_parts_that_are_wrong(tmp_path: Path) -> None:
+def test_validate_reports_what_is_wrong_with_parts_and_with_the_whole_in_one_pass(tmp_path: Path) -> None:
+    """Finding U3 of the second review."""
     in_folder(tmp_path, graph_dot_yaml=yaml_graph("a: {type: llm, next: nowhere}"))
-    assert errors(validate(tmp_path)) == ["[a] missing field `prompt`"]
+    assert errors(validate(tmp_path)) == [
+        "Graph has no end nodes; execution would never terminate",
+        "[a] missing field `prompt`",
+        "[a] References non-existent node 'nowhere' in 'next'",
+    ]

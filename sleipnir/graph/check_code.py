@@ -1,0 +1,249 @@
+"""Rules about the code of an agent: its scripts, and the functions, reducers and models that the graph names.
+
+Python is read by its own parser; nothing is imported or executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final, Literal, TypeAlias
+
+from sleipnir.errors import Problem
+from sleipnir.graph import check_state
+from sleipnir.graph.check_case import Case, Rule
+from sleipnir.graph.code_files import RUNTIMES, code_files, listing, text_of
+from sleipnir.graph.findings import Findings, KeyPath, suggestion
+from sleipnir.graph.model import FunctionNode, ScriptNode
+from sleipnir.graph.python_source import statements
+from sleipnir.graph.tools import names_of
+
+Role: TypeAlias = Literal["Script", "Function", "Reducer", "Model"]
+
+_GIVEN: Final = {"Function": ("the state", "def {}(state):"), "Reducer": ("two values", "def {}(current, incoming):")}
+_DYNAMIC = re.compile(r"\b(?:__getattr__|globals|locals|vars|setattr|exec|eval)\b")
+"""By which a module may define names that reading it does not show."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A file of the folder that a run executes: where it is named, as what, its path, and the name in it that is meant,
+    empty for all of it."""
+
+    path: KeyPath
+    role: Role
+    file: str
+    name: str = ""
+
+
+def references(case: Case) -> Iterator[Reference]:
+    for script, path in case.nodes(ScriptNode):
+        yield Reference((*path, "script"), "Script", script.script)
+    for path, role, call in (*_calls(case), *check_state.calls(case)):
+        file, _, name = call.rpartition(":")
+        if file.endswith(".py"):
+            yield Reference(path, role, file, name)
+
+
+def calls_installed_code(case: Case) -> bool:
+    """Whether a node runs a function of an installed package, which is not here to be read."""
+    return any(not call.rpartition(":")[0].endswith(".py") for _, _, call in _calls(case))
+
+
+def every_script_exists(case: Case) -> None:
+    if case.folder is None:
+        return
+    for each in references(case):
+        if not _leaves(case.folder, each.file) and not _is_file(case.folder / each.file):
+            message = f"{each.role} file not found: '{case.folder.absolute() / each.file}'"
+            hint = suggestion(each.file, _files_near(case.folder, each.file), "files there")
+            case.findings.error(each.path, message, hint)
+
+
+def every_script_has_a_runtime(case: Case) -> None:
+    """Ours: Loki finds out only when a run gets there."""
+    for node, path in case.nodes(ScriptNode):
+        suffix = PurePosixPath(node.script).suffix
+        if suffix in RUNTIMES or (case.folder is not None and not _is_file(case.folder / node.script)):
+            continue  # one that is missing is reported as missing
+        message = f"Unsupported script extension '{suffix}'" if suffix else "Script file has no file extension"
+        hint = "Scripts are run by their extension: .sh, .py or .ts."
+        case.findings.error((*path, "script"), f"{message} for '{node.script}'", hint)
+
+
+def no_code_is_outside_the_folder(case: Case) -> None:
+    """Ours: a run is pinned to a bundle of the folder, and a worker has nothing else."""
+    hint = "Keep the file in the agent's folder and write its path from there."
+    for each in references(case):
+        if _leaves(case.folder, each.file):
+            case.findings.error(each.path, f"{each.role} path '{each.file}' leaves the agent's folder", hint)
+
+
+def every_python_file_can_be_read(case: Case) -> None:
+    """A file that no node names may be a template or data, so it is a warning there."""
+    if case.folder is None:
+        return
+    named: set[str] = set()
+    for each in references(case):
+        is_inside = not _leaves(case.folder, each.file)
+        if each.file not in named and is_inside and each.file.endswith(".py") and _statements(case, each) is None:
+            report_syntax(case.findings, case.folder / each.file, each.path, is_named=True)
+        named.add(each.file)
+    for other in case.code_files:
+        file = other.relative_to(case.folder).as_posix()
+        if file == "tools.py" and case.graph.loop is not None:
+            continue  # every_own_tool_can_be_read
+        if other.suffix == ".py" and file not in named:
+            report_syntax(case.findings, other, (), is_named=file == "tools.py")
+
+
+def syntax_of(folder: Path, file: str) -> list[Problem]:
+    """What Python cannot read in the folder of an agent whose definition, `file`, cannot be read either."""
+    findings = Findings(file, {})
+    for path in code_files(folder) if Path(file).name in ("graph.yaml", "config.yaml") else ():
+        if path.suffix == ".py":
+            report_syntax(findings, path, (), is_named=path.name == "tools.py" and path.parent == folder)
+    return findings.problems
+
+
+def report_syntax(findings: Findings, file: Path, path: KeyPath, *, is_named: bool) -> None:
+    """Say where Python stops to understand a file."""
+    text = text_of(file)
+    if text is None:
+        return
+    try:
+        statements(text)
+        return
+    except SyntaxError as error:
+        place = (error.lineno or 1, max(error.offset or 1, 1))
+        message = f"Python cannot read this file: {error.msg}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        place, message = (1, 1), f"Python cannot read this file: {error}"
+    report = findings.error if is_named else findings.warning
+    version = f"It is read as Python {sys.version_info.major}.{sys.version_info.minor}, without being run."
+    report(path, message, version, at=place, file=str(file), code="SLP503")
+
+
+def every_function_is_defined(case: Case) -> None:
+    """An error where reading the file shows all of its names, else a warning."""
+    if case.folder is None:
+        return
+    for each in references(case):
+        body = _statements(case, each)
+        if body is None or not each.name:
+            continue
+        names = {name for statement in body for name in names_of(statement)}
+        if "*" in names or each.name in names:
+            continue
+        certain = _DYNAMIC.search(text_of(case.folder / each.file) or "") is None
+        verb = "does not define" if certain else "does not seem to define"
+        report = case.findings.error if certain else case.findings.warning
+        report(each.path, f"'{each.file}' {verb} '{each.name}'", suggestion(each.name, sorted(names), "names there"))
+
+
+def every_function_takes_what_it_is_given(case: Case) -> None:
+    """Of functions that are defined once, in plain sight: a decorator may change what is taken."""
+    if case.folder is None:
+        return
+    for each in references(case):
+        body = _statements(case, each)
+        if body is None or each.role not in _GIVEN:
+            continue
+        binding = [statement for statement in body if each.name in names_of(statement)]
+        function = binding[0] if len(binding) == 1 else None
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.decorator_list:
+            continue
+        problem = _signature_problem(function, 1 if each.role == "Function" else 2)
+        if problem is None:
+            continue
+        given, form = _GIVEN[each.role]
+        message = f"{each.role.lower()} '{each.name}' {problem}, but it is called with {given}"
+        if isinstance(function, ast.AsyncFunctionDef):
+            message = f"{each.role.lower()} '{each.name}' is async, and it is called like a plain function"
+        place, file = (function.lineno, function.col_offset + 1), str(case.folder / each.file)
+        case.findings.error(each.path, message, f"Write `{form.format(each.name)}`.", at=place, file=file)
+
+
+RULES: Sequence[Rule] = (
+    every_script_has_a_runtime,
+    every_function_is_defined,
+    no_code_is_outside_the_folder,
+    every_python_file_can_be_read,
+    every_function_takes_what_it_is_given,
+)
+
+
+def _calls(case: Case) -> Iterator[tuple[KeyPath, Role, str]]:
+    for node_id, node in case.graph.nodes.items():
+        if isinstance(node, FunctionNode):
+            yield ("nodes", node_id, "call"), "Function", node.call
+        if node.branch is not None and node.branch.call is not None:
+            yield ("nodes", node_id, "branch", "call"), "Function", node.branch.call
+
+
+def _statements(case: Case, reference: Reference) -> list[ast.stmt] | None:
+    """Of a Python file that can be read; each is parsed once, however many nodes name it."""
+    if case.folder is None or not reference.file.endswith(".py") or _leaves(case.folder, reference.file):
+        return None
+    file = case.folder / reference.file
+    if file not in case.parsed:
+        text = text_of(file)
+        try:
+            case.parsed[file] = None if text is None else statements(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            case.parsed[file] = None
+    return case.parsed[file]
+
+
+def _signature_problem(function: ast.FunctionDef | ast.AsyncFunctionDef, given: int) -> str | None:
+    """What keeps a function from being called with `given` values by position; None: nothing."""
+    if isinstance(function, ast.AsyncFunctionDef):
+        return "is async"
+    arguments = function.args
+    takes = len(arguments.posonlyargs) + len(arguments.args)
+    needs = takes - len(arguments.defaults)
+    by_name = [
+        argument.arg
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if default is None
+    ]
+    if by_name:
+        return f"needs '{by_name[0]}' by name"
+    if needs > given:
+        return f"needs {needs} arguments"
+    if takes < given and arguments.vararg is None:
+        return f"takes {takes or 'no'} argument{'' if takes == 1 else 's'}"
+    return None
+
+
+def _leaves(folder: Path | None, file: str) -> bool:
+    """By the path alone, and by the links on it where the folder is known."""
+    path, depth = PurePosixPath(file), 0
+    for part in path.parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return True
+    if path.is_absolute() or folder is None:
+        return path.is_absolute()
+    try:
+        return not (folder / file).resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # a loop of links, or a name no file can have
+        return False
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _files_near(folder: Path, file: str) -> list[str]:
+    """Files that the author may have meant: those in the named directory, in scripts/ and beside graph.yaml."""
+    places = dict.fromkeys(((folder / file).parent, folder / "scripts", folder))
+    files = [found for place in places for found in listing(place) if found.suffix in RUNTIMES]
+    return [found.relative_to(folder).as_posix() for found in files]

@@ -1,0 +1,251 @@
+"""Rules about templates: braces that are no placeholders, and names that nothing writes.
+
+Rendering leaves what is no placeholder as it is, so a text with other braces may be meant: these are warnings, but for
+what cannot be meant. What writes a key is known as far as reading shows: where code may write it, nothing is said.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sleipnir.graph.check_case import Case, Rule
+from sleipnir.graph.check_code import calls_installed_code
+from sleipnir.graph.check_parallel import keys_written
+from sleipnir.graph.findings import KeyPath, Position, closest, suggestion
+from sleipnir.graph.model import (
+    AgentNode,
+    ApprovalNode,
+    EndNode,
+    FunctionNode,
+    InputNode,
+    LlmNode,
+    MapNode,
+    RagNode,
+    ScriptNode,
+    ToolNode,
+)
+from sleipnir.graph.template import PLACEHOLDER
+
+# Each part is bounded, so that no text takes more than linear time.
+_BRACES: Final = re.compile(r"\{\{([^{}:\n]{0,80})\}\}")
+_UNCLOSED: Final = re.compile(r"\{\{[ \t]{0,4}([a-zA-Z0-9_.\[\]]{1,80})[ \t]{0,4}\}?(?![}a-zA-Z0-9_.\[\]])")
+_UNOPENED: Final = re.compile(r"(?<![{a-zA-Z0-9_.\[\]])\{?[ \t]{0,4}([a-zA-Z0-9_.\[\]]{1,80})[ \t]{0,4}\}\}")
+_SINGLE: Final = re.compile(r"(?<![{$\\\w])\{[ \t]{0,4}([A-Za-z_]\w{0,80})[ \t]{0,4}\}(?!\})")
+_BEGINS_AS_NAME: Final = re.compile(r"[#^/$.]?[ \t]*[A-Za-z_]")
+
+ALIKE: Final = 0.75
+"""How like a declared key another must be to be taken for a slip of it."""
+
+_ALWAYS: Final = ("initial_prompt", "_error", "last_error")
+"""Keys that a run begins with, or that a failure writes."""
+
+_RESULTS: Final = ("output", "choice", "input")
+"""The names that a node's own state_updates have for its result."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """One text of the graph that is rendered. `scoped` is the name that is known in it alone."""
+
+    path: KeyPath
+    text: str
+    scoped: str | None = None
+
+
+def templates(case: Case) -> Iterator[Template]:
+    """Every template that the file holds. Those of a config.yaml agent's graph are not written by its author."""
+    if case.graph.loop is not None:
+        return
+    for node_id, node in case.graph.nodes.items():
+        path: KeyPath = ("nodes", node_id)
+        match node:
+            case LlmNode():
+                texts = {"prompt": node.prompt, "instructions": node.instructions}
+            case AgentNode():
+                texts = {"prompt": node.prompt}
+            case RagNode():
+                texts = {"query": node.query}
+            case ApprovalNode():
+                texts = {"question": node.question}
+            case InputNode():
+                texts = {"question": node.question, "default": node.default}
+            case EndNode():
+                texts = {"output": node.output}
+            case MapNode():
+                texts = {"for_each" if case.findings.has((*path, "for_each")) else "over": node.over}
+            case _:
+                texts = {}
+        for key, text in texts.items():
+            if text is not None and case.findings.has((*path, key)):
+                yield Template((*path, key), text)
+        if node.branch is not None and node.branch.by is not None:
+            yield Template((*path, "branch", "by"), node.branch.by)
+        for key, text in (node.state_updates or {}).items():
+            yield Template((*path, "state_updates", key), text, node.scoped)
+    if case.graph.concurrency is not None:
+        yield Template(("concurrency", "key"), case.graph.concurrency.key)
+
+
+def every_brace_is_a_placeholder(case: Case) -> None:
+    """An error where it cannot be meant: in a graph of our own language, around a key that the state has."""
+    known = _known(case)
+    for template in templates(case):
+        for braces, name in dict.fromkeys(_odd_braces(template.text, known)):
+            plain = re.sub(r"\s", "", name)
+            is_plain = PLACEHOLDER.fullmatch(f"{{{{{plain}}}}}") is not None
+            is_key = is_plain and (_root(plain) in known or _root(plain) == template.scoped)
+            hint = f"Write {{{{{plain}}}}}." if is_plain else "Write {{name}}, {{a.b}} or {{list[0]}}, without spaces."
+            report = case.findings.error if is_key and not case.is_loki else case.findings.warning
+            message = f"{braces!r} is no placeholder; it stays in the text"
+            report(template.path, message, hint, at=_place(case, template, braces))
+
+
+def no_key_stands_in_single_braces(case: Case) -> None:
+    known = _known(case)
+    for template in templates(case):
+        found = _SINGLE.finditer(PLACEHOLDER.sub(_blank, template.text))
+        for braces, name in dict.fromkeys((each[0], each[1]) for each in found):
+            if name in known or name == template.scoped:
+                message = f"{braces!r} is no placeholder; it stays in the text"
+                hint = f"Write {{{{{name}}}}}, with two braces."
+                case.findings.warning(template.path, message, hint, at=_place(case, template, braces))
+
+
+def every_name_is_written_somewhere(case: Case) -> None:
+    """Keys of the state may also be given at submission, by name: so what nothing writes is a warning."""
+    known = _known(case)
+    for template in templates(case):
+        reported: set[str] = set()
+        for found in PLACEHOLDER.finditer(template.text):
+            name = _root(found[1])
+            if name in known or name == template.scoped or name in reported:
+                continue
+            if case.code_mentions(name) or (_is_in_doubt(case) and not closest(name, known)):
+                continue
+            reported.add(name)
+            _report_unknown(case, template, name, known, _place(case, template, found[0]))
+
+
+def every_written_key_is_declared(case: Case) -> None:
+    """Keys that are not declared may hold anything, so only one that looks like a slip of a declared key, and that
+    nothing reads, is reported."""
+    declared = case.graph.state
+    if not declared:
+        return
+    read = {_root(found[1]) for template in templates(case) for found in PLACEHOLDER.finditer(template.text)}
+    bodies = {body for node, _ in case.nodes(MapNode) for body in node.body}
+    for node_id, node in case.graph.nodes.items():
+        path: KeyPath = ("nodes", node_id)
+        for key in keys_written(node) if node_id not in bodies else ():
+            if key in declared or key in case.graph.initial_state or key in read or case.code_mentions(key):
+                continue
+            if not difflib.get_close_matches(key.casefold(), declared, n=1, cutoff=ALIKE):
+                continue
+            place = next((each for each in _places_of_write(path, key) if case.findings.has(each)), path)
+            message = f"writes the key '{key}', which `state:` does not declare"
+            case.findings.warning(place, message, suggestion(key, declared, "declared keys"))
+
+
+RULES: Sequence[Rule] = (
+    every_brace_is_a_placeholder,
+    no_key_stands_in_single_braces,
+    every_name_is_written_somewhere,
+    every_written_key_is_declared,
+)
+
+
+def _report_unknown(case: Case, template: Template, name: str, known: frozenset[str], at: Position | None) -> None:
+    if name in _RESULTS:
+        message = f"'{{{{{name}}}}}' is known in a node's own `state_updates` only"
+        hint = f'Keep it there, `state_updates: {{answer: "{{{{{name}}}}}"}}`, and write {{{{answer}}}} here.'
+        if template.scoped is not None:
+            message, hint = f"'{{{{{name}}}}}' is not the result of this node", f"It is {{{{{template.scoped}}}}}."
+        case.findings.warning(template.path, message, hint, at=at, code="SLP405")
+    elif name in case.graph.nodes:
+        message = f"'{name}' is a node, and a template reads the state"
+        scoped = case.graph.nodes[name].scoped
+        hint = "Name the key that the node writes."
+        if scoped is not None:
+            hint = f'Keep its result, `state_updates: {{{name}_result: "{{{{{scoped}}}}}"}}` in it, and name that key.'
+        case.findings.warning(template.path, message, hint, at=at, code="SLP404")
+    else:
+        message = f"nothing writes '{name}', which the text reads"
+        hint = "Write it in a node, or declare it under `initial_state` or `state`, if it is given at submission."
+        close = closest(name, known)
+        case.findings.warning(template.path, message, f'Did you mean "{close}"?' if close else hint, at=at)
+
+
+def _known(case: Case) -> frozenset[str]:
+    """The keys that something in the file writes or declares."""
+    graph = case.graph
+    known = {*_ALWAYS, *graph.initial_state, *graph.state, *graph.reducers}
+    for node in graph.nodes.values():
+        known.update(keys_written(node))
+        if isinstance(node, MapNode):
+            known.update((node.item, node.output_key))
+        if isinstance(node, ToolNode):
+            known.add(node.output_key)
+    return frozenset(known)
+
+
+def _is_in_doubt(case: Case) -> bool:
+    """Whether something may write any key: a function that cannot be read here, or a model whose answer has no fixed
+    keys."""
+    nodes = case.graph.nodes.values()
+    if calls_installed_code(case):
+        return True
+    if case.folder is None and any(isinstance(node, ScriptNode | FunctionNode) for node in nodes):
+        return True
+    schemas = [node.output_schema for node in nodes if isinstance(node, LlmNode | AgentNode) and node.output_schema]
+    return any(
+        not isinstance(schema.get("properties"), dict) or isinstance(schema.get("additionalProperties"), dict)
+        for schema in schemas
+    )
+
+
+def _odd_braces(text: str, known: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Braces that look like a placeholder and are none, and what is inside."""
+    rest = PLACEHOLDER.sub(_blank, text)
+    for found in _BRACES.finditer(rest):
+        inside = found[1].strip()
+        if not inside or _BEGINS_AS_NAME.match(inside):
+            yield found[0], inside
+    rest = _BRACES.sub(_blank, rest)
+    for pattern in (_UNCLOSED, _UNOPENED):
+        for found in pattern.finditer(rest):
+            if _root(found[1]) in known:
+                yield found[0], found[1]
+
+
+def _blank(found: re.Match[str]) -> str:
+    return " " * len(found[0])
+
+
+def _root(path: str) -> str:
+    return re.split(r"[.\[]", path, maxsplit=1)[0]
+
+
+def _places_of_write(path: KeyPath, key: str) -> Iterator[KeyPath]:
+    yield (*path, "state_updates", key)
+    yield (*path, "output_schema", "properties", key)
+    yield (*path, "collect")
+    yield (*path, "collect_into")
+
+
+def _place(case: Case, template: Template, part: str) -> Position | None:
+    """Where `part` stands in the file; None where the text is spelled otherwise there."""
+    document = case.document
+    if document is None or (span := document.spans.get(template.path)) is None:
+        return None
+    index = document.text.find(part, *span)
+    if index < 0:
+        return None
+    return _line_and_column(document.text, index)
+
+
+def _line_and_column(text: str, index: int) -> Position:
+    return text.count("\n", 0, index) + 1, index - (text.rfind("\n", 0, index) + 1) + 1

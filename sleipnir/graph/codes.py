@@ -1,0 +1,319 @@
+"""The codes of findings: a stable name for each kind of mistake, by which it is looked up and ignored.
+
+Rules. The first digit is the subject (SUBJECTS). A code is never given another meaning; one that is no longer used is
+not reused. Each rule of check.py has one code (OF_RULES); what reads a file names the code where it reports.
+docs/validation.md is made from CODES by `ops/generate`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+SUBJECTS: Final[Mapping[str, str]] = {
+    "1": "The file",
+    "2": "Keys and values",
+    "3": "Nodes and edges",
+    "4": "Templates and what they read",
+    "5": "Scripts and Python",
+    "6": "Models, tools and agents",
+    "7": "Documents",
+    "8": "Declared state and schemas",
+    "9": "Sizes",
+}
+
+GENERAL: Final = "SLP200"
+"""The code of a finding that has none of its own."""
+
+CODE: Final = re.compile(r"SLP[0-9]{3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One kind of finding: what it is called, and why it matters and what to do about it."""
+
+    title: str
+    explanation: str
+
+    def text(self, name: str) -> str:
+        """What `validate --explain` prints."""
+        return f"{name}: {self.title}\n\n{self.explanation}"
+
+
+def explain(name: str) -> str | None:
+    """The explanation of a code, in any case; None for one that does not exist."""
+    code = CODES.get(name.strip().upper())
+    return None if code is None else code.text(name.strip().upper())
+
+
+def as_markdown() -> str:
+    """The tables of docs/validation.md."""
+    parts = []
+    for digit, subject in SUBJECTS.items():
+        rows = [f"| `{name}` | {code.title} | {code.explanation} |" for name, code in CODES.items() if name[3] == digit]
+        parts.append(
+            "\n".join([f"### {digit}xx: {subject}", "", "| code | finding | what to do |", "|---|---|---|", *rows])
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+CODES: Final[Mapping[str, Code]] = {
+    # --- the file
+    "SLP101": Code(
+        "The file is not readable YAML",
+        "Nothing behind the place can be read, so other findings about the graph may be missing until it is repaired. "
+        "Frequent causes: a tab as indentation, a quote that is not closed, text with `: ` that is not quoted.",
+    ),
+    "SLP102": Code("A key is set twice", "One of the two values would be lost. Keep one of them."),
+    "SLP103": Code("A key is not text", "Keys are text. Put numbers, `true` and `null` in quotes when they are keys."),
+    "SLP104": Code("A merge key is not applied", "`<<` has no effect. Write the keys out, or alias a whole value."),
+    "SLP105": Code("A YAML tag is not supported", "Leave the tag out: the kind of a value follows from its spelling."),
+    "SLP106": Code(
+        "A comment ignores what cannot be ignored",
+        "`# sleipnir: ignore` takes codes of warnings. An error stops every run, so it must be repaired.",
+    ),
+    "SLP107": Code(
+        "The agent's file cannot be read",
+        "The file does not exist, is not UTF-8, or the folder has both a graph.yaml and a config.yaml.",
+    ),
+    # --- keys and values
+    "SLP200": Code("The definition is not valid", "The message says what was found and what is expected there."),
+    "SLP201": Code(
+        "A value is of the wrong kind",
+        'Nothing is converted: `"5"` is not a number. Text that begins with a brace needs quotes: `"{{name}}"`.',
+    ),
+    "SLP202": Code("A required key is missing", "Add the key; the hint lists all keys that are required there."),
+    "SLP203": Code(
+        "An unknown key",
+        "The key has no effect, so what it was meant to do does not happen. The nearest known key is in the hint.",
+    ),
+    "SLP204": Code(
+        "A key has no effect on this type of node", "Remove it, or use a node of a type that the hint names."
+    ),
+    "SLP205": Code("A key of another release of Loki", "The key is accepted and ignored; the hint says why."),
+    "SLP206": Code(
+        "A scalar that is not text", "Text is expected. Put the value in quotes, so that it is read as meant."
+    ),
+    "SLP207": Code(
+        "An unknown version of the language", "`version` selects the rules of the file. Use a supported one."
+    ),
+    "SLP208": Code("An unknown type of node", "Use one of the types in the hint."),
+    "SLP209": Code("The graph has no name or no nodes", "A graph needs `name`, `start` and at least one node."),
+    "SLP210": Code("The start node does not exist", "`start` names the one node where every run begins."),
+    "SLP211": Code("A node's id differs from its key", "The key under `nodes` is the id. Leave `id` out."),
+    "SLP212": Code(
+        "A `branch` that cannot be read",
+        "Choose by exactly one of `by` (a template), `call` (a function) and `cases` (conditions, `else` last).",
+    ),
+    "SLP213": Code("A `wait_for` that cannot be read", "Write `[a, b]`, or `{from: [a, b], min: 1}`."),
+    "SLP214": Code("One thing is said twice", "Keep one of the two."),
+    "SLP215": Code("`call` does not name a function", "Write `file.py:name`, or `package.module:name`."),
+    # --- nodes and edges
+    "SLP301": Code(
+        "An edge to a node that does not exist", "Every target must be a node of this graph. Look for a misspelling."
+    ),
+    "SLP302": Code(
+        "The edges form a loop",
+        "Declared edges of version 1.0 form no loop: a script goes back by `_next`. Elsewhere a loop needs a way out.",
+    ),
+    "SLP303": Code(
+        "A node cannot be reached",
+        "No edge leads to it, and no file of the agent's code contains its name, so it can never run.",
+    ),
+    "SLP304": Code("No end can be reached", "Add a node of type `end` and lead an edge to it."),
+    "SLP305": Code("A node has no `next`", "A run that gets here fails. Name the node that comes after it."),
+    "SLP306": Code("An option without a route", "Add the option to `routes`."),
+    "SLP307": Code("A route without an option", "Nobody can choose it. Add it to `options`, or remove the route."),
+    "SLP308": Code(
+        "A question without an answer in time",
+        "`timeout` and `on_timeout` belong together: without `on_timeout` or `default` the run fails at the timeout.",
+    ),
+    "SLP310": Code("A person is asked in a parallel branch", "Ask after the node where the branches meet."),
+    "SLP311": Code(
+        "A parallel script does not declare what it writes",
+        "List its keys under `state_updates`, so that they can be compared with those of its siblings.",
+    ),
+    "SLP312": Code("Parallel branches write one key", "Give the key a reducer, or rename one of the two."),
+    "SLP313": Code("A branch reads what its sibling writes", "It sees the value from before. Run one after the other."),
+    "SLP314": Code("A join can never fire", "Each node in `wait_for` must exist and be reached in the same run."),
+    "SLP315": Code("A join without `wait_for`", "List the nodes that it waits for."),
+    "SLP316": Code("A router that leads nowhere", "Give it a `next` or a `branch`."),
+    "SLP317": Code("`branch` or `ends` has no effect", "The node does not choose a label. Remove the key."),
+    "SLP318": Code("A condition cannot be read", "Conditions are CEL over `state`, such as `state.score > 0.5`."),
+    "SLP319": Code("A choice that is always the same", 'Write `by: "{{key}}"`, with a key of the state.'),
+    "SLP320": Code("A label that nobody produces, or that leads nowhere", "Compare `to` with the possible labels."),
+    "SLP321": Code(
+        "A node cannot run per item of a map", "The hint lists the types that can, and what they may write."
+    ),
+    "SLP322": Code("A map uses one key for two things", "Use different keys for the item and for the results."),
+    "SLP323": Code("A limit of 0 lets nothing run", "Write a number from 1, or leave the limit out."),
+    "SLP324": Code("A retry for an unknown failure", "`on` takes the names in the hint, and names of exceptions."),
+    "SLP325": Code(
+        "An `on_error` that has no effect, or leads nowhere",
+        "Write `fail`, `continue`, or the name of a node that does not wait for others.",
+    ),
+    "SLP326": Code("A node is named like a rule of `on_error`", "`fail` and `continue` are rules. Rename the node."),
+    "SLP327": Code(
+        "An edge into a join that does not wait for it",
+        "The node would start by this edge, and once more when its join is complete. Add the source to `wait_for`, or "
+        "lead the edge elsewhere.",
+    ),
+    # --- templates
+    "SLP401": Code(
+        "Braces that are not a placeholder",
+        "A placeholder is `{{name}}`, `{{a.b}}` or `{{list[0]}}`: no spaces, filters or expressions. Anything else "
+        "stays in the text as it is written.",
+    ),
+    "SLP402": Code("Single braces around a key of the state", "Write `{{name}}` with two braces; `{name}` stays text."),
+    "SLP403": Code(
+        "A name that nothing writes",
+        "No node writes the key, `initial_state` and `state` do not have it, and no file of the agent's code contains "
+        "its name. A key that is given with `--state`, or by the column of a batch, is declared under `initial_state` "
+        "or, in `state`, as `required`.",
+    ),
+    "SLP404": Code(
+        "A node's name in place of a key of the state",
+        "Templates read the state, not nodes. Keep the result in the node's `state_updates`, and name that key.",
+    ),
+    "SLP405": Code(
+        "`{{output}}`, `{{choice}}` or `{{input}}` outside the node's own `state_updates`",
+        "The result of a node has this name in its own `state_updates` only. Write it to a key there.",
+    ),
+    "SLP406": Code(
+        "A key that `state:` does not declare",
+        "A node writes a key that is nearly a declared one, and that nothing reads. Correct it, or declare it too.",
+    ),
+    "SLP407": Code("A `validation` that cannot be read", "Write for example `len(input) > 0`."),
+    "SLP408": Code("`concurrency.key` holds no placeholder", "Write `{{name}}`, without spaces."),
+    # --- code
+    "SLP501": Code("A file of the agent's code does not exist", "Paths begin at the agent's folder."),
+    "SLP502": Code("A path leaves the agent's folder", "Workers get the folder alone. Keep the file in it."),
+    "SLP503": Code(
+        "Python cannot read a file",
+        "The place of the syntax error is in the file itself. A file that no node names is a warning.",
+    ),
+    "SLP504": Code(
+        "A function does not exist", "The file does not define the name that `call`, a reducer or a type gives."
+    ),
+    "SLP505": Code(
+        "A function cannot be called as it will be",
+        "A function of a node or a branch is called with the state, `def name(state):`; a reducer with the current and "
+        "the new value, `def name(current, incoming):`. Neither may be async.",
+    ),
+    "SLP506": Code("A script without a runtime", "Scripts are run by their extension: `.sh`, `.py` or `.ts`."),
+    # --- models, tools, agents
+    "SLP601": Code("A model without its client", "Write `client:model`, for example `openai:gpt-4o-mini`."),
+    "SLP602": Code(
+        "A model of an unknown client",
+        "No client of this name is known, listed in config.yaml, or has a `NAME_API_BASE` in the environment.",
+    ),
+    "SLP603": Code(
+        "An unknown tool", "A model may use the agent's own tools, `global_tools` and those of MCP servers."
+    ),
+    "SLP604": Code("A global tool that is not on this machine", "The workers may have it; this machine has not."),
+    "SLP605": Code("An MCP server that is not configured here", "The workers may have it; this machine has not."),
+    "SLP606": Code(
+        "An agent that does not exist", "Agents are looked up beside this one and in the agents directories."
+    ),
+    "SLP607": Code("The agent's tools cannot be read", "The model is offered all of them, so no turn could begin."),
+    "SLP608": Code("`dynamic_instructions` without their function", "Define `_instructions` in the tools file."),
+    "SLP609": Code("A skill that cannot be used", "Skills are named like their folders, and listed by the graph too."),
+    # --- documents
+    "SLP701": Code("A rag node without documents", "List at least one file, folder, pattern or URL."),
+    "SLP702": Code("A rag result that is not kept", "Write it to a key in `state_updates`."),
+    "SLP703": Code("A knowledge base would overwrite a file", "Give the rag node another name."),
+    "SLP704": Code("A document's path is not valid", "Write an absolute path, or one below the agent's folder."),
+    "SLP705": Code("A document does not exist", "It is left out when the knowledge base is built."),
+    "SLP706": Code("A size that makes no sense", "`chunk_overlap` is less than `chunk_size`; numbers begin at 1."),
+    "SLP707": Code("A pattern that matches no source", "Write a glob of paths or URLs."),
+    "SLP708": Code("A knowledge base that is not used", "Name its documents in config.yaml, or remove rag.yaml."),
+    # --- state
+    "SLP801": Code("An unknown type of a state key", "Use a type of the hint, or a model of your own, `file.py:Name`."),
+    "SLP802": Code("An unknown reducer", "Use a reducer of the hint, or a function of your own, `file.py:name`."),
+    "SLP803": Code("A key has two reducers", "Keep the one under `state:`."),
+    "SLP804": Code("A reducer does not fit the type", "The hint says which types it folds."),
+    "SLP805": Code(
+        "A schema that cannot be applied", "The place is inside the JSON Schema; the message says what is wrong."
+    ),
+    "SLP806": Code("A first value of the wrong type", "The value must be what the key is declared to hold."),
+    "SLP807": Code("A required key that has a value", "`required` means that it is given at submission. Remove one."),
+    # --- sizes
+    "SLP901": Code(
+        "Too many nodes or keys", "The bound protects other runs. The hint says what to use in place of it."
+    ),
+}
+
+
+OF_RULES: Final[Mapping[str, str]] = {
+    "every_edge_leads_to_a_node": "SLP301",
+    "declared_edges_form_no_cycle": "SLP302",
+    "every_node_can_be_reached": "SLP303",
+    "some_node_ends_the_graph": "SLP304",
+    "every_script_exists": "SLP501",
+    "every_agent_exists": "SLP606",
+    "every_option_has_a_route": "SLP306",
+    "every_route_has_an_option": "SLP307",
+    "every_rag_node_has_documents": "SLP701",
+    "every_rag_result_is_kept": "SLP702",
+    "every_tool_is_known": "SLP603",
+    "every_global_tool_can_be_used": "SLP604",
+    "every_mcp_server_is_configured": "SLP605",
+    "every_model_is_named_with_its_client": "SLP601",
+    "every_client_is_known": "SLP602",
+    "every_own_tool_can_be_read": "SLP607",
+    "every_dynamic_instruction_has_its_function": "SLP608",
+    "every_document_is_somewhere_below": "SLP704",
+    "every_document_exists": "SLP705",
+    "every_size_makes_sense": "SLP706",
+    "every_source_pattern_can_match": "SLP707",
+    "every_base_of_documents_is_asked": "SLP708",
+    "every_step_has_a_next": "SLP305",
+    "no_knowledge_base_overwrites_a_file": "SLP703",
+    "every_validation_can_be_read": "SLP407",
+    "every_retry_names_failures_that_exist": "SLP324",
+    "every_gate_says_what_comes_without_an_answer": "SLP308",
+    "every_output_schema_is_a_schema": "SLP805",
+    "every_script_has_a_runtime": "SLP506",
+    "no_code_is_outside_the_folder": "SLP502",
+    "every_python_file_can_be_read": "SLP503",
+    "every_function_is_defined": "SLP504",
+    "every_function_takes_what_it_is_given": "SLP505",
+    "every_brace_is_a_placeholder": "SLP401",
+    "no_key_stands_in_single_braces": "SLP402",
+    "every_name_is_written_somewhere": "SLP403",
+    "every_written_key_is_declared": "SLP406",
+    "some_visit_may_run": "SLP323",
+    "every_body_of_a_map_can_run_per_item": "SLP321",
+    "no_person_is_asked_in_a_parallel_branch": "SLP310",
+    "every_parallel_script_declares_what_it_writes": "SLP311",
+    "no_key_is_written_by_two_branches": "SLP312",
+    "no_branch_reads_what_its_sibling_writes": "SLP313",
+    "no_item_is_collected_over_itself": "SLP322",
+    "every_join_can_fire": "SLP314",
+    "every_join_node_waits": "SLP315",
+    "every_router_leads_somewhere": "SLP316",
+    "every_edge_into_a_join_is_waited_for": "SLP327",
+    "every_on_error_of_the_graph_leads_to_a_node": "SLP325",
+    "every_on_error_has_an_effect": "SLP325",
+    "no_node_is_named_like_a_rule": "SLP326",
+    "every_skill_has_a_name_that_skills_can_have": "SLP609",
+    "every_skill_of_a_node_is_one_of_its_graph": "SLP609",
+    "every_branch_has_an_effect": "SLP317",
+    "every_condition_can_be_read": "SLP318",
+    "every_choice_is_made_of_state": "SLP319",
+    "every_label_is_produced": "SLP320",
+    "some_step_is_allowed": "SLP323",
+    "every_type_exists": "SLP801",
+    "every_reducer_exists": "SLP802",
+    "every_key_has_one_reducer": "SLP803",
+    "every_reducer_fits_its_type": "SLP804",
+    "every_state_schema_is_a_schema": "SLP805",
+    "every_first_value_has_its_type": "SLP806",
+    "no_required_key_has_a_first_value": "SLP807",
+    "no_graph_has_too_many_nodes": "SLP901",
+    "no_node_reads_too_many_keys": "SLP901",
+    "no_state_has_too_many_keys": "SLP901",
+}
+"""The code of each rule of check.py, by the rule's name."""

@@ -1,0 +1,212 @@
+"""Makes the JSON Schemas of graph.yaml from the loader's models: keys, types, defaults, and which are required.
+
+Rules. The models are the only definition (model.py, FIELDS of shape.py); here stand only the short forms that the
+loader takes besides: `next: a`, `retry: {...}`, `state: {n: int}`. Null is an absent key. In version 1.0 unknown keys
+are allowed, as the loader only warns of them; in sleipnir/1 they are errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from sleipnir.graph.model import (
+    NODE_TYPES,
+    Branch,
+    Duration,
+    Flag,
+    Graph,
+    Json,
+    MapNode,
+    Number,
+    Retry,
+    Variable,
+)
+from sleipnir.graph.schemas import FILES
+from sleipnir.graph.shape import FIELDS, SPELLINGS
+
+Schema = dict[str, Any]
+
+_DIALECT: Final = "http://json-schema.org/draft-07/schema#"  # the newest that all editors know
+_DURATION: Final = r"^\s*[0-9]*\.?[0-9]+\s*(ms|s|m|h)?\s*$"
+_SCALAR: Final[Schema] = {"type": ["string", "number", "boolean", "null"]}
+_TEXT: Final[Schema] = {"type": "string"}
+_TEXTS: Final[Schema] = {"type": "array", "items": _TEXT}
+_NAMES: Final[Schema] = {"anyOf": [_TEXT, {**_TEXTS, "minItems": 1}]}
+_JOIN: Final[Schema] = {
+    "anyOf": [
+        {**_TEXTS, "minItems": 1},
+        {
+            "type": "object",
+            "properties": {"from": {**_TEXTS, "minItems": 1}, "min": {"type": "integer", "minimum": 1}},
+            "required": ["from"],
+            "additionalProperties": False,
+        },
+    ]
+}
+_CASE: Final[Schema] = {
+    "anyOf": [
+        {"$ref": "#/definitions/Choice"},
+        {"type": "object", "properties": {"else": _TEXT}, "required": ["else"], "additionalProperties": False},
+    ]
+}
+_CASES: Final[Schema] = {"type": "array", "items": _CASE, "minItems": 1}
+_RETRY: Final[Schema] = {
+    "anyOf": [{"$ref": "#/definitions/Retry"}, {"type": "array", "items": {"$ref": "#/definitions/Retry"}}]
+}
+
+SHORT_FORMS: Final[Mapping[str, Schema]] = {
+    "next": _NAMES,
+    "branch": {"anyOf": [{"$ref": "#/definitions/Branch"}, _CASES]},
+    "ends": {"anyOf": [{"type": "object", "additionalProperties": _TEXT}, {**_TEXTS, "minItems": 1}]},
+    "wait_for": {"anyOf": [_JOIN, {"type": "array", "items": _JOIN, "minItems": 1}]},
+    "retry": _RETRY,
+}
+"""Keys of nodes that may be written in more ways than the model holds them."""
+
+
+def schema_of(version: str) -> Schema:
+    """The JSON Schema of graph.yaml in a version of the language."""
+    is_strict = version != "1.0"
+    models = [model for model in FIELDS if model not in (Graph, *NODE_TYPES.values())]
+    definitions = {model.__name__: _object(model, is_strict) for model in models if model.__name__ != "ConfigAgent"}
+    definitions |= {f"node.{kind}": _node(kind, is_strict) for kind in NODE_TYPES}
+    kinds = [
+        {
+            "if": {"properties": {"type": {"const": kind}}, "required": ["type"]},
+            "then": {"$ref": f"#/definitions/node.{kind}"},
+        }
+        for kind in NODE_TYPES
+    ]
+    any_node = {
+        "type": "object",
+        "properties": {"type": {"enum": list(NODE_TYPES)}},
+        "required": ["type"],
+        "allOf": kinds,
+    }
+    graph = _object(Graph, is_strict)
+    graph["properties"]["version"] = {"const": version} if is_strict else {"enum": ["1.0", 1.0]}
+    graph["properties"]["nodes"] = {"type": "object", "additionalProperties": {"$ref": "#/definitions/node"}}
+    graph["properties"]["retry"] = _optional(_RETRY)
+    state: Schema = {"anyOf": [_TEXT, {"$ref": "#/definitions/StateField"}]}
+    graph["properties"]["state"] = _optional({"type": "object", "additionalProperties": state})
+    if is_strict:
+        graph["required"].append("version")
+    head = {"$schema": _DIALECT, "title": f"graph.yaml of Sleipnir, version {version}"}
+    return {**head, **graph, "definitions": {"node": any_node, **definitions}}
+
+
+def texts() -> dict[str, str]:
+    """What the files of this folder must hold, by name."""
+    return {file: json.dumps(schema_of(version), indent=1) + "\n" for version, file in FILES.items()}
+
+
+def _node(kind: str, is_strict: bool) -> Schema:
+    model = NODE_TYPES[kind]
+    made = _object(model, is_strict)
+    properties = {"type": {"const": kind}, **made["properties"]}
+    for key, form in SHORT_FORMS.items():
+        if key in properties and not (model is MapNode and key == "branch"):
+            properties[key] = _optional(form)
+    return {**made, "properties": properties, "required": ["type", *made["required"]]}
+
+
+def _object(model: type[Any], is_strict: bool) -> Schema:
+    hints = get_type_hints(model, include_extras=True)
+    fields = {field.name: field for field in dataclasses.fields(model)}
+    own = {name: field for name, field in fields.items() if name in FIELDS[model]}
+    required = [name for name, field in own.items() if _is_required(field)]
+    properties = {name: _property(hints[name], field) for name, field in own.items()}
+    found: Schema = {"type": "object", "properties": properties, "required": required}
+    if model is MapNode:
+        found = _map(found, hints)
+    if model is Branch:
+        properties["cases"] = _CASES
+    if model is Retry:
+        properties["on"] = _TEXTS
+    if model is Variable:
+        properties["default"] = _SCALAR
+    return {**found, "additionalProperties": not is_strict}
+
+
+def _map(found: Schema, hints: Mapping[str, Any]) -> Schema:
+    """A map node has its keys in two spellings; one of each is required."""
+    properties = {name: each for name, each in found["properties"].items() if name not in SPELLINGS["loki"]}
+    pairs: dict[str, list[str]] = {}
+    for spelling in SPELLINGS.values():
+        for field, key in spelling.items():
+            properties[key] = _NAMES if field == "body" else _of(hints[field])
+            pairs.setdefault(field, []).append(key)
+    one_of_each = [
+        {"anyOf": [{"required": [key]} for key in dict.fromkeys(keys)]}
+        for field, keys in pairs.items()
+        if field != "max_concurrency"
+    ]
+    required = [name for name in found["required"] if name not in SPELLINGS["loki"]]
+    return {"type": "object", "properties": properties, "required": required, "allOf": one_of_each}
+
+
+def _property(hint: Any, field: dataclasses.Field[Any]) -> Schema:
+    made = _of(hint)
+    if _is_required(field):
+        return made
+    default = field.default if field.default is not dataclasses.MISSING else None
+    made = _optional(made)
+    return {**made, "default": default} if isinstance(default, str | int | float | bool) else made
+
+
+def _optional(schema: Schema) -> Schema:
+    """Null is as good as no key."""
+    if isinstance(schema.get("type"), str):
+        values = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+        return schema if schema["type"] == "null" else {**schema, **values, "type": [schema["type"], "null"]}
+    return {"anyOf": [*schema["anyOf"], {"type": "null"}]} if list(schema) == ["anyOf"] else _or_null(schema)
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]} if schema else schema
+
+
+def _of(hint: Any) -> Schema:
+    """The schema of a type of the model."""
+    if hint == Duration:
+        return {"anyOf": [{"type": "string", "pattern": _DURATION}, {"type": "number", "minimum": 0}]}
+    if hint == Number:
+        return {"type": "number"}
+    if hint == Flag:
+        return {"type": "boolean"}
+    if hint is Json or hint is Any:
+        return {}
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return {**_of(arguments[0]), **_bounds(arguments[1:])}
+    if origin is Literal:
+        return {"type": "string", "enum": list(arguments)}
+    if origin in (Union, types.UnionType):
+        others = [_of(each) for each in arguments if each is not type(None)]
+        return others[0] if len(others) == 1 else {"anyOf": others}
+    if origin is list:
+        return {"type": "array", "items": _of(arguments[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _of(arguments[1])}
+    if dataclasses.is_dataclass(hint):
+        return {"$ref": f"#/definitions/{getattr(hint, '__name__', '')}"}
+    return {"type": {str: "string", int: "integer", float: "number", bool: "boolean"}[hint]}
+
+
+def _bounds(annotations: tuple[Any, ...]) -> Schema:
+    """The bounds of a whole number, as its annotations have them."""
+    found: Schema = {}
+    for annotation in annotations:
+        for each in getattr(annotation, "metadata", ()):
+            for name, key in (("ge", "minimum"), ("le", "maximum")):
+                if hasattr(each, name):
+                    found[key] = getattr(each, name)
+    return found
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

@@ -1,0 +1,108 @@
+"""The JSON Schemas of graph.yaml that ship: they say what the loader's models say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from sleipnir.graph.load import parse
+from sleipnir.graph.model import NODE_TYPES, Graph, MapNode
+from sleipnir.graph.schemas import FILES, VERSIONS, making, schema_text
+from sleipnir.graph.shape import FIELDS, SPELLINGS
+from sleipnir.graph.source import read
+
+ROOT = Path(__file__).parents[3]
+MODELS = [model for model in FIELDS if model.__name__ != "ConfigAgent"]
+GOOD = [
+    file
+    for root in (ROOT / "agents", ROOT / "tests/fixtures/agents", ROOT / "tests/fixtures/good")
+    for file in sorted(root.glob("*/graph.yaml"))
+]
+
+
+def schema(version: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(schema_text(version))
+    return loaded
+
+
+def part_of(version: str, model: type[Any]) -> dict[str, Any]:
+    whole = schema(version)
+    if model is Graph:
+        return whole
+    kinds = {node: f"node.{kind}" for kind, node in NODE_TYPES.items()}
+    found: dict[str, Any] = whole["definitions"][kinds.get(model, model.__name__)]
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_file_that_ships_is_made_from_the_models(version: str) -> None:
+    assert schema_text(version) == making.texts()[FILES[version]], "run: .venv/bin/python ops/generate"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_the_schema_has_the_keys_of_the_loader(version: str, model: type[Any]) -> None:
+    part = part_of(version, model)
+    also = {"type"} if model in NODE_TYPES.values() else set()
+    assert set(part["properties"]) == set(FIELDS[model]) | also
+    assert part["additionalProperties"] is (version == "1.0")
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_the_schema_requires_what_the_loader_requires(model: type[Any]) -> None:
+    required = {
+        field.name
+        for field in dataclasses.fields(model)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    if model is MapNode:
+        required -= SPELLINGS["loki"].keys()
+    assert set(part_of("1.0", model).get("required", ())) - {"type"} == required
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_schema_is_a_schema(version: str) -> None:
+    jsonschema.Draft7Validator.check_schema(schema(version))
+
+
+@pytest.mark.parametrize("file", GOOD, ids=lambda file: file.parent.name)
+def test_a_graph_that_the_loader_takes_fits_the_schema(file: Path) -> None:
+    data = read(file.read_text(), str(file)).data
+    assert [error.message for error in jsonschema.Draft7Validator(schema("1.0")).iter_errors(data)] == []
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "a: {type: llm}",
+        "a: {type: lm, prompt: x}",
+        "a: {prompt: x}",
+        "a: {type: llm, prompt: x, timeout: '5'}",
+        "a: {type: llm, prompt: x, timeout: -1}",
+        "a: {type: llm, prompt: [x]}",
+        "a: {type: llm, prompt: x, next: {a: b}}",
+        "a: {type: llm, prompt: x, tool_timeout: soon}",
+        "a: {type: llm, prompt: x, wait_for: {min: 1}}",
+        "a: {type: llm, prompt: x, retry: {jitter: maybe}}",
+        "a: {type: map, as: i, node: b, collect: c}",
+        "a: {type: map, over: x, as: i, branch: b, collect_into: c, on_item_error: stop}",
+    ],
+)
+def test_what_the_loader_refuses_the_schema_refuses(nodes: str) -> None:
+    text = f"name: g\nstart: a\nnodes:\n  {nodes}\n"
+    assert parse(text, "g.yaml").graph is None
+    assert not jsonschema.Draft7Validator(schema("1.0")).is_valid(read(text, "g.yaml").data)
+
+
+def test_the_strict_version_names_itself_and_refuses_unknown_keys() -> None:
+    checker = jsonschema.Draft7Validator(schema("sleipnir/1"))
+    graph: dict[str, Any] = {"name": "g", "version": "sleipnir/1", "start": "a", "nodes": {"a": {"type": "end"}}}
+    assert checker.is_valid(graph)
+    assert not checker.is_valid({**graph, "version": "1.0"})
+    assert not checker.is_valid({key: value for key, value in graph.items() if key != "version"})
+    assert not checker.is_valid({**graph, "nodes": {"a": {"type": "end", "outptu": "x"}}})
