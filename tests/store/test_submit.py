@@ -47,11 +47,12 @@ def test_a_graph_that_is_wrong_is_refused_with_everything_that_is_wrong_and_noth
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     with Client(Settings(redis_url=redis_server.url, home=tmp_path, key_prefix="submit")) as client:
-        with pytest.raises(GraphError, match="Graph validation failed with 3 error") as caught:
+        with pytest.raises(GraphError, match="Graph validation failed with 4 error") as caught:
             client.submit(write_agent(tmp_path / "wrong", WRONG))
         assert [(p.line, p.message) for p in caught.value.problems if p.level == "error"] == [
-            (5, "References non-existent node 'x' in 'next'"),
-            (5, "References non-existent node 'z' in 'branch'"),
-            (6, "References non-existent node 'c' in 'wait_for'"),
+            (6, "the edge to 'b' bypasses its join: 'b' waits for 'c', not 'a'"),
+            (6, "References non-existent node 'x' in 'next'"),
+            (6, "References non-existent node 'z' in 'branch'"),
+            (7, "References non-existent node 'c' in 'wait_for'"),
         ]
         assert client.runs(10) == []
