@@ -90,15 +90,20 @@ def ps(
         ]
         print_table(("run", "agent", "status", "created", "took", "at"), table)
     else:
-        terminal.note(_none_found(wanted, narrowed=bool(agents or since_ms or before_ms or batch)))
+        terminal.note(_none_found(wanted, total, narrowed=bool(agents or since_ms or before_ms or batch)))
     if total > among:
         terminal.note(f"looked at the newest {among:,} of {total:,} runs; --among N looks at more")
 
 
-def _none_found(wanted: set[str], *, narrowed: bool) -> str:
+def _none_found(wanted: set[str], total: int, *, narrowed: bool) -> str:
     if narrowed:
         return "no such runs"
-    found = "no runs" if wanted == set(STATUSES) else "no such runs; `sleipnir ps --all` lists all"
+    if total == 0 or wanted == set(STATUSES):
+        found = "no runs"
+    elif wanted == set(UNFINISHED):
+        found = "all runs have ended; `sleipnir ps --all` lists them"
+    else:
+        found = "no such runs; `sleipnir ps --all` lists all"
     return f"{found}; --rows lists rows of batches too"
 
 

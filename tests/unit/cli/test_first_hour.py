@@ -13,6 +13,7 @@ from sleipnir import Client
 from sleipnir.cli import main
 from sleipnir.cli.ask import refuse_unknown
 from sleipnir.cli.options import MOMENT, Seconds
+from sleipnir.cli.runs import UNFINISHED, _none_found
 from sleipnir.errors import ConfigError, UsageError
 from sleipnir.graph.duration import seconds
 from sleipnir.graph.findings import closest
@@ -86,3 +87,11 @@ def test_a_service_logs_what_is_set_and_not_what_is_not() -> None:
 def test_several_runs_are_answered_by_node_and_not_by_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["answer", "aaaaaaaaaaaa,bbbbbbbbbbbb", "3", "yes"]) == 2
     assert "the number of a visit is of one run; name the question of several by its node" in capsys.readouterr().err
+
+
+def test_who_has_no_run_under_way_is_told_where_those_that_have_ended_are() -> None:
+    ended, other = "all runs have ended; `sleipnir ps --all` lists them", "--rows lists rows of batches too"
+    assert _none_found(set(UNFINISHED), 3, narrowed=False) == f"{ended}; {other}"
+    assert _none_found(set(UNFINISHED), 0, narrowed=False) == f"no runs; {other}"
+    assert _none_found({"failed"}, 3, narrowed=False) == f"no such runs; `sleipnir ps --all` lists all; {other}"
+    assert _none_found({"failed"}, 3, narrowed=True) == "no such runs"
