@@ -58,17 +58,19 @@ def validate(options: GlobalOptions, target: str | None, form: str | None, as_da
 
 
 @click.command()
-@click.option("--version", "version", metavar="VERSION", help='The version of the language. Default: "1.0".')
+@click.option("--version", "version", metavar="VERSION", help="One version of the language. Default: all of them.")
 def schema(version: str | None) -> int:
     """Print the JSON Schema of graph.yaml, by which editors complete and check.
 
+    Each file is checked by the rules of the `version` that it names. With --version, by those of that version.
+
     `sleipnir schema > graph.schema.json`, and in graph.yaml: `# yaml-language-server: $schema=graph.schema.json`
     """
-    from sleipnir.graph.schemas import VERSIONS, schema_text
+    from sleipnir.graph.schemas import VERSIONS, schema_text, schema_text_of_all
 
     if version is not None and version not in VERSIONS:
         raise UsageError(f"there is no version {version!r} of the language; the versions are: {', '.join(VERSIONS)}")
-    click.echo(schema_text(version or VERSIONS[0]), nl=False)
+    click.echo(schema_text_of_all() if version is None else schema_text(version), nl=False)
     return exit_codes.COMPLETED
 
 

@@ -43,10 +43,12 @@ from sleipnir.graph.model import (
     FunctionNode,
     Graph,
     InputNode,
+    JoinNode,
     LlmNode,
     MapNode,
     RagNode,
     Retry,
+    RouterNode,
     ScriptNode,
     edges_of,
 )
@@ -294,13 +296,15 @@ def _warn_of_each(
 
 
 def every_step_has_a_next(case: Case) -> None:
-    """Ours; Loki says so only when a run gets there. A script may choose its way by `_next`."""
+    """Of version 1.0, where Loki says so only when a run gets there. A script may choose its way by `_next`; a `branch`
+    and a join that waits for the node take the place of `next`."""
     if not case.is_loki:
         return
     bodies = {body for node, _ in case.nodes(MapNode) for body in node.body}
-    for kind in (AgentNode, InputNode, LlmNode, RagNode, MapNode):
+    for kind in (AgentNode, InputNode, LlmNode, RagNode, MapNode, RouterNode, JoinNode):
         for node, path in case.nodes(kind):
-            if node.next is None and (node.id in case.entered or node.id not in bodies):
+            leads = node.targets or node.branch or node.id in case.graph.joins
+            if not leads and (node.id in case.entered or node.id not in bodies):
                 message = f"{node.kind} node has no `next`; a run that gets here fails"
                 case.findings.warning(path, message, "Name the node that comes after it.")
 

@@ -88,7 +88,7 @@ def schema_of(version: str) -> Schema:
         "allOf": kinds,
     }
     graph = _object(Graph, is_strict)
-    graph["properties"]["version"] = {"const": version} if is_strict else {"enum": ["1.0", 1.0]}
+    graph["properties"]["version"] = {"const": version} if is_strict else {"enum": ["1.0", 1.0, None]}
     graph["properties"]["nodes"] = {"type": "object", "additionalProperties": {"$ref": "#/definitions/node"}}
     graph["properties"]["retry"] = _optional(_RETRY)
     state: Schema = {"anyOf": [_TEXT, {"$ref": "#/definitions/StateField"}]}

@@ -142,14 +142,17 @@ def test_a_client_of_config_yaml_is_known(tmp_path: Path, capsys: pytest.Capture
     assert json.loads(out(capsys, "--json", "./answer")) == []
 
 
-@pytest.mark.parametrize(("words", "version"), [((), "1.0"), (("--version", "sleipnir/1"), "sleipnir/1")])
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [((), "graph.yaml of Sleipnir"), (("--version", "1.0"), "1.0"), (("--version", "sleipnir/1"), "sleipnir/1")],
+)
 def test_the_schema_of_each_version_is_printed(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], version: str
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], title: str
 ) -> None:
     assert main(["schema", *words]) == 0
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft7Validator.check_schema(schema)
-    assert schema["title"].endswith(version)
+    assert schema["title"].endswith(title)
     assert main(["schema", "--version", "3"]) == 2
 
 

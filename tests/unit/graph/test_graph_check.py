@@ -500,6 +500,33 @@ def test_a_step_without_a_next_is_a_warning() -> None:
     ]
 
 
+NO_NEXT = "a: {type: router, next: [b, c]}\nb: {type: llm, prompt: p}\nc: {type: join, wait_for: [a]}\nd: {type: end}"
+
+
+def test_a_step_without_a_next_ends_its_branch_in_sleipnir_1() -> None:
+    both = {
+        version: [problem for problem in checked(NO_NEXT, top=f"version: {version}") if problem.code == "SLP305"]
+        for version in ("'1.0'", "sleipnir/1")
+    }
+    assert notices(both["'1.0'"]) == [
+        "[b] llm node has no `next`; a run that gets here fails",
+        "[c] join node has no `next`; a run that gets here fails",
+    ]
+    assert both["sleipnir/1"] == []
+
+
+def test_a_branch_and_a_join_take_the_place_of_a_next() -> None:
+    nodes = """
+        a: {type: llm, prompt: p, branch: {by: "{{x}}", to: {again: b}, default: b}}
+        b: {type: router, next: [c, d]}
+        c: {type: llm, prompt: p}
+        d: {type: rag, documents: [d], state_updates: {y: x}}
+        e: {type: join, wait_for: [c, d], next: f}
+        f: {type: end}
+    """
+    assert notices(problem for problem in checked(nodes) if problem.code == "SLP305") == []
+
+
 INPUT = "a: {{type: input, question: q, validation: '{}', next: b}}\nb: {{type: end}}"
 
 

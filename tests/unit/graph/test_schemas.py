@@ -12,7 +12,7 @@ import pytest
 
 from sleipnir.graph.load import parse
 from sleipnir.graph.model import NODE_TYPES, Graph, MapNode
-from sleipnir.graph.schemas import FILES, VERSIONS, making, schema_text
+from sleipnir.graph.schemas import FILES, VERSIONS, making, schema_text, schema_text_of_all
 from sleipnir.graph.shape import FIELDS, SPELLINGS
 from sleipnir.graph.source import read
 
@@ -23,6 +23,8 @@ GOOD = [
     for root in (ROOT / "agents", ROOT / "tests/fixtures/agents", ROOT / "tests/fixtures/good")
     for file in sorted(root.glob("*/graph.yaml"))
 ]
+
+SCHEMA_OF_ALL: dict[str, Any] = json.loads(schema_text_of_all())
 
 
 def schema(version: str) -> dict[str, Any]:
@@ -72,8 +74,10 @@ def test_the_schema_is_a_schema(version: str) -> None:
 
 @pytest.mark.parametrize("file", GOOD, ids=lambda file: file.parent.name)
 def test_a_graph_that_the_loader_takes_fits_the_schema(file: Path) -> None:
+    """Keys that were added by Sleipnir are allowed in both versions."""
     data = read(file.read_text(), str(file)).data
-    assert [error.message for error in jsonschema.Draft7Validator(schema("1.0")).iter_errors(data)] == []
+    for checked_by in (schema(str(data.get("version") or "1.0")), SCHEMA_OF_ALL):
+        assert [error.message for error in jsonschema.Draft7Validator(checked_by).iter_errors(data)] == []
 
 
 @pytest.mark.parametrize(
@@ -99,10 +103,26 @@ def test_what_the_loader_refuses_the_schema_refuses(nodes: str) -> None:
     assert not jsonschema.Draft7Validator(schema("1.0")).is_valid(read(text, "g.yaml").data)
 
 
-def test_the_strict_version_names_itself_and_refuses_unknown_keys() -> None:
-    checker = jsonschema.Draft7Validator(schema("sleipnir/1"))
+@pytest.mark.parametrize("checked_by", [schema("sleipnir/1"), SCHEMA_OF_ALL], ids=["its-own", "of-all"])
+def test_sleipnir_1_refuses_unknown_keys_wherever_they_stand(checked_by: dict[str, Any]) -> None:
+    checker = jsonschema.Draft7Validator(checked_by)
     graph: dict[str, Any] = {"name": "g", "version": "sleipnir/1", "start": "a", "nodes": {"a": {"type": "end"}}}
     assert checker.is_valid(graph)
-    assert not checker.is_valid({**graph, "version": "1.0"})
-    assert not checker.is_valid({key: value for key, value in graph.items() if key != "version"})
+    assert not checker.is_valid({**graph, "checkpoint": True})
+    assert not checker.is_valid({**graph, "limits": {"max_stpes": 3}})
     assert not checker.is_valid({**graph, "nodes": {"a": {"type": "end", "outptu": "x"}}})
+
+
+@pytest.mark.parametrize("version", [{}, {"version": None}, {"version": "1.0"}, {"version": 1.0}])
+def test_version_1_0_ignores_unknown_keys(version: dict[str, Any]) -> None:
+    graph = {"name": "g", "start": "a", "nodes": {"a": {"type": "end", "outptu": "x"}}, "checkpoint": True, **version}
+    for checked_by in (schema("1.0"), SCHEMA_OF_ALL):
+        assert jsonschema.Draft7Validator(checked_by).is_valid(graph)
+
+
+def test_the_schema_of_a_version_is_for_files_that_name_it() -> None:
+    graph: dict[str, Any] = {"name": "g", "start": "a", "nodes": {"a": {"type": "end"}}}
+    assert not jsonschema.Draft7Validator(schema("sleipnir/1")).is_valid(graph)
+    assert not jsonschema.Draft7Validator(schema("sleipnir/1")).is_valid({**graph, "version": "1.0"})
+    assert not jsonschema.Draft7Validator(schema("1.0")).is_valid({**graph, "version": "sleipnir/1"})
+    assert not jsonschema.Draft7Validator(SCHEMA_OF_ALL).is_valid({**graph, "version": "2"})
