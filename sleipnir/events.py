@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from sleipnir.messages import ResultHeader, RunStatus
-from sleipnir.runs import HoldOwner
+from sleipnir.runs import NO_FAILED_VISITS, FailedVisits, HoldOwner
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class TimerFired:
 class ChildEnded:
     """The run that a visit's attempt waits for is over. Its output, if it has one, comes as a result does, under the
     key RESULT. `usage` is what it and its own children have cost in all; it says so again when that becomes more.
-    `refused`: it could not be started."""
+    `failed_visits` are those after which it went on. `refused`: it could not be started."""
 
     seq: int
     attempt: int
@@ -106,6 +106,7 @@ class ChildEnded:
     status: RunStatus | Literal["refused"]
     error: str | None = None
     usage: Mapping[str, Any] | None = None
+    failed_visits: FailedVisits = NO_FAILED_VISITS
 
 
 @dataclass(frozen=True)

@@ -204,10 +204,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Child:
-    """The run that a visit waits for, and its agent."""
+    """The run that a visit waits for, and its agent. Its parent has counted `failed_visits` of it already: it has ended
+    before, and goes on."""
 
     run: str
     agent: str
+    failed_visits: int = 0
 
 
 @dataclass(frozen=True)
@@ -465,35 +467,57 @@ ERROR_LENGTH = 300
 
 @dataclass(frozen=True)
 class FailedVisit:
-    """One failed visit. `ends_run`: the run failed for it."""
+    """One failed visit. `ends_run`: the run failed for it. `run`: it is of that child run, or of one below, and `node`
+    is the path to it: `ask/search`, `search` of the run that `ask` has started. None: of the run itself."""
 
     node: str
     error: str
     ends_run: bool = False
+    run: str | None = None
 
 
 @dataclass(frozen=True)
 class FailedVisits:
     """The visits of a run that failed and that no fallback, retry or `on_error` node took over: how many, and the
-    first of them. The run failed for `ending` of them."""
+    first of them. The run failed for `ending` of them. Those after which a child run went on count in its parent too:
+    `of_children` are such. Those for which a child run failed do not: there a visit of the parent has failed."""
 
     count: int = 0
     ending: int = 0
     first: tuple[FailedVisit, ...] = ()
+    of_children: int = 0
     v: int = VERSION
+
+    @property
+    def own(self) -> int:
+        """Those of the run itself."""
+        return self.count - self.of_children
 
     def plus(self, node: str, error: str, *, ends_run: bool) -> FailedVisits:
         """One more."""
         first = self.first
         if len(first) < FEW_FAILED:
             first = (*first, FailedVisit(node, error[:ERROR_LENGTH], ends_run))
-        return FailedVisits(self.count + 1, self.ending + ends_run, first)
+        return changed(self, count=self.count + 1, ending=self.ending + ends_run, first=first)
+
+    def plus_child(self, node: str, child: Child, visits: FailedVisits) -> FailedVisits:
+        """With those of a child run of `node` that are not counted yet; `visits` are all after which it went on."""
+        more = visits.count - child.failed_visits
+        if more <= 0:
+            return self
+        later = (
+            FailedVisit(f"{node}/{each.node}", each.error, run=each.run or child.run)
+            for each in visits.first[child.failed_visits :]
+        )
+        first = (*self.first, *later)[:FEW_FAILED]
+        return changed(self, count=self.count + more, of_children=self.of_children + more, first=first)
 
     def without_ending(self) -> FailedVisits:
-        """As the run is retried: those for which it failed run again."""
+        """Those after which the run went on. When it is retried, the others run again."""
         if not self.ending:
             return self
-        return FailedVisits(self.count - self.ending, 0, tuple(each for each in self.first if not each.ends_run))
+        first = tuple(each for each in self.first if not each.ends_run)
+        return changed(self, count=self.count - self.ending, ending=0, first=first)
 
 
 NO_FAILED_VISITS: Final = FailedVisits()

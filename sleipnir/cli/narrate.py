@@ -189,7 +189,11 @@ def _child_retried(data: Data) -> list[str]:
 
 def _child_ended(data: Data) -> list[str]:
     """How it went is told where its parent goes on, unless it went badly."""
-    return [] if data["status"] == "completed" else _detail(data, f"run {data['child']} {data['status']}")
+    failed = data.get("failed_visits", 0)
+    if data["status"] == "completed" and not failed:
+        return []
+    visits = f", {failed:,} failed visit{'' if failed == 1 else 's'}" if failed else ""
+    return _detail(data, f"run {data['child']} {data['status']}{visits}")
 
 
 def _late_result(data: Data) -> list[str]:

@@ -228,9 +228,13 @@ def each_run(options: GlobalOptions, run_ids: Sequence[str], act: Callable[[Run]
 def _failed_visits(info: RunInfo) -> str:
     """Each on a line of its own, as far as the record keeps them."""
     failed = info.failed_visits
-    lines = [f"{each.node}: {terminal.one_line(each.error, 200)}" for each in failed.first]
+    lines = [
+        f"{each.node}: {terminal.one_line(each.error, 200)}{f' (run {each.run})' if each.run else ''}"
+        for each in failed.first
+    ]
     left = failed.count - len(lines)
-    return "\n".join([*lines, *([f"and {left:,} more; `sleipnir history {info.id}` has all"] if left else [])])
+    has = "and those of its child runs have" if failed.of_children else "has"
+    return "\n".join([*lines, *([f"and {left:,} more; `sleipnir history {info.id}` {has} all"] if left else [])])
 
 
 def _status(info: RunInfo) -> str:

@@ -20,7 +20,7 @@ from sleipnir.store.batches import Batches
 from sleipnir.store.connect import Client, is_lasting
 from sleipnir.store.dead_letters import DeadLetters
 from sleipnir.store.keys import Keys, session_keys
-from sleipnir.store.record_text import dumps
+from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs import NO_FENCE, Fence, Runs
 from sleipnir.store.scripts import Arg, Command, Script, run_in_order
 from sleipnir.store.slots import Slots
@@ -257,7 +257,9 @@ class Effects:
         usage = dumps(asdict(info.usage)) if info.usage.calls else ""
         output = "" if ended.output is None else dumps(ended.output)
         visit = (spec.parent, ended.seq or spec.parent_seq, ended.attempt or spec.parent_attempt)
-        return self._child_ended(*visit, info.id, info.status, info.error or "", usage, output)
+        failed = info.failed_visits.without_ending()
+        failed_text = record(failed) if failed.count else ""
+        return self._child_ended(*visit, info.id, info.status, info.error or "", usage, output, failed_text)
 
     def tell_watchers(self, fence: Fence, run_id: str, type_: str, data: Mapping[str, Any]) -> Command:
         """An event for those who watch a run, if there is one."""
@@ -280,6 +282,7 @@ class Effects:
         error: str,
         usage: str = "",
         output: str = "",
+        failed: str = "",
     ) -> Command:
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
         keys = {"run": run.run, "inbox": partition.inbox, "delta": run.delta(seq, attempt)}
@@ -292,6 +295,7 @@ class Effects:
             "error": error,
             "usage": usage,
             "output": output,
+            "failed": failed,
         }
         return Command(_CHILD_ENDED, _CHILD_ENDED.vector(keys, args))
 

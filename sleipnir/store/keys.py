@@ -140,7 +140,8 @@ class PartitionKeys:
     def inbox(self) -> str:
         """STREAM everything that happened to runs and is not yet applied: t (submitted, result, answered, cancelled,
         retried, paused, resumed, lease_lost, timer, child_ended, child_gone, told), run, and by type seq, attempt, h,
-        text, by, reason, owner, worker, name, child, status, error, usage, what, data, keeps, fresh_children.
+        text, by, reason, owner, worker, name, child, status, error, usage, failed_visits, what, data, keeps,
+        fresh_children.
         An entry's commit deletes it."""
         return f"{self.tag}:inbox"
 

@@ -828,7 +828,9 @@ def _child_ended(fields: Mapping[str, str]) -> ChildEnded:
     status: Any = fields["status"]
     if status not in FINAL and status != "refused":
         raise RecordUnreadable("end of a child", "", f"its status {ascii(status)[:40]} is not known here", newer=True)
-    return ChildEnded(*_visit(fields), fields["child"], status, fields.get("error") or None, usage)
+    text = fields.get("failed_visits")
+    failed = read_text(FailedVisits, text, "failed visits") if text else NO_FAILED_VISITS
+    return ChildEnded(*_visit(fields), fields["child"], status, fields.get("error") or None, usage, failed)
 
 
 def _visit(fields: Mapping[str, str]) -> tuple[int, int]:

@@ -50,9 +50,9 @@ class World:
     def __init__(self, store: Store, agents: dict[str, str] | None = None, **spec: Any) -> None:
         self.store = store
         self.advance = advance_of(store, "")
-        graphs: Any = SimpleNamespace(get=self._graph)
-        self.advance._graphs = graphs
-        self.deliveries = Deliveries(store.effects, graphs, max_state_bytes=1_000_000)
+        self._graphs: Any = SimpleNamespace(get=self._graph)
+        self.advance._graphs = self._graphs
+        self.deliveries = Deliveries(store.effects, self._graphs, max_state_bytes=1_000_000)
         known = {"child": "c1"} if agents is None else agents
         store.runs.create(RUN, RunSpec("parent", "p1", agents=known, **spec), {"initial_prompt": ""})
 
@@ -316,6 +316,71 @@ def test_what_cancelled_runs_have_cost_is_added_up_to_the_top_once(store: Store)
     for run in (RUN, CHILD, leaf):
         assert store._client.ttl(store.keys.of_run(run).run) > 0
         assert store._client.exists(store.keys.of_run(run).delta(1, 1)) == 0
+
+
+PASSES_OVER = """
+name: leaf
+on_error: continue
+start: first
+nodes:
+  first: {type: agent, agent: nobody, prompt: p, next: second}
+  second: {type: agent, agent: nobody, prompt: p, next: e}
+  e: {type: end, output: "done all the same"}
+"""
+
+
+def below(agents: dict[str, str], store: Store, *, strict: bool = False) -> World:
+    """A run, its child and the child of that, which passes over two failures. All that is owed is delivered twice, the
+    second time after all that followed from the first."""
+    world = World(store, agents, strict=strict)
+    texts = {"p1": PARENT, "m1": MIDDLE, "x1": PASSES_OVER}
+    world._graphs.get = lambda digest, agent, overrides=None: graph_of(texts[digest])
+    world.plan()
+    again = []
+    while found := [
+        (name, fields)
+        for name in sorted({world.owed(run) for run in (RUN, CHILD, child_id(CHILD, 1))})
+        for _, fields in store._client.xrange(name)
+    ]:
+        again += found
+        world.deliver()
+        world.plan()
+    for name, fields in again:
+        store._client.xadd(name, fields)
+    world.go_on()
+    return world
+
+
+def test_failed_visits_of_child_runs_count_up_to_the_top_once(store: Store) -> None:
+    """Finding U1 of the second review: a run whose child has passed over failures does not look clean."""
+    below({"child": "m1", "leaf": "x1"}, store)
+    leaf = child_id(CHILD, 1)
+    infos = {run: store.runs.info(run) for run in (RUN, CHILD, leaf)}
+    assert [info.status for info in infos.values()] == ["completed"] * 3
+    assert [(info.failed_visits.count, info.failed_visits.own) for info in infos.values()] == [(2, 0), (2, 0), (2, 2)]
+    assert [(each.node, each.run) for each in infos[RUN].failed_visits.first] == [
+        ("call/call/first", leaf), ("call/call/second", leaf)
+    ]  # fmt: skip
+    assert "there was no agent 'nobody'" in infos[RUN].failed_visits.first[0].error
+
+
+def test_a_strict_run_fails_for_a_failed_visit_of_a_child_run(store: Store) -> None:
+    """Finding U1 of the second review."""
+    below({"child": "m1", "leaf": "x1"}, store, strict=True)
+    infos = [store.runs.info(run) for run in (RUN, CHILD, child_id(CHILD, 1))]
+    assert [(info.status, info.failed_visits.count) for info in infos] == [("failed", 1)] * 3
+    assert "there was no agent 'nobody'" in str(infos[0].error)
+
+
+def test_an_end_of_a_child_that_an_older_release_has_told_of_has_no_failed_visits(store: Store) -> None:
+    world = World(store)
+    world.go_on()
+    inbox = store.keys.of_partition(store.keys.partition_of(RUN)).inbox
+    entry = {"t": "child_ended", "run": RUN, "seq": 1, "attempt": 1, "child": CHILD, "status": "failed", "error": "no"}
+    store._client.xadd(inbox, {**entry, "usage": ""})
+    world.go_on()
+    info = store.runs.info(RUN)
+    assert (info.status, info.failed_visits.count, info.failed_visits.own) == ("failed", 1, 1)
 
 
 DESK = SessionName("child", "desk")

@@ -128,7 +128,7 @@ class Tally:
         for write in commit.transition.writes:
             if write.step.seq != ended:
                 self._written(write.step)
-        if (failed := after.failed_visits.count - run.failed_visits.count) > 0:
+        if (failed := after.failed_visits.own - run.failed_visits.own) > 0:  # a child's are counted as its agent's
             self.failed_visits.add(run.spec.agent, by=failed)
         if after.status != run.status:
             self._changed(run, after, commit.transition)

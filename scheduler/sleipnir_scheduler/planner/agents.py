@@ -82,9 +82,10 @@ def ended(context: Context, visit: Visit, event: ChildEnded) -> Outcome | None:
         else:
             outcome = Outcome(values=values)
     visit = draft.child_ended(visit, event)
-    draft.notice("child_ended", seq=visit.seq, node=visit.node, child=event.child, status=event.status)
+    draft.count_failed_of_child(visit.node, child, event.failed_visits)
+    draft.notice_child_ended(visit.seq, visit.node, event)
     if not completed:
-        draft.put(changed(visit, former=child))
+        draft.put(changed(visit, former=changed(child, failed_visits=event.failed_visits.count)))
         why = "it was cancelled" if event.status == "cancelled" else event.error or "it gives no reason"
         return Outcome(ok=False, error=f"Agent '{node.agent}' failed: {why}")
     if node.output_schema is None:

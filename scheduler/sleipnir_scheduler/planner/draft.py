@@ -10,7 +10,21 @@ from sleipnir.events import RUN_DEADLINE, ChildEnded
 from sleipnir.frontier import Frontier
 from sleipnir.graph.model import Json
 from sleipnir.messages import ResultHeader, Role, RunStatus
-from sleipnir.runs import Ended, Gate, HoldOwner, Pause, Rank, RunView, Slot, Timing, Visit, changed, question_id
+from sleipnir.runs import (
+    Child,
+    Ended,
+    FailedVisits,
+    Gate,
+    HoldOwner,
+    Pause,
+    Rank,
+    RunView,
+    Slot,
+    Timing,
+    Visit,
+    changed,
+    question_id,
+)
 from sleipnir.transitions import (
     AskSlot,
     Collect,
@@ -263,6 +277,10 @@ class Draft:
         """A visit has failed, and nothing has taken that over."""
         self.failed_visits = self.failed_visits.plus(node, error, ends_run=ends_run)
 
+    def count_failed_of_child(self, node: str, child: Child, visits: FailedVisits) -> None:
+        """The run that a visit of `node` has waited for is over. Each end is counted once: nobody waits for it then."""
+        self.failed_visits = self.failed_visits.plus_child(node, child, visits)
+
     def stopped_by(self, limit: str) -> None:
         """The run, should it complete, has not done all: a limit has stopped it, as its author wants."""
         self._fields["stopped_by"] = limit
@@ -512,6 +530,10 @@ class Draft:
         self._fields["delivered"] = event.seq
         if event.usage:
             self._fields |= {"usage": dict(event.usage), "usage_of": event.child}
+
+    def notice_child_ended(self, seq: int, node: str, event: ChildEnded) -> None:
+        failed = {"failed_visits": event.failed_visits.count} if event.failed_visits.count else {}
+        self.notice("child_ended", seq=seq, node=node, child=event.child, status=event.status, **failed)
 
     def has_ended(self, child: str) -> bool:
         """Whether this draft is about the end of that run."""

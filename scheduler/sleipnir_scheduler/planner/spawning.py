@@ -80,7 +80,8 @@ def ended(context: Context, of: Visit, event: ChildEnded) -> None:
     draft, loop = context.draft, _loop(of)
     agent = next(each for each in loop.agents if each.run == event.child)
     draft.run_ended(event)
-    draft.notice("child_ended", seq=agent.seq, node=of.node, child=event.child, status=event.status)
+    draft.count_failed_of_child(of.node, Child(agent.run, agent.agent), event.failed_visits)
+    draft.notice_child_ended(agent.seq, of.node, event)
     if event.status == "completed":
         draft.item(Take(loop.said_by(agent), RESULT))
     agents = (changed(each, exit=_exit_of(event)) if each is agent else each for each in loop.agents)

@@ -11,15 +11,16 @@
 -- ARGV[6] error    str     '' for none
 -- ARGV[7] usage    JSON    what it has cost in all, or ''
 -- ARGV[8] output   JSON    the text of its result, or ''; opaque here
+-- ARGV[9] failed   JSON    its failed visits (runs.FailedVisits), or ''
 --
 -- Returns  1  told
 --          0  the parent does not exist any more
 -- Calling twice is safe: the planner ignores the second one, and what it brought is deleted then.
 local run, inbox, delta = unpack(KEYS)
-local run_id, seq, attempt, child, status, error_, usage, output = unpack(ARGV)
+local run_id, seq, attempt, child, status, error_, usage, output, failed = unpack(ARGV)
 
 if redis.call('EXISTS', run) == 0 then return 0 end
 if output ~= '' then redis.call('HSET', delta, '_result', output) end
 redis.call('XADD', inbox, '*', 't', 'child_ended', 'run', run_id, 'seq', seq, 'attempt', attempt, 'child', child,
-  'status', status, 'error', error_, 'usage', usage)
+  'status', status, 'error', error_, 'usage', usage, 'failed_visits', failed)
 return 1

@@ -6,8 +6,9 @@ import pytest
 
 from sleipnir.cli.reasons import end_in_words, failed_in_words
 from sleipnir.cli.render import as_json
+from sleipnir.cli.runs import _failed_visits
 from sleipnir.messages import RunStatus
-from sleipnir.runs import FailedVisits
+from sleipnir.runs import Child, FailedVisits
 from sleipnir.views import RunInfo
 
 
@@ -45,5 +46,21 @@ def test_an_error_of_several_lines_is_one_line() -> None:
 
 def test_json_has_the_number_and_the_first_errors() -> None:
     assert as_json(run(("a", "no")))["failed_visits"] == {
-        "count": 1, "ending": 0, "first": [{"node": "a", "error": "no", "ends_run": False}], "v": 1,
-    }  # fmt: skip
+        "count": 1,
+        "ending": 0,
+        "first": [{"node": "a", "error": "no", "ends_run": False, "run": None}],
+        "of_children": 0,
+        "v": 1,
+    }
+
+
+def test_those_of_a_child_run_say_in_which_run_they_are() -> None:
+    visits = FailedVisits().plus("a", "no", ends_run=False)
+    of_child = FailedVisits().plus("search", "x", ends_run=False).plus("rank", "y", ends_run=False)
+    visits = visits.plus_child("ask", Child("c1", "helper"), of_child)
+    info = RunInfo("r1", "x", "completed", 0, failed_visits=visits)
+    assert end_in_words(info) == "completed, 3 failed visits: a (no), ask/search (x), ask/rank (y)"
+    assert _failed_visits(info) == "a: no\nask/search: x (run c1)\nask/rank: y (run c1)"
+    many = RunInfo("r1", "x", "completed", 0, failed_visits=visits.plus_child("ask", Child("c2", "helper"), of_child))
+    more = RunInfo("r1", "x", "completed", 0, failed_visits=many.failed_visits.plus("z", "no", ends_run=False))
+    assert _failed_visits(more).endswith("and 1 more; `sleipnir history r1` and those of its child runs have all")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sleipnir.events import Answered, Event, LeaseLost, Resulted, Submitted
+from sleipnir.events import Answered, ChildEnded, Event, LeaseLost, Resulted, Submitted
 from sleipnir.messages import ResultHeader
-from sleipnir.runs import RunSpec, RunView
+from sleipnir.runs import FailedVisits, RunSpec, RunView, child_id
 from sleipnir.store.partitions import Commit, Entry
 from sleipnir.transitions import Transition
 from sleipnir_scheduler.metrics.series import Counter, Histogram
@@ -28,9 +28,9 @@ nodes:
 class Watched:
     """A run, its tally, and the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, graph: str = GRAPH) -> None:
         self.tally, self.run, self.now_ms = Tally(), RunView("r", RunSpec("agent", "d")), 1_000_000
-        self.graph = graph_of(GRAPH)
+        self.graph = graph_of(graph)
         self.tally.clock.now_ms = lambda: self.now_ms + 20.0  # type: ignore[method-assign]  # a commit takes 20 ms
 
     def happen(self, event: Event, after_ms: int = 0) -> None:
@@ -143,3 +143,13 @@ def test_every_series_has_a_name_and_a_help_of_its_own() -> None:
     families = list(Tally().families())
     assert len({family.name for family in families}) == len(families) > 15
     assert all(family.name.startswith("sleipnir_") and family.documentation.endswith(".") for family in families)
+
+
+def test_a_failed_visit_of_a_child_run_is_counted_for_the_agent_of_the_child_alone() -> None:
+    graph = "name: g\nstart: a\nnodes:\n  a: {type: agent, agent: x, prompt: p, on_error: continue, next: e}\n"
+    watched = Watched(graph + "  e: {type: end}\n")
+    watched.happen(Submitted())
+    passed_over = FailedVisits().plus("search", "no", ends_run=False)
+    watched.happen(ChildEnded(1, 1, child_id("r", 1), "failed", "boom", failed_visits=passed_over))
+    assert (watched.run.status, watched.run.failed_visits.count) == ("completed", 2)
+    assert values(watched.tally.failed_visits) == {("agent",): 1}

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.events import Resulted, Retried
-from sleipnir.messages import ResultHeader
-from sleipnir.runs import FailedVisit, FailedVisits, RunSpec, changed
+from sleipnir.events import ChildEnded, Resulted, Retried
+from sleipnir.messages import RESULT, ResultHeader
+from sleipnir.runs import Child, FailedVisit, FailedVisits, RunSpec, changed, child_id
+from sleipnir_scheduler.planner.plan import Ignore
 from tests.unit.planner.driver import Driver
 
 CHAIN = """
@@ -192,3 +193,88 @@ def test_in_version_1_0_the_first_end_of_a_dag_ends_the_run() -> None:
     text += "  b: {type: script, script: s.sh, next: e}\n  c: {type: script, script: s.sh, next: e}\n"
     driver = Driver(text + "  e: {type: end, output: '{{k}}'}\n").start().does("a").does("c", k=1)
     assert (driver.run.status, driver.output, dict(driver.run.frontier)) == ("completed", "1", {})
+
+
+# --- of child runs
+
+PARENT = """
+name: g
+start: a
+{top}
+nodes:
+  a: {{type: agent, agent: x, prompt: p, {more}next: b}}
+  b: {{type: script, script: s.sh, next: e}}
+  e: {{type: end}}
+"""
+CHILD = child_id("run1", 1)
+TWO = failed(("search", "TypeError: x", False), ("rank", "no", False))
+
+
+def parent(top: str = "", more: str = "") -> Driver:
+    return Driver(PARENT.format(top=top, more=more)).start()
+
+
+def over(status: str = "completed", visits: FailedVisits = TWO, *, seq: int = 1, attempt: int = 1) -> ChildEnded:
+    return ChildEnded(seq, attempt, CHILD, status, failed_visits=visits)  # type: ignore[arg-type]
+
+
+def test_the_failed_visits_of_a_child_run_count_in_its_parent_once() -> None:
+    """Finding U1 of the second review: a run whose child has passed over failures does not look clean."""
+    driver = parent()
+    driver.try_(over(), {RESULT: "hello"})
+    [told] = [notice.data for notice in driver.last.notices if notice.type == "child_ended"]  # type: ignore[union-attr]
+    assert told["failed_visits"] == 2
+    again = driver.try_(over(), {RESULT: "hello"})
+    assert isinstance(again, Ignore)
+    driver.does("b")
+    assert driver.run.status == "completed"
+    assert driver.run.failed_visits == FailedVisits(
+        count=2,
+        of_children=2,
+        first=(
+            FailedVisit("a/search", "TypeError: x", run=CHILD),
+            FailedVisit("a/rank", "no", run=CHILD),
+        ),
+    )
+    assert driver.run.failed_visits.own == 0
+
+
+def test_those_of_a_childs_child_are_named_with_the_whole_path() -> None:
+    below = FailedVisits().plus_child("look", Child("grandchild", "y"), TWO).plus("sum", "late", ends_run=False)
+    above = FailedVisits().plus("z", "before", ends_run=False).plus_child("a", Child(CHILD, "x"), below)
+    assert [(each.node, each.run) for each in above.first] == [
+        ("z", None), ("a/look/search", "grandchild"), ("a/look/rank", "grandchild"), ("a/sum", CHILD)
+    ]  # fmt: skip
+    assert (above.count, above.own) == (4, 1)
+
+
+def test_the_visit_for_which_a_child_failed_is_not_counted_twice() -> None:
+    """What is told of a failed child are the visits after which it went on; its failure is one of its parent."""
+    driver = parent(more="on_error: continue, ")
+    driver.send(over("failed", TWO))
+    assert (driver.run.failed_visits.count, driver.run.failed_visits.own) == (3, 1)
+    handled = parent(more="on_error: b, ")
+    handled.send(over("failed", FailedVisits()))
+    assert handled.run.failed_visits == FailedVisits()
+
+
+def test_a_child_that_goes_on_with_its_parent_is_counted_from_where_it_was() -> None:
+    driver = parent(top="on_error: fail")
+    driver.send(over("failed", TWO))
+    assert (driver.run.status, driver.run.failed_visits.count) == ("failed", 3)
+    driver.send(Retried())
+    assert driver.run.failed_visits.count == 2
+    [visit] = driver.run.frontier.values()
+    three = TWO.plus("mail", "refused", ends_run=False)
+    driver.try_(over("completed", three, seq=visit.seq, attempt=visit.attempt), {RESULT: "hello"})
+    assert [(each.node, each.error) for each in driver.run.failed_visits.first] == [
+        ("a/search", "TypeError: x"), ("a/rank", "no"), ("a/mail", "refused")
+    ]  # fmt: skip
+    assert (driver.run.failed_visits.count, driver.run.failed_visits.own) == (3, 0)
+
+
+def test_the_record_keeps_few_of_the_errors_of_many_children() -> None:
+    visits = FailedVisits()
+    for number in range(50):
+        visits = visits.plus_child("a", Child(f"c{number}", "x"), TWO)
+    assert (visits.count, len(visits.first)) == (100, 5)
