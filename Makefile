@@ -23,7 +23,7 @@ ALONE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@echo "make demo         run the log-triage agent on a recorded log"
+	@echo "make demo         run the log-triage agent on a recorded log, with a recorded answer of a model"
 	@echo "make test         run all tests (ARGS='-k name' selects)"
 	@echo "make test-slow    the planner under 10,000 hostile histories (500 in make test)"
 	@echo "make test-browser Flower in a real browser; needs Chromium on PATH"
@@ -58,17 +58,11 @@ $(READY): requirements.lock pyproject.toml
 	  echo "error: $$python cannot make virtual environments: the modules venv and ensurepip are missing." >&2; \
 	  echo "       On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
 	fi; \
-	echo "setting up $(VENV) with $$("$$python" --version) (once; one to two minutes)"; \
-	"$$python" -m venv --clear $(VENV); \
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock; \
-	$(BIN)/python -m pip install --quiet --no-deps --editable .; \
+	"$$python" ops/setup.py; \
 	touch $(READY)
 
 demo: $(READY) ## Run the shipped agent, with everything it writes in .build/demo
-	@rm -rf .build/demo && mkdir -p .build/demo
-	@echo "\$$ sleipnir run log-triage server.log --answer approve=yes"
-	@$(ALONE) -u SLEIPNIR_REDIS_URL -u SLEIPNIR_BROKER_URL SLEIPNIR_HOME="$(CURDIR)/.build/demo" \
-	  $(BIN)/sleipnir run log-triage server.log --answer approve=yes
+	@$(ALONE) ops/demo
 
 # Three at once, though there may be two cores: what breaks things waits most of its time until it is noticed.
 test: $(READY)

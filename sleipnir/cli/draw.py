@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sleipnir.graph.draw import Direction, Story, Theme
     from sleipnir.graph.model import Graph
 
-_FORM_OF = {".svg": "svg", ".dot": "dot", ".gv": "dot"}
+_FORM_OF = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".txt": "text"}
 
 
 @click.command()
@@ -26,7 +26,7 @@ _FORM_OF = {".svg": "svg", ".dot": "dot", ".gv": "dot"}
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["mermaid", "dot", "svg"]),
+    type=click.Choice(["mermaid", "dot", "svg", "text"]),
     help="Default: what the name of the output file says, else mermaid.",
 )
 @click.option("--direction", type=click.Choice(["TB", "LR"]), default="TB", show_default=True, help="Down, or right.")
@@ -48,7 +48,7 @@ def draw(
     theme: Theme,
     output: Path | None,
 ) -> None:
-    """Draw a graph: Mermaid for Markdown pages, DOT for Graphviz, SVG for everything else.
+    """Draw a graph: Mermaid for Markdown pages, DOT for Graphviz, text for the terminal, SVG for everything else.
 
     With --run it is the graph that the run was started with, coloured by what each node has come to.
     """
@@ -67,13 +67,15 @@ def draw(
 
 
 def _drawn(graph: Graph, story: Story | None, form: str, direction: Direction, theme: Theme) -> str:
-    from sleipnir.graph.draw import dot, mermaid, svg
+    from sleipnir.graph.draw import dot, mermaid, outline, svg
 
     match form:
         case "svg":
             return svg(graph, story=story, direction=direction, theme=theme)
         case "dot":
             return dot(graph, story=story, direction=direction)
+        case "text":
+            return outline(graph, story=story)
         case _:
             return mermaid(graph, story=story, direction=direction)
 

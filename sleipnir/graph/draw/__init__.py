@@ -1,13 +1,14 @@
-"""A graph as a picture, or a run of it: Mermaid for pages, DOT for Graphviz, and SVG, which needs neither.
+"""A graph as a picture, or a run of it: Mermaid for pages, DOT for Graphviz, SVG, which needs neither, and text.
 
-`picture` says what is shown, the writers how: `mermaid`, `dot`, and `svg` with a layout of its own (`layout` and, below
-it, `layering`, `ordering` and `placing`). Pure: values in, text out, the same for the same values.
+`picture` says what is shown, the writers how: `mermaid`, `dot`, `outline`, and `svg` with a layout of its own
+(`layout` and, below it, `layering`, `ordering` and `placing`). Pure: values in, text out, the same for the same values.
 """
 
 from sleipnir.graph.draw.dot import dot
 from sleipnir.graph.draw.layout import Direction
 from sleipnir.graph.draw.mermaid import mermaid
+from sleipnir.graph.draw.outline import outline
 from sleipnir.graph.draw.picture import Mark, State, Story
 from sleipnir.graph.draw.svg import Theme, svg
 
-__all__ = ["Direction", "Mark", "State", "Story", "Theme", "dot", "mermaid", "svg"]
+__all__ = ["Direction", "Mark", "State", "Story", "Theme", "dot", "mermaid", "outline", "svg"]
