@@ -36,6 +36,11 @@ from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_file, read_agent
 from sleipnir.graph.loaded import Loaded
 from sleipnir.graph.model import (
+    CONTINUE,
+    END,
+    FAIL,
+    LOKI,
+    SLEIPNIR,
     AgentNode,
     ApprovalNode,
     Edge,
@@ -175,7 +180,7 @@ def every_edge_leads_to_a_node(case: Case) -> None:
     for edge in _declared_edges(case):
         if not _leads_somewhere(case, edge):
             message = f"References non-existent node '{edge.target}' in {_edge_label(case, edge)}"
-            case.findings.error(edge_path(case, edge), message, suggestion(edge.target, case.graph.nodes, "nodes"))
+            case.findings.error(edge_path(case, edge), message, _target_hint(case, edge))
 
 
 def declared_edges_form_no_cycle(case: Case) -> None:
@@ -421,6 +426,13 @@ def _leads_somewhere(case: Case, edge: Edge) -> bool:
     if edge.kind in ("branch", "default"):
         return case.graph.target_of(case.graph.nodes[edge.source], edge.target) is not None
     return case.graph.is_node_or_end(edge.target)
+
+
+def _target_hint(case: Case, edge: Edge) -> str | None:
+    if edge.target == END and case.is_loki:
+        return f"In version {LOKI} a run ends at a node: `{END}: {{type: end}}`. In {SLEIPNIR} this ends the branch."
+    rules = [FAIL, CONTINUE] if edge.kind == "on_error" else []
+    return suggestion(edge.target, [*rules, *case.graph.nodes], "targets" if rules else "nodes")
 
 
 def _edge_label(case: Case, edge: Edge) -> str:

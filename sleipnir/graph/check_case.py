@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from sleipnir.graph.code_files import RUNTIMES, code_files, text_of
 from sleipnir.graph.findings import Findings, KeyPath, closest
-from sleipnir.graph.model import Edge, FunctionNode, Graph, Node, ScriptNode, edges_of
+from sleipnir.graph.model import CONTINUE, FAIL, Edge, FunctionNode, Graph, Node, ScriptNode, edges_of
 from sleipnir.graph.source import Document
 from sleipnir.graph.tools import CustomTools, custom_tools
 
@@ -75,20 +75,27 @@ class Case:
     @cached_property
     def entered(self) -> set[str]:
         """What a run can enter by declared edges, the start included; a node behind a join only if that can fire."""
-        roots = {self.graph.start} | ({str(self.graph.on_error)} & self.graph.nodes.keys())
+        return self._entered(self._enters)
+
+    @cached_property
+    def reachable(self) -> set[str]:
+        """What edges lead to, and the bodies of maps there. A join counts if one of its sources does: whether it can
+        fire is a rule of its own."""
+        entered = self._entered(lambda edge, _: edge.kind != "body")
+        return entered | {edge.target for node_id in entered for edge in self.edges[node_id] if edge.kind == "body"}
+
+    def _entered(self, enters: Callable[[Edge, set[str]], bool]) -> set[str]:
+        on_error = self.graph.on_error
+        roots = {self.graph.start}
+        if on_error not in (None, FAIL, CONTINUE):
+            roots |= {str(on_error), closest(str(on_error), self.graph.nodes) or ""} & self.graph.nodes.keys()
         seen, todo = set(roots), list(roots)
         while todo:
-            targets = {edge.target for edge in self.edges[todo.pop()] if self._enters(edge, seen)}
+            targets = {edge.target for edge in self.edges[todo.pop()] if enters(edge, seen)}
             found = (targets & self.edges.keys()) - seen
             todo += found
             seen |= found
         return seen
-
-    @cached_property
-    def reachable(self) -> set[str]:
-        """What a run can enter, and the bodies of maps that it can enter."""
-        bodies = {edge.target for node_id in self.entered for edge in self.edges[node_id] if edge.kind == "body"}
-        return self.entered | bodies
 
     def _led(self, node: Node, edge: Edge) -> Edge:
         target = edge.target

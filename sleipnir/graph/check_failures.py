@@ -15,7 +15,7 @@ def every_on_error_of_the_graph_leads_to_a_node(case: Case) -> None:
     """That of a node is an edge, as others are."""
     target = case.graph.on_error
     if target not in (None, FAIL, CONTINUE) and not case.graph.is_node_or_end(str(target)):
-        hint = suggestion(str(target), [FAIL, CONTINUE, *case.graph.nodes], "nodes")
+        hint = suggestion(str(target), [FAIL, CONTINUE, *case.graph.nodes], "targets")
         case.findings.error(("on_error",), f"References non-existent node '{target}' in 'on_error'", hint or _FORMS)
     elif target in case.graph.nodes and case.graph.nodes[str(target)].wait_for:
         message = f"the graph's 'on_error' leads past the join of '{target}'"

@@ -73,6 +73,19 @@ WITHOUT_EFFECT = frozenset({"enabled_macros"})
 
 IGNORED_AT_TOP: Mapping[str, str] = {"documents": "Knowledge belongs to a node: list it in a node of type rag."}
 
+WRITTEN_OTHERWISE: Mapping[str, str] = {
+    "edges": "Edges stand at the node that they leave: `next: b`, or `branch` where one is chosen.",
+    "conditional_edges": "Edges stand at the node that they leave: `branch` chooses one.",
+    "interrupt_before": "To ask a person first, put a node of type approval or input before this one.",
+    "interrupt_after": "To ask a person then, put a node of type approval or input after this one.",
+    "checkpoint": "Remove it: every step is stored, and `sleipnir retry` continues a failed run.",
+    "checkpointer": "Remove it: every step is stored, and `sleipnir retry` continues a failed run.",
+    "retries": "Write `retry: {max_attempts: 3}`.",
+    "max_retries": "Write `retry: {max_attempts: 3}`.",
+    "depends_on": "Name this node in the `next` of those before it; to wait for several: `wait_for: [a, b]`.",
+}
+"""Keys of other workflow languages, and how the same is said here."""
+
 _MUST: Mapping[str, str] = {
     "string_type": "must be text",
     "int_type": "must be a whole number",
@@ -233,8 +246,10 @@ class Shaper:
             found = self._findings.error if self._refuses_unknown else self._findings.warning
             found((*path, key), f"'{key}' has no effect on {_titled(model)}", hint, code="SLP204")
             return
-        known = [name for name in FIELDS[model] if name != "id"]
-        self.unknown((*path, key), f"unknown key '{key}'", suggestion(key, known, "keys here"), code="SLP203")
+        own = model.__annotations__  # before those that other models have too
+        known = sorted((name for name in FIELDS[model] if name != "id"), key=lambda name: name not in own)
+        advice = WRITTEN_OTHERWISE.get(key) or suggestion(key, known, "keys here")
+        self.unknown((*path, key), f"unknown key '{key}'", advice, code="SLP203")
 
     def unknown(self, path: KeyPath, what: str, hint: str | None, *, code: str) -> None:
         """Say that a key does nothing: in Loki's format it is ignored, in sleipnir/1 it is an error."""

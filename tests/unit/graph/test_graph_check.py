@@ -515,6 +515,37 @@ def test_a_step_without_a_next_ends_its_branch_in_sleipnir_1() -> None:
     assert both["sleipnir/1"] == []
 
 
+def test_what_waits_at_a_join_that_cannot_fire_is_not_called_unreachable_too() -> None:
+    nodes = "a: {type: router, next: [b]}\nb: {type: router}\nc: {type: router}\nd: {type: join, wait_for: [b, c]}"
+    found = [problem for problem in checked(nodes, top="version: sleipnir/1") if problem.code in ("SLP303", "SLP314")]
+    assert [(problem.code, problem.node) for problem in found] == [("SLP303", "c"), ("SLP314", "d")]
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [
+        ("contine", 'Did you mean "continue"?'),
+        ("hlep", 'Did you mean "help"?'),
+        ("stop_it", "The targets are: fail, continue, a, b, help."),
+    ],
+)
+def test_a_misspelt_on_error_is_compared_with_rules_and_nodes(target: str, hint: str) -> None:
+    for where in ("top", "node"):
+        top = f"version: sleipnir/1\n{f'on_error: {target}' if where == 'top' else ''}"
+        more = f", on_error: {target}" if where == "node" else ""
+        nodes = f"a: {{type: llm, prompt: p{more}, next: b}}\nb: {{type: end}}\nhelp: {{type: end}}"
+        found = [problem for problem in checked(nodes, top=top) if "on_error" in problem.message]
+        assert [problem.hint for problem in found] == [hint]
+
+
+def test_end_is_a_target_in_sleipnir_1_alone() -> None:
+    """Finding U3 of the second review."""
+    nodes = "a: {type: llm, prompt: p, next: end}"
+    assert checked(nodes, top="version: sleipnir/1") == []
+    [found] = [problem for problem in checked(nodes) if problem.code == "SLP301"]
+    assert found.hint == "In version 1.0 a run ends at a node: `end: {type: end}`. In sleipnir/1 this ends the branch."
+
+
 def test_a_branch_and_a_join_take_the_place_of_a_next() -> None:
     nodes = """
         a: {type: llm, prompt: p, branch: {by: "{{x}}", to: {again: b}, default: b}}

@@ -443,7 +443,9 @@ def test_a_next_of_one_element_is_a_plain_edge() -> None:
         (END, "settings: {time_out: 3}", "unknown key 'time_out' is ignored", 'Did you mean "timeout"?'),
         (END, "variables: [{name: x, description: d, defualt: 1}]", "unknown key 'defualt' is ignored", "Did you mean"),
         ("a: {type: end, ouput: x}", "", "[a] unknown key 'ouput' is ignored", 'Did you mean "output"?'),
-        ("a: {type: end, zzz: x}", "", "[a] unknown key 'zzz' is ignored", "The keys here are: description, next, "),
+        ("a: {type: end, zzz: x}", "", "[a] unknown key 'zzz' is ignored", "The keys here are: output, description, "),
+        ("a: {type: end, interrupt_before: 1}", "", "[a] unknown key 'interrupt_before' is ignored", "To ask a person"),
+        (END, "edges: []", "unknown key 'edges' is ignored", "Edges stand at the node that they leave"),
         (
             "a: {type: agent, agent: x, prompt: p, tools: [y]}",
             "",
