@@ -41,7 +41,7 @@ from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
 from sleipnir.graph.model import Graph, Json, RagNode
 from sleipnir.graph.overrides import overridden
 from sleipnir.settings import MOST_BUNDLE_FILES, MOST_UNPACKED_BYTES
-from sleipnir.staging import Lock, is_there, put_in_place, staging
+from sleipnir.staging import Lock, is_there, make_removable, put_in_place, staging
 
 COMPARED = 3  # times that a folder is compared with its archive before we give up
 KEPT = 128  # bundles that a process has loaded; each holds a file open
@@ -286,11 +286,6 @@ def _make_read_only(folder: Path) -> None:
             Path(current).chmod(0o555)  # only then: it would count as a touch
 
 
-def _make_removable(folder: Path) -> None:
-    for current, _, _ in os.walk(folder):
-        Path(current).chmod(0o700)
-
-
 def _is_unpacked(packed: bytes, folder: Path, agent: str, unpacked_bytes: int) -> bool:
     """Whether the tree holds the files of the bundle with their content and their modes, and nothing else. Folders are
     made read-only, in case who unpacked them died before."""
@@ -466,13 +461,14 @@ class BundleCache:
                 if touches == _touches(folder):
                     return Unpacked(graph, agent_folder(folder, agent), touches)
                 continue
-            if touches:
+            exists = bool(touches) or os.path.lexists(folder)  # a closed folder shows nothing of itself
+            if exists:
                 import structlog
 
                 structlog.get_logger().error("an unpacked bundle was changed; unpacking it again", bundle=digest)
                 self._put_away(folder)
             unpack(packed, folder, agent, unpacked_bytes=self._unpacked_bytes)
-            if not touches:
+            if not exists:
                 self._make_room(_size_of(folder))
         raise MachineFailed("disk", f"something changes the files below {folder} again and again")
 
@@ -480,7 +476,7 @@ class BundleCache:
         """Remove it in one step. Visits that run from it now may miss a file, as they would after the change."""
         try:
             with staging(self._root) as away:
-                _make_removable(folder)
+                make_removable(folder)
                 folder.rename(away / folder.name)
         except FileNotFoundError:
             return  # another process was faster

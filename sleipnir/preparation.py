@@ -32,7 +32,7 @@ from sleipnir.model_clients import clients_here
 from sleipnir.runs import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.this_machine import machine_id
+from sleipnir.this_machine import System
 from sleipnir.tools.folder import custom_tools
 from sleipnir.variables import Asker, of_environment, resolved_variables
 
@@ -118,6 +118,7 @@ class Preparation:
         agent, children = roster.agent, roster.children
         everybody = {**children, agent.folder.name: agent}
         presets = {name: of_environment(child.graph, os.environ) for name, child in children.items()}
+        caller = str(caller_dir or Path.cwd())
         return RunSpec(
             agent=agent.folder.name,
             bundle=agent.bundle.digest,
@@ -127,8 +128,8 @@ class Preparation:
             presets={name: given for name, given in presets.items() if given},
             variables=resolved_variables(agent.graph, variables or {}, os.environ, ask_variable),
             cwd=str(cwd) if cwd else None,
-            caller_dir=str(caller_dir or Path.cwd()),
-            caller_machine=machine_id(),
+            caller_dir=caller,
+            caller_marks=System.here().marks(caller),
             strict=strict,
             by_version=True,
             knowledge=self.knowledge(roster, ask_knowledge, tell_knowledge),

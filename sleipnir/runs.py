@@ -31,7 +31,8 @@ class RunSpec:
     which these go on. `knowledge` are the digests of the bases that nodes of all these agents ask, by `agent/node`:
     those of the moment of submission. `max_cost_usd` and `max_tokens` are what it may use, with all runs below, before
     a person is asked; child runs have no budget of their own. `descriptions` say in a line what agents are for that a
-    model may start, by name. A `strict` run fails for every failed visit.
+    model may start, by name. A `strict` run fails for every failed visit. `caller_marks` tell where `caller_dir` is the
+    same directory (this_machine.py); empty: an earlier release has submitted it.
     `by_version`: the language of its graph is chosen by `version:`. False: an earlier release has submitted it, which
     went by the keys that the graph has (Graph.of_earlier_release).
     """
@@ -55,7 +56,7 @@ class RunSpec:
     knowledge: dict[str, str] = field(default_factory=dict)
     max_cost_usd: float | None = None
     max_tokens: int | None = None
-    caller_machine: str = ""
+    caller_marks: str = ""
     descriptions: dict[str, str] = field(default_factory=dict)
     strict: bool = False
     by_version: bool = False

@@ -73,6 +73,17 @@ def is_there(error: OSError) -> bool:
     return error.errno in (errno.ENOTEMPTY, errno.EEXIST)
 
 
+def make_removable(folder: Path) -> None:
+    """Open the folders below, and itself, for their owner; links are left alone. What cannot be opened stays."""
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+    for current, names, _ in os.walk(folder):  # which looks into a folder only after this
+        for path in (Path(current, name) for name in names):
+            with contextlib.suppress(OSError):
+                if not path.is_symlink():
+                    path.chmod(0o700)
+
+
 def _sync(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sleipnir.messages import FINAL
+from sleipnir.staging import make_removable
 from sleipnir.store.store import Store
 
 WORK = "work"
@@ -67,7 +68,7 @@ class WorkFolders:
     def _names(self) -> set[str]:
         try:
             return {path.name for path in (self.home / WORK).iterdir() if path.name.isascii()}  # as ids of runs are
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return set()
 
 
@@ -75,9 +76,7 @@ def remove(folder: Path) -> bool:
     """Also what a script made read-only. False: it is still there."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        for current, _, _ in os.walk(folder):
-            with contextlib.suppress(OSError):
-                Path(current).chmod(0o700)
+        make_removable(folder)
         shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 
@@ -92,8 +91,9 @@ def _is_empty(folder: Path) -> bool:
 
 def _age_s(folder: Path) -> float:
     """Since anything in it was changed last; of one that is gone, none."""
-    changed = [0.0]
-    for path in (folder, *folder.rglob("*")):
-        with contextlib.suppress(OSError):
-            changed.append(path.lstat().st_mtime)
-    return time.time() - max(changed) if len(changed) > 1 else 0.0
+    changed = 0.0
+    for current, _, names in os.walk(folder):  # Path.rglob raises for a folder that goes meanwhile
+        for path in (current, *(os.path.join(current, name) for name in names)):  # noqa: PTH118
+            with contextlib.suppress(OSError):
+                changed = max(changed, os.lstat(path).st_mtime)
+    return time.time() - changed if changed else 0.0

@@ -126,7 +126,7 @@ class Ended:
 
     @property
     def error_of_result(self) -> str:
-        assert set(self.result) <= {"tool_call_error", "stderr"}
+        assert set(self.result) <= {"tool_call_error", "stderr", "stdout"}
         return str(self.result["tool_call_error"])
 
     @property
@@ -276,10 +276,12 @@ def the_third_same_call_is_answered_with_an_alert(ended: Ended) -> None:
 
 
 @case(calls("crash"), "done", node="tools: [crash]")
-def a_tool_that_fails_is_answered_with_its_code_and_its_stderr(ended: Ended) -> None:
+def a_tool_that_fails_is_answered_with_its_code_and_what_it_has_printed(ended: Ended) -> None:
+    """Finding U8 of the second review: tools report what is wrong on stdout, too."""
     assert ended.error_of_result == "Tool call 'crash' exited with code 1"
     assert ended.result["stderr"].endswith("RuntimeError: the disk is full")
     assert "on stdout" not in ended.result["stderr"]
+    assert ended.result["stdout"] == "on stdout"
     assert ended.output == "next: done"
 
 
@@ -342,7 +344,7 @@ def tools_of_the_agent_and_of_the_configuration_work_side_by_side(ended: Ended) 
 def a_tool_that_is_not_there_fails_the_node_before_the_model_is_asked(ended: Ended) -> None:
     expected = "fallback: LLM node failed: llm node references unknown tool 'nope'. Agent"
     assert str(ended.output).startswith(expected)
-    assert "provides: echo, secret, crash, quiet, huge, binary, user__ask" in str(ended.output)
+    assert "provides: echo, secret, crash, quiet, huge, binary, user__select, user__confirm" in str(ended.output)
     assert ended.requests == []
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir import preparation
+from sleipnir.this_machine import System
 from sleipnir.work_folders import WORK
 from tests.processes import RedisServer, Stack, write_agent
 
@@ -29,10 +30,18 @@ WRITE_SH = 'echo "$GRAPH_RUN_ID" >> notes.txt\necho "{}"\n'
 READ_SH = 'printf \'{"said": "%s"}\' "$(tr "\\n" " " < notes.txt)"\n'
 
 
+class Elsewhere:
+    """Another machine, of which no process here sees a directory."""
+
+    @classmethod
+    def here(cls) -> System:
+        return System("another boot", "another view", "another installation")
+
+
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are submitted on another machine than the workers'."""
-    monkeypatch.setattr(preparation, "machine_id", lambda: "another machine")
+    monkeypatch.setattr(preparation, "System", Elsewhere)
 
 
 def test_two_runs_side_by_side_do_not_see_each_others_files(

@@ -11,6 +11,7 @@ import pytest
 from sleipnir import bundle
 from sleipnir.bundle import Bundle, BundleCache, pack, tree_name
 from sleipnir.errors import BundleError
+from tests.unprivileged import unprivileged
 
 GRAPH = "name: one\nstart: a\nnodes:\n  a: {type: end, output: done}\n"
 SIZE = 100_000
@@ -186,3 +187,16 @@ def test_a_digest_is_64_hex_digits(world: World, digest: str) -> None:
     with pytest.raises(BundleError, match="is no digest of a bundle"):
         world.cache().get(digest, "one")
     assert world.fetched == []
+
+
+@pytest.mark.parametrize("closed", ["", "agents", "agents/one"])
+def test_a_folder_that_an_agent_has_closed_is_unpacked_again(closed: str) -> None:
+    """What runs as the worker's user may do this. It must not fail every later visit of this machine."""
+    with unprivileged() as home:
+        world = World(home)
+        cache = world.cache()
+        cache.get(world.digests[0], "one")
+        (world.tree(0) / closed).chmod(0)
+        for each in (cache, world.cache()):
+            unpacked = each.get(world.digests[0], "one", intact=True)
+            assert (unpacked.folder / "data").read_text() == "0" * SIZE

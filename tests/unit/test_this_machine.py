@@ -1,63 +1,118 @@
-"""Whether two processes see the same directories."""
+"""Whether a directory is the same one for two processes."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from sleipnir.this_machine import machine_id, machine_id_of
+from sleipnir.this_machine import NONE, System
 
-HOST = "pid:[4026531836]"
-
-
-class System:
-    """The root directory of a Linux system, as one process sees it."""
-
-    def __init__(self, root: Path, *, machine: str = "m1", pid: str = HOST, mount: str = "1", boot: str = "b1") -> None:
-        self.root = root
-        for file, text in (("etc/machine-id", machine), ("proc/sys/kernel/random/boot_id", boot)):
-            (root / file).parent.mkdir(parents=True, exist_ok=True)
-            (root / file).write_text(f"{text}\n")
-        names = root / "proc" / "self" / "ns"
-        names.mkdir(parents=True, exist_ok=True)
-        for name, target in (("pid", pid), ("mnt", f"mnt:[{mount}]")):
-            (names / name).unlink(missing_ok=True)
-            (names / name).symlink_to(target)
-
-    @property
-    def id(self) -> str:
-        return machine_id_of(self.root)
+FIRST = "pid:[4026531836]"
 
 
-def test_two_processes_of_a_machine_agree_also_after_a_restart(tmp_path: Path) -> None:
+def system(
+    root: Path, *, machine: str = "m1", pid: str = FIRST, mounts: str = "1", boot: str = "b1", host: str = "h1"
+) -> System:
+    """A Linux system as a process sees it whose root directory is `root`."""
+    for file, text in (("etc/machine-id", machine), ("proc/sys/kernel/random/boot_id", boot)):
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_text(f"{text}\n")
+    names = root / "proc" / "self" / "ns"
+    names.mkdir(parents=True, exist_ok=True)
+    for name, target in (("pid", pid), ("mnt", f"mnt:[{mounts}]")):
+        (names / name).unlink(missing_ok=True)
+        (names / name).symlink_to(target)
+    return System.linux(root, host)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> str:
+    (tmp_path / "project").mkdir()
+    return str(tmp_path / "project")
+
+
+def made_anew(directory: str) -> str:
+    """Another directory at the same path."""
+    Path(directory).rename(f"{directory}.old")  # keeps its inode in use
+    Path(directory).mkdir()
+    return directory
+
+
+def test_two_processes_of_a_machine_see_the_same_directory(tmp_path: Path, project: str) -> None:
     """Finding U6 of the second review."""
-    before = System(tmp_path).id
-    assert System(tmp_path, boot="b2", mount="9").id == before
-    assert len(before) == 16 and "m1" not in before
+    marks = system(tmp_path).marks(project)
+    assert system(tmp_path).has(project, marks)
+    assert system(tmp_path).has(made_anew(project), marks), "whatever was made anew meanwhile"
+    assert "m1" not in marks and "h1" not in marks
+
+
+def test_a_machine_is_recognised_after_a_restart_and_a_directory_that_was_made_anew_is_not(
+    tmp_path: Path, project: str
+) -> None:
+    """Finding U6 of the second review."""
+    marks = system(tmp_path).marks(project)
+    after = system(tmp_path, boot="b2", mounts="9")
+    assert after.has(project, marks)
+    assert not after.has(made_anew(project), marks)
+
+
+def test_a_name_that_changes_while_the_machine_runs_does_not_matter(tmp_path: Path, project: str) -> None:
+    assert system(tmp_path, host="renamed").has(project, system(tmp_path).marks(project))
+
+
+def test_clones_of_a_machine_are_told_apart_by_their_names(tmp_path: Path, project: str) -> None:
+    """They have one machine-id, and equal inodes."""
+    assert not system(tmp_path, boot="b2", host="clone").has(project, system(tmp_path).marks(project))
 
 
 @pytest.mark.parametrize("machine", ["m1", "", "uninitialized"])
-def test_containers_of_one_image_are_machines_of_their_own(tmp_path: Path, machine: str) -> None:
-    """Finding U6 of the second review."""
-    ids = [System(tmp_path, machine=machine, pid=f"pid:[{n}]", mount=n).id for n in ("11", "12")]
-    again = System(tmp_path, machine=machine, pid="pid:[12]", mount="12").id
-    host = System(tmp_path, machine=machine).id
-    assert len({*ids, host}) == 3
-    assert again == ids[1], "two processes of one container"
+@pytest.mark.parametrize("boot", ["b1", "b2"])
+def test_containers_of_one_image_have_directories_of_their_own(
+    tmp_path: Path, project: str, machine: str, boot: str
+) -> None:
+    """Finding U6 of the second review. Its containers have one machine-id, on one host or on several."""
+    marks = system(tmp_path, machine=machine, pid="pid:[11]", mounts="11").marks(project)
+    other = made_anew(project)
+    assert not system(tmp_path, machine=machine, pid="pid:[12]", mounts="12", boot=boot).has(other, marks)
+    assert not system(tmp_path, machine=machine, boot=boot, mounts="1").has(other, marks), "nor is it the host's"
+    assert system(tmp_path, machine=machine, pid="pid:[11]", mounts="11").has(other, marks), "the same container"
 
 
-def test_a_chroot_is_another_machine(tmp_path: Path) -> None:
-    assert System(tmp_path / "a").id != System(tmp_path / "b").id
+def test_a_directory_that_is_mounted_into_a_container_is_the_same_one(tmp_path: Path, project: str) -> None:
+    marks = system(tmp_path).marks(project)
+    assert system(tmp_path, machine="", pid="pid:[11]", mounts="11", host="c0ffee").has(project, marks)
 
 
-def test_without_a_machine_id_a_boot_is_a_machine(tmp_path: Path) -> None:
-    assert System(tmp_path, machine="", boot="b1").id != System(tmp_path, machine="", boot="b2").id
+def test_a_service_with_a_tmp_of_its_own_sees_another_directory_there(tmp_path: Path, project: str) -> None:
+    """As systemd's PrivateTmp makes it: same machine-id, same root directory."""
+    marks = system(tmp_path).marks(project)
+    service = system(tmp_path, mounts="2")
+    assert service.has(project, marks)
+    assert not service.has(made_anew(project), marks)
 
 
-def test_a_system_that_tells_nothing_has_an_identity_all_the_same(tmp_path: Path) -> None:
-    assert len(machine_id_of(tmp_path)) == 16
+def test_a_chroot_has_another_root_directory(tmp_path: Path, project: str) -> None:
+    marks = system(tmp_path / "a").marks(project)
+    assert not system(tmp_path / "b").has(made_anew(project), marks)
 
 
-def test_every_process_here_has_this_identity() -> None:
-    assert machine_id() == machine_id() and len(machine_id()) == 16
+@pytest.mark.parametrize("directory", ["/no/such/directory", "a\0b"])
+def test_of_a_directory_that_is_not_there_the_view_decides(tmp_path: Path, directory: str) -> None:
+    marks = system(tmp_path).marks(directory)
+    assert system(tmp_path).has(directory, marks)
+    assert not system(tmp_path, boot="b2").has(directory, marks)
+
+
+def test_a_system_that_tells_nothing_has_no_directory_of_anybody(tmp_path: Path, project: str) -> None:
+    silent = System.linux(tmp_path, "h1")
+    assert silent.marks(project) == NONE
+    assert not silent.has(project, NONE)
+    assert not silent.has(project, system(tmp_path).marks(project))
+
+
+def test_every_process_here_has_these_marks() -> None:
+    here = System.here()
+    assert here is System.here()
+    assert here.has(os.fspath(Path.cwd()), here.marks(os.fspath(Path.cwd())))

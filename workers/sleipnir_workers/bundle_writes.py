@@ -7,6 +7,7 @@ ran. Of two visits that run from one folder at once both fail then, as nobody kn
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sleipnir.bundle import Unpacked
@@ -21,15 +22,28 @@ _QUOTES = {"'": "'", '"': '"', "‘": "’"}
 
 def advice(text: str, folder: Path, cwd: Path | None) -> str:
     """A line to add to an error message, if `text` (a program's stderr, or an exception) says that a file of the
-    agent's tree, or one named by a relative path, could not be written; else nothing."""
+    agent's tree, or of the working directory, or one named by a relative path, could not be written; else nothing."""
     tree = folder.parent.parent if folder.parent.name == "agents" else folder
     for line in text.splitlines():
         for phrase in _REFUSED:
             before, found, after = line.partition(phrase)
             named = _path(before, after) if found else ""
-            if named and (not named.startswith("/") or Path(named).is_relative_to(tree)):
+            if not named:
+                continue
+            if named.startswith("/") and Path(named).is_relative_to(tree):
+                return f"\n{_rule(folder, cwd)}"
+            if cwd is not None and Path(cwd, named).is_relative_to(cwd) and _is_closed(cwd):
+                return (
+                    f"\nThe worker's user may not write to the working directory, {str(cwd)!r}: give it the right, "
+                    "run workers as the directory's owner, or submit with --cwd"
+                )
+            if not named.startswith("/"):
                 return f"\n{_rule(folder, cwd)}"
     return ""
+
+
+def _is_closed(cwd: Path) -> bool:
+    return cwd.is_dir() and not os.access(cwd, os.W_OK)
 
 
 def _path(before: str, after: str) -> str:

@@ -215,7 +215,7 @@ class Deliveries:
             variables=resolved_variables(graph, above.presets.get(effect.agent, {})),
             cwd=above.cwd,
             caller_dir=above.caller_dir,
-            caller_machine=above.caller_machine,
+            caller_marks=above.caller_marks,
             agents=above.agents,
             descriptions=above.descriptions,
             overrides=above.overrides,

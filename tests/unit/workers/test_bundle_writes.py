@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,18 @@ def test_an_error_of_a_write_to_the_agents_folder_says_where_to_write(said: str,
 )
 def test_other_errors_are_left_as_they_are(said: str, unpacked: Unpacked) -> None:
     assert advice(said.replace("{folder}", str(unpacked.folder)), unpacked.folder, WORKING) == ""
+
+
+@pytest.mark.parametrize("said", [SAID[0], "touch: cannot touch '{cwd}/notes.txt': Permission denied"])
+def test_a_working_directory_of_somebody_else_is_named_and_the_agents_folder_is_not(
+    said: str, unpacked: Unpacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding U6 of the second review."""
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    told = advice(said.format(folder=unpacked.folder, cwd=tmp_path), unpacked.folder, tmp_path)
+    assert told.startswith(f"\nThe worker's user may not write to the working directory, '{tmp_path}': ")
+    own = advice(SAID[1].format(folder=unpacked.folder), unpacked.folder, tmp_path)
+    assert own.startswith("\nThe agent's folder, ")
 
 
 @pytest.mark.parametrize("said", ["'" * 60_000, ": Permission denied" * 3_000, "Permission denied\n" * 3_000])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +11,12 @@ from sleipnir.errors import MachineFailed
 from sleipnir.graph.model import ScriptNode
 from sleipnir.runs import RunSpec
 from sleipnir.settings import Settings
-from sleipnir.this_machine import machine_id
+from sleipnir.this_machine import System
 from sleipnir_workers import machine
 from sleipnir_workers.directories import working_directory
 from sleipnir_workers.node import DirectoryMissing
 from tests.unit.workers.visits import visit
+from tests.unprivileged import unprivileged
 
 
 @pytest.fixture
@@ -31,7 +31,9 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def spec(folder: Path | str, **fields: str) -> RunSpec:
-    return RunSpec("agent", "digest", caller_dir=str(folder), **{"caller_machine": machine_id(), **fields})  # type: ignore[arg-type]
+    return RunSpec(
+        "agent", "digest", caller_dir=str(folder), **{"caller_marks": System.here().marks(str(folder)), **fields}
+    )  # type: ignore[arg-type]
 
 
 def test_a_visit_works_in_the_callers_directory_wherever_redis_is(project: Path, settings: Settings) -> None:
@@ -45,7 +47,7 @@ def test_a_visit_on_another_machine_works_in_the_runs_scratch_folder(
 ) -> None:
     """Finding U6 of the second review: a port or a socket may be forwarded."""
     here = settings.model_copy(update={"redis_url": url})
-    found = working_directory("r1", spec(project, caller_machine="another"), here)
+    found = working_directory("r1", spec(project, caller_marks="another"), here)
     assert found == (settings.home / "work" / "r1", settings.home / "work" / "r1")
     assert found[0].stat().st_mode & 0o777 == 0o700
 
@@ -55,7 +57,7 @@ def test_of_a_run_whose_client_did_not_say_the_address_of_redis_decides(
     project: Path, settings: Settings, url: str, is_callers: bool
 ) -> None:
     here = settings.model_copy(update={"redis_url": url})
-    cwd, scratch = working_directory("r1", spec(project, caller_machine=""), here)
+    cwd, scratch = working_directory("r1", spec(project, caller_marks=""), here)
     assert (cwd == project, scratch is None) == (is_callers, is_callers)
 
 
@@ -64,23 +66,21 @@ def test_a_callers_directory_that_is_gone_is_replaced_by_the_scratch_folder(proj
     assert working_directory("r1", spec(project), settings)[1] == settings.home / "work" / "r1"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root enters every directory")
-def test_a_directory_that_is_closed_to_the_worker_is_replaced_too(project: Path, settings: Settings) -> None:
-    (project / "inner").mkdir()
-    project.chmod(0)
-    try:
-        assert working_directory("r1", spec(project), settings)[1] is not None
-        assert working_directory("r2", spec(project / "inner"), settings)[1] is not None
-    finally:
-        project.chmod(0o700)
+def test_a_directory_that_is_closed_to_the_worker_is_replaced_too(settings: Settings) -> None:
+    with unprivileged() as folder:
+        settings = settings.model_copy(update={"home": folder / "home"})
+        (folder / "project" / "inner").mkdir(parents=True)
+        (folder / "project").chmod(0)
+        assert working_directory("r1", spec(folder / "project"), settings)[1] is not None
+        assert working_directory("r2", spec(folder / "project" / "inner"), settings)[1] is not None
 
 
 def test_two_runs_have_two_folders(tmp_path: Path, settings: Settings) -> None:
     """Of agents that write relative files side by side, none sees those of another."""
-    one, other = (working_directory(run, spec(tmp_path, caller_machine="x"), settings)[0] for run in ("r1", "r2"))
+    one, other = (working_directory(run, spec(tmp_path, caller_marks="x"), settings)[0] for run in ("r1", "r2"))
     (one / "notes.txt").write_text("mine")
     assert list(other.iterdir()) == []
-    assert working_directory("r1", spec(tmp_path, caller_machine="x"), settings)[0] == one
+    assert working_directory("r1", spec(tmp_path, caller_marks="x"), settings)[0] == one
 
 
 def test_the_directory_that_was_asked_for_comes_first(project: Path, tmp_path: Path, settings: Settings) -> None:

@@ -16,6 +16,7 @@ from sleipnir.store.store import Store
 from sleipnir.work_folders import UNKNOWN_S, WorkFolders
 from sleipnir_workers import machine
 from sleipnir_workers.scratch import folder_of, sweep
+from tests.unprivileged import unprivileged
 
 HOUR_MS = 3600 * 1000
 
@@ -129,12 +130,35 @@ def test_a_folder_of_another_deployment_stays_while_it_is_used(here: Machine) ->
     assert here.sweep() == []
 
 
-def test_what_a_script_made_read_only_goes_too(here: Machine) -> None:
-    folder = here.used("locked", "completed", 30)
+@pytest.mark.parametrize("mode", [0o500, 0])
+def test_what_a_script_closed_goes_too_and_where_its_links_lead_stays(mode: int) -> None:
+    with unprivileged() as home:
+        here = Machine(home / "home")
+        folder, elsewhere = here.used("closed", "completed", 30), home / "elsewhere"
+        for place in (folder / "inner", folder / "inner" / "inner", elsewhere):
+            place.mkdir()
+            (place / "x").write_text("x")
+        (folder / "inner" / "link").symlink_to(elsewhere)
+        for place in (elsewhere, folder / "inner" / "inner", folder / "inner", folder):
+            place.chmod(mode)
+        assert here.sweep() == []
+        assert elsewhere.stat().st_mode & 0o777 == mode
+
+
+def test_what_goes_while_its_age_is_looked_at_is_no_error(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker of the machine may be removing it."""
+    folder = here.used("theirs", "running", file="")
+    del here.redis.known["theirs"]
     (folder / "inner").mkdir()
-    (folder / "inner" / "x").write_text("x")
-    (folder / "inner").chmod(0o500)
-    assert here.sweep() == []
+    scandir = os.scandir
+
+    def removed_meanwhile(path: Any) -> Any:
+        if Path(path) == folder / "inner":
+            (folder / "inner").rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", removed_meanwhile)
+    assert here.sweep() == ["theirs"]
 
 
 @pytest.fixture
