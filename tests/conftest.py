@@ -27,7 +27,7 @@ for profile in ("default", "slow", "ci"):
     )
 hypothesis.settings.load_profile("default")
 
-LONG_FIRST = ("tests/chaos/", "tests/system/")
+LONG_FIRST = ("tests/chaos/", "tests/docs/", "tests/system/")
 """Folders whose tests take seconds each. What begins last is quick, so that all pytest workers end together."""
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and what they start would inherit that.

@@ -103,10 +103,7 @@ def _of_this_machine(refused: click.ClickException) -> bool:
 
 def is_mentioned(words: Sequence[str]) -> bool:
     """Whether the parser takes this but for arguments that are left out, as in `sleipnir kb build`."""
-    for missing in range(3):
-        if refusal([*words, *["1"] * missing]) is None:
-            return True
-    return False
+    return any(refusal([*words, *["1"] * missing]) is None for missing in range(3))
 
 
 def commands_in_blocks() -> Iterator[tuple[str, list[str]]]:

@@ -42,6 +42,7 @@ CALL_TIMEOUT_S = 600.0  # of one call when the caller has no limit; ends calls t
 _SHORTEST_HTTP_TIMEOUT_S = 2.0
 
 _PARAMETERS = ("temperature", "top_p", "max_tokens", "tools")  # which models of OpenAI's protocol take differently
+_SAMPLING = (("temperature",), ("top_p",), ("temperature", "top_p"))  # what some models refuse, and can do without
 _STREAM_OPTIONS: Mapping[str, Any] = {"include_usage": True}
 _NOT_LOGGED = ("success_handler", "failure_handler", "response_cost_calculator")
 
@@ -222,7 +223,8 @@ class _Call:
 
     def _completion(self, **more: Any) -> Any:
         _call_nobody_back()
-        return _litellm().completion(**self._arguments, **more, **_unlogged(self._arguments, streamed="stream" in more))
+        unlogged = _unlogged(self._arguments, streamed="stream" in more)
+        return _without_refused_sampling(_litellm().completion, **self._arguments, **more, **unlogged)
 
     def _answer(self, reply: Reply, usage: Any, model: str | None) -> Answer:
         tokens_in = part_of(usage, "prompt_tokens") or 0
@@ -341,8 +343,21 @@ def _as_taken(model: str, base: str, wanted: str) -> tuple[Any, Mapping[str, Any
     config = ProviderConfigManager.get_provider_chat_config(model, LlmProviders.OPENAI)
     if info.get("mode") == "responses" or config is None:
         return None
-    taken = get_optional_params(model=model, custom_llm_provider="openai", **parameters)
+    taken = _without_refused_sampling(get_optional_params, model=model, custom_llm_provider="openai", **parameters)
     return config, {name: value for name, value in taken.items() if name not in ("stream", "extra_body")}
+
+
+def _without_refused_sampling(call: Callable[..., Any], **arguments: Any) -> Any:
+    """The call, without `temperature` or `top_p` where the model takes none, as OpenAI's models that reason: an agent
+    says them for the models that do. litellm refuses before anything is sent. Raises what it says of others."""
+    refusal = _litellm().exceptions.UnsupportedParamsError
+    try:
+        return call(**arguments)
+    except refusal:
+        for names in _SAMPLING:
+            with contextlib.suppress(refusal):
+                return call(**arguments, additional_drop_params=list(names))
+        raise
 
 
 @functools.cache

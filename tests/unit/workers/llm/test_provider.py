@@ -90,6 +90,17 @@ def test_parameters_are_sent_under_the_names_that_the_model_takes() -> None:
     assert server.bodies[0] == {"model": "o3-mini", "messages": ASKED, "max_completion_tokens": 77}
 
 
+@pytest.mark.parametrize(
+    ("said", "left"), [({"temperature": 0.1}, {}), ({"top_p": 0.5}, {}), ({"temperature": 1.0}, {"temperature": 1.0})]
+)
+def test_a_model_that_takes_no_temperature_or_top_p_is_asked_without(
+    said: dict[str, float], left: dict[str, float]
+) -> None:
+    with RawServer(Raw(whole({"content": "hi"}))) as server:
+        ask(Endpoint("openai/gpt-5-mini", server.url, KEY), ASKED, **said)
+    assert server.bodies[0] == {"model": "gpt-5-mini", "messages": ASKED, **left}
+
+
 def test_an_organization_and_the_headers_of_the_configuration_go_along(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, str] = {}
     request = urllib3.PoolManager.request

@@ -1,0 +1,93 @@
+"""Every command of the documents runs as written, in the order of its page."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.before import BEFORE, Before
+from tests.docs.command_lines import Line, lines_of
+from tests.docs.not_run import NOT_RUN, reason
+from tests.docs.pages import ROOT, blocks_of, pages_with
+from tests.docs.reader import Machine, Reader
+
+NAMES_ITS_FILE = re.compile(r"# (?P<file>[\w./-]+/[\w.-]+)\n")
+
+
+def lines_on(page: str) -> list[Line]:
+    return [line for block in blocks_of(ROOT / page) if block.info in ("bash", "console") for line in lines_of(block)]
+
+
+def to_run(page: str) -> list[Line]:
+    return [line for line in lines_on(page) if reason(page, line.command) is None]
+
+
+PAGES = [page for page in pages_with("bash", "console") if to_run(page)]
+
+
+def open_page(page: str, machine: Machine) -> Reader:
+    """A reader who has what the page presupposes, and the files whose names the page writes into its blocks."""
+    before = BEFORE.get(page, Before())
+    folder = machine.folder / re.sub(r"\W", "-", page)
+    beside = folder.with_name(f"{folder.name}.beside")
+    reader = Reader(machine, folder, {name: text.format(beside=beside) for name, text in before.environment.items()})
+    before.prepare(folder)
+    for block in blocks_of(ROOT / page):
+        if named := NAMES_ITS_FILE.match(block.text):
+            file = folder / named["file"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
+    machine.improviser.follow(before.rules)
+    return reader
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_run_in_their_order(page: str, machine: Machine) -> None:
+    reader = open_page(page, machine)
+    before = BEFORE.get(page, Before())
+    for line in to_run(page):
+        typed = reader.type(line.text)
+        expected = before.ends.get(line.command, 0)
+        assert typed.code == expected, f"{line.block}: $ {line.text}\n{typed.text}"
+        shown = [beginning(line) if line.startswith(tuple(before.varies)) else line for line in line.output]
+        absent = [text for text in shown if not is_printed(text, typed.text)]
+        assert not absent, f"{line.block}: $ {line.text}\nwas to print\n{absent}\nprinted\n{typed.text}"
+
+
+def is_printed(shown: str, text: str) -> bool:
+    """Whether a line like this one was printed: the same but for numbers and ids, and what `...` stands for."""
+    pattern = ".*".join(_pattern(part) for part in re.split(r"\.\.\.|…", shown.strip()))
+    return re.search(rf"^\s*{pattern}\s*$", text, re.MULTILINE) is not None
+
+
+def beginning(line: str) -> str:
+    """What is compared of a line that varies."""
+    return re.split(r"\d", line)[0] + "..."
+
+
+def _pattern(part: str) -> str:
+    words = re.split(r"(\b[0-9a-z]{12}\b|\d[\d,.:]*)", part)
+    return "".join(
+        r"[\w,.:]+" if odd % 2 else re.sub(r"(\\ )+", r"\\s+", re.escape(word)) for odd, word in enumerate(words)
+    )
+
+
+def test_whatever_is_not_run_stands_on_its_page() -> None:
+    idle = [
+        (page, begins)
+        for page, entries in NOT_RUN.items()
+        for begins in entries
+        if not any(line.command.startswith(begins) for line in lines_on(page))
+    ]
+    assert not idle, "no command of the page begins so: take the entry out of tests/docs/not_run.py"
+
+
+def test_every_exit_code_that_is_expected_is_of_a_command_that_is_run() -> None:
+    idle = [
+        (page, command)
+        for page, before in BEFORE.items()
+        for command in before.ends
+        if command not in [line.command for line in to_run(page)]
+    ]
+    assert not idle, "no such command is run on the page: take the entry out of tests/docs/before.py"
