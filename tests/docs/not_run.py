@@ -25,7 +25,8 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         'sleipnir run deep-research "How are releases made?"': NETWORK,
     },
     "agents/log-triage/README.md": {
-        "sleipnir run log-triage /var/log/syslog": "what it says depends on the machine's own log"
+        "sleipnir run log-triage /var/log/syslog": "what it says depends on the machine's own log",
+        "SLEIPNIR_MODEL=openai:recorded": "tests/agents/test_log_triage.py replays it, in a home where no run waits",
     },
     "docs/deployment.md": {
         "docker ": DOCKER,
