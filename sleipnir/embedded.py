@@ -123,7 +123,7 @@ def stack(settings: Settings, *, workers: bool = True) -> Iterator[Settings]:
         fcntl.flock(lock, fcntl.LOCK_SH)
         used = _ensure_running(home, settings, workers)
         try:
-            yield settings.model_copy(update={"redis_url": home.redis_url, "home": home.root})
+            yield settings.replaced(redis_url=home.redis_url, home=home.root)
         finally:
             fcntl.flock(lock, fcntl.LOCK_UN)
             _wait_for_stop(home, used)

@@ -2,28 +2,19 @@
 failpoints.py, for tests.
 
 An unknown SLEIPNIR_ name stops the process: a misspelt setting that is silently ignored is an outage later.
+Every command reads them first, so this module does without pydantic, whose import takes as long as redis-py's.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
-
-import platformdirs
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from typing import Any, Literal, TypeAlias
 
 from sleipnir import failpoints
 from sleipnir.errors import ConfigError
@@ -40,146 +31,231 @@ SHOWN = 200  # characters of a value that is refused
 MOST_BUNDLE_FILES = 10_000
 MOST_UNPACKED_BYTES = 256 * 2**20
 
+FLAGS = {
+    **dict.fromkeys(("1", "true", "yes", "on", "t", "y"), True),
+    **dict.fromkeys(("0", "false", "no", "off", "f", "n"), False),
+}
 
-Seconds: TypeAlias = Annotated[float, BeforeValidator(seconds)]
-"""A number, or a text with a unit: `30s`, `5m`, `500ms`."""
+Reader: TypeAlias = Callable[[Any], Any]
+"""Turns what was given, a text of the environment or a value, into the setting's type. Raises ValueError."""
 
 
-class Settings(BaseModel):
-    """Read once at start with `Settings.from_env()`. Frozen."""
+def _setting(default: Any, read: Reader) -> Any:
+    return field(default=default, metadata={"read": read})
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    home: Path = Field(default_factory=lambda: Path(platformdirs.user_data_dir("sleipnir", appauthor=False)))
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise ValueError("must be a text")
+    return given
+
+
+def _flag(given: Any) -> bool:
+    flag = given if isinstance(given, bool) else FLAGS.get(str(given).strip().lower())
+    if flag is None:
+        raise ValueError("must be 1 or 0")
+    return flag
+
+
+def _one_of(*choices: str) -> Reader:
+    def read(given: Any) -> str:
+        if given not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return str(given)
+
+    return read
+
+
+def _whole(least: int, most: int | None = None) -> Reader:
+    def read(given: Any) -> int:
+        try:
+            number = int(given)
+        except (ValueError, TypeError, OverflowError):
+            number = None
+        if number is None or isinstance(given, bool) or (isinstance(given, float) and number != given):
+            raise ValueError("must be a whole number")
+        if number < least or (most is not None and number > most):
+            raise ValueError(f"must be {least:,} or more" if most is None else f"must be from {least:,} to {most:,}")
+        return number
+
+    return read
+
+
+def _seconds(given: Any, *, may_be_zero: bool = False) -> float:
+    """A number, or a text with a unit: `30s`, `5m`, `500ms`."""
+    try:
+        number = float(seconds(given))  # type: ignore[arg-type]  # what is no number raises
+    except (ValueError, TypeError, OverflowError):
+        number = math.nan
+    if isinstance(given, bool) or not math.isfinite(number):
+        raise ValueError("must be a number of seconds, or a duration such as 500ms, 30s, 5m or 2h")
+    if number < 0 or number > SECONDS_MOST or (number == 0 and not may_be_zero):
+        least = "0 or more" if may_be_zero else "more than 0"
+        raise ValueError(f"must be {least}, and at most {SECONDS_MOST:,} seconds")
+    return number
+
+
+def _seconds_or_zero(given: Any) -> float:
+    return _seconds(given, may_be_zero=True)
+
+
+def _absolute(given: Any) -> Path:
+    return Path(given).absolute()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Read once at start with `Settings.from_env()`. Raises ConfigError for a value that is not one."""
+
+    home: Path = _setting(None, Path)  # see __post_init__
     """Where the embedded stack, the bundle cache and the user's agents live."""
-    agents_dir: Path | None = None
+    agents_dir: Path | None = _setting(None, Path)
     """Looked up first for agents."""
-    redis_url: str | None = None
+    redis_url: str | None = _setting(None, _text)
     """The store. Unset: the embedded stack under `home`."""
-    broker_url: str | None = None
+    broker_url: str | None = _setting(None, _text)
     """Celery's broker. Unset: the same Redis as the store."""
-    allow_eviction: bool = False
+    allow_eviction: bool = _setting(False, _flag)
     """A Redis with another `maxmemory-policy` than noeviction is used; full, it deletes parts of live runs."""
-    key_prefix: str = "slp"
+    key_prefix: str = _setting("slp", _text)
     """First part of every key; several deployments may share one Redis."""
-    partitions: int = Field(16, ge=1, le=1024)
+    partitions: int = _setting(16, _whole(1, 1024))
     """Fixed for the life of a deployment; stored in Redis on first use and compared at every start."""
-    model: str | None = None
+    model: str | None = _setting(None, _text)
     """Model for llm nodes when neither node nor graph names one, as `provider:model`."""
-    secrets: Path | None = None
+    secrets: Path | None = _setting(None, Path)
     """File of NAME=VALUE lines with keys of model providers, read by llm workers, and with secrets that agent variables
     name, read by script workers; closed to other users. Unset: `secrets.env` in Loki's configuration directory, if
     there is one."""
-    secret_names: str = ""
+    secret_names: str = _setting("", _text)
     """Variables of a worker's environment, NAME,NAME, that agent variables may name as `{{NAME}}`, besides what is in
     its secrets file."""
-    record: Annotated[Path, AfterValidator(Path.absolute)] | None = None
+    record: Path | None = _setting(None, _absolute)
     """llm workers write the models' answers into this folder (sleipnir/testing/tape.py)."""
-    replay: Annotated[Path, AfterValidator(Path.absolute)] | None = None
+    replay: Path | None = _setting(None, _absolute)
     """llm workers answer from the recording in this folder, and ask no model."""
-    strict: bool = False
+    strict: bool = _setting(False, _flag)
     """Runs that are submitted from here fail for every failed visit: one that no fallback, retry or `on_error` node has
     taken over."""
-    stream: bool = True
+    stream: bool = _setting(True, _flag)
     """What models say is told while they say it (`watch`, `Client.stream`); 0: models answer in one piece."""
-    limits: Path | None = None
+    limits: Path | None = _setting(None, Path)
     """How often models may be called, for the whole deployment (docs/limits.md). Unset: `limits.yaml` in Loki's
     configuration directory, if there is one."""
-    warm_llm: bool = True
+    warm_llm: bool = _setting(True, _flag)
     """An llm worker imports litellm (2 s) at its start; otherwise the first visit waits for it."""
-    warm_python: bool = True
+    warm_python: bool = _setting(True, _flag)
     """Python scripts are forked from a ready python3, one per worker process, instead of starting one each (Linux)."""
-    lease_s: Seconds = Field(15.0, gt=0, le=SECONDS_MOST)
+    lease_s: float = _setting(15.0, _seconds)
     """A claimed visit whose worker is silent this long is given to another. Three heartbeats."""
-    heartbeat_s: Seconds = Field(5.0, gt=0, le=SECONDS_MOST)
+    heartbeat_s: float = _setting(5.0, _seconds)
     """How often a worker renews the leases of its visits, and learns of cancels."""
-    drain_s: Seconds = Field(20.0, ge=0, le=SECONDS_MOST)
+    drain_s: float = _setting(20.0, _seconds_or_zero)
     """How long a worker that is told to stop waits for its running visits before it hands them back. Stopping takes up
     to 8 s more, so the default fits Kubernetes' 30 s."""
-    task_events: bool = True
+    task_events: bool = _setting(True, _flag)
     """Workers tell Flower of each visit. Costs an eighth of a worker's time for a visit of no work."""
-    redispatch_after_s: Seconds = Field(10.0, gt=0, le=SECONDS_MOST)
+    redispatch_after_s: float = _setting(10.0, _seconds)
     """A visit queued this long without a claim is published again if its message has left the queue; then later each
     time, up to an hour. On a broker that does not show its queues: after an hour, then eight."""
-    max_redeliveries: int = Field(3, ge=0, le=COUNT_MOST)
+    max_redeliveries: int = _setting(3, _whole(0, COUNT_MOST))
     """A visit whose worker was lost this many times fails with WorkerLost."""
-    batch_window: int = Field(0, ge=0, le=COUNT_MOST)
+    batch_window: int = _setting(0, _whole(0, COUNT_MOST))
     """Rows of batches become runs while the fleet has fewer visits than this before it. 0: four for each slot of
     the workers that are there, at least 16."""
-    once_wait_replicas: int = Field(0, ge=0)
+    once_wait_replicas: int = _setting(0, _whole(0))
     """Before the work of a node with `effect: once` begins, so many replicas of Redis must have its claim. 0: none."""
-    owner_ttl_s: Seconds = Field(3.0, gt=0, le=SECONDS_MOST)
+    owner_ttl_s: float = _setting(3.0, _seconds)
     """A scheduler that is silent this long loses its partitions."""
-    retention_s: Seconds = Field(7 * 24 * 3600.0, gt=0, le=SECONDS_MOST)
+    retention_s: float = _setting(7 * 24 * 3600.0, _seconds)
     """How long a finished run is kept. Unfinished runs never expire."""
-    work_retention_s: float = Field(24 * 3600.0, ge=0, le=SECONDS_MOST)
+    work_retention_s: float = _setting(24 * 3600.0, _seconds_or_zero)
     """How long a worker's machine keeps the scratch folder of a run that is over. Empty ones go at once, and so do
     those on a full disk."""
-    archive: Annotated[Path, AfterValidator(Path.absolute)] | None = None
+    archive: Path | None = _setting(None, _absolute)
     """Schedulers write finished runs into this folder before they expire (docs/operations.md). Unset: they do not."""
-    archive_gzip: bool = False
+    archive_gzip: bool = _setting(False, _flag)
     """The files of the archive are compressed."""
-    archive_file_bytes: int = Field(100 * 2**20, gt=0, le=BYTES_MOST)
+    archive_file_bytes: int = _setting(100 * 2**20, _whole(1, BYTES_MOST))
     """A file of the archive that has grown to this size is not written to any more."""
-    bundle_cache_bytes: int = Field(2 * 2**30, gt=0, le=BYTES_MOST)
+    bundle_cache_bytes: int = _setting(2 * 2**30, _whole(1, BYTES_MOST))
     """A worker's machine keeps so much of the agent folders that it has unpacked, those used last."""
-    max_prompt_bytes: int = Field(4 * 2**20, gt=0, le=BYTES_MOST)
+    max_prompt_bytes: int = _setting(4 * 2**20, _whole(1, BYTES_MOST))
     """A larger prompt is refused at submit."""
-    max_bundle_bytes: int = Field(16 * 2**20, gt=0, le=BYTES_MOST)
+    max_bundle_bytes: int = _setting(16 * 2**20, _whole(1, BYTES_MOST))
     """A larger agent folder (compressed) is refused at submit."""
-    max_unpacked_bytes: int = Field(MOST_UNPACKED_BYTES, gt=0, le=BYTES_MOST)
+    max_unpacked_bytes: int = _setting(MOST_UNPACKED_BYTES, _whole(1, BYTES_MOST))
     """An agent folder with more bytes is refused at submit, by schedulers and by workers: set it alike everywhere."""
-    max_journal_steps: int = Field(5_000_000, gt=0)
+    max_journal_steps: int = _setting(5_000_000, _whole(1))
     """A run whose journal has so many steps fails: a loop without an end would fill Redis. A step takes 300 bytes and
     what it writes."""
-    max_session_messages: int = Field(10_000, gt=0)
+    max_session_messages: int = _setting(10_000, _whole(1))
     """A session keeps so many messages, those said last; whole turns are dropped."""
-    max_output_bytes: int = Field(16 * 2**20, gt=0, le=BYTES_MOST)
+    max_output_bytes: int = _setting(16 * 2**20, _whole(1, BYTES_MOST))
     """A script whose stdout, or a node whose delta, is larger fails."""
-    tool_timeout_s: Seconds = Field(120.0, gt=0, le=SECONDS_MOST)
+    tool_timeout_s: float = _setting(120.0, _seconds)
     """A tool call that runs longer is killed, and the model is told."""
-    mcp_queue: str = "llm"
+    mcp_queue: str = _setting("llm", _text)
     """The queue of workers that speak to MCP servers; they need mcp.json, and the secrets it names."""
-    max_tool_result_bytes: int = Field(256 * 1024, gt=0, le=BYTES_MOST)
+    max_tool_result_bytes: int = _setting(256 * 1024, _whole(1, BYTES_MOST))
     """Of a larger result of a tool call the model gets the beginning, and a note of how much was cut."""
-    compression_threshold: int = Field(4000, gt=0, le=COUNT_MOST)
+    compression_threshold: int = _setting(4000, _whole(1, COUNT_MOST))
     """When a session has grown to so many tokens (an estimate), it is replaced by a summary; an agent's own
     `compression_threshold` goes before this."""
-    knowledge: str | None = None
+    knowledge: str | None = _setting(None, _text)
     """Where knowledge bases are shared with all workers: a folder that they all see, or `s3://bucket/prefix`. Unset:
     `<home>/knowledge`, which only workers of this machine see."""
-    knowledge_cache_bytes: int = Field(10 * 2**30, gt=0, le=BYTES_MOST)
+    knowledge_cache_bytes: int = _setting(10 * 2**30, _whole(1, BYTES_MOST))
     """A worker keeps so much of what it fetched from S3, those used last."""
-    max_document_bytes: int = Field(64 * 2**20, gt=0, le=BYTES_MOST)
+    max_document_bytes: int = _setting(64 * 2**20, _whole(1, BYTES_MOST))
     """A larger document is not loaded into a knowledge base."""
-    document_s: Seconds = Field(60.0, gt=0, le=SECONDS_MOST)
+    document_s: float = _setting(60.0, _seconds)
     """A document that takes longer to read is not loaded."""
-    crawl_pages: int = Field(500, gt=0, le=COUNT_MOST)
+    crawl_pages: int = _setting(500, _whole(1, COUNT_MOST))
     """A crawl (`https://...**`) stops after so many pages,"""
-    crawl_depth: int = Field(8, ge=0, le=COUNT_MOST)
+    crawl_depth: int = _setting(8, _whole(0, COUNT_MOST))
     """so many links away from the first one,"""
-    crawl_bytes: int = Field(200 * 2**20, gt=0, le=BYTES_MOST)
+    crawl_bytes: int = _setting(200 * 2**20, _whole(1, BYTES_MOST))
     """so many bytes,"""
-    crawl_s: Seconds = Field(600.0, gt=0, le=SECONDS_MOST)
+    crawl_s: float = _setting(600.0, _seconds)
     """and so much time."""
-    private_urls: bool = False
+    private_urls: bool = _setting(False, _flag)
     """Documents may be fetched from addresses of private networks and of this machine."""
-    metrics_port: int | None = Field(None, ge=0, le=65535)
+    metrics_port: int | None = _setting(None, _whole(0, 65535))
     """A scheduler answers /metrics and /health on this port (docs/metrics.md); 0: on any free one, which its log names.
     Unset: it opens no port."""
-    metrics_host: str = "127.0.0.1"
+    metrics_host: str = _setting("127.0.0.1", _text)
     """The address that it listens on; 0.0.0.0 or :: for all. Whoever reaches it can read it."""
-    log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
+    log_level: Literal["trace", "debug", "info", "warning", "error"] = _setting(
+        "info", _one_of("trace", "debug", "info", "warning", "error")
+    )
     """What services log. debug adds entries and routes, trace the full state, which may hold secrets."""
-    log_format: Literal["auto", "json", "console"] = "auto"
+    log_format: Literal["auto", "json", "console"] = _setting("auto", _one_of("auto", "json", "console"))
     """auto: console on a terminal, JSON lines elsewhere."""
 
-    @field_validator("replay")
-    @classmethod
-    def _not_both(cls, replay: Path | None, others: ValidationInfo) -> Path | None:
-        if replay is not None and others.data.get("record") is not None:
-            raise ValueError(f"{PREFIX}RECORD is set too; a run is recorded or replayed, not both")
-        return replay
+    given: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The names of the settings that were set, also to their defaults: children are given these."""
+
+    def __post_init__(self) -> None:
+        for each in self._fields():
+            value = getattr(self, each.name)
+            if value is None and each.default is None:
+                continue
+            try:
+                object.__setattr__(self, each.name, each.metadata["read"](value))
+            except (ValueError, TypeError) as error:
+                raise _refused(each.name, value, str(error)) from None
+        if self.replay is not None and self.record is not None:
+            raise _refused("replay", self.replay, f"{PREFIX}RECORD is set too; a run is recorded or replayed, not both")
+        object.__setattr__(self, "given", self._changed())
+        if "home" not in self.given:
+            import platformdirs
+
+            object.__setattr__(self, "home", Path(platformdirs.user_data_dir("sleipnir", appauthor=False)))
+
+    def _changed(self) -> frozenset[str]:
+        """The names of those that are not at their defaults."""
+        return frozenset(each.name for each in self._fields() if getattr(self, each.name) != each.default)
 
     @property
     def names_of_secrets(self) -> list[str]:
@@ -190,26 +266,40 @@ class Settings(BaseModel):
         return self.broker_url or self.redis_url
 
     @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Of all settings, in the order of this file; `given` is none."""
+        return tuple(each.name for each in cls._fields())
+
+    @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
         """Settings from SLEIPNIR_* variables. Raises ConfigError naming an unknown or unusable variable."""
         env = os.environ if env is None else env
+        known = cls.names()
         values: dict[str, Any] = {}
         for name, text in env.items():
             if not name.startswith(PREFIX) or name == failpoints.VARIABLE:
                 continue
             key = name[len(PREFIX) :].lower()
-            if key not in cls.model_fields:
-                raise ConfigError(_unknown(name, [PREFIX + field.upper() for field in cls.model_fields]))
+            if key not in known:
+                raise ConfigError(_unknown(name, [PREFIX + each.upper() for each in known]))
             if not text.isascii() and not _is_text(text):
                 raise ConfigError(f"{name}={text[:SHOWN]!r} is not text in UTF-8")
             if text != "":
                 values[key] = text
-        try:
-            return cls(**(values | overrides))
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = PREFIX + str(first["loc"][0]).upper()
-            raise ConfigError(f"{name}={str(first['input'])[:SHOWN]!r}: {first['msg']}") from None
+        values |= overrides
+        return cls(**values)._with_given(values)
+
+    def replaced(self, **changes: Any) -> Settings:
+        """The same with other values. Raises ConfigError as a new one does."""
+        return replace(self, **changes)._with_given(self.given.union(changes))
+
+    def _with_given(self, names: Iterable[str]) -> Settings:
+        object.__setattr__(self, "given", frozenset(names))
+        return self
+
+    @classmethod
+    def _fields(cls) -> Iterator[Field[Any]]:
+        return (each for each in fields(cls) if each.init)
 
     def shared_digests(self) -> dict[str, str]:
         """The settings that all schedulers of a deployment must have alike, by the names of their variables; of each
@@ -221,12 +311,18 @@ class Settings(BaseModel):
     def to_log(self) -> dict[str, Any]:
         """What a process logs at start: settings that are not at their defaults, but for the addresses, which may hold
         a password. `sleipnir doctor --settings` lists all."""
-        return self.model_dump(mode="json", exclude={"redis_url", "broker_url"}, exclude_defaults=True)
+        changed = (self._changed() & self.given) - {"redis_url", "broker_url"}
+        values = {name: getattr(self, name) for name in self.names() if name in changed}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
     def to_env(self) -> dict[str, str]:
-        """The variables that make a child process read these same settings; unset and default values are left out."""
-        dumped = self.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-        return {PREFIX + name.upper(): str(value) for name, value in dumped.items()}
+        """The variables that make a child process read these same settings; unset values are left out."""
+        values = {name: getattr(self, name) for name in self.names() if name in self.given}
+        return {PREFIX + name.upper(): str(value) for name, value in values.items() if value is not None}
+
+
+def _refused(name: str, value: object, why: str) -> ConfigError:
+    return ConfigError(f"{PREFIX}{name.upper()}={str(value)[:SHOWN]!r}: {why}")
 
 
 def _is_text(text: str) -> bool:

@@ -161,9 +161,7 @@ class Supervisor:
     def __init__(self, settings: Settings, *, scripts: int, llm: int, while_used: bool, workers: bool) -> None:
         self.home = Home(settings.home.absolute())
         self.private = settings.redis_url is None
-        self.settings = settings.model_copy(
-            update={"home": self.home.root, "redis_url": settings.redis_url or self.home.redis_url}
-        )
+        self.settings = settings.replaced(home=self.home.root, redis_url=settings.redis_url or self.home.redis_url)
         self.scripts, self.llm, self.while_used = scripts, llm, while_used
         self.wants_workers = workers
         self.stop = threading.Event()

@@ -290,7 +290,7 @@ SECTIONS: tuple[Section, ...] = (
             Figure("cold_python_ms", "  python3", "ms", digits=1),
             Figure("cold_run_s", "cold `sleipnir run` of three scripts", "s", at_most=3, digits=2),
             Figure("cold_run_cpu_s", "  CPU of all its processes", "s", digits=2),
-            Figure("start_up_ratio", "`sleipnir ps`, against importing redis-py", "x", at_most=2.2, digits=2),
+            Figure("start_up_ratio", "`sleipnir ps` and its like / importing redis-py", "x", at_most=2.2, digits=2),
             Figure("start_up_ps_ms", "  `sleipnir ps`", "ms"),
             Figure("start_up_redis_ms", '  `python -c "import redis"`', "ms"),
         ),

@@ -88,7 +88,7 @@ def delta() -> Values:
 def million(items: int) -> Values:
     """Open a map of a million items; and, when all items but those of the last chunk have ended, collect it."""
     with tempfile.TemporaryDirectory(prefix="slp-") as folder, redis_server(Path(folder)) as (url, _):
-        settings = Settings.model_validate({"redis_url": url, "home": folder})
+        settings = Settings(redis_url=url, home=Path(folder))
         with Store.open(settings) as store:
             run, keys = "run000000001", store.keys.of_run("run000000001")
             store.runs.create(run, RunSpec("map", "digest"), {"items": list(range(items))})

@@ -27,7 +27,7 @@ LOGGED_US = 200  # calls that take longer stand in Redis' slow log
 
 def measure(rows: int, batches: int) -> Values:
     with tempfile.TemporaryDirectory(prefix="slp-") as folder, redis_server(Path(folder)) as (url, _):
-        settings = Settings.model_validate({"redis_url": url, "home": folder})
+        settings = Settings(redis_url=url, home=Path(folder))
         with Store.open(settings) as store:
             return {**all_rows(store, rows), **idle_batches(store, batches)}
 

@@ -165,7 +165,7 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
         for step, result in (("take", TAKEN), ("close", CLOSED))
     }
     agent = write_agent(folder / "row", GRAPH, **scripts)
-    leases = {} if options.fast else {name: Settings.model_fields[name].default for name in FAST}
+    leases = {} if options.fast else {name: getattr(Settings, name) for name in FAST}
     chaos, batches = Fleet(folder, options, **leases), dict[str, BatchInfo]()
     chaos.slots = options.slots
     try:

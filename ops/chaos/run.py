@@ -68,7 +68,7 @@ class Chaos:
     ) -> None:
         self.folder, self.chance, self.every_s, self.drops = folder, chance, every_s, drops
         self.redis = redis or RedisServer()
-        names = FAST if fast else {name: Settings.model_fields[name].default for name in FAST}
+        names = FAST if fast else {name: getattr(Settings, name) for name in FAST}
         self.stack = Stack(self.redis, folder / "home", **(dict(names) | {"log_level": "info"} | settings))
         self.counts: Counter[str] = Counter()
         self.blows = figures.Blows()

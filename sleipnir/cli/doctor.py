@@ -109,7 +109,7 @@ def examine(options: GlobalOptions) -> Findings:
     except ConfigError as wrong:
         yield Finding("fail", "settings", str(wrong), "`sleipnir doctor --settings` lists them once this one is right")
         return
-    yield Finding("ok", "settings", f"{len(settings.model_fields_set)} set, the others have their defaults")
+    yield Finding("ok", "settings", f"{len(settings.given)} set, the others have their defaults")
     yield from look_at_home(settings.home)
     yield from look_at_room("disk", settings.home)
     yield from look_at_archive(settings.archive)
@@ -267,7 +267,7 @@ def look_at_embedded(settings: Settings) -> Findings:
     if home.running() is None:
         yield Finding("ok", "stack", f"none runs in {home.root}; `sleipnir run` and `sleipnir up` start it")
         return
-    yield from look_at_redis(settings.model_copy(update={"redis_url": home.redis_url}), private=True)
+    yield from look_at_redis(settings.replaced(redis_url=home.redis_url), private=True)
 
 
 def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
@@ -277,7 +277,7 @@ def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
 
     url = safe_url(settings.redis_url or "")
     try:
-        tolerant = settings.model_copy(update={"allow_eviction": True})  # what else is wrong is reported too
+        tolerant = settings.replaced(allow_eviction=True)  # what else is wrong is reported too
         with Store.open(tolerant, client_name="sleipnir-doctor") as store, store.errors():
             health = store.health()
     except SleipnirError as failure:
@@ -478,7 +478,7 @@ def _print_settings(settings: Settings, *, as_data: bool) -> None:
 
     meanings = _meanings()
     rows = []
-    for name in type(settings).model_fields:
+    for name in settings.names():
         value = getattr(settings, name)
         shown = "" if value is None else safe_url(value) if name.endswith("_url") else str(value)
         rows.append((PREFIX + name.upper(), shown, meanings.get(name, "")))

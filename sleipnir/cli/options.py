@@ -144,7 +144,7 @@ class GlobalOptions:
             if home.running() is None:
                 yield None
                 return
-            settings = settings.model_copy(update={"redis_url": home.redis_url})
+            settings = settings.replaced(redis_url=home.redis_url)
         tracing.configure("sleipnir")
         with Client(settings, by=By.here("cli")) as client:
             yield client

@@ -157,7 +157,7 @@ def test_bases_on_the_shelf_that_are_not_listed_are_removed_and_what_is_no_base_
 @pytest.mark.timeout(300)  # it starts processes, which takes long on a busy machine
 def test_bases_leave_a_shelf_in_s3_too(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     listed, unlisted, pinned, new = (letter * 64 for letter in "abcd")
-    in_s3 = settings.model_copy(update={"knowledge": "s3://bucket/bases"})
+    in_s3 = settings.replaced(knowledge="s3://bucket/bases")
     with s3_server("bucket") as s3:
         for name, value in s3.env.items():
             monkeypatch.setenv(name, value)
@@ -188,7 +188,7 @@ def test_a_shelf_that_is_away_keeps_nothing_else_from_being_found(
     away.url = "http://127.0.0.1:9"
     for name, value in {**away.env, "AWS_MAX_ATTEMPTS": "1"}.items():
         monkeypatch.setenv(name, value)
-    looking = rubbish(store, settings.model_copy(update={"knowledge": "s3://bucket"}), sessions=False)
+    looking = rubbish(store, settings.replaced(knowledge="s3://bucket"), sessions=False)
     assert next(looking)[0].name == "nobodys"
     with pytest.raises(KnowledgeError, match="s3://bucket cannot be used"):
         next(looking)
@@ -277,7 +277,7 @@ def test_scratch_folders_go_when_their_runs_have_been_over_for_the_retention(sto
         (settings.home / "work" / run).mkdir(parents=True)
         (settings.home / "work" / run / "notes.txt").write_text("x")
     assert found(store, settings) == []
-    at_once = settings.model_copy(update={"work_retention_s": 0.0})
+    at_once = settings.replaced(work_retention_s=0.0)
     assert found(store, at_once) == [("scratch", str(settings.home / "work" / RUN))]
     sweep(store, at_once)
     assert not (settings.home / "work" / RUN).exists()

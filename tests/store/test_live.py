@@ -313,7 +313,7 @@ def test_a_wrong_mode_or_cursor_is_refused_at_once(story: Story, modes: Any, cur
 def test_a_reader_outlives_its_connections(redis_server: RedisServer, tmp_path: Path) -> None:
     proxy = Proxy(redis_server.socket)
     settings = Settings(redis_url=proxy.url, home=tmp_path, key_prefix="live-proxy", partitions=2)
-    direct = settings.model_copy(update={"redis_url": redis_server.url})
+    direct = settings.replaced(redis_url=redis_server.url)
     with Store.open(direct) as near, Store.open(settings) as far:
         story = Story(near)
         events: list[StreamEvent] = []

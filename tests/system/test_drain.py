@@ -107,7 +107,7 @@ def exit_code(stack: Stack, name: str, timeout_s: float = 30) -> int:
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_draining_worker_finishes_what_runs_and_claims_nothing_new(stack: Stack, tmp_path: Path, pool: str) -> None:
     agent, mark, go = waiting_agent(tmp_path)
-    stack.settings = stack.settings.model_copy(update={"drain_s": 300.0})
+    stack.settings = stack.settings.replaced(drain_s=300.0)
     stack.start_worker("old", "work", pool=pool)
     with stack.client() as client:
         slow = client.submit(agent)
@@ -133,7 +133,7 @@ def test_what_does_not_finish_in_the_grace_period_is_handed_back_and_starts_else
     stack: Stack, tmp_path: Path, pool: str, kind: str
 ) -> None:
     agent, mark, _ = waiting_agent(tmp_path, kind)
-    stack.settings = stack.settings.model_copy(update={"drain_s": 0.5})
+    stack.settings = stack.settings.replaced(drain_s=0.5)
     stack.start_worker("old", "work", pool=pool)
     with stack.client() as client:
         run = client.submit(agent)
@@ -151,7 +151,7 @@ def test_a_second_signal_or_sigquit_hands_back_at_once(
     stack: Stack, tmp_path: Path, pool: str, signals: tuple[int, ...]
 ) -> None:
     agent, mark, _ = waiting_agent(tmp_path)
-    stack.settings = stack.settings.model_copy(update={"drain_s": 300.0})
+    stack.settings = stack.settings.replaced(drain_s=300.0)
     stack.start_worker("old", "work", pool=pool)
     with stack.client() as client:
         run = client.submit(agent)
@@ -176,7 +176,7 @@ def check_second_attempt(stack: Stack, run: Run) -> None:
 
 def test_a_visit_that_cannot_be_stopped_is_left_to_its_lease(stack: Stack, tmp_path: Path) -> None:
     """A worker of each kind of pool, all at once, as each waits a while before it gives up."""
-    stack.settings = stack.settings.model_copy(update={"drain_s": 0.2, "lease_s": 3.0})
+    stack.settings = stack.settings.replaced(drain_s=0.2, lease_s=3.0)
     runs = []
     with stack.client() as client:
         for pool in POOLS:
@@ -199,7 +199,7 @@ def test_a_visit_that_cannot_be_stopped_is_left_to_its_lease(stack: Stack, tmp_p
 
 def test_the_answer_of_a_model_that_is_not_there_yet_is_dropped(stack: Stack, tmp_path: Path) -> None:
     graph = GRAPH.replace('type: function, call: "f.py:f"', "type: llm, prompt: hi, state_updates: {who: '{{output}}'}")
-    stack.settings = stack.settings.model_copy(update={"drain_s": 0.5})
+    stack.settings = stack.settings.replaced(drain_s=0.5)
     with ModelServer([Reply(hang=True), "second"]) as server, stack.client() as client:
         env = server.env("openai", "sk-test") | {"SLEIPNIR_MODEL": "openai:gpt-test"}
         stack.start_worker("old", "work", env=env)
@@ -214,7 +214,7 @@ def test_the_answer_of_a_model_that_is_not_there_yet_is_dropped(stack: Stack, tm
 
 def test_a_shutdown_by_remote_control_drains_too(stack: Stack, tmp_path: Path) -> None:
     agent, mark, _ = waiting_agent(tmp_path)
-    stack.settings = stack.settings.model_copy(update={"drain_s": 0.5})
+    stack.settings = stack.settings.replaced(drain_s=0.5)
     stack.start_worker("old", "work", pool="threads")
     with stack.client() as client:
         run = client.submit(agent)

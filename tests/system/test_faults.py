@@ -107,7 +107,7 @@ def test_a_frozen_worker_s_result_is_refused_and_shown(own_stack: Stack, tmp_pat
     )
     agent = write_agent(tmp_path / "late", text, f_py=code)
     # A heartbeat that is slower than this test: the thawed worker must not learn of its loss before it delivers.
-    own_stack.settings = own_stack.settings.model_copy(update={"heartbeat_s": 60.0})
+    own_stack.settings = own_stack.settings.replaced(heartbeat_s=60.0)
     own_stack.start_scheduler()
     own_stack.start_worker("frozen", pool="solo")
     with own_stack.client() as client:
@@ -139,7 +139,7 @@ def test_a_run_survives_kill_nine_of_scheduler_workers_and_redis_at_once(tmp_pat
     settings = Settings(home=home.root, lease_s=2.0, heartbeat_s=0.5, redispatch_after_s=2.0, owner_ttl_s=2.0)
     first = _up(settings)
     wait_until(lambda: (state := home.running()) and state.workers, "the stack is up")
-    connected = settings.model_copy(update={"redis_url": home.redis_url})
+    connected = settings.replaced(redis_url=home.redis_url)
     with Client(connected) as client:
         run_id = client.submit(agent).id
         threading.Event().wait(random.Random(seed).uniform(0.2, 2.0))
@@ -301,7 +301,7 @@ def test_a_redis_that_evicts_keys_is_refused_with_the_command_that_mends_it(
     said = own_stack.sleipnir("doctor")
     assert "fail  maxmemory: allkeys-lru" in said.stdout
     assert "CONFIG SET maxmemory-policy noeviction" in said.stdout
-    Client(own_stack.settings.model_copy(update={"allow_eviction": True})).close()
+    Client(own_stack.settings.replaced(allow_eviction=True)).close()
     client.config_set("maxmemory-policy", "noeviction")
     Client(own_stack.settings).close()
     client.close()

@@ -320,7 +320,7 @@ def test_a_base_that_cannot_be_read_is_replaced_by_a_rebuild_and_refused_otherwi
 
 
 def test_without_redis_nothing_is_built(world: World) -> None:
-    world.settings = world.settings.model_copy(update={"redis_url": "redis://127.0.0.1:9/0"})
+    world.settings = world.settings.replaced(redis_url="redis://127.0.0.1:9/0")
     with pytest.raises(StoreUnavailable):
         world.run(world.order())
     assert not world.file.exists()
@@ -359,10 +359,10 @@ def test_a_base_that_is_built_here_is_searched_there(world: World, monkeypatch: 
         for name, value in s3.env.items():
             monkeypatch.setenv(name, value)
         client.cache_clear()
-        world.settings = world.settings.model_copy(update={"knowledge": "s3://bases/of/tests"})
+        world.settings = world.settings.replaced(knowledge="s3://bases/of/tests")
         built = world.run(world.order())
         assert set(s3.objects) == {f"bases/of/tests/{built['digest']}.tar"}
-        elsewhere = shelf_of(world.settings.model_copy(update={"home": world.home.parent / "elsewhere"}))
+        elsewhere = shelf_of(world.settings.replaced(home=world.home.parent / "elsewhere"))
         opened = elsewhere.open(built["digest"])
         index = Artefact.open(opened.folder)
         found = search(index, Question("eight legs", top_k=1), None, None)
@@ -500,7 +500,7 @@ def test_builders_that_are_killed_at_any_moment_leave_nothing_half_done_and_pay_
     """A build, and once there is a base, rebuilds of documents that change now and then. Each dies some time after a
     random line of what it tells. `KNOWLEDGE_KILLS=50` for more of it."""
     chance, ends = random.Random(SEED), Counter[str]()
-    world.settings = world.settings.model_copy(update={"lease_s": 0.5, "heartbeat_s": 0.1})
+    world.settings = world.settings.replaced(lease_s=0.5, heartbeat_s=0.1)
     whole = len(_written_by(world, "no version", lambda builder, told: builder.wait(60)))
     world.file.unlink()
     for kill in range(KILLS):

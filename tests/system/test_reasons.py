@@ -156,7 +156,7 @@ def test_a_visit_that_is_tried_again_says_when_and_why(stack: Stack, client: Cli
 def test_a_late_result_is_shown_between_the_steps_where_it_came(stack: Stack, client: Client, tmp_path: Path) -> None:
     """SIGSTOP, another worker takes over, SIGCONT: the result of the first attempt is refused, and seen."""
     # A heartbeat that is slower than this test: the thawed worker must not learn of its loss before it delivers.
-    stack.settings = stack.settings.model_copy(update={"heartbeat_s": 60.0})
+    stack.settings = stack.settings.replaced(heartbeat_s=60.0)
     stack.start_worker("frozen", "work", pool="solo")
     run = client.submit(waiting_agent(tmp_path))
     wait_until((tmp_path / "mark").exists, "the function runs")

@@ -54,7 +54,7 @@ class Trouble:
     @property
     def direct(self) -> Settings:
         """Past the proxy."""
-        return self.stack.settings.model_copy(update={"redis_url": self.server.url})
+        return self.stack.settings.replaced(redis_url=self.server.url)
 
     def completes(self) -> float:
         """Submit a run past the proxy; how many seconds it took to complete."""

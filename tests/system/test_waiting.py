@@ -119,7 +119,7 @@ def test_an_effect_is_run_again_on_demand(own_stack: Stack, tmp_path: Path) -> N
 
 
 def test_an_effect_whose_worker_is_told_to_stop_is_asked_about(own_stack: Stack, tmp_path: Path) -> None:
-    own_stack.settings = own_stack.settings.model_copy(update={"drain_s": 0.1})
+    own_stack.settings = own_stack.settings.replaced(drain_s=0.1)
     own_stack.start_worker("first")
     with own_stack.client() as client:
         run = paying(client, tmp_path)

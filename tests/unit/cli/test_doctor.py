@@ -152,7 +152,7 @@ def test_the_settings_are_listed_with_value_and_meaning_but_no_password(
     assert main(["--redis-url", "redis://:hunter2@store/0", "doctor", "--settings", "--json"]) == 0
     text = capsys.readouterr().out
     listed = {entry["name"]: entry for entry in json.loads(text)}
-    assert len(listed) == len(Settings.model_fields)
+    assert len(listed) == len(Settings.names())
     assert listed["SLEIPNIR_REDIS_URL"]["value"] == "redis://:***@store/0"
     assert "given to another" in listed["SLEIPNIR_LEASE_S"]["meaning"]
     assert "hunter2" not in text
@@ -194,10 +194,10 @@ def test_a_redis_that_lacks_security_fixes_is_noticed(version: str, valkey: str,
 def test_schedulers_that_do_not_share_their_settings_are_noticed() -> None:
     """S12 of the second review: two deployments with one prefix merged unseen."""
     ours = Settings(redis_url="redis://a", broker_url="redis://:p@b")
-    same = ours.model_copy(update={"redis_url": "redis://c", "broker_url": "redis://:other@b"})
+    same = ours.replaced(redis_url="redis://c", broker_url="redis://:other@b")
     alike = replace(SOUND, settings={"a": ours.shared_digests(), "b": same.shared_digests(), "c": {}})
     assert list(look_at_agreement(alike)) == []
-    other = ours.model_copy(update={"broker_url": "amqp://b", "lease_s": 7.0})
+    other = ours.replaced(broker_url="amqp://b", lease_s=7.0)
     (found,) = look_at_agreement(replace(alike, settings={**alike.settings, "d": other.shared_digests()}))
     assert found.text.endswith("different values: SLEIPNIR_BROKER_URL, SLEIPNIR_LEASE_S")
     assert found.level == "warn" and "SLEIPNIR_KEY_PREFIX" in found.hint

@@ -46,7 +46,7 @@ def test_a_visit_on_another_machine_works_in_the_runs_scratch_folder(
     project: Path, settings: Settings, url: str
 ) -> None:
     """Finding U6 of the second review: a port or a socket may be forwarded."""
-    here = settings.model_copy(update={"redis_url": url})
+    here = settings.replaced(redis_url=url)
     found = working_directory("r1", spec(project, caller_marks="another"), here)
     assert found == (settings.home / "work" / "r1", settings.home / "work" / "r1")
     assert found[0].stat().st_mode & 0o777 == 0o700
@@ -56,7 +56,7 @@ def test_a_visit_on_another_machine_works_in_the_runs_scratch_folder(
 def test_of_a_run_whose_client_did_not_say_the_address_of_redis_decides(
     project: Path, settings: Settings, url: str, is_callers: bool
 ) -> None:
-    here = settings.model_copy(update={"redis_url": url})
+    here = settings.replaced(redis_url=url)
     cwd, scratch = working_directory("r1", spec(project, caller_marks=""), here)
     assert (cwd == project, scratch is None) == (is_callers, is_callers)
 

@@ -44,7 +44,7 @@ def _call(folder: Path, config_file: Path | None, name: str, variables: dict[str
     host = here()
     logs.configure(host.settings)
     # One call pays for the start of one interpreter; a launcher would be a second.
-    host = replace(host, settings=host.settings.model_copy(update={"warm_python": False}))
+    host = replace(host, settings=host.settings.replaced(warm_python=False))
     loaded = load_file(folder, config_file)
     if loaded.graph is None:
         raise GraphError(f"{folder} cannot be read", loaded.problems)
