@@ -68,7 +68,7 @@ def test_a_callers_directory_that_is_gone_is_replaced_by_the_scratch_folder(proj
 
 def test_a_directory_that_is_closed_to_the_worker_is_replaced_too(settings: Settings) -> None:
     with unprivileged() as folder:
-        settings = settings.model_copy(update={"home": folder / "home"})
+        settings = settings.replaced(home=folder / "home")
         (folder / "project" / "inner").mkdir(parents=True)
         (folder / "project").chmod(0)
         assert working_directory("r1", spec(folder / "project"), settings)[1] is not None
