@@ -28,6 +28,7 @@ def upgrade(options: GlobalOptions, agent: str, dry_run: bool) -> int:
     Exit codes: 0 done, or nothing to do; 1 something has to be changed by hand first, and the file is as it was;
     2 there is no such graph, or it has errors.
     """
+    from sleipnir.agents import shipped_agents
     from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
     from sleipnir.graph.model import SLEIPNIR
     from sleipnir.graph.upgrade import upgraded
@@ -36,10 +37,14 @@ def upgrade(options: GlobalOptions, agent: str, dry_run: bool) -> int:
     file = path / GRAPH_FILE if path.is_dir() else path
     if file.name == CONFIG_FILE or not file.is_file():
         raise UsageError(f"{path} has no {GRAPH_FILE}: there is nothing to upgrade")
+    if not dry_run and agent in shipped_agents() and path == shipped_agents()[agent]:
+        raise UsageError(
+            f"{agent} ships with Sleipnir: copy it with `sleipnir agents install {agent}`, then upgrade that"
+        )
     text = _read(file)
     graph = load_graph(text, str(file), agent)
     if graph.version == SLEIPNIR:
-        terminal.note(f"{file} is of version {SLEIPNIR} already")
+        terminal.note(f"{file} is of version {SLEIPNIR} already: there is nothing to do")
         return exit_codes.COMPLETED
     result = upgraded(text, graph)
     if result.by_hand:
@@ -67,7 +72,8 @@ def _read(file: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """All of it or nothing: an author's file is not left half written."""
+    """All of it or nothing: an author's file is not left half written. A link stays one."""
+    file = file.resolve()
     beside = file.with_name(f".{file.name}.upgrade")
     try:
         beside.write_bytes(text.encode())

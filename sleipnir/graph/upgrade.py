@@ -4,20 +4,27 @@ Rules.
 1. The text is edited, never written anew. An edit counts only if the text then holds exactly the data that it should.
 2. What goes on after a failure because of Loki's rule says so afterwards: `on_error: continue`.
 3. Keys that do nothing in 1.0 are errors in sleipnir/1: they become comments.
-4. What no edit can keep is told, not hidden: `notes` of what differs, `by_hand` of what has to be changed first.
+4. The result has no error that the text before did not have.
+5. What no edit can keep is told, not hidden: `notes` of what differs, `by_hand` of what has to be changed first.
 """
 
 from __future__ import annotations
 
 import copy
+import difflib
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from sleipnir.graph.findings import KeyPath
-from sleipnir.graph.load import parse
+from sleipnir.graph.check import check
+from sleipnir.graph.findings import KeyPath, position_of
+from sleipnir.graph.load import GRAPH_FILE, parse
 from sleipnir.graph.model import SLEIPNIR, FunctionNode, Graph, Json, LlmNode, MapNode, Node, ScriptNode
 from sleipnir.graph.source import read
+
+MOST_ENDS: Final = 20  # a key between braces that is longer is left to the author
 
 _VERSION = re.compile(r"""(["']?version["']?\s*:)\s*("[^"]*"|'[^']*'|[^\s#,}]*)""")
 
@@ -34,20 +41,72 @@ class Upgrade:
     by_hand: list[str] = field(default_factory=list)
 
 
+@dataclass
+class _Editing:
+    """A text under way. Later edits move what earlier ones have written, so changes get their lines at the end."""
+
+    text: str
+    before: str
+    changes: list[tuple[KeyPath | int, str]] = field(default_factory=list)
+    """A change of a key by its path, one that has made a comment of it by its line: nothing is inserted after those."""
+    by_hand: list[tuple[int, str]] = field(default_factory=list)
+
+    def take(self, candidates: Iterable[str], allowed: Sequence[Json]) -> bool:
+        """Go on with the first of the texts that holds what it is allowed to hold."""
+        for text in candidates:
+            found = read(text, "")
+            if found.readable and found.data in allowed:
+                self.text = text
+                return True
+        return False
+
+    def leave(self, path: KeyPath, what: str) -> None:
+        """To the author."""
+        position = position_of(read(self.before, "").positions, path)
+        self.by_hand.append((position[0] if position else 1, what))
+
+
 def upgraded(text: str, graph: Graph) -> Upgrade:
-    """The upgrade of a text that holds `graph`, which is of version 1.0 and has no errors."""
-    result = Upgrade(text, before=text)
-    data = read(text, "").data
-    _edit(result, {**data, "version": SLEIPNIR}, _with_version(text), ("version",), f"version: {SLEIPNIR}")
+    """The upgrade of a text that holds `graph`, which is of version 1.0 and can be read."""
+    editing = _Editing(text, before=text)
+    _set_version(editing)
     for node in graph.nodes.values():
         if _goes_on_silently(graph, node):
-            _add_on_error(result, node.id)
-    for path, what in _unknown_keys(result.text):
-        _comment_out(result, path, what)
-    result.notes += _notes(graph)
-    if not result.by_hand:
-        result.by_hand += [str(problem) for problem in parse(result.text, "").problems if problem.level == "error"]
-    return result
+            _add_on_error(editing, node.id)
+    for path, what in _unknown_keys(editing.text):
+        _comment_out(editing, path, what)
+    by_hand = editing.by_hand or _new_errors(editing)
+    positions = read(editing.text, "").positions
+    changes = [(at if isinstance(at, int) else positions[at][0], what) for at, what in editing.changes]
+    return Upgrade(editing.text, text, _by_line(changes), list(_notes(graph)), _by_line(by_hand))
+
+
+def _by_line(found: Iterable[tuple[int, str]]) -> list[str]:
+    return [f"{line}: {what}" for line, what in sorted(found, key=lambda each: each[0])]
+
+
+def _new_errors(editing: _Editing) -> list[tuple[int, str]]:
+    """What is wrong with the text that was not wrong with the one before, by the line there. Other files of the agent
+    are not looked at."""
+    found = _errors(editing.text)
+    new = found.keys() - _errors(editing.before).keys()
+    return [(_line_before(editing, line), message) for message, line in found.items() if message in new]
+
+
+def _errors(text: str) -> dict[str, int]:
+    loaded = parse(text, GRAPH_FILE)
+    problems = list(loaded.problems)
+    if loaded.graph is not None:
+        problems += check(loaded.graph, loaded.positions, GRAPH_FILE)
+    return {problem.message: problem.line or 1 for problem in problems if problem.level == "error"}
+
+
+def _line_before(editing: _Editing, line: int) -> int:
+    texts = editing.before.split("\n"), editing.text.split("\n")
+    for block in difflib.SequenceMatcher(None, *texts, autojunk=False).get_matching_blocks():
+        if block.b <= line - 1 < block.b + block.size:
+            return block.a + line - block.b
+    return line
 
 
 def _goes_on_silently(graph: Graph, node: Node) -> bool:
@@ -71,17 +130,12 @@ def _notes(graph: Graph) -> Iterator[str]:
         yield "of branches that write one key without a reducer the last in visit order counts; in 1.0 the run failed"
 
 
-def _edit(result: Upgrade, expected: Json, candidates: Iterator[str], path: KeyPath, change: str) -> None:
-    """Take the first of the texts that holds what is expected."""
-    for text in candidates:
-        found = read(text, "")
-        if found.readable and found.data == expected:
-            result.text = text
-            line = found.positions.get(path, (0, 0))[0]
-            result.changes.append(f"{line}: {change}" if line else change)
-            return
-    line = read(result.before, "").positions.get(path, (1, 1))[0]
-    result.by_hand.append(f"{line}: {change.removesuffix(': now a comment')}")
+def _set_version(editing: _Editing) -> None:
+    data = {**read(editing.text, "").data, "version": SLEIPNIR}
+    if editing.take(_with_version(editing.text), [data]):
+        editing.changes.append((("version",), f"version: {SLEIPNIR}"))
+    else:
+        editing.leave(("version",), f"write `version: {SLEIPNIR}`")
 
 
 def _with_version(text: str) -> Iterator[str]:
@@ -98,16 +152,23 @@ def _with_version(text: str) -> Iterator[str]:
     yield _put_before(lines, name_line, name_column, f"version: {SLEIPNIR}, ")
 
 
-def _add_on_error(result: Upgrade, node: str) -> None:
-    document, lines = read(result.text, ""), result.text.split("\n")
+def _add_on_error(editing: _Editing, node: str) -> None:
+    document, lines = read(editing.text, ""), editing.text.split("\n")
     expected = copy.deepcopy(document.data)
     expected["nodes"][node]["on_error"] = "continue"
-    line, column = document.positions["nodes", node, "type"]
+    place = document.positions.get(("nodes", node, "type"))
     candidates = (
-        _inserted(lines, line + 1, f"{' ' * (column - 1)}on_error: continue"),
-        _put_before(lines, line, column, "on_error: continue, "),
+        ()
+        if place is None
+        else (
+            _inserted(lines, place[0] + 1, f"{' ' * (place[1] - 1)}on_error: continue"),
+            _put_before(lines, *place, "on_error: continue, "),
+        )
     )
-    _edit(result, expected, iter(candidates), ("nodes", node, "on_error"), f"node '{node}': on_error: continue")
+    if editing.take(candidates, [expected]):
+        editing.changes.append((("nodes", node, "on_error"), f"node '{node}': on_error: continue"))
+    else:
+        editing.leave(("nodes", node), f"write `on_error: continue` at node '{node}'")
 
 
 def _unknown_keys(text: str) -> list[tuple[KeyPath, str]]:
@@ -126,27 +187,61 @@ def _unknown_keys(text: str) -> list[tuple[KeyPath, str]]:
     return sorted(found, key=lambda each: positions[each[0]], reverse=True)
 
 
-def _comment_out(result: Upgrade, path: KeyPath, what: str) -> None:
-    document, lines = read(result.text, ""), result.text.split("\n")
-    expected = copy.deepcopy(document.data)
-    holder = expected
-    for part in path[:-1]:
-        holder = holder[part]
-    del holder[path[-1]]
+def _comment_out(editing: _Editing, path: KeyPath, what: str) -> None:
+    document, lines = read(editing.text, ""), editing.text.split("\n")
     line, column = document.positions[path]
+    without = [_without(document.data, path)]
+    if len(path) > 1 and not _at(without[0], path[:-1]):  # it was the only key, and a key without a value is left
+        without.append(_without(document.data, path[:-1], empty=True))
+    candidates = itertools.chain([_lines_as_comment(lines, line, column)], _cut_out(lines, line, column))
+    if editing.take(candidates, without):
+        editing.changes.append((line, f"{what}: now a comment"))
+    else:
+        editing.leave(path, f"{what}; remove it")
+
+
+def _without(data: Json, path: KeyPath, *, empty: bool = False) -> Json:
+    """The data without the key at a path, or with nothing there."""
+    data = copy.deepcopy(data)
+    holder = _at(data, path[:-1])
+    if empty:
+        holder[path[-1]] = None
+    else:
+        del holder[path[-1]]
+    return data
+
+
+def _at(data: Json, path: KeyPath) -> Json:
+    for part in path:
+        data = data[part]
+    return data
+
+
+def _lines_as_comment(lines: list[str], line: int, column: int) -> str:
+    """The text with a key of a block, and what is indented below it, as a comment."""
     last = line
     for number in range(line + 1, len(lines) + 1):
         content = lines[number - 1].strip()
-        indent = len(lines[number - 1]) - len(lines[number - 1].lstrip(" "))
-        if content and not content.startswith("#") and indent < column:
+        is_below = len(lines[number - 1]) - len(lines[number - 1].lstrip(" ")) >= column
+        if content and not content.startswith("#") and not is_below:
             break
-        last = number if content else last
-    gone = [_put_comment(each, column) if line <= number <= last else each for number, each in enumerate(lines, 1)]
-    message = f"{what}: now a comment"
-    before = len(result.changes)
-    _edit(result, expected, iter(["\n".join(gone)]), path, message)
-    if len(result.changes) > before:
-        result.changes[-1] = f"{line}: {message}"
+        last = number if content and is_below else last
+    return "\n".join(
+        _put_comment(each, column) if line <= number <= last else each for number, each in enumerate(lines, 1)
+    )
+
+
+def _cut_out(lines: list[str], line: int, column: int) -> Iterator[str]:
+    """The texts with a key between braces taken out, up to each comma or brace that may be its end, and put into a
+    comment at the end of the line."""
+    old, ending = lines[line - 1].removesuffix("\r"), "\r" if lines[line - 1].endswith("\r") else ""
+    start = column - 1
+    for end in (place.end() for place in itertools.islice(re.finditer(r"(?=[,}])", old[start:]), MOST_ENDS)):
+        cut, before, after = old[start : start + end].strip(), old[:start], old[start + end :]
+        before, after = (
+            (before, after[1:].lstrip()) if after.startswith(",") else (before.rstrip(" ,") or before, after)
+        )
+        yield _replaced(lines, line, f"{before}{after.rstrip()}  # {cut}{ending}")
 
 
 def _put_comment(line: str, column: int) -> str:

@@ -44,10 +44,10 @@ def test_a_dry_run_prints_a_diff_and_changes_nothing(file: Path, capsys: pytest.
 
 
 def test_what_has_to_be_done_by_hand_leaves_the_file_as_it_was(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = GRAPH.replace("{type: end}", "{type: end, checkpoint: true}")
+    text = GRAPH.replace("{type: end}", "{type: end, checkpoint: [\n    1]}")
     file.write_text(text)
     assert upgrade(file) == 1
-    assert "graph.yaml:5: unknown key 'checkpoint'" in capsys.readouterr().err
+    assert "graph.yaml:5: unknown key 'checkpoint'; remove it" in capsys.readouterr().err
     assert file.read_text() == text
 
 
@@ -56,3 +56,24 @@ def test_a_config_yaml_has_nothing_to_upgrade(file: Path, capsys: pytest.Capture
     (file.parent / "config.yaml").write_text("name: x\ninstructions: y\n")
     assert upgrade(file) == 2
     assert "nothing to upgrade" in capsys.readouterr().err
+
+
+def test_a_link_to_the_file_stays_a_link(file: Path) -> None:
+    place = file.parent.parent / "kept.yaml"
+    file.rename(place)
+    file.symlink_to(place)
+    assert upgrade(file) == 0
+    assert file.is_symlink()
+    assert "sleipnir/1" in place.read_text()
+
+
+def test_an_agent_that_ships_is_not_changed_by_its_name(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sleipnir.agents._shipped_places", lambda: (file.parent.parent, file.parent.parent / "none"))
+    monkeypatch.chdir(file.parent)
+    home = ("--home", str(file.parent / "home"))
+    assert main([*home, "upgrade", "mine"]) == 2
+    assert "sleipnir agents install mine" in capsys.readouterr().err
+    assert file.read_text() == GRAPH
+    assert main([*home, "upgrade", "mine", "--dry-run"]) == 0

@@ -70,10 +70,10 @@ def test_comments_and_layout_stay_and_every_change_is_listed_with_its_line() -> 
     assert result.text == UPGRADED
     assert result.changes == [
         "3: version: sleipnir/1",
-        "11: node 'sort': on_error: continue",
-        "20: node 'tidy': on_error: continue",
-        "15: unknown key 'interrupt_before': now a comment",
         "6: unknown key 'checkpoint': now a comment",
+        "11: node 'sort': on_error: continue",
+        "15: unknown key 'interrupt_before': now a comment",
+        "20: node 'tidy': on_error: continue",
     ]
     assert (result.notes, result.by_hand) == ([], [])
     assert parse(result.text, "graph.yaml").problems == ()
@@ -100,8 +100,53 @@ def test_a_graph_in_braces_is_upgraded_too() -> None:
 
 
 def test_a_key_that_no_edit_can_remove_is_left_to_the_author() -> None:
-    result = of("name: g\nstart: a\nnodes:\n  a: {type: end, checkpoint: true}\n")
-    assert result.by_hand == ["4: unknown key 'checkpoint'"]
+    result = of("name: g\nstart: a\nnodes:\n  a: {type: end, checkpoint: {\n    x: [1,\n    2]}}\n")
+    assert result.by_hand == ["4: unknown key 'checkpoint'; remove it"]
+
+
+def test_a_node_that_an_alias_shares_is_left_to_the_author() -> None:
+    text = "name: g\nstart: a\nnodes:\n  a: &n {type: script, script: s.sh, next: e}\n  b: *n\n  e: {type: end}\n"
+    assert of(text).by_hand == [
+        "4: write `on_error: continue` at node 'a'",
+        "5: write `on_error: continue` at node 'b'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("{type: end, checkpoint: true}", "{type: end}  # checkpoint: true"),
+        ("{checkpoint: [1, {a: 2}], type: end} # old", "{type: end} # old  # checkpoint: [1, {a: 2}]"),
+        ('{checkpoint: "a, b}", type: end}', '{type: end}  # checkpoint: "a, b}"'),
+        ("{type: end, checkpoint: 1, memory: 2}", "{type: end}  # memory: 2  # checkpoint: 1"),
+        ("{type: end,\n    checkpoint: 1}", "{type: end,\n    }  # checkpoint: 1"),
+    ],
+)
+def test_a_key_between_braces_becomes_a_comment_at_the_end_of_its_line(before: str, after: str) -> None:
+    rest = "start: a\nnodes:\n  a: "
+    result = of(f"name: g\n{rest}{before}\n")
+    assert result.text == f"name: g\nversion: sleipnir/1\n{rest}{after}\n"
+    assert parse(result.text, "g.yaml").problems == ()
+
+
+def test_the_only_key_of_a_mapping_becomes_a_comment_too() -> None:
+    rest = "nodes: {a: {type: end}}\n"
+    assert of(f"name: g\nstart: a\nsettings:\n  speed: 1\n{rest}").text == (
+        f"name: g\nversion: sleipnir/1\nstart: a\nsettings:\n  # speed: 1\n{rest}"
+    )
+
+
+def test_neighbours_that_become_comments_do_so_once() -> None:
+    rest = "nodes: {a: {type: end}}\n"
+    assert of(f"name: g\nstart: a\nreasoning_effort: high\nmemory:\n  size: 3\n\n# The nodes.\n{rest}").text == (
+        "name: g\nversion: sleipnir/1\nstart: a\n# reasoning_effort: high\n# memory:\n#   size: 3\n\n# The nodes.\n"
+        + rest
+    )
+
+
+def test_the_version_below_the_nodes_has_its_line_in_the_new_text() -> None:
+    text = "start: a\nnodes:\n  a:\n    type: script\n    script: s.sh\n    next: e\n  e: {type: end}\nname: g\n"
+    assert of(text).changes == ["5: node 'a': on_error: continue", "10: version: sleipnir/1"]
 
 
 def test_what_an_author_has_said_of_failures_is_kept() -> None:
