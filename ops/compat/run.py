@@ -4,10 +4,12 @@
     python ops/compat/run.py [NAME=]CHECKOUT... [--validate-only] [--agent AGENT...] [--write]
 
 A checkout holds `assets/agents` and `assets/functions`, or `agents` and `functions`. It is installed as that program
-installs it, in `.config/coyote` of a home of its own, and nothing is changed and nothing is set but where the model is.
-Each agent is validated, and run end to end on a private stack, in a project of its own, with a model server that
-follows `scripted.py`; questions to people get their first option. The table goes to stdout; `--write` puts it into
-docs/loki-compatibility.md. Exit code 1 when an agent is not valid, or does not complete.
+installs it, in `.config/loki` or `.config/coyote` of a home of its own, whichever its release reads, and nothing is
+changed and nothing is set but where the model is. Each agent is validated, and run end to end on a private stack, in a
+project of its own, with a model server that follows `scripted.py`; questions to people get their first option.
+
+The table goes to stdout, progress to stderr; `--write` puts the table into docs/loki-compatibility.md. Exit code 0: all
+agents are valid, and complete; 1: some are not; 2: the command line cannot be followed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,8 +36,10 @@ from ops.compat.scripted import answer  # noqa: E402
 from sleipnir import embedded  # noqa: E402
 from sleipnir.client import Client, Run  # noqa: E402
 from sleipnir.errors import SleipnirError  # noqa: E402
+from sleipnir.graph.check_models import NO_MODEL  # noqa: E402
+from sleipnir.graph.load import parse  # noqa: E402
 from sleipnir.knowledge.application import Application  # noqa: E402
-from sleipnir.knowledge.rules import NO_MODEL, Wanted  # noqa: E402
+from sleipnir.knowledge.rules import Wanted  # noqa: E402
 from sleipnir.settings import Settings  # noqa: E402
 from sleipnir.testing import ModelServer  # noqa: E402
 
@@ -49,34 +54,72 @@ USUAL = "Node is unreachable from the start node via declared edges"
 
 PROJECT = {
     "README.md": "# Project\n\nIt adds numbers.\n",
-    "Makefile": "test:\n\ttrue\n",
+    "Makefile": "build lint test:\n\ttrue\n",
+    "plans/steps/01-sum.md": "---\ntitle: Sum\nstatus: pending\n---\n\nAdd a function that sums a list.\n",
     "add.py": "def add(a, b):\n    return a + b\n",
 }
+GIT = (
+    ("init", "--quiet"),
+    ("add", "."),
+    ("-c", "user.name=Nobody", "-c", "user.email=nobody@example.org", "commit", "--quiet", "--message=Begin"),
+)
+"""What makes a repository of the project: agents that review ask for its differences."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of one agent. `status` None: it was not run. `differs` are things that a user would notice."""
+    """What came of one agent. `status` None: it was not run. `visited` says how far a graph was walked, `differs` what
+    a user would notice."""
 
     agent: str
     kind: str
     errors: tuple[str, ...] = ()
     status: str | None = None
+    visited: str = ""
     differs: tuple[str, ...] = ()
 
     @property
     def is_good(self) -> bool:
         return not self.errors and self.status in (None, "completed")
 
+    def cleaned(self, places: Mapping[str, str]) -> Checked:
+        """The same without paths of this machine."""
+        return replace(self, errors=_cleaned(self.errors, places), differs=_cleaned(self.differs, places))
+
+
+@dataclass(frozen=True)
+class Table:
+    """What came of the agents of a checkout that was installed in `place`."""
+
+    name: str
+    place: str
+    found: Sequence[Checked]
+
+    def text(self) -> str:
+        """The section in Markdown."""
+        good = sum(each.is_good for each in self.found)
+        what = "valid" if all(each.status is None for each in self.found) else "valid and complete"
+        summary = f"Installed in `{self.place}`: {good} of {len(self.found)} agents are {what}."
+        rows = [_row("agent", "kind", "valid", "run", "what differs"), "|---|---|---|---|---|"]
+        for each in self.found:
+            valid = "yes" if not each.errors else "no"
+            differs = "<br>".join([*each.errors, *each.differs]) or "nothing"
+            run = ", ".join(part for part in (each.status or "not run", each.visited) if part)
+            rows.append(_row(each.agent, each.kind, valid, run, differs))
+        return "\n".join([f"### {self.name}", "", summary, "", *rows, ""])
+
 
 @dataclass
 class Seen:
     """What the events of a run tell besides its end."""
 
+    nodes: set[str] = field(default_factory=set)
     failed_visits: dict[str, str] = field(default_factory=dict)
     failed_tools: set[str] = field(default_factory=set)
 
     def hear(self, type_: str, data: Mapping[str, Any]) -> None:
+        if type_ == "visit_closed":
+            self.nodes.add(str(data.get("node")))
         if type_ == "visit_closed" and (error := data.get("error")):
             self.failed_visits[str(data.get("node"))] = last_line(str(error))
         if type_ == "tool_ended" and not data.get("ok", True):
@@ -98,44 +141,89 @@ class Keywords:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
-    tables: dict[str, list[Checked]] = {}
-    for given in options.checkouts:
-        name, checkout = named(given)
-        with tempfile.TemporaryDirectory(prefix="compat-") as home:
-            config = install(checkout, Path(home))
-            agents = [each for each in agents_in(config) if not options.agents or each in options.agents]
-            valid = [validated(each, config, Path(home)) for each in agents]
-            found = valid if options.validate_only else list(run_all(valid, config, Path(home)))
-        tables[name] = found
-    text = "\n".join(table(name, found) for name, found in tables.items())
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.write and (options.agents or options.validate_only):
+        parser.error("--write puts down whole tables: it goes with neither --agent nor --validate-only")
+    checkouts = dict(map(named, options.checkouts))
+    if len(checkouts) < len(options.checkouts):
+        parser.error("two checkouts have one name; write NAME=CHECKOUT")
+    try:
+        if options.write:
+            with_tables(DOCUMENT.read_text(encoding="utf-8"), "")  # what cannot be written is said before the runs
+        chosen = {name: chosen_of(source_of(path), options.agents) for name, path in checkouts.items()}
+    except Unusable as error:
+        parser.error(str(error))
+    tables = [Table(name, *checked(name, checkouts[name], agents, options)) for name, agents in chosen.items()]
+    text = "\n".join(table.text() for table in tables)
     print(text)
     if options.write:
         DOCUMENT.write_text(with_tables(DOCUMENT.read_text(encoding="utf-8"), text), encoding="utf-8")
-    return 0 if all(each.is_good for found in tables.values() for each in found) else 1
+    return 0 if all(each.is_good for table in tables for each in table.found) else 1
+
+
+class Unusable(Exception):
+    """What is wrong with a checkout, or with what is asked of it."""
 
 
 def named(given: str) -> tuple[str, Path]:
-    """What a checkout is called in the table, and where it is. Exits when it holds no agents."""
+    """What a checkout is called in the tables, and where it is."""
     name, equals, path = given.partition("=")
     checkout = Path(path if equals else given).absolute()
-    if not any((root / "agents").is_dir() for root in (checkout / "assets", checkout)):
-        raise SystemExit(f"{checkout} holds neither assets/agents nor agents")
     return (name if equals else checkout.name), checkout
+
+
+def source_of(checkout: Path) -> Path:
+    """The folder of a checkout that holds `agents`. Raises Unusable."""
+    found = next((root for root in (checkout / "assets", checkout) if (root / "agents").is_dir()), None)
+    if found is None:
+        raise Unusable(f"{checkout} holds neither assets/agents nor agents")
+    return found
+
+
+def chosen_of(source: Path, wanted: Sequence[str] | None) -> list[str]:
+    """The agents to look at. Raises Unusable where there are none, or one that is asked for is not among them."""
+    agents = agents_in(source)
+    if not agents:
+        raise Unusable(f"{source / 'agents'} holds no folder with a graph.yaml or a config.yaml")
+    if missing := sorted(set(wanted or ()) - set(agents)):
+        raise Unusable(f"{source / 'agents'} has no agent {', '.join(missing)}; there are {', '.join(agents)}")
+    return [agent for agent in agents if not wanted or agent in wanted]
+
+
+def checked(name: str, checkout: Path, agents: Sequence[str], options: argparse.Namespace) -> tuple[str, list[Checked]]:
+    """Where the checkout was installed, and what came of its agents."""
+    with tempfile.TemporaryDirectory(prefix="compat-") as folder:
+        home = Path(folder)
+        config = install(checkout, home)
+        valid = [validated(each, config, home) for each in _told(f"{name}: validating", agents)]
+        found = valid if options.validate_only else list(run_all(name, valid, config, home))
+        return f"~/{config.relative_to(home)}", [
+            each.cleaned({str(config): "CONFIG", str(home): "HOME"}) for each in found
+        ]
 
 
 def install(checkout: Path, home: Path) -> Path:
     """The configuration directory, in `home`, with all that the program installs into it."""
-    source = next(root for root in (checkout / "assets", checkout) if (root / "agents").is_dir())
-    config = home / ".config" / "coyote"
+    source = source_of(checkout)
+    config = home / ".config" / program_of(checkout)
     for part in ("agents", "functions", "skills"):
         if (source / part).is_dir():
             shutil.copytree(source / part, config / part, symlinks=True)
     return config
 
 
-def agents_in(config: Path) -> list[str]:
-    folders = (folder for folder in (config / "agents").iterdir() if not folder.name.startswith("."))
+def program_of(checkout: Path) -> str:
+    """What the program was called in this release: Loki before 0.5, then Coyote. What says nothing is Coyote's."""
+    try:
+        package = tomllib.loads((checkout / "Cargo.toml").read_text(encoding="utf-8")).get("package", {})
+    except (OSError, ValueError):
+        return "coyote"
+    return "loki" if str(package.get("name", "")).startswith("loki") else "coyote"
+
+
+def agents_in(source: Path) -> list[str]:
+    folders = (folder for folder in (source / "agents").iterdir() if not folder.name.startswith("."))
     return sorted(f.name for f in folders if (f / "graph.yaml").is_file() or (f / "config.yaml").is_file())
 
 
@@ -146,6 +234,13 @@ def environment(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home), "SLEIPNIR_HOME": str(home / "sleipnir")}
 
 
+def nodes_of(folder: Path) -> int:
+    """How many nodes the graph of an agent has; 0 for a config.yaml."""
+    file = folder / "graph.yaml"
+    graph = parse(file.read_text(encoding="utf-8"), file.name).graph if file.is_file() else None
+    return 0 if graph is None else len(graph.nodes)
+
+
 def validated(agent: str, config: Path, home: Path) -> Checked:
     """What `sleipnir validate` says of an agent, where it stands."""
     kind = "graph" if (config / "agents" / agent / "graph.yaml").is_file() else "config"
@@ -154,36 +249,33 @@ def validated(agent: str, config: Path, home: Path) -> Checked:
         command, env={**environment(home), "PYTHONPATH": str(ROOT)}, cwd=home, capture_output=True, text=True
     )
     try:
-        problems = json.loads(done.stdout.replace(str(config), "CONFIG"))
+        problems = json.loads(done.stdout)
     except ValueError:
         return Checked(agent, kind, (last_line(done.stderr) or "validate says nothing",))
-    return Checked(agent, kind, *of_problems(problems))
-
-
-def of_problems(
-    problems: Sequence[Mapping[str, Any]],
-) -> tuple[tuple[str, ...], tuple[str, ...] | None, tuple[str, ...]]:
-    """Errors, no status yet, and warnings that matter, from validate's JSON."""
     errors = tuple(_said(each) for each in problems if each["level"] == "error")
     warnings = (each for each in problems if each["level"] != "error" and USUAL not in each["message"])
-    return errors, None, tuple(_said(each) for each in warnings)
+    return Checked(agent, kind, errors, differs=tuple(_said(each) for each in warnings))
 
 
-def run_all(agents: Sequence[Checked], config: Path, home: Path) -> Iterator[Checked]:
+def run_all(name: str, agents: Sequence[Checked], config: Path, home: Path) -> Iterator[Checked]:
     """Run each agent that is valid, on one private stack."""
     with ModelServer(answer) as model, _only(environment(home) | model.env()):
         settings = Settings.from_env(model="openai:gpt-test")
         with embedded.stack(settings) as running, Client(running) as client:
-            for each in agents:
-                yield each if each.errors else ran(each, client, home)
+            for number, each in enumerate(agents, 1):
+                done = each if each.errors else ran(each, client, home, nodes_of(config / "agents" / each.agent))
+                _tell(f"{name}: run {number}/{len(agents)} {each.agent}: {done.status or 'not valid'}")
+                yield done
 
 
-def ran(agent: Checked, client: Client, home: Path) -> Checked:
-    """The agent, with what came of its run."""
+def ran(agent: Checked, client: Client, home: Path, nodes: int) -> Checked:
+    """The agent, with what came of its run. `nodes` are those of its graph; 0: it has none."""
     project = home / "projects" / agent.agent
     for name, text in PROJECT.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(text)
+    for command in GIT:
+        subprocess.run(["git", *command], cwd=project, check=True, capture_output=True)
     seen = Seen()
     try:
         run = client.submit(
@@ -197,7 +289,8 @@ def ran(agent: Checked, client: Client, home: Path) -> Checked:
         error = [last_line(run.error or "")] if status == "failed" else []
     except SleipnirError as refusal:
         status, error = "refused", [last_line(str(refusal))]
-    return Checked(agent.agent, agent.kind, (), status, (*agent.differs, *error, *seen.lines()))
+    visited = f"{len(seen.nodes)} of {nodes} nodes" if nodes else ""
+    return replace(agent, status=status, visited=visited, differs=(*agent.differs, *error, *seen.lines()))
 
 
 def followed(run: Run, seen: Seen) -> str:
@@ -215,31 +308,35 @@ def followed(run: Run, seen: Seen) -> str:
     return run.status
 
 
-def table(name: str, found: Sequence[Checked]) -> str:
-    """The section of one checkout, in Markdown."""
-    good = sum(each.is_good for each in found)
-    what = "valid" if all(each.status is None for each in found) else "valid and complete"
-    head = [f"### {name}", "", f"{good} of {len(found)} agents are {what}.", ""]
-    rows = [_row("agent", "kind", "valid", "run", "what differs"), "|---|---|---|---|---|"]
-    for each in found:
-        valid = "yes" if not each.errors else "no"
-        differs = "<br>".join([*each.errors, *each.differs]) or "nothing"
-        rows.append(_row(each.agent, each.kind, valid, each.status or "not run", differs))
-    return "\n".join([*head, *rows, ""])
-
-
 def with_tables(document: str, text: str) -> str:
     """The document with these tables in the place of those that it has."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise SystemExit(f"{DOCUMENT} lacks the lines {BEGIN} and {END}")
+        raise Unusable(f"{DOCUMENT} lacks the lines {BEGIN} and {END}")
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
 def last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:200] if lines else ""
+
+
+def _cleaned(texts: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
+    """The texts with what `places` calls paths; the longest come first."""
+    for path in sorted(places, key=len, reverse=True):
+        texts = [text.replace(path, places[path]) for text in texts]
+    return tuple(texts)
+
+
+def _told(what: str, agents: Sequence[str]) -> Iterator[str]:
+    for number, agent in enumerate(agents, 1):
+        _tell(f"{what} {number}/{len(agents)} {agent}")
+        yield agent
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _row(*cells: str) -> str:
@@ -264,13 +361,13 @@ def _only(env: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="+", metavar="[NAME=]CHECKOUT")
     parser.add_argument("--validate-only", action="store_true", help="run no agent, and start no servers")
     parser.add_argument("--agent", dest="agents", action="append", help="only this one; may be given more than once")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {DOCUMENT.relative_to(ROOT)}")
-    return parser.parse_args(arguments)
+    return parser
 
 
 if __name__ == "__main__":

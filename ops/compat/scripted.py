@@ -1,7 +1,8 @@
 """What the scripted model of a compatibility run says: enough for every shipped agent to go its whole way.
 
-Where a value of a schema is asked for, it gives the least that the schema permits. Where tools are offered, it calls
-one that only reads, if there is one, and asks which agents there are, and then answers. It never asks a person.
+Where a value of a schema is asked for, it gives the least that the schema permits. Where tools are offered, it first
+calls all those that need nothing but the project in its directory, and asks which agents and skills there are; then it
+loads the first of these skills, and then it answers. It never asks a person, and starts no agent.
 """
 
 from __future__ import annotations
@@ -14,11 +15,21 @@ from sleipnir.testing import Call, Reply, Request
 
 SAID = "The scripted model has answered."
 HEADING = "Schema:\n"
-READING = (
-    "fs_ls", "fs_cat", "fs_read", "get_structure", "get_project_info", "list_directory", "list_files", "get_project",
-    "search_files", "search_content", "get_diff", "get_changed_files", "get_current_time", "get_ipinfo", "demo_py",
+TOOLS = (
+    "fs_ls", "fs_cat", "fs_read", "fs_grep", "fs_glob", "fs_write", "execute_command", "get_structure",
+    "get_project_info", "get_project_structure", "list_directory", "read_file", "find_similar", "search_files",
+    "search_content", "search_code", "analyze_with_command", "get_diff", "get_changed_files", "verify_build",
+    "run_build", "run_tests", "classify_source", "get_current_time", "demo_py",
 )  # fmt: skip
-"""Tools that read, those first that shipped agents have most."""
+"""Tools of shipped agents that need neither another program nor the internet."""
+
+LISTS = ("agent__list_available", "skill__list")
+
+VALUES = {
+    "path": "README.md", "pattern": "add", "content": "It adds.\n", "contents": "It adds.\n", "command": "ls",
+    "url": "https://example.org/",
+}  # fmt: skip
+"""What parameters of these tools are given, by name; others get the least."""
 
 
 def answer(request: Request) -> Reply:
@@ -26,17 +37,27 @@ def answer(request: Request) -> Reply:
     schema = schema_in(request)
     if schema is not None:
         return Reply(json.dumps(least_of(schema)))
-    if request.turn == 1 and (calls := first_calls(request)):
-        return Reply(calls=calls)
-    return Reply(SAID)
+    calls = {1: first_calls, 2: loading}.get(request.turn, lambda _: [])(request)
+    return Reply(calls=calls) if calls else Reply(SAID)
 
 
 def first_calls(request: Request) -> list[Call]:
-    """A tool that reads, and the list of agents that may be started, where they are offered."""
+    """Every tool that can be called anywhere, and the lists of agents and skills, where they are offered."""
     declared = {each["function"]["name"]: each["function"] for each in request.body.get("tools") or []}
-    name = next((name for name in READING if name in declared), None)
-    calls = [] if name is None else [Call(name, least_of(declared[name].get("parameters") or {}))]
-    return calls + [Call(each, {}) for each in ("agent__list_available", "skill__list") if each in declared]
+    calls = [Call(name, arguments_of(declared[name].get("parameters") or {})) for name in TOOLS if name in declared]
+    return calls + [Call(name, {}) for name in LISTS if name in declared]
+
+
+def arguments_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    known = parameters.get("properties") or {}
+    return {name: VALUES.get(name, least_of(known.get(name, {}))) for name in parameters.get("required") or []}
+
+
+def loading(request: Request) -> list[Call]:
+    """The first of the skills that the model was told of."""
+    listed = next((each.text for each in request.tool_results if each.name == "skill__list"), "{}")
+    skills = json.loads(listed).get("skills") or []
+    return [Call("skill__load", {"name": skills[0]["name"]})] if skills else []
 
 
 def schema_in(request: Request) -> dict[str, Any] | None:

@@ -42,17 +42,55 @@ def test_each_agent_of_a_checkout_is_validated_as_installed(
 ) -> None:
     monkeypatch.setenv("LOKI_CONFIG_DIR", "/nowhere")
     assert compat.main([f"HEAD={checkout}", "--validate-only"]) == 1
-    out = capsys.readouterr().out
-    assert "### HEAD" in out and "1 of 2 agents are valid." in out
+    out, told = capsys.readouterr()
+    assert "### HEAD" in out and "Installed in `~/.config/coyote`: 1 of 2 agents are valid." in out
+    assert told.splitlines() == ["HEAD: validating 1/2 one", "HEAD: validating 2/2 two"]
     one, two = (next(line for line in out.splitlines() if line.startswith(f"| {name} |")) for name in ("one", "two"))
     assert one.startswith("| one | config | yes | not run | 'memory' is ignored. Memory is part of newer")
     assert two.startswith("| two | graph | no | not run | Start node 'nowhere' not found")
     assert compat.main([str(checkout), "--validate-only", "--agent", "one"]) == 0
 
 
-def test_what_holds_no_agents_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="holds neither assets/agents nor agents"):
-        compat.main([str(tmp_path)])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{root}/nowhere"], "nowhere holds neither assets/agents nor agents"),
+        (["{root}", "--agent", "three"], "has no agent three; there are one, two"),
+        (["{root}", "--write", "--validate-only"], "--write puts down whole tables"),
+        (["a={root}", "a={root}"], "two checkouts have one name"),
+        ([], "the following arguments are required"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_before_anything_runs(
+    checkout: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        compat.main([each.format(root=checkout) for each in arguments])
+    assert refused.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_agents_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "agents" / "notes").mkdir(parents=True)
+    with pytest.raises(compat.Unusable, match="holds no folder with a graph"):
+        compat.chosen_of(compat.source_of(tmp_path), None)
+
+
+@pytest.mark.parametrize(
+    ("cargo", "program"),
+    [('[package]\nname = "loki-ai"\n', "loki"), ('[package]\nname = "coyote-ai"\n', "coyote"), ("[", "coyote")],
+)
+def test_a_checkout_is_installed_where_its_release_looks(checkout: Path, cargo: str, program: str) -> None:
+    (checkout / "Cargo.toml").write_text(cargo)
+    home = checkout.parent
+    assert compat.install(checkout, home) == home / ".config" / program
+    assert (home / ".config" / program / "agents" / ".shared" / "utils.sh").is_file()
+
+
+def test_no_path_of_the_machine_is_written_down() -> None:
+    found = compat.Checked("x", "graph", ("/h/.config/coyote/a is bad",), differs=("/h/projects/x is bad",))
+    cleaned = found.cleaned({"/h": "HOME", "/h/.config/coyote": "CONFIG"})
+    assert (cleaned.errors, cleaned.differs) == (("CONFIG/a is bad",), ("HOME/projects/x is bad",))
 
 
 def test_the_tables_take_the_place_of_those_before() -> None:
@@ -61,7 +99,7 @@ def test_the_tables_take_the_place_of_those_before() -> None:
     assert once == f"before\n{compat.BEGIN}\n\nnew\n{compat.END}\nafter\n"
     assert compat.with_tables(once, "new") == once
     assert compat.BEGIN in compat.DOCUMENT.read_text() and compat.END in compat.DOCUMENT.read_text()
-    with pytest.raises(SystemExit, match="lacks the lines"):
+    with pytest.raises(compat.Unusable, match="lacks the lines"):
         compat.with_tables("nothing", "new")
 
 
@@ -70,11 +108,10 @@ def test_a_row_tells_how_the_run_ended_and_what_failed_in_it() -> None:
     seen.hear("visit_closed", {"node": "build", "ok": False, "error": "Traceback\nKeyError: 'a|b'"})
     seen.hear("visit_closed", {"node": "end", "ok": True, "error": None})
     seen.hear("tool_ended", {"name": "fs_ls", "ok": False})
-    row = compat.table("HEAD", [compat.Checked("x", "graph", (), "completed", tuple(seen.lines()))]).splitlines()[-1]
-    assert (
-        row
-        == r"| x | graph | yes | completed | visit of `build` failed: KeyError: 'a\|b'<br>a call of `fs_ls` failed |"
-    )
+    found = compat.Checked("x", "graph", (), "completed", "2 of 3 nodes", tuple(seen.lines()))
+    told = r"visit of `build` failed: KeyError: 'a\|b'<br>a call of `fs_ls` failed"
+    row = compat.Table("HEAD", "~/.config/coyote", [found]).text().splitlines()[-1]
+    assert (row, seen.nodes) == (f"| x | graph | yes | completed, 2 of 3 nodes | {told} |", {"build", "end"})
 
 
 @pytest.mark.parametrize(
@@ -93,14 +130,19 @@ def test_the_scripted_model_gives_what_a_schema_permits(schema: dict[str, Any]) 
     assert least_of(schema) == json.loads(answer(asked).text or "")
 
 
-def test_the_scripted_model_calls_a_tool_that_reads_and_then_answers() -> None:
-    names = ("execute_command", "fs_cat", "agent__list_available", "user__confirm")
+def test_the_scripted_model_calls_what_it_can_loads_a_skill_and_then_answers() -> None:
+    names = ("send_mail", "fs_cat", "skill__list", "user__confirm")
     takes = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
     tools = [{"type": "function", "function": {"name": name, "parameters": takes}} for name in names]
     hello = {"role": "user", "content": "hello"}
     first = answer(request(hello, tools=tools))
     assert [(call.name, call.arguments) for call in first.calls] == [
-        ("fs_cat", {"path": "."}), ("agent__list_available", {})
+        ("fs_cat", {"path": "README.md"}), ("skill__list", {})
     ]  # fmt: skip
-    assert answer(request(hello, {"role": "assistant", "content": ""}, tools=tools)).text == SAID
+    function = {"name": "skill__list", "arguments": "{}"}
+    asked = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    listed = {"role": "tool", "tool_call_id": "c", "content": json.dumps({"skills": [{"name": "git"}]})}
+    [second] = answer(request(hello, asked, listed, tools=tools)).calls
+    assert (second.name, second.arguments) == ("skill__load", {"name": "git"})
+    assert answer(request(hello, asked, {**listed, "content": '{"skills": []}'}, tools=tools)).text == SAID
     assert answer(request(hello)).text == SAID
