@@ -238,13 +238,19 @@ def _not_started(home: Home) -> str:
 
 
 def _is_alive(pid: int) -> bool:
+    """A process that has ended is listed until its parent has asked for its exit status. In a container that may be a
+    first process that never does."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):  # not Linux; or it is gone since
+        return True
+    return state not in "ZX"
 
 
 def up(settings: Settings, *, scripts: int = 2, llm: int = 4) -> None:

@@ -33,7 +33,8 @@ from sleipnir.store.address import safe_url
 from sleipnir.store.connect import MIN_VERSION, Client, connect, server_version, unblock_all
 
 TICK_S = 0.1
-LOOK_S = 0.01  # while services stop
+LOOK_S = 0.01  # while something starts or stops
+REDIS_S = 60.0  # a large append-only file takes its time to load, and to be written
 GRACE_S = 10.0  # from SIGTERM to SIGKILL, beyond the time that workers give their visits (SLEIPNIR_DRAIN_S)
 LOG_BYTES_MOST = 10 * 2**20
 LLM_QUEUES = ("llm", "rag")
@@ -41,20 +42,35 @@ LLM_QUEUES = ("llm", "rag")
 
 @dataclass
 class Child:
-    """One process that is kept running. `signum` ends it when we die without a word."""
+    """One process that is kept running. `signum` ends it when we die without a word.
+
+    `lock` is a file that the process itself holds locked, as long as it lives. One that outlives us for a moment, as it
+    has something to write, thus keeps the next one from beginning beside it.
+    """
 
     name: str
     command: list[str]
     env: Mapping[str, str]
     log: Path
     signum: int = signal.SIGKILL
+    lock: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     failures: int = 0
     start_at: float = 0.0
     started_at: float = field(default=0.0)
 
-    def start(self) -> None:
-        with self.log.open("ab") as log:
+    def start(self) -> bool:
+        """False where another process still holds the lock."""
+        with contextlib.ExitStack() as opened:
+            log = opened.enter_context(self.log.open("ab"))
+            passed = []
+            if self.lock is not None:
+                lock = opened.enter_context(self.lock.open("a"))
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+                passed = [lock.fileno()]
             self.process = subprocess.Popen(
                 launch.command(self.command, signum=self.signum),
                 env=dict(self.env),
@@ -62,8 +78,10 @@ class Child:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                pass_fds=passed,
             )
         self.started_at = time.monotonic()
+        return True
 
     @property
     def is_running(self) -> bool:
@@ -78,8 +96,7 @@ class Child:
             self.failures = 0 if now - self.started_at > 30 else self.failures + 1
             self.start_at = now + min(0.2 * 2**self.failures, 10.0) - 0.2
             print(f"{self.name} ended with {self.process.returncode}; starting it again. Log: {self.log}", file=say)
-        if now >= self.start_at:
-            self.start()
+        if now >= self.start_at and self.start():
             self.start_at = 0.0
 
     def signal(self, signum: int) -> None:
@@ -184,14 +201,27 @@ class Supervisor:
 
     def _start_redis(self) -> None:
         env = without_secret_variables(os.environ)
-        redis = Child("redis", redis_command(find_server(), self.home), env, self._log("redis"), signal.SIGTERM)
-        redis.start()
+        command, lock = redis_command(find_server(), self.home), self.home.root / "redis.lock"
+        redis = Child("redis", command, env, self._log("redis"), signal.SIGTERM, lock)
+        self._start_after_the_last(redis)
         self._redis = [redis]
         self._await_redis(redis)
 
+    def _start_after_the_last(self, redis: Child) -> None:
+        """Of a stack that was killed, Redis may still be there."""
+        deadline = time.monotonic() + REDIS_S
+        waited = False
+        while not redis.start():
+            still = f"the redis-server of an earlier stack still uses {self.home.data}"
+            if not waited:
+                print(f"{still}; waiting for its end", file=sys.stderr, flush=True)
+            waited = True
+            if self.stop.wait(LOOK_S) or time.monotonic() > deadline:
+                raise StoreUnavailable(still)
+
     def _await_redis(self, redis: Child) -> None:
         client = self._client = connect(str(self.settings.redis_url), retries=0)
-        deadline = time.monotonic() + 60  # a large append-only file takes its time to load
+        deadline = time.monotonic() + REDIS_S
         while not self.stop.is_set():
             try:
                 client.ping()
@@ -212,7 +242,12 @@ class Supervisor:
             StackState(os.getpid(), self.wants_workers, self.while_used, tape_of(self.settings)).write(self.home)
             if self.while_used and self._lock_out_users():
                 return
-            self.stop.wait(TICK_S if self.while_used else 0.5)
+            self.stop.wait(self._tick_s())
+
+    def _tick_s(self) -> float:
+        if not self.while_used:
+            return 0.5
+        return TICK_S if self.wants_workers else LOOK_S  # who looks at runs waits for the stop
 
     def _make_services(self) -> list[Child]:
         env = {**os.environ, **self.settings.to_env(), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}

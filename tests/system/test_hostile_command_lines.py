@@ -139,7 +139,7 @@ def line(
 NUMBER = "9" * 30
 SETTINGS = [
     ("SLEIPNIR_LEASE_S", "inf"), ("SLEIPNIR_LEASE_S", "nan"), ("SLEIPNIR_LEASE_S", "-1"), ("SLEIPNIR_LEASE_S", "0"),
-    ("SLEIPNIR_LEASE_S", "1e300"), ("SLEIPNIR_LEASE_S", "15s"), ("SLEIPNIR_LEASE_S", "9" * 5_000),
+    ("SLEIPNIR_LEASE_S", "1e300"), ("SLEIPNIR_LEASE_S", "15 minutes"), ("SLEIPNIR_LEASE_S", "9" * 5_000),
     ("SLEIPNIR_HEARTBEAT_S", "-inf"), ("SLEIPNIR_RETENTION_S", "1e18"), ("SLEIPNIR_DRAIN_S", "nan"),
     ("SLEIPNIR_PARTITIONS", "0"), ("SLEIPNIR_PARTITIONS", NUMBER), ("SLEIPNIR_PARTITIONS", "1.5"),
     ("SLEIPNIR_MAX_REDELIVERIES", NUMBER), ("SLEIPNIR_MAX_PROMPT_BYTES", NUMBER), ("SLEIPNIR_METRICS_PORT", "99999"),
@@ -467,7 +467,6 @@ MODULES = [
     "click",
     "sleipnir.cli.app",
     "sleipnir.cli.render",
-    "pydantic",
     "sleipnir.settings",
     "redis",
     "sleipnir.client",
