@@ -14,6 +14,8 @@ from typing import Final
 
 NAMES: Final = ("coyote", "loki")
 
+SKILL_FILE: Final = "SKILL.md"
+
 
 def variable(env: Mapping[str, str], name: str) -> str | None:
     """The value of `COYOTE_<name>`, else of `LOKI_<name>`; None if neither is set, or to nothing."""
@@ -50,6 +52,14 @@ def skills_dirs(env: Mapping[str, str] = os.environ) -> list[Path]:
     directory."""
     own = variable(env, "SKILLS_DIR")
     return [Path(own)] if own else [place / "skills" for place in config_dirs(env)]
+
+
+def skill_complaint(name: str, env: Mapping[str, str] = os.environ) -> str | None:
+    """What is to be said of a skill that an agent names, if it is not installed here."""
+    places = skills_dirs(env)
+    if any((place / name / SKILL_FILE).is_file() for place in places):
+        return None
+    return f"skill '{name}' is not installed: there is no {name}/{SKILL_FILE} in {' or '.join(map(str, places))}"
 
 
 def env_file(env: Mapping[str, str] = os.environ) -> Path:

@@ -193,8 +193,9 @@ class Settings:
     """A session keeps so many messages, those said last; whole turns are dropped."""
     max_output_bytes: int = _setting(16 * 2**20, _whole(1, BYTES_MOST))
     """A script whose stdout, or a node whose delta, is larger fails."""
-    tool_timeout_s: float = _setting(120.0, _seconds)
-    """A tool call that runs longer is killed, and the model is told."""
+    tool_timeout_s: float | None = _setting(None, _seconds)
+    """A tool call that runs longer is killed, and the model is told. Unset: 120 s in sleipnir/1; in 1.0 what
+    COYOTE_TOOL_TIMEOUT says (0: any time), else 1800 s, as with Coyote."""
     mcp_queue: str = _setting("llm", _text)
     """The queue of workers that speak to MCP servers; they need mcp.json, and the secrets it names."""
     max_tool_result_bytes: int = _setting(256 * 1024, _whole(1, BYTES_MOST))

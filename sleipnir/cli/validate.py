@@ -87,7 +87,7 @@ def _explain(code: str) -> int:
 
 def _problems_of(source: Source, settings: Settings, *, is_local: bool) -> list[Problem]:
     from sleipnir.agents import folder_or_none
-    from sleipnir.config_dir import functions_dir
+    from sleipnir.config_dir import functions_dir, skill_complaint
     from sleipnir.graph.check import validate as problems_of
     from sleipnir.model_clients import clients_here
     from sleipnir.tools import mcp_config
@@ -101,6 +101,7 @@ def _problems_of(source: Source, settings: Settings, *, is_local: bool) -> list[
         mcp_servers=lambda name: mcp_config.complaint(name, functions_dir() / "mcp.json"),
         config_file=source.config_file,
         clients=clients_here(os.environ, is_local=is_local),
+        skills=skill_complaint,
     )
 
 

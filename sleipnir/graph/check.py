@@ -84,6 +84,7 @@ def check(
     global_tools: Complaint | None = None,
     mcp_servers: Complaint | None = None,
     clients: Clients | None = None,
+    skills: Complaint | None = None,
     *,
     document: Document | None = None,
     salvaged: Salvaged | None = None,
@@ -93,12 +94,15 @@ def check(
     Without `folder` nothing is said about scripts, functions and tools that may be in it; without `agents`
     nothing about whether an agent exists. `tools` are names an llm node may use besides those the graph declares.
     `read_tools` reads the folder's tools file; by default it is only searched for names.
-    Without `global_tools` nothing is said about those, without `mcp_servers` nothing about whether they are configured.
+    Without `global_tools` nothing is said about those, without `mcp_servers` nothing about whether they are configured,
+    without `skills` nothing about whether they are installed.
     `clients` are those of models that this deployment has besides the known ones. `document` is what the graph was read
     from: with it, findings inside a text have their exact place. `salvaged` says which parts of it are stand-ins.
     """
     findings = Findings(file, positions)
-    case = Case(graph, findings, folder, agents, tuple(tools), read_tools, global_tools, mcp_servers, clients, document)
+    case = Case(
+        graph, findings, folder, agents, tuple(tools), read_tools, global_tools, mcp_servers, clients, skills, document
+    )
     if salvaged is not None:
         findings.broken = salvaged.broken
     for rule in RULES:
@@ -118,6 +122,7 @@ def check_loaded(
     global_tools: Complaint | None = None,
     mcp_servers: Complaint | None = None,
     clients: Clients | None = None,
+    skills: Complaint | None = None,
     *,
     graph: Graph | None = None,
 ) -> list[Problem]:
@@ -138,6 +143,7 @@ def check_loaded(
             global_tools,
             mcp_servers,
             clients,
+            skills,
             document=loaded.document,
             salvaged=loaded.salvaged,
         )
@@ -157,6 +163,7 @@ def validate(
     mcp_servers: Complaint | None = None,
     config_file: Path | None = None,
     clients: Clients | None = None,
+    skills: Complaint | None = None,
 ) -> list[Problem]:
     """Every problem of a graph file or agent folder, as `check_loaded` gives them. `config_file` is read in place of
     the folder's config.yaml."""
@@ -166,7 +173,7 @@ def validate(
         if loaded.document is None:
             return list(loaded.problems)
         folder, file = path, read_agent(path, config_file=config_file).file
-    return check_loaded(loaded, file, folder, agents, tools, read_tools, global_tools, mcp_servers, clients)
+    return check_loaded(loaded, file, folder, agents, tools, read_tools, global_tools, mcp_servers, clients, skills)
 
 
 def format_headline(problems: Iterable[Problem]) -> str:

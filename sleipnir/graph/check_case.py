@@ -49,6 +49,7 @@ class Case:
     global_tools: Complaint | None = None
     mcp_servers: Complaint | None = None
     clients: Clients | None = None
+    skills: Complaint | None = None
     document: Document | None = None
     parsed: dict[Path, list[ast.stmt] | None] = field(default_factory=dict)
     """Python files that rules have read; None for one that cannot be read."""

@@ -1,6 +1,7 @@
 """Rules about the skills that an agent and its llm nodes name (spec/coyote.md 12). The messages are Coyote's.
 
-Whether a skill is installed is not looked at: the workers have it, or not.
+A skill that is not installed is a warning, where it is an error with Coyote: the workers have skills of their own, and
+a node runs without one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,17 @@ def every_skill_of_a_node_is_one_of_its_graph(case: Case) -> None:
             case.findings.error(path, f"{message} ({', '.join(allowed)})")
 
 
+def every_skill_is_installed(case: Case) -> None:
+    hint = "Skills are read from `skills` in the configuration directory of the workers."
+    told: set[str] = set()
+    for _, name, path in _named(case):
+        if case.skills is None or name in told or _NAME.fullmatch(name) is None:
+            continue
+        told.add(name)
+        if (complaint := case.skills(name)) is not None:
+            case.findings.warning(path, complaint, hint)
+
+
 def _named(case: Case) -> Iterator[tuple[str, str, KeyPath]]:
     """Who names each skill, its name, and where that stands."""
     for index, name in enumerate(case.graph.enabled_skills or ()):
@@ -47,4 +59,5 @@ def _named(case: Case) -> Iterator[tuple[str, str, KeyPath]]:
 RULES: Sequence[Rule] = (
     every_skill_has_a_name_that_skills_can_have,
     every_skill_of_a_node_is_one_of_its_graph,
+    every_skill_is_installed,
 )

@@ -220,6 +220,7 @@ CODES: Final[Mapping[str, Code]] = {
     "SLP607": Code("The agent's tools cannot be read", "The model is offered all of them, so no turn could begin."),
     "SLP608": Code("`dynamic_instructions` without their function", "Define `_instructions` in the tools file."),
     "SLP609": Code("A skill that cannot be used", "Skills are named like their folders, and listed by the graph too."),
+    "SLP610": Code("A skill that is not installed here", "The workers may have it; this machine has not."),
     # --- documents
     "SLP701": Code("A rag node without documents", "List at least one file, folder, pattern or URL."),
     "SLP702": Code("A rag result that is not kept", "Write it to a key in `state_updates`."),
@@ -300,6 +301,7 @@ OF_RULES: Final[Mapping[str, str]] = {
     "no_node_is_named_like_a_rule": "SLP326",
     "every_skill_has_a_name_that_skills_can_have": "SLP609",
     "every_skill_of_a_node_is_one_of_its_graph": "SLP609",
+    "every_skill_is_installed": "SLP610",
     "every_branch_has_an_effect": "SLP317",
     "every_condition_can_be_read": "SLP318",
     "every_choice_is_made_of_state": "SLP319",

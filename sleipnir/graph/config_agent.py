@@ -96,6 +96,7 @@ def graph_of(agent: ConfigAgent) -> Graph:
         model=agent.model,
         temperature=agent.temperature,
         top_p=agent.top_p,
+        reasoning_effort=agent.reasoning_effort,
         global_tools=agent.global_tools,
         mcp_servers=agent.mcp_servers,
         conversation_starters=agent.conversation_starters,

@@ -193,6 +193,7 @@ class LlmNode(SkillKeys, NodeBase):
     model: str | None = None
     temperature: Number | None = None
     top_p: Number | None = None
+    reasoning_effort: str | None = None
     fallback: str | None = None
     max_attempts: Whole = 1
     max_iterations: Whole = 10
@@ -200,7 +201,7 @@ class LlmNode(SkillKeys, NodeBase):
     timeout: Seconds | None = None
     retry: list[Retry] | None = None
     tool_timeout: Duration | None = None
-    """Ours: how long one tool call may take. None: as long as the workers allow (SLEIPNIR_TOOL_TIMEOUT_S)."""
+    """Ours: how long one tool call may take. None: as long as the workers allow (workers' tools/patience.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +286,6 @@ class ToolNode(NodeBase):
     kind = "tool"
     tool: str
     output_key: str
-    timeout: Seconds = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,7 +399,8 @@ class LoopAgent:
     node with all of the agent's tools, without a limit of turns that its author would meet.
 
     `instructions` are as written: variables are put in when the model is asked. `escalation_timeout` is in seconds,
-    `summarization_threshold` in bytes, `compression_threshold` in tokens (None: the default of the deployment).
+    `summarization_threshold` in bytes, `compression_threshold` in tokens (None: the default of the deployment),
+    `max_tool_result_chars` in bytes (None: the application's, 0: no limit of this kind).
     `spawnable_agents` are all that its model may start; None: any, [] none.
     """
 
@@ -419,6 +420,7 @@ class LoopAgent:
     summarization_threshold: Whole = 4000
     escalation_timeout: Seconds = 300
     compression_threshold: Whole | None = None
+    max_tool_result_chars: Whole | None = None
     documents: list[str] = field(default_factory=list)
 
 
@@ -430,6 +432,7 @@ class ConfigAgent(SkillKeys, LoopAgent):
     model: str | None = None
     temperature: Number | None = None
     top_p: Number | None = None
+    reasoning_effort: str | None = None
     description: str = ""
     version: str = ""
     mcp_servers: list[str] = field(default_factory=list)
@@ -451,6 +454,7 @@ class Graph(SkillKeys):
     model: str | None = None
     temperature: Number | None = None
     top_p: Number | None = None
+    reasoning_effort: str | None = None
     global_tools: list[str] = field(default_factory=list)
     mcp_servers: list[str] = field(default_factory=list)
     conversation_starters: list[str] = field(default_factory=list)

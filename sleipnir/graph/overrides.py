@@ -100,6 +100,7 @@ _READERS: Final[Mapping[str, Callable[[str, Graph], Json]]] = {
     "model": _text,
     "temperature": _number,
     "top_p": _number,
+    "reasoning_effort": _text,
     "global_tools": _names,
     "mcp_servers": _names,
     SESSION: _text,

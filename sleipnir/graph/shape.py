@@ -47,7 +47,6 @@ _MEMORY = "Memory is part of newer releases of Loki (Coyote), and this version h
 _HOOKS = "Hooks are part of newer releases of Loki (Coyote), and this version runs none."
 
 IGNORED: Mapping[str, str] = {
-    "reasoning_effort": _NEWER,
     "can_spawn_agents": _DERIVED,
     "max_concurrent_agents": _NEWER,
     "max_agent_depth": _NEWER,
@@ -55,7 +54,7 @@ IGNORED: Mapping[str, str] = {
     "inject_job_instructions": _NEWER,
     "spawnable_agents": "An agent node starts the agent that it names; a list of others belongs to a config.yaml.",
     "enabled_tools": "Name the tools under global_tools.",
-    "max_tool_result_chars": "SLEIPNIR_MAX_TOOL_RESULT_BYTES of the workers says how much a model gets of a result.",
+    "max_tool_result_chars": "It belongs to the config.yaml of an agent, or of the application.",
     "compression_model": _NEWER,
     "compression_keep_last": _NEWER,
     "brief_model": _NEWER,

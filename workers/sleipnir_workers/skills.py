@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sleipnir.agent_text import interpolated, special_variables
-from sleipnir.config_dir import skills_dirs
+from sleipnir.config_dir import SKILL_FILE, skills_dirs
 from sleipnir.errors import ToolFileError
 from sleipnir.graph.model import Graph, Json, LlmNode
 from sleipnir.graph.source import read
@@ -31,7 +31,6 @@ from sleipnir.graph.tools import stem
 from sleipnir.tools.folder import global_file
 from sleipnir_workers.host import Host
 
-SKILL_FILE: Final = "SKILL.md"
 LOADED: Final = "skill"
 """The key of a result of skill__load that holds the skill, and that no model sees."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from sleipnir.config_dir import skill_complaint
 from sleipnir.graph.check import check
 from sleipnir.graph.load import parse
 
@@ -30,3 +33,18 @@ def test_every_skill_can_be_one_and_those_of_nodes_are_of_the_graph(top: str, no
     assert loaded.graph is not None, loaded.problems
     found = check(loaded.graph, loaded.positions, "graph.yaml")
     assert [f"[{each.node}] {each.message}" if each.node else each.message for each in found] == expected
+
+
+@pytest.mark.conformance("CY32")
+def test_a_skill_that_is_not_installed_is_named_once(tmp_path: Path) -> None:
+    """A warning, where Coyote refuses: the workers have skills of their own, and the node runs without this one."""
+    installed = tmp_path / "skills" / "a" / "SKILL.md"
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    env = {"COYOTE_CONFIG_DIR": str(tmp_path)}
+    loaded = parse(GRAPH.format(top="enabled_skills: [a, b]\n", node="enabled_skills: [b], "), "graph.yaml")
+    assert loaded.graph is not None, loaded.problems
+    found = check(loaded.graph, loaded.positions, "graph.yaml", skills=lambda name: skill_complaint(name, env))
+    assert [(each.level, each.line, each.code, each.message) for each in found] == [
+        ("warning", 3, "SLP610", f"skill 'b' is not installed: there is no b/SKILL.md in {tmp_path / 'skills'}")
+    ]

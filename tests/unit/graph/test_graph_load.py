@@ -465,7 +465,7 @@ def test_an_unknown_key_is_ignored_with_a_warning_and_a_suggestion(
 
 
 NEWER = [
-    "reasoning_effort", "memory", "hooks", "enabled_tools", "spawnable_agents",
+    "max_tool_result_chars", "memory", "hooks", "enabled_tools", "spawnable_agents",
     "can_spawn_agents", "max_concurrent_agents", "max_agent_depth", "max_concurrent_jobs", "mcp_tools",
 ]  # fmt: skip
 

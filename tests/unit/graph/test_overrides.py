@@ -48,6 +48,7 @@ def test_every_field_of_an_agent_can_be_overridden() -> None:
         "MY_CODER_MODEL": "claude:sonnet",
         "MY_CODER_TEMPERATURE": "0.1",
         "MY_CODER_TOP_P": "1",
+        "MY_CODER_REASONING_EFFORT": "high",
         "MY_CODER_GLOBAL_TOOLS": '["web", "fs_ls.sh"]',
         "MY_CODER_MCP_SERVERS": "[]",
         "MY_CODER_AGENT_SESSION": "mine",
@@ -55,6 +56,7 @@ def test_every_field_of_an_agent_can_be_overridden() -> None:
     }
     _, graph = applied(config_agent(), env)
     assert (graph.model, graph.temperature, graph.top_p) == ("claude:sonnet", 0.1, 1.0)
+    assert graph.reasoning_effort == "high"
     assert (graph.global_tools, graph.mcp_servers) == (["web", "fs_ls.sh"], [])
     assert graph.variables == [Variable(name="city", description="Which", default="Oslo")]
     assert graph.loop is not None

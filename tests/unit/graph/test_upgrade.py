@@ -138,8 +138,8 @@ def test_the_only_key_of_a_mapping_becomes_a_comment_too() -> None:
 
 def test_neighbours_that_become_comments_do_so_once() -> None:
     rest = "nodes: {a: {type: end}}\n"
-    assert of(f"name: g\nstart: a\nreasoning_effort: high\nmemory:\n  size: 3\n\n# The nodes.\n{rest}").text == (
-        "name: g\nversion: sleipnir/1\nstart: a\n# reasoning_effort: high\n# memory:\n#   size: 3\n\n# The nodes.\n"
+    assert of(f"name: g\nstart: a\ncan_spawn_agents: high\nmemory:\n  size: 3\n\n# The nodes.\n{rest}").text == (
+        "name: g\nversion: sleipnir/1\nstart: a\n# can_spawn_agents: high\n# memory:\n#   size: 3\n\n# The nodes.\n"
         + rest
     )
 

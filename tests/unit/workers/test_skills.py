@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sleipnir.graph.config_agent import load_config_agent
-from sleipnir.graph.model import Graph, LlmNode
+from sleipnir.graph.model import Graph, LlmNode, LoopAgent
 from sleipnir.messages import ANSWER, MESSAGES, RESULT, VisitResult
 from sleipnir.store.visits import Part, Talk
 from sleipnir.testing import Call, ModelServer, Reply, Request
@@ -56,11 +56,14 @@ class Conversation:
         self.node = LlmNode(id="ask", **{"prompt": "hello", "model": "openai:gpt-test", "tools": ["lookup"], **node})
         self.turns: list[tuple[str, tuple[str, ...]]] = []
         self.told = ""
+        self.session: str | None = None
+        self.history: list[Any] = []
 
     def turn(self, *calls: Call) -> tuple[Request, list[Any]]:
         """What the model was asked, and what its calls got at once; None for those that run elsewhere."""
-        talk = Talk(self.told, tuple(self.turns))
-        place: dict[str, Any] = {"role": "turn", "part": Part(7, len(self.turns)), "talk": talk}
+        talk = Talk(self.told, tuple(self.turns), history=json.dumps(self.history))
+        part = Part(7, len(self.turns))
+        place: dict[str, Any] = {"role": "turn", "part": part, "talk": talk, "session": self.session}
         with ModelServer([Reply("" if calls else "done", calls=list(calls))]) as server:
             env = {**server.env(), "LOKI_CONFIG_DIR": str(self.home / "loki")}
             result: VisitResult = run_turn(self.node, visit(self.node, self.home, graph=self.graph, **place), host(env))
@@ -71,6 +74,8 @@ class Conversation:
             self.told = self.told or json.dumps(result.delta[MESSAGES])
             results = [json.dumps(each, separators=(",", ":")) for each in (f or "ok" for f in found)]
             self.turns.append((json.dumps(result.delta[ANSWER]), tuple(results)))
+        elif result.said is not None:  # the next turn is of the session's next run
+            self.history, self.turns, self.told = [*self.history, *result.said.messages], [], ""
         return request, found
 
 
@@ -118,6 +123,38 @@ def test_a_skill_that_is_loaded_is_told_and_its_tools_are_offered_from_the_next_
     }, "the model reads the skill once"  # fmt: skip
     third, _ = talk.turn()
     assert third.system == second.system
+
+
+@pytest.mark.conformance("CY42")
+def test_a_skill_stays_loaded_in_the_next_runs_of_a_session(home: Path) -> None:
+    talk = Conversation(home, {"loop": LoopAgent(instructions="Be brief.", compression_threshold=10**6)})
+    talk.session = "desk"
+    talk.turn(load("git"))
+    talk.turn()
+    request, _ = talk.turn()
+    assert [message["role"] for message in request.messages] == [
+        "system", "user", "assistant", "tool", "assistant", "user"
+    ]  # fmt: skip
+    assert (request.system or "").startswith("Be brief.") and "Commit often." in (request.system or "")
+    assert "git_command" in request.tools
+
+
+@pytest.mark.conformance("CY20", "CY22")
+@pytest.mark.parametrize(
+    ("agent", "application", "cut"), [(20, 10, 20), (None, 10, 10), (0, 10, 0), (None, 0, 0), (None, None, 0)]
+)
+def test_an_agent_says_how_much_of_a_result_the_model_gets_or_the_application_does(
+    home: Path, agent: int | None, application: int | None, cut: int
+) -> None:
+    if application is not None:
+        (home / "loki" / "config.yaml").write_text(f"max_tool_result_chars: {application}\n")
+    talk = Conversation(home, {"loop": LoopAgent(max_tool_result_chars=agent)})
+    talk.turn(Call("skill__list", {}))
+    kept = talk.turns[0][1][0]
+    request, _ = talk.turn()
+    [told] = request.tool_results
+    note = f"[cut: these are the first {cut} of {len(kept)} bytes]\n"
+    assert told.text == (note + kept[:cut] if cut else kept)
 
 
 @pytest.mark.conformance("CY45", "CY46", "CY47")

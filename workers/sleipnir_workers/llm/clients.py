@@ -45,6 +45,7 @@ class Traits:
     """What is known of a model beside its address. Of a model that config.yaml does not list, nothing is.
 
     Of an embedding model, `default_chunk_size` is in bytes, and `max_batch_size` is how many texts a call takes.
+    `reasoning_levels` are the values of `reasoning_effort` that the model takes; None: nobody has said.
     """
 
     name: str = ""
@@ -60,6 +61,8 @@ class Traits:
     no_system_message: bool = False
     system_prompt_prefix: str | None = None
     prices: Prices | None = None
+    reasoning_levels: tuple[str, ...] | None = None
+    default_reasoning_effort: str | None = None
     patch_body: Mapping[str, Any] = field(default_factory=dict)
     patch_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -116,11 +119,14 @@ class Client:
 
 @dataclass(frozen=True)
 class Clients:
-    """What config.yaml says of models. `model` is the one for nodes and graphs that name none."""
+    """What config.yaml says of models, and of what they are told. `model` and `reasoning_effort` are for nodes and
+    graphs that name none. `max_tool_result_chars` is in bytes, 0: no limit."""
 
     clients: tuple[Client, ...] = ()
     prices: Mapping[str, Prices] = field(default_factory=dict)
     model: str | None = None
+    reasoning_effort: str | None = None
+    max_tool_result_chars: int = 0
 
     def prices_of(self, model_id: str) -> Prices | None:
         """Of `prices:`, the entry for this id, else the one for all models of its client (`client:*`)."""
@@ -169,6 +175,8 @@ def read_clients(path: Path, _changed_ns: int) -> Clients:
             tuple(_client(entry, path, document.positions, at) for at, entry in enumerate(written.clients or ())),
             {name: Prices(price.input, price.output) for name, price in (written.prices or {}).items()},
             written.model,
+            written.reasoning_effort,
+            written.max_tool_result_chars or 0,
         )
     except NoPattern as error:
         raise ConfigError(f"{path}: a pattern under `patch:` is no regular expression: {error}") from None
@@ -214,6 +222,8 @@ class _Model(_Written):
     system_prompt_prefix: str | None = None
     input_price: float | None = Field(None, ge=0)
     output_price: float | None = Field(None, ge=0)
+    reasoning_levels: tuple[str, ...] | None = None
+    default_reasoning_effort: str | None = None
     patch: _Patched | None = None
 
 
@@ -244,6 +254,8 @@ class _File(_Written):
     clients: list[_Client] | None = None
     prices: dict[str, _Price] | None = None
     model: str | None = None
+    reasoning_effort: str | None = None
+    max_tool_result_chars: int | None = Field(None, ge=0)
 
 
 _NOT_SETTINGS = frozenset({"type", "name", "models", "patch"})
@@ -285,6 +297,8 @@ def _traits(written: _Model, client: Client) -> Traits:
         no_system_message=bool(written.no_system_message),
         system_prompt_prefix=written.system_prompt_prefix,
         prices=Prices(written.input_price or 0.0, written.output_price or 0.0) if priced else None,
+        reasoning_levels=written.reasoning_levels,
+        default_reasoning_effort=written.default_reasoning_effort,
         patch_body=(written.patch.body if written.patch else None) or {},
         patch_headers=(written.patch.headers if written.patch else None) or {},
     )

@@ -70,6 +70,22 @@ def tool_message(call_id: str, result: str) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": result}
 
 
+def capped(messages: Sequence[Message], most_bytes: int) -> list[Message]:
+    """The messages, with results of tools cut to `most_bytes`; 0: as they are (spec/coyote.md 2.3)."""
+    return [_cut(message, most_bytes) for message in messages] if most_bytes else list(messages)
+
+
+def _cut(message: Message, most_bytes: int) -> Message:
+    content = message.get("content")
+    if message.get("role") != "tool" or not isinstance(content, str):
+        return message
+    found = content.encode(errors="replace")
+    if len(found) <= most_bytes:
+        return message
+    note = f"[cut: these are the first {most_bytes:,} of {len(found):,} bytes]"
+    return {**message, "content": f"{note}\n{found[:most_bytes].decode(errors='ignore')}"}
+
+
 def as_sent(messages: Sequence[Message], traits: Traits) -> list[dict[str, Any]]:
     """`messages` as this model takes them. They stay as they are: litellm may change what it is given."""
     sent = [_without_thinking(message) for message in messages]

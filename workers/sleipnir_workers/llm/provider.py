@@ -41,7 +41,8 @@ TICK_S = 0.25  # how late we may see that nobody waits any more; shorter costs a
 CALL_TIMEOUT_S = 600.0  # of one call when the caller has no limit; ends calls that were left behind
 _SHORTEST_HTTP_TIMEOUT_S = 2.0
 
-_PARAMETERS = ("temperature", "top_p", "max_tokens", "tools")  # which models of OpenAI's protocol take differently
+_PARAMETERS = ("temperature", "top_p", "reasoning_effort", "max_tokens", "tools")
+"""Which models of OpenAI's protocol take differently."""
 _SAMPLING = (("temperature",), ("top_p",), ("temperature", "top_p"))  # what some models refuse, and can do without
 _STREAM_OPTIONS: Mapping[str, Any] = {"include_usage": True}
 _NOT_LOGGED = ("success_handler", "failure_handler", "response_cost_calculator")
@@ -54,6 +55,7 @@ def ask(
     tools: Sequence[Mapping[str, Any]] = (),
     temperature: float | None = None,
     top_p: float | None = None,
+    reasoning_effort: str | None = None,
     timeout_s: float = CALL_TIMEOUT_S,
     on_text: Callable[[str], None] | None = None,
     tick: Callable[[], None] = lambda: None,
@@ -67,7 +69,7 @@ def ask(
     (`model`) if litellm is not installed.
     """
     conversation.refuse_too_long(messages, endpoint.traits.max_input_tokens)
-    arguments = _arguments(endpoint, messages, tools, temperature, top_p, timeout_s)
+    arguments = _arguments(endpoint, messages, tools, temperature, top_p, reasoning_effort, timeout_s)
     _litellm()  # its import is not the model's time
     deadline = time.monotonic() + timeout_s
     call = _Call(endpoint, arguments, place=str(len(messages)), on_text=on_text, clean=clean)
@@ -95,6 +97,14 @@ def warm_up() -> None:
 def providers() -> frozenset[str]:
     """The names of the providers that litellm knows."""
     return frozenset(str(getattr(item, "value", item)) for item in _litellm().provider_list)
+
+
+def takes_effort(endpoint: Endpoint) -> bool:
+    """Whether litellm knows that the model takes `reasoning_effort`. Of models that it does not know, of servers that
+    speak OpenAI's protocol, it says so too."""
+    provider, _, model = endpoint.model.partition("/")
+    taken = _litellm().get_supported_openai_params(model=model, custom_llm_provider=provider) or ()
+    return "reasoning_effort" in taken
 
 
 def embedding(**arguments: Any) -> Any:
@@ -267,6 +277,7 @@ def _arguments(
     tools: Sequence[Mapping[str, Any]],
     temperature: float | None,
     top_p: float | None,
+    reasoning_effort: str | None,
     timeout_s: float,
 ) -> dict[str, Any]:
     traits = endpoint.traits
@@ -277,6 +288,7 @@ def _arguments(
         "api_key": endpoint.api_key,
         "temperature": temperature,
         "top_p": top_p,
+        **_effort(endpoint, reasoning_effort),
         "max_tokens": traits.max_output_tokens if traits.require_max_tokens else None,
         "tools": list(tools) or None,
         "timeout": _http_timeout(timeout_s),
@@ -296,6 +308,14 @@ def _arguments(
     return {name: value for name, value in arguments.items() if value is not None}
 
 
+def _effort(endpoint: Endpoint, effort: str | None) -> dict[str, Any]:
+    """How litellm is told of the effort. It need not know that the model takes one: config.yaml may say so."""
+    if effort is None:
+        return {}
+    allowed = None if takes_effort(endpoint) else ["reasoning_effort"]
+    return {"reasoning_effort": effort, "allowed_openai_params": allowed}
+
+
 @dataclass(frozen=True)
 class _Direct:
     """A call that needs no litellm: whom to ask, and what."""
@@ -312,7 +332,7 @@ def _direct(endpoint: Endpoint, arguments: Mapping[str, Any]) -> _Direct | None:
 
     litellm, model = _litellm(), endpoint.model.removeprefix("openai/")
     base = endpoint.api_base or litellm.api_base or os.environ.get("OPENAI_BASE_URL") or OPENAI_BASE
-    wanted = {name: arguments[name] for name in _PARAMETERS if name in arguments}
+    wanted = {name: arguments[name] for name in (*_PARAMETERS, "allowed_openai_params") if name in arguments}
     taken = _as_taken(model, base, json.dumps(wanted))
     if taken is None:
         return None

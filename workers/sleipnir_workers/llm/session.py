@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from sleipnir.errors import ConfigError, NodeFailed
-from sleipnir.graph.model import Json, LlmNode
+from sleipnir.graph.model import Graph, Json, LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir_workers import typed_state
 from sleipnir_workers.host import Host
 from sleipnir_workers.items import with_own_output
-from sleipnir_workers.llm import clients, keyring, models, provider, structured, taped
+from sleipnir_workers.llm import clients, efforts, keyring, models, provider, structured, taped
 from sleipnir_workers.llm.attempts import Attempts
 from sleipnir_workers.llm.conversation import chat
 from sleipnir_workers.llm.failure import CallFailed
@@ -44,6 +44,9 @@ class Session:
         self._endpoint: Endpoint | None = None
         self._deadline: float | None = None
         self._tape: Tape | None = None
+        self._efforts: tuple[str | None, str | None] = None, None  # as it is asked for, and as it is sent
+        self.result_bytes = 0
+        """How much of a tool's result the model gets; 0: all of it. Known when the session is open."""
         self.spent = Spent()
         self.notes: list[str] = []
 
@@ -63,10 +66,16 @@ class Session:
             self.notes.append(f"llm call: model={model_id} tools={tools}")
             self.spent.model = model_id
             self._tape = taped.tape_of(self._host)
-            if self._tape is None or self._tape.is_recording:
-                self._endpoint = models.resolve(model_id, self._keys.env, provider.providers(), configured)
+            is_asked = self._tape is None or self._tape.is_recording
+            if is_asked:
+                endpoint = models.resolve(model_id, self._keys.env, provider.providers(), configured)
             else:
-                self._endpoint = models.unreached(model_id, configured)
+                endpoint = models.unreached(model_id, configured)
+            effort = efforts.wanted(self._node, self._visit.graph, configured, self._host.env)
+            sent = efforts.sent(effort, model_id, endpoint, self.notes.append) if is_asked else None
+            self._efforts = effort, sent
+            self.result_bytes = _result_bytes(self._visit.graph, configured)
+            self._endpoint = endpoint
         except ConfigError as error:
             raise NodeFailed(str(error), "config") from error
         return self._endpoint
@@ -194,7 +203,9 @@ class Session:
     ) -> Answer:
         temperature, top_p = self._sampling()
         model = self.spent.model or endpoint.model
-        request = taped.request(model, messages, tools, temperature=temperature, top_p=top_p)
+        request = taped.request(
+            model, messages, tools, temperature=temperature, top_p=top_p, reasoning_effort=self._efforts[0]
+        )
         if (recorded := tape.find(request)) is None:
             answer = self._ask_provider(endpoint, messages, tools, on_text)
             tape.keep(request, taped.written(answer, model))
@@ -228,6 +239,7 @@ class Session:
                     tools=tools,
                     temperature=temperature,
                     top_p=top_p,
+                    reasoning_effort=self._efforts[1],
                     timeout_s=self._remaining(),
                     on_text=on_text,
                     tick=self._visit.check,
@@ -270,3 +282,9 @@ class Session:
     def _check_deadline(self) -> None:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise NodeFailed(f"llm node timed out after {self._node.timeout}s", "timeout")
+
+
+def _result_bytes(graph: Graph, configured: clients.Clients) -> int:
+    """`max_tool_result_chars` of the agent, else of the application; 0: no limit."""
+    own = None if graph.loop is None else graph.loop.max_tool_result_chars
+    return configured.max_tool_result_chars if own is None else own

@@ -6,6 +6,7 @@ One question to the model. Where it cannot be asked, the scheduler gives the col
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode, LoopAgent
@@ -34,7 +35,10 @@ def run_summary(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitR
         model=agent.summarization_model or node.model,
         temperature=node.temperature,
         top_p=node.top_p,
+        reasoning_effort=None if agent.summarization_model else node.reasoning_effort,
     )
+    if agent.summarization_model is not None:  # which has levels of its own
+        visit = replace(visit, graph=replace(visit.graph, reasoning_effort=None))
     session = Session(asking, visit, host or here())
     question = f"Summarize the following sub-agent output from '{result['agent']}':\n\n{result['output']}"
     try:

@@ -47,6 +47,7 @@ def request(
     *,
     temperature: float | None,
     top_p: float | None,
+    reasoning_effort: str | None = None,
 ) -> dict[str, Any]:
     """What a tape knows a call by. `model` is its id, as graphs write it."""
     asked = {
@@ -54,7 +55,9 @@ def request(
         "messages": [dict(message) for message in messages],
         "tools": [dict(tool) for tool in tools],
     }
-    return {**asked, "temperature": temperature, "top_p": top_p}
+    # Not with null: recordings that are older than the parameter are found too.
+    effort = {} if reasoning_effort is None else {"reasoning_effort": reasoning_effort}
+    return {**asked, "temperature": temperature, "top_p": top_p, **effort}
 
 
 def written(answer: Answer, model: str) -> dict[str, Any]:

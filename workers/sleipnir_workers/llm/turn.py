@@ -36,7 +36,7 @@ from sleipnir_workers import mcp, skills
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.llm import memory, spawn_tools, todo, user_tools
 from sleipnir_workers.llm.continuing import Continuation, continuation
-from sleipnir_workers.llm.conversation import first_messages, question, tool_message, user_message
+from sleipnir_workers.llm.conversation import capped, first_messages, question, tool_message, user_message
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.session import Session
@@ -69,7 +69,7 @@ def run_turn(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResu
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")
         session.begin(node.timeout)
-        answer = session.ask(skills.as_told(conversation, loaded), tools=offered)
+        answer = session.ask(capped(skills.as_told(conversation, loaded), session.result_bytes), tools=offered)
     except PutOff as later:
         return session.put_off(later)
     except NodeFailed as error:

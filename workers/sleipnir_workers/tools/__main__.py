@@ -19,6 +19,7 @@ from sleipnir.tools.folder import tools_of
 from sleipnir.variables import of_environment
 from sleipnir_workers.agent_environment import agent_variables
 from sleipnir_workers.host import here
+from sleipnir_workers.tools import patience
 from sleipnir_workers.tools.call import answer
 from sleipnir_workers.tools.loops import Call
 from sleipnir_workers.tools.place import Place
@@ -51,7 +52,8 @@ def _call(folder: Path, config_file: Path | None, name: str, variables: dict[str
     tools = tools_of(folder, host.functions_dir, loaded.graph)
     given = {**of_environment(loaded.graph, host.env), **variables}
     place = Place(folder.name, folder, Path.cwd(), host, agent_variables(loaded.graph, given, host))
-    result = answer(Call(name, sys.stdin.read()), tools, place)
+    timeout_s = patience.seconds_of(None, loaded.graph, host)
+    result = answer(Call(name, sys.stdin.read()), tools, place, timeout_s=timeout_s)
     if result.printed:
         print(result.printed, end="" if result.printed.endswith("\n") else "\n", file=sys.stderr)
     print(result.text)

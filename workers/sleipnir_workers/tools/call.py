@@ -22,6 +22,7 @@ from sleipnir_workers import bundle_writes, sandbox
 from sleipnir_workers.tools import languages, loops, results
 from sleipnir_workers.tools.environment import environment
 from sleipnir_workers.tools.loops import ROOT, Call, Patience
+from sleipnir_workers.tools.patience import COYOTES_S
 from sleipnir_workers.tools.place import Place
 from sleipnir_workers.tools.results import ToolResult, failed
 
@@ -45,12 +46,12 @@ def answer(
     allowed: Iterable[str] | None = None,
     earlier: Sequence[Call] = (),
     patience: Patience = ROOT,
-    timeout_s: float | None = None,
+    timeout_s: float = COYOTES_S,
 ) -> ToolResult:
     """Execute a call, if the node may make it. Raises VisitLost and ProcessLost.
 
     `allowed` are the node's `tools:` as it spells them; None: all. `earlier` are the calls of the conversation, oldest
-    first, for the detection of loops. `timeout_s` None: the setting's.
+    first, for the detection of loops.
     """
     usable = tools if allowed is None else tools.only(allowed)
     declaration = usable.find(call.name)
@@ -71,15 +72,14 @@ def run_call(
     place: Place,
     *,
     name: str | None = None,
-    timeout_s: float | None = None,
+    timeout_s: float = COYOTES_S,
 ) -> ToolResult:
     """Run a tool in the sandbox. Raises VisitLost, ProcessLost and MachineFailed.
 
-    `name` is what the messages call the tool, `timeout_s` by default the setting's.
+    `name` is what the messages call the tool.
     """
     name = declaration.name if name is None else name
     settings = place.host.settings
-    timeout_s = settings.tool_timeout_s if timeout_s is None else timeout_s
     with contextlib.ExitStack() as stack:
         try:
             scratch = tempfile.TemporaryDirectory(prefix="tool-call-", ignore_cleanup_errors=True)

@@ -22,7 +22,7 @@ from sleipnir_workers.agent_environment import without_secrets
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.node import Visit, executor
 from sleipnir_workers.skills import Skills, skills_of, with_grants
-from sleipnir_workers.tools import results
+from sleipnir_workers.tools import patience, results
 from sleipnir_workers.tools.call import answer
 from sleipnir_workers.tools.loops import Call
 from sleipnir_workers.tools.own_function import run_own
@@ -58,7 +58,8 @@ def _of_file(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResult:
     except ToolFileError as error:
         return failed("tool_file", f"the tools of agent '{visit.agent}' cannot be read: {error}")
     place = Place.of_visit(visit, host)
-    return answer(call, tools, place, allowed=[*(node.tools or ()), *granted], timeout_s=_timeout_s(node, host))
+    timeout_s = patience.seconds_of(node, visit.graph, host)
+    return answer(call, tools, place, allowed=[*(node.tools or ()), *granted], timeout_s=timeout_s)
 
 
 def _of_server(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResult:
@@ -78,17 +79,14 @@ def _of_server(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResul
     if isinstance(found, StdioServer) and visit.scratch is None:
         # Not in a scratch folder: each run would start a server of its own, where all can share one.
         servers = {**servers, server: found.started_in(visit.directory)}
-    value = mcp.answer(call.name, arguments, servers, mcp.here(), timeout_s=_timeout_s(node, host), lost=visit.lost)
+    timeout_s = patience.seconds_of(node, visit.graph, host)
+    value = mcp.answer(call.name, arguments, servers, mcp.here(), timeout_s=timeout_s, lost=visit.lost)
     is_error = isinstance(value, dict) and "tool_call_error" in value
     return ToolResult(results.limited(value, host.settings.max_tool_result_bytes), "server" if is_error else None)
 
 
 def _skills(node: LlmNode, visit: Visit, host: Host) -> Skills | None:
     return skills_of(node, visit.graph, host, visit.folder)
-
-
-def _timeout_s(node: LlmNode, host: Host) -> float:
-    return host.settings.tool_timeout_s if node.tool_timeout is None else node.tool_timeout / 1000
 
 
 def _object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any] | None:

@@ -15,6 +15,7 @@ from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import agent_tools
 from sleipnir_workers.host import Host
 from sleipnir_workers.node import Visit
+from sleipnir_workers.tools import patience
 from sleipnir_workers.tools.call import run_call
 from sleipnir_workers.tools.place import Place
 
@@ -35,7 +36,8 @@ def run_own(node: ToolNode, visit: Visit, host: Host) -> VisitResult:
 
 
 def _text(node: ToolNode, visit: Visit, place: Place) -> str:
-    result = run_call(_declared(node.tool, visit), {}, place, timeout_s=node.timeout)
+    timeout_s = patience.seconds_of(node, visit.graph, place.host)
+    result = run_call(_declared(node.tool, visit), {}, place, timeout_s=timeout_s)
     if result.failure is not None:
         raise NodeFailed(_said(result.value), result.failure)
     if result.cut_bytes:

@@ -10,7 +10,7 @@ import pytest
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode
 from sleipnir_workers.llm.clients import Traits
-from sleipnir_workers.llm.conversation import as_sent, first_messages, refuse_too_long, tool_message
+from sleipnir_workers.llm.conversation import as_sent, capped, first_messages, refuse_too_long, tool_message
 from sleipnir_workers.llm.failure import CallFailed
 from tests.unit.workers.visits import host, visit
 
@@ -40,6 +40,14 @@ def test_thinking_in_earlier_answers_is_not_sent_back() -> None:
     sent = as_sent([USER, thought, tool_message("a", "<think>x</think>")], Traits())
     assert [message["content"] for message in sent] == ["hello", "yes <think>no</think>", "<think>x</think>"]
     assert thought["content"].startswith("<think>"), "what is recorded stays as it was"
+
+
+@pytest.mark.conformance("CY20", "CY21", "CY22")
+def test_results_of_tools_are_cut_between_characters_and_nothing_else_is() -> None:
+    result, asked = tool_message("a", "äöü"), {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}
+    told = [USER, asked, result]
+    assert capped(told, 3) == [USER, asked, {**result, "content": "[cut: these are the first 3 of 6 bytes]\nä"}]
+    assert capped(told, 6) == told == capped(told, 0)
 
 
 def test_calls_without_text_are_sent_as_they_are() -> None:

@@ -139,21 +139,16 @@ def test_a_character_that_is_cut_in_two_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.conformance("CY16")
 def test_a_tool_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
-    agent = Agent(tmp_path, tool_timeout_s=0.5)
+    agent = Agent(tmp_path)
     body = f"sleep 60 & echo $! > {tmp_path}/child; echo waiting >&2; read -r -t 60 < <(sleep 60)"
-    result = agent.has("tools.sh", bash(body)).call("t")
+    agent.has("tools.sh", bash(body))
+    result = answer(Call("t", "{}"), agent.tools, agent.place, timeout_s=0.5)
     assert result.value == {
         "tool_call_error": "Tool call 't' timed out after 0.5s and was stopped",
         "stderr": "waiting",
     }
     assert result.failure == "timeout"
     wait_until(lambda: is_gone(text_of(tmp_path / "child")), "the child is gone")
-
-
-def test_a_node_may_allow_its_calls_another_time_than_the_workers(agent: Agent) -> None:
-    agent.has("tools.sh", bash("sleep 60"))
-    result = answer(Call("t", "{}"), agent.tools, agent.place, timeout_s=0.2)
-    assert result.value == {"tool_call_error": "Tool call 't' timed out after 0.2s and was stopped"}
 
 
 def test_a_lost_visit_kills_its_call(agent: Agent, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_an_agent_that_says_nothing_is_a_failure(tmp_path: Path, value: str) -> 
     ("value", "node", "settings", "kind", "error"),
     [
         ("open('/nowhere')", NODE, {}, "exit", r"Tool call '_instructions' exited with code 1\n.*FileNotFoundError"),
-        ("__import__('time').sleep(9)", replace(NODE, timeout=0), {}, "timeout", "timed out after 0s"),
+        ("__import__('time').sleep(9)", NODE, {"tool_timeout_s": 0.1}, "timeout", "timed out after 0.1s"),
         (
             "'x' * 9",
             NODE,
