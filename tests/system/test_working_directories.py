@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from sleipnir import preparation
 from sleipnir.this_machine import System
 from sleipnir.work_folders import WORK
-from tests.processes import RedisServer, Stack, write_agent
+from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 ONE = """
 name: one
@@ -27,6 +29,7 @@ nodes:
   done: {type: end, output: "{{said}}"}
 """
 WRITE_SH = 'echo "$GRAPH_RUN_ID" >> notes.txt\necho "{}"\n'
+BUSY_SH = 'touch begun; until [ -e go ]; do sleep 0.05; done; echo \'{"said": ""}\'\n'
 READ_SH = 'printf \'{"said": "%s"}\' "$(tr "\\n" " " < notes.txt)"\n'
 
 
@@ -115,5 +118,70 @@ def test_a_directory_that_no_worker_has_fails_the_visit_and_says_so(redis_server
         stack.start_scheduler()
         stack.start_worker()
         run = client.submit(agent, cwd=tmp_path / "shop")
-        assert run.wait(30).status == "completed"
-        assert f"no working directory: '{tmp_path}/shop' is not on the machines of 4 workers" in str(run.output)
+        assert run.wait(60).status == "completed"
+        assert f"no working directory: '{tmp_path}/shop' was missing on the worker each time" in str(run.output)
+
+
+# A worker with another view of the disk
+
+
+def can_unshare() -> bool:
+    return subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+needs_namespaces = pytest.mark.skipif(not can_unshare(), reason="this user may not make a mount namespace")
+
+
+def start_worker_elsewhere(stack: Stack, name: str, mount: str, *more: str) -> None:
+    """A worker in a mount namespace of its own, in which `mount` was done before, as in a container."""
+    worker = [sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "worker", "-Q", "scripts", "-P", "threads"]
+    command = [*worker, "-c", "2", "-n", f"{name}@%h", "--without-gossip", "--without-mingle"]
+    stack.start(name, ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", *command])
+    stack.wait_for_worker(name)
+
+
+@needs_namespaces
+def test_another_directory_at_the_same_path_is_not_the_callers(redis_server: RedisServer, tmp_path: Path) -> None:
+    """A container, or a service with a /tmp of its own, may have one, with the machine's id."""
+    agent = write_agent(tmp_path / "agent", TWO, scripts__a_sh=WRITE_SH, scripts__b_sh=READ_SH)
+    (tmp_path / "project").mkdir()
+    with Stack(redis_server, tmp_path / "home", key_prefix="view") as stack, stack.client() as client:
+        stack.start_scheduler()
+        start_worker_elsewhere(stack, "worker", f"mount -t tmpfs tmpfs {tmp_path}/project")
+        run = client.submit(agent, caller_dir=tmp_path / "project")
+        assert (run.wait(30).status, run.output) == ("completed", f"{run.id} ")
+        assert (stack.home / WORK / run.id / "notes.txt").exists()
+
+
+@needs_namespaces
+def test_the_callers_directory_is_used_where_it_is_mounted(redis_server: RedisServer, tmp_path: Path) -> None:
+    agent = write_agent(tmp_path / "agent", TWO, scripts__a_sh=WRITE_SH, scripts__b_sh=READ_SH)
+    (tmp_path / "project").mkdir()
+    with Stack(redis_server, tmp_path / "home", key_prefix="mounted") as stack, stack.client() as client:
+        stack.start_scheduler()
+        start_worker_elsewhere(stack, "worker", f"mount --bind {tmp_path}/project {tmp_path}/project")
+        run = client.submit(agent, caller_dir=tmp_path / "project")
+        assert (run.wait(30).status, run.output) == ("completed", f"{run.id} ")
+        assert (tmp_path / "project" / "notes.txt").read_text() == f"{run.id}\n"
+
+
+@needs_namespaces
+def test_a_visit_goes_to_the_worker_that_has_the_directory(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Finding U6 of the second review. Also when the others are idle, and the one that has it is busy."""
+    agent = write_agent(tmp_path / "one", ONE, scripts__a_sh='printf \'{"said": "%s"}\' "$PWD"\n')
+    busy = write_agent(tmp_path / "busy", ONE.replace("one", "busy"), scripts__a_sh=BUSY_SH)
+    shop = tmp_path / "shops" / "shop"
+    shop.mkdir(parents=True)
+    with Stack(redis_server, tmp_path / "home", key_prefix="either") as stack, stack.client() as client:
+        stack.start_scheduler()
+        stack.start_worker("has", "scripts", concurrency=1)
+        first = client.submit(busy, cwd=shop)
+        wait_until((shop / "begun").exists, "the worker with the directory is busy")
+        start_worker_elsewhere(stack, "lacks", f"mount -t tmpfs tmpfs {tmp_path}/shops")
+        runs = [client.submit(agent, cwd=shop) for _ in range(5)]
+        said = "another worker may have the working directory"
+        wait_until(lambda: stack.log("lacks").count(said) >= 5, "all are handed back")
+        (shop / "go").touch()
+        for run in (first, *runs):
+            assert run.wait(60).status == "completed", run.info().error
+        assert {run.output for run in runs} == {str(shop)}

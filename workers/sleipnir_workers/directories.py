@@ -19,6 +19,10 @@ from sleipnir_workers import machine
 from sleipnir_workers.node import can_be_entered
 from sleipnir_workers.scratch import folder_of
 
+PASSES = 5
+PASS_MS = 1_000
+MOST_LACKING = 10_000
+
 
 def working_directory(run: str, spec: RunSpec, settings: Settings) -> tuple[Path, Path | None]:
     """Where the commands of a visit work, and the same again if it is the run's scratch folder, made if need be.
@@ -43,3 +47,28 @@ def _is_callers(directory: str, spec: RunSpec, settings: Settings) -> bool:
 
 
 as_path = lru_cache(maxsize=1024)(Path)
+
+
+class Lacking:
+    """The visits that this worker has handed back because it lacks their directory.
+
+    A worker that hands back at once is the first to take the next message, too. So it leaves the next PASSES messages
+    of such a visit to others, each for PASS_MS: one that has the directory may be busy. Then it takes the visit again,
+    so that one whose directory no worker has comes to its end.
+    """
+
+    def __init__(self) -> None:
+        self._visits: dict[tuple[str, int], tuple[Path, int]] = {}
+
+    def add(self, run: str, seq: int, directory: str) -> None:
+        if len(self._visits) >= MOST_LACKING:
+            self._visits.clear()
+        self._visits[run, seq] = as_path(directory), PASSES
+
+    def passes(self, run: str, seq: int) -> bool:
+        """Whether to leave a message of this visit to others."""
+        directory, left = self._visits.pop((run, seq), (None, 0))
+        if directory is None or not left or can_be_entered(directory):
+            return False
+        self._visits[run, seq] = directory, left - 1
+        return True

@@ -45,7 +45,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
 from sleipnir_workers import bundle_writes, items, machine, output, typed_state
-from sleipnir_workers.directories import as_path, working_directory
+from sleipnir_workers.directories import PASS_MS, Lacking, as_path, working_directory
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.heartbeat import Heartbeat
 from sleipnir_workers.lazy_state import StoredState
@@ -79,6 +79,7 @@ class Worker:
     executions: Iterator[int] = field(default_factory=count)
     functions: dict[str, set[str]] = field(default_factory=dict)
     """By bundle the nodes whose functions were called here."""
+    lacking: Lacking = field(default_factory=Lacking)
 
     @classmethod
     def open(
@@ -103,6 +104,9 @@ class Worker:
         Whatever is logged meanwhile names the visit, and spans belong to it.
         """
         with handling(call.run, call.node, call.seq, call.attempt), self.bundles.used(call.bundle):
+            if self.lacking.passes(call.run, call.seq):
+                self.store.visits.publish_soon(call.run, call.seq, call.attempt, within_ms=PASS_MS)
+                return {"later": "left to a worker that has the working directory"}
             return self._run(call)
 
     def _run(self, call: VisitCall) -> dict[str, Any]:
@@ -189,6 +193,8 @@ class Worker:
             return self._stopped(call, token, "process_lost" if failure.begun else "machine")
         except DirectoryMissing as error:
             structlog.get_logger().warning("another worker may have the working directory", reason=str(error))
+            if claim.spec.cwd:
+                self.lacking.add(call.run, call.seq, claim.spec.cwd)
             return self._stopped(call, token, "directory")
         finally:
             self.heartbeat.release(call)

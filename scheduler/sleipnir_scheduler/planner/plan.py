@@ -332,8 +332,8 @@ class _Planner(Context):
     def _nowhere(self, visit: Visit, event: LeaseLost) -> str:
         wanted = self.run.spec.cwd or self.run.spec.caller_dir
         return (
-            f"no working directory: {wanted!r} is not on the machines of {visit.losses + 1} workers that "
-            f"took this visit, last {event.worker}. Create it there, or give the node a `queue:` that only workers "
+            f"no working directory: {wanted!r} was missing on the worker each time that one took this visit, "
+            f"{visit.losses + 1} times, last on {event.worker}. Create it there, or give the node a `queue:` that only workers "
             "with this directory serve, or submit without --cwd"
         )
 

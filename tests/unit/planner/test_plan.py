@@ -512,4 +512,4 @@ def test_a_visit_whose_directory_no_worker_has_is_tried_elsewhere_and_then_fails
     transition = driver.send(LeaseLost(2, 4, "w4", handed_back=True, begun=False, lacks_directory=True))
     assert driver.live() == ["rescue"]
     error = str(transition.writes[0].step.error)
-    assert "'/srv/shop' is not on the machines of 4 workers that took this visit, last w4" in error
+    assert "'/srv/shop' was missing on the worker each time that one took this visit, 4 times, last on w4" in error
