@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from sleipnir import preparation
 from sleipnir.this_machine import System
-from sleipnir.work_folders import WORK
+from sleipnir.work_folders import UNKNOWN_S, WORK
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 ONE = """
@@ -29,6 +31,15 @@ nodes:
   done: {type: end, output: "{{said}}"}
 """
 WRITE_SH = 'echo "$GRAPH_RUN_ID" >> notes.txt\necho "{}"\n'
+SLOW = """
+name: slow
+start: a
+nodes:
+  a: {type: script, script: scripts/a.sh, next: b}
+  b: {type: script, script: scripts/b.sh, next: done, timeout: 90}
+  done: {type: end, output: "{{said}}"}
+"""
+MEET_SH = 'touch met; until [ -e go ]; do sleep 0.05; done\nprintf \'{"said": "%s"}\' "$(cat notes.txt)"\n'
 BUSY_SH = 'touch begun; until [ -e go ]; do sleep 0.05; done; echo \'{"said": ""}\'\n'
 READ_SH = 'printf \'{"said": "%s"}\' "$(tr "\\n" " " < notes.txt)"\n'
 
@@ -120,6 +131,79 @@ def test_a_directory_that_no_worker_has_fails_the_visit_and_says_so(redis_server
         run = client.submit(agent, cwd=tmp_path / "shop")
         assert run.wait(60).status == "completed"
         assert f"no working directory: '{tmp_path}/shop' was missing on the worker each time" in str(run.output)
+
+
+def test_private_runs_side_by_side_work_where_each_was_started(tmp_path: Path) -> None:
+    """Finding U6 of the second review."""
+    write_agent(tmp_path / "agents" / "writer", SLOW, scripts__a_sh=WRITE_SH, scripts__b_sh=MEET_SH)
+    keep = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
+    env = keep | {"SLEIPNIR_HOME": str(tmp_path / "home"), "SLEIPNIR_AGENTS_DIR": str(tmp_path / "agents")}
+    command = [sys.executable, "-m", "sleipnir", "run", "writer"]
+    projects = [tmp_path / name for name in ("first", "second")]
+    started = []
+    for project in projects:
+        project.mkdir()
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, cwd=project, env=env, stdout=pipe, stderr=pipe, text=True))
+    try:
+        for project in projects:
+            wait_until((project / "met").exists, f"the run in {project.name} is at its second node")
+        for project in projects:
+            (project / "go").touch()
+        ended = [process.communicate(timeout=90) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    notes = [(project / "notes.txt").read_text() for project in projects]
+    assert [out.strip() for out, _ in ended] == [text.strip() for text in notes], ended
+    assert len({*notes}) == 2 and all(text.count("\n") == 1 for text in notes)
+    assert not list((tmp_path / "home").rglob("notes.txt"))
+
+
+# How long scratch folders stay
+
+
+def test_a_scratch_folder_outlives_its_worker_and_goes_once_its_run_is_over(
+    redis_server: RedisServer, tmp_path: Path, elsewhere: None
+) -> None:
+    """Finding U6 of the second review. Any process may die on any line."""
+    agent = write_agent(tmp_path / "slow", SLOW, scripts__a_sh=WRITE_SH, scripts__b_sh=MEET_SH)
+    stack = Stack(redis_server, tmp_path / "home", key_prefix="outlive", work_retention_s=0)
+    with stack, stack.client() as client:
+        stack.start_scheduler()
+        stack.start_worker("first")
+        run = client.submit(agent)
+        folder = stack.home / WORK / run.id
+        wait_until((folder / "met").exists, "the second node has begun")
+        stack.kill("first")
+        (folder / "met").unlink()
+        stack.start_worker("second")  # it looks for folders when it starts
+        wait_until((folder / "met").exists, "the second node has begun again")
+        (folder / "go").touch()
+        assert (run.wait(30).status, run.output) == ("completed", run.id)
+        stack.kill("second")
+        stack.start_worker("third")
+        wait_until(lambda: not folder.exists(), "the next worker has removed it")
+
+
+def test_scratch_folders_of_runs_that_redis_forgot_go_when_they_are_old(
+    redis_server: RedisServer, tmp_path: Path, elsewhere: None
+) -> None:
+    """Finding U6 of the second review. Of a run that is over, the retention counts from its end."""
+    agent = write_agent(tmp_path / "two", TWO, scripts__a_sh=WRITE_SH, scripts__b_sh=READ_SH)
+    with Stack(redis_server, tmp_path / "home", key_prefix="knows") as stack, stack.client() as client:
+        stack.start_scheduler()
+        stack.start_worker()
+        runs = [client.submit(agent) for _ in range(2)]
+        assert [run.wait(30).status for run in runs] == ["completed"] * 2
+    old, new = (tmp_path / "home" / WORK / run.id for run in runs)
+    long_ago = time.time() - UNKNOWN_S - 60
+    for path in (*old.iterdir(), old):
+        os.utime(path, (long_ago, long_ago))
+    with Stack(redis_server, tmp_path / "home", key_prefix="forgot", work_retention_s=0) as stack:
+        stack.start_worker()
+        wait_until(lambda: not old.exists(), "the old one is removed")
+        assert new.exists()
 
 
 # A worker with another view of the disk

@@ -333,8 +333,8 @@ class _Planner(Context):
         wanted = self.run.spec.cwd or self.run.spec.caller_dir
         return (
             f"no working directory: {wanted!r} was missing on the worker each time that one took this visit, "
-            f"{visit.losses + 1} times, last on {event.worker}. Create it there, or give the node a `queue:` that only workers "
-            "with this directory serve, or submit without --cwd"
+            f"{visit.losses + 1} times, last on {event.worker}. Create it there, or give the node a `queue:` that only "
+            "workers with this directory serve, or submit without --cwd"
         )
 
     def _give_up(self, visit: Visit, error: str) -> None:
