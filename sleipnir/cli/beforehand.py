@@ -1,5 +1,5 @@
-"""What a command says of an agent before it starts one: which of several namesakes runs, what of it has no effect, and
-what in it is doubtful (`validate` says all of it). Each is a line on stderr, and stops nothing.
+"""What a command says of an agent before it starts one: which of several namesakes runs, what of it has no effect or is
+not there, and what in it is doubtful (`validate` says all of it). Each is a line on stderr, and stops nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from sleipnir.client import Client
     from sleipnir.errors import Problem
     from sleipnir.graph.load import AgentFolder
+    from sleipnir.graph.loaded import Loaded
+    from sleipnir.graph.model import Graph
     from sleipnir.settings import Settings
 
 MOST_WARNINGS: Final = 5
@@ -37,21 +39,37 @@ def warn_of_namesakes(name: str, used: Path, settings: Settings) -> None:
 
     if others := hidden(name, settings):
         not_used = ", ".join(map(str, others))
-        _note(f"agent '{name}' is {used}; another agent of this name is not used: {not_used}")
+        they = "another agent of this name is" if len(others) == 1 else "other agents of this name are"
+        _note(f"agent '{name}' is {used}; {they} not used: {not_used}")
 
 
 def warn_of_unsupported(agent: AgentFolder, settings: Settings) -> None:
-    """Say once what the agent, and those that it names, ask for in vain."""
-    found: dict[tuple[str, str | None], list[str]] = {}
-    for name, problem in _unsupported(agent, settings):
-        found.setdefault((problem.message, problem.hint), []).append(name)
-    for (message, hint), names in found.items():
+    """Say once what the agent, and those that it names, ask for in vain: what this version does not do, and, where the
+    workers are on this machine, which MCP servers and skills it does not have."""
+    found: dict[str, list[str]] = {}
+    for name, loaded in _with_named(agent, settings):
+        said = [f"{each.message}. {each.hint or ''}" for each in loaded.problems if each.code == UNSUPPORTED]
+        if loaded.graph is not None and settings.redis_url is None:
+            said += _absent(loaded.graph)
+        for text in said:
+            found.setdefault(text.strip(), []).append(name)
+    for text, names in found.items():
         whose = f"agent {names[0]!r}" if len(names) == 1 else f"agents {', '.join(names)}"
-        _note(f"{whose}: {message}. {hint or ''}".strip())
+        _note(f"{whose}: {text}")
 
 
-def _unsupported(agent: AgentFolder, settings: Settings) -> Iterator[tuple[str, Problem]]:
-    """Of the agent, of those that its nodes start or that its list of agents allows, and of theirs."""
+def _absent(graph: Graph) -> list[str]:
+    from sleipnir.config_dir import functions_dir, skill_complaint
+    from sleipnir.graph.check_skills import skills_named
+    from sleipnir.tools import mcp_config
+
+    servers = (mcp_config.complaint(name, functions_dir() / "mcp.json") for name in graph.mcp_servers)
+    skills = (skill_complaint(name) for name in skills_named(graph))
+    return [f"{text}." for text in (*servers, *skills) if text is not None]
+
+
+def _with_named(agent: AgentFolder, settings: Settings) -> Iterator[tuple[str, Loaded]]:
+    """The agent, those that its nodes start or that its list of agents allows, and theirs."""
     from sleipnir.agents import look_up
     from sleipnir.errors import SleipnirError
     from sleipnir.graph.load import load_agent
@@ -61,7 +79,7 @@ def _unsupported(agent: AgentFolder, settings: Settings) -> Iterator[tuple[str, 
     while waiting:
         each = waiting.pop(0)
         loaded = load_agent(each)
-        yield from ((each.name, problem) for problem in loaded.problems if problem.code == UNSUPPORTED)
+        yield each.name, loaded
         if loaded.graph is None:
             continue
         chosen = loaded.graph.loop.spawnable_agents if loaded.graph.loop is not None else None

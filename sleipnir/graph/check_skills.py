@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from sleipnir.graph.check_case import Case
 from sleipnir.graph.findings import KeyPath
-from sleipnir.graph.model import LlmNode
+from sleipnir.graph.model import Graph, LlmNode
 
 Rule: TypeAlias = Callable[[Case], None]
 
@@ -38,13 +38,20 @@ def every_skill_of_a_node_is_one_of_its_graph(case: Case) -> None:
 
 def every_skill_is_installed(case: Case) -> None:
     hint = "Skills are read from `skills` in the configuration directory of the workers."
-    told: set[str] = set()
-    for _, name, path in _named(case):
-        if case.skills is None or name in told or _NAME.fullmatch(name) is None:
-            continue
-        told.add(name)
+    if case.skills is None:
+        return
+    places = {name: path for _, name, path in reversed([*_named(case)])}
+    for name in skills_named(case.graph):
         if (complaint := case.skills(name)) is not None:
-            case.findings.warning(path, complaint, hint)
+            case.findings.warning(places[name], complaint, hint)
+
+
+def skills_named(graph: Graph) -> list[str]:
+    """The skills that a graph and its nodes name and that can be there, each once."""
+    of_nodes = [
+        name for node in graph.nodes.values() if isinstance(node, LlmNode) for name in node.enabled_skills or ()
+    ]
+    return [name for name in dict.fromkeys([*(graph.enabled_skills or ()), *of_nodes]) if _NAME.fullmatch(name)]
 
 
 def _named(case: Case) -> Iterator[tuple[str, str, KeyPath]]:

@@ -57,3 +57,35 @@ def test_the_agent_that_runs_is_named_where_another_has_its_name(
     assert capsys.readouterr().err == expected
     warn(str(used), look_up(str(used), settings), settings)
     assert capsys.readouterr().err == ""
+
+
+def test_what_is_not_installed_is_said_where_the_workers_are_on_this_machine(
+    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run went on without an MCP server or a skill that its agent names, and nobody was told."""
+    text = "name: one\nmcp_servers: [wiki]\nenabled_skills: [git]\n"
+    write(tmp_path / "agents" / "one", text)
+    one = look_up("one", settings)
+    warn("one", one, settings)
+    loki = tmp_path / "loki"
+    assert capsys.readouterr().err.splitlines() == [
+        f"note: agent 'one': MCP server 'wiki' is not in {loki}/functions/mcp.json; there are none.",
+        f"note: agent 'one': skill 'git' is not installed: there is no git/SKILL.md in {loki}/skills.",
+    ]
+    write(loki / "skills" / "git", "Commit.", "SKILL.md")
+    write(loki / "functions", '{"mcpServers": {"wiki": {"type": "stdio", "command": "wiki"}}}', "mcp.json")
+    warn("one", one, settings)
+    assert capsys.readouterr().err == ""
+    write(tmp_path / "agents" / "two", "name: two\nmcp_servers: [other]\n")
+    warn("two", look_up("two", settings), settings.model_copy(update={"redis_url": "redis://elsewhere"}))
+    assert capsys.readouterr().err == "", "workers elsewhere have a configuration of their own"
+
+
+def test_all_namesakes_that_are_not_used_are_listed(
+    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = write(tmp_path / "agents" / "coder", "name: mine\n")
+    other = write(tmp_path / "loki" / "agents" / "coder", "name: other\n")
+    warn("coder", look_up("coder", settings), settings)
+    line = capsys.readouterr().err
+    assert line.startswith(f"note: agent 'coder' is {used}; other agents of this name are not used: {other}, ")
