@@ -41,8 +41,8 @@ def places(settings: Settings) -> list[Path]:
 
 
 def _of_working_directory() -> list[Path]:
-    """`./agents`, unless the working directory is a checkout of ours: an agent that is installed goes before a shipped
-    one of its name."""
+    """`./agents`, unless the working directory is a checkout of Sleipnir: an agent that is installed goes before a
+    shipped one of its name."""
     place = Path.cwd() / "agents"
     return [] if place.resolve() in [shipped.resolve() for shipped in _shipped_places()] else [place]
 

@@ -176,7 +176,7 @@ def _refuse_other_tape(home: Home, settings: Settings, state: StackState) -> Non
 
 
 def _spawn(home: Home, settings: Settings, workers: bool) -> subprocess.Popen[bytes]:
-    """Start a supervisor in a session of its own: Ctrl-C in our terminal is ours alone."""
+    """Start a supervisor in a session of its own: Ctrl-C in this terminal does not reach it."""
     environment = {**os.environ, **settings.to_env(), "SLEIPNIR_HOME": str(home.root)}
     with (home.logs / "supervisor.log").open("ab") as log:
         return subprocess.Popen(
@@ -213,7 +213,7 @@ def _is_gone(pid: int) -> bool:
         if os.waitpid(pid, os.WNOHANG)[0] == pid:
             return True
     except ChildProcessError:
-        pass  # not ours, or reaped already
+        pass  # no child of this process, or reaped already
     return not _is_alive(pid)
 
 

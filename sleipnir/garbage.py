@@ -122,7 +122,7 @@ def _lying_in(shelf: Path) -> Iterator[tuple[str, int, float]]:
     """The digest, the bytes and the age in seconds of each index in a folder."""
     for manifest in shelf.glob("*/manifest.json"):
         folder = manifest.parent
-        with contextlib.suppress(OSError, ValueError):  # gone meanwhile, or none of ours
+        with contextlib.suppress(OSError, ValueError):  # gone meanwhile, or not made by Sleipnir
             written = json.loads(manifest.read_text())
             if is_digest(folder.name) and isinstance(written, dict) and written.get("digest") == folder.name:
                 yield folder.name, size_of(folder), _age_s(folder)

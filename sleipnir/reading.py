@@ -28,7 +28,7 @@ READS = 1
 reads it for one release before."""
 
 MOST_INT = 2**53
-"""Integers beyond are no counts or times of ours, and Lua's numbers cannot hold them."""
+"""Integers beyond are no counts or times of Sleipnir, and Lua's numbers cannot hold them."""
 
 T = TypeVar("T")
 

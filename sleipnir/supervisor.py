@@ -316,7 +316,7 @@ class Supervisor:
             time.sleep(LOOK_S)
 
     def _wake_readers(self) -> None:
-        """Services that stop need not sit out their blocking reads, up to a second each, on a Redis that is ours."""
+        """Services that stop need not sit out their blocking reads, up to a second each, on a private Redis."""
         if self._client is not None:
             with contextlib.suppress(Exception):
                 unblock_all(self._client)

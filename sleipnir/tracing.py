@@ -2,7 +2,7 @@
 
 Rules. A run is one trace, whose id follows from the run's, as the ids of the spans of the run and of each attempt of a
 visit do: so client, scheduler and workers add to one trace, and nothing is stored of it. (A task's headers carry
-`traceparent` all the same, for instrumentation that is not ours.) Nothing is sent, imported or measured unless
+`traceparent` all the same, for other instrumentation.) Nothing is sent, imported or measured unless
 `configure` found an endpoint in the OTEL_* variables. A span holds ids, names and numbers: no state, prompt or error
 text. Sending never holds up work: what an endpoint does not take in time is dropped.
 """

@@ -78,8 +78,8 @@ of their tests say which that is. Of the examples (EX) and durable cases (DU), t
 
 Of the third, these are left out: of skills what the application's configuration, workspaces and MCP servers have to do
 with them (CY33, CY34, CY36, CY48, CY49), memory (CY57 to CY66), workspaces with a configuration of their own (CY03,
-CY67 to CY70, CY87), the guardrail for agents that still run (CY74, CY75), and what is ours where the specification
-leaves a choice (docs/loki-compatibility.md).
+CY67 to CY70, CY87), the guardrail for agents that still run (CY74, CY75), and what Sleipnir does where the
+specification leaves a choice (docs/loki-compatibility.md).
 """
 
 PROPERTY = "conformance"

@@ -21,7 +21,7 @@ from tests.tls import TlsFront, make_certificates
 FILES = Path(__file__).parents[1] / "ops" / "deploy" / "redis"
 PASSWORD = "planted4c1f88e2d0"
 ADMIN = "user admin on >all ~* &* +@all\n"
-"""For tests, which look at what was refused; no deployment of ours has it."""
+"""For tests, which look at what was refused; no deployment has it."""
 
 
 class SecuredRedis:

@@ -5,7 +5,7 @@ their like, and the tests start hundreds of them. A process from here is as real
 environment, a log, signals and a death of its own. starter_server.py forks it, of which there are three:
 
 bare    has the libraries. For processes with failpoints, which our code looks for while it is imported.
-ours    has our own code too, but for what is made for its process while it is imported (OF_A_PROCESS).
+engine  has our own code too, but for what is made for its process while it is imported (OF_A_PROCESS).
 models  has litellm too, whose import costs more than all else together. For workers that ask models.
 
 What is not as from a cold start: the hash seed is shared, `/proc/PID/cmdline` and `environ` are the server's. A command
@@ -35,7 +35,7 @@ from sleipnir.failpoints import VARIABLE
 SERVER = Path(__file__).with_name("starter_server.py")
 READ_WHILE_IMPORTED = ("PYTHON", "LC_", "LANG", "TZ", "CELERY", "KOMBU", "LITELLM")
 
-Kind: TypeAlias = Literal["bare", "ours", "models"]
+Kind: TypeAlias = Literal["bare", "engine", "models"]
 
 
 class Process:
@@ -127,7 +127,7 @@ def starter(kind: Kind) -> Starter:
 
 def suits(command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether the command is a module or code for this Python, and nothing that is loaded already has looked at what
-    its environment says otherwise than ours."""
+    its environment says otherwise than this one."""
     if command[0] != sys.executable or command[1] not in ("-m", "-c") or sys.platform != "linux":
         return False
     names = {name for name in {**env, **os.environ} if name.startswith(READ_WHILE_IMPORTED)}
@@ -139,7 +139,7 @@ def kind_for(command: Sequence[str], env: Mapping[str, str]) -> Kind:
     if env.get(VARIABLE):
         return "bare"
     queues = command[command.index("-Q") + 1] if "-Q" in command else ""
-    return "models" if "llm" in queues.split(",") else "ours"
+    return "models" if "llm" in queues.split(",") else "engine"
 
 
 def start(

@@ -25,9 +25,9 @@ LIBRARIES = (
     "celery.concurrency.thread", "celery.worker.consumer", "celery.worker.strategy", "click", "jsonschema",
     "kombu.transport.redis", "pydantic", "redis", "rich.console", "structlog", "yaml",
 )  # fmt: skip
-OURS = ("sleipnir.cli.app", "sleipnir.client", "sleipnir_scheduler.planner.plan", "sleipnir_workers.visit")
+ENGINE = ("sleipnir.cli.app", "sleipnir.client", "sleipnir_scheduler.planner.plan", "sleipnir_workers.visit")
 OF_A_PROCESS = ("sleipnir_scheduler.dispatch", "sleipnir_workers.app")  # the mark of its messages; its settings
-LOADED = {"bare": LIBRARIES, "ours": LIBRARIES + OURS, "models": (*LIBRARIES, *OURS, "litellm")}
+LOADED = {"bare": LIBRARIES, "engine": LIBRARIES + ENGINE, "models": (*LIBRARIES, *ENGINE, "litellm")}
 REQUEST_BYTES = 256 * 1024
 FDS = 4  # stdin, stdout, stderr, and where the pid and the end are told
 PR_SET_PDEATHSIG = 1

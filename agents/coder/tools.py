@@ -25,7 +25,7 @@ import project
 MAX_WRITTEN_BYTES = 1_000_000
 OUTPUT_BYTES = 12_000  # of a command: a third from its beginning, the rest from its end, where the summary is
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_COLMINE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def get_structure(path: str = ".", depth: int = 3) -> str:
@@ -232,9 +232,9 @@ def _run(kind: str, detected: Callable[[Path], str | None]) -> dict[str, object]
 
 
 def _command_environment() -> dict[str, str]:
-    """Ours without what is meant for tools of a model: above all colours."""
-    ours = ("LLM_", "GRAPH_", "CLICOLOR", "FORCE_COLOR", "AUTO_CONFIRM")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"NO_COLOR": "1"}
+    """This one without what is meant for tools of a model: above all colours."""
+    for_tools = ("LLM_", "GRAPH_", "CLICOLOR", "FORCE_COLOR", "AUTO_CONFIRM")
+    return {name: value for name, value in os.environ.items() if not name.startswith(for_tools)} | {"NO_COLOR": "1"}
 
 
 def _ends_of(output: IO[bytes]) -> str:
@@ -249,4 +249,4 @@ def _ends_of(output: IO[bytes]) -> str:
 
 
 def _plain(output: bytes) -> str:
-    return _COLOURS.sub("", output.decode("utf-8", errors="replace")).strip()
+    return _COLMINE.sub("", output.decode("utf-8", errors="replace")).strip()

@@ -1,4 +1,4 @@
-"""CPU time of processes, from /proc. Imports nothing of ours: the peers' scripts use it too."""
+"""CPU time of processes, from /proc. Imports nothing of Sleipnir: the peers' scripts use it too."""
 
 from __future__ import annotations
 

@@ -101,12 +101,12 @@ def quality(questions: int) -> Values:
         artefact.write(base, Path(folder) / "index", "0" * 64)
         opened = artefact.Artefact.open(Path(folder) / "index")
 
-        def ours(text: str, embed: Callable[[list[str]], Vectors] | None) -> list[Place]:
+        def sleipnir(text: str, embed: Callable[[list[str]], Vectors] | None) -> list[Place]:
             return [(hit.source, hit.lines) for hit in search(opened, Question(text, TOP), embed, None).hits]
 
         searches: Mapping[str, Search] = {
-            "keyword": lambda text: ours(text, None),
-            "hybrid": lambda text: ours(text, embedder.vectors),
+            "keyword": lambda text: sleipnir(text, None),
+            "hybrid": lambda text: sleipnir(text, embedder.vectors),
             "vector": lambda text: [places[each] for each in opened.nearest(embedder.vectors([text]), TOP)[0]],
             "bm25s": _bm25s(base),
         }

@@ -1,7 +1,8 @@
 """Threads that call a model through litellm in a loop, with litellm's own settings: `litellm_peer.py CALLS THREADS`.
 
 The address and key are litellm's variables of the environment. Prints `ready` after one call, waits for a line, makes
-the calls, prints `done`, and stays until it is killed, so that its memory and CPU can be read. Imports nothing of ours.
+the calls, prints `done`, and stays until it is killed, so that its memory and CPU can be read. Imports nothing of
+Sleipnir.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the scripts of LangGraph and DBOS share: many runs in a few processes and threads, and the time they take.
 
-Runs in the peers' virtual environment, so it imports nothing of ours.
+Runs in the peers' virtual environment, so it imports nothing of Sleipnir.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Ours without what would change the engine's settings, with our packages importable, and `extra`."""
+    """That of this process without what would change the engine's settings, with our packages importable, and
+    `extra`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SLEIPNIR_")}
     path = [str(ROOT), str(ROOT / "scheduler"), str(ROOT / "workers")]
     return {**kept, "PYTHONPATH": os.pathsep.join(path), **extra}

@@ -1,4 +1,4 @@
-"""Another revision of this repository, whose processes run beside ours in the same virtual environment."""
+"""Another revision of this repository, whose processes run beside those of this one in the same virtual environment."""
 
 from __future__ import annotations
 

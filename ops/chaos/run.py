@@ -153,8 +153,8 @@ class Chaos:
             for name in self._admin.zrange(keys.of_partition(partition).leases, 0, -1):
                 run, seq, attempt = name.rsplit("/", 2)
                 claim = json.loads(self._admin.hget(keys.of_run(run).claims, seq) or "{}")
-                ours = claim.get("worker", "").startswith(f"{worker}@") and claim.get("attempt") == int(attempt)
-                if ours and not claim.get("lost") and not claim.get("delivered"):
+                owned = claim.get("worker", "").startswith(f"{worker}@") and claim.get("attempt") == int(attempt)
+                if owned and not claim.get("lost") and not claim.get("delivered"):
                     found.append((run, int(seq), int(attempt)))
         return found
 

@@ -32,7 +32,7 @@ from sleipnir_scheduler.services.ownership import Ownership
 
 ADMIT_S, ADMIT_SOON_S = 0.05, 0.01  # between looks at batches; sooner while the last one let rows begin
 LINGER_S, MOST_LINGER_S = 0.002, 0.010
-STANDBY_S = 0.2  # between looks at whether a partition is ours by now
+STANDBY_S = 0.2  # between looks at whether it owns a partition by now
 BLOCK_MS = 500  # how long a quiet inbox is waited on; also how soon a stop and a new partition are noticed
 
 GIVE_BACK_S = BLOCK_MS / 1000 + 0.1  # a round that reads a partition has ended when that is given back

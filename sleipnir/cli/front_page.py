@@ -31,7 +31,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "archive": ("sleipnir.cli.archive:archive", "Read runs that were archived."),
     },
     "Agents": {
-        "agents": ("sleipnir.cli.agents:agents", "List the agents that can be run; install ours."),
+        "agents": ("sleipnir.cli.agents:agents", "List the agents that can be run; install the shipped ones."),
         "sessions": ("sleipnir.cli.sessions:sessions", "List, show or remove what was said to an agent."),
         "validate": ("sleipnir.cli.validate:validate", "Check an agent and report every problem."),
         "upgrade": ("sleipnir.cli.upgrade:upgrade", "Rewrite a graph of version 1.0 to sleipnir/1."),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def with_tape(options: GlobalOptions, record: Path | None, replay_from: Path | None) -> GlobalOptions:
     """The options of a run that is recorded into, or answered from, a folder. Both None: the same options.
 
-    Raises UsageError when the workers are not ours to tell, when a recording would be mixed with another, or when there
+    Raises UsageError when the workers are not private, when a recording would be mixed with another, or when there
     is none to replay; ConfigError when both are asked for.
     """
     if record is None and replay_from is None:

@@ -72,7 +72,7 @@ def narrate_lines(lines: Iterable[str]) -> None:
 
 
 def note(text: str) -> None:
-    """A message to the person at the terminal, on stderr. Colours in it are ours, other control characters spelt out.
+    """A message to the person at the terminal, on stderr. Colours in it are kept, other control characters spelt out.
 
     Not click.echo: it writes past a progress bar, into it.
     """

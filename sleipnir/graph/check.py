@@ -1,7 +1,7 @@
 """Rules about a graph as a whole, one function per rule, named by what it promises.
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
-are ours. Each subject has a module: check_code.py, check_config.py, check_failures.py, check_knowledge.py,
+are Sleipnir's. Each subject has a module: check_code.py, check_config.py, check_failures.py, check_knowledge.py,
 check_models.py, check_parallel.py, check_size.py, check_skills.py, check_state.py, check_templates.py. Every rule looks
 at the whole graph and reports everything it finds; none raises. The only things read besides the graph are the agent's
 folder, and whether its documents exist, and those only where the caller names the folder. A graph with errors is looked
@@ -322,7 +322,7 @@ def every_step_has_a_next(case: Case) -> None:
 
 
 def no_knowledge_base_overwrites_a_file(case: Case) -> None:
-    """Ours: the knowledge base of a rag node is `<node-id>.yaml` in the agent's folder. That of a config.yaml agent's
+    """The knowledge base of a rag node is `<node-id>.yaml` in the agent's folder. That of a config.yaml agent's
     documents is rag.yaml."""
     for node, path in case.nodes(RagNode):
         if node.id in TAKEN_BY_FILES and case.graph.loop is None:
@@ -331,7 +331,7 @@ def no_knowledge_base_overwrites_a_file(case: Case) -> None:
 
 
 def every_validation_can_be_read(case: Case) -> None:
-    """Ours, and a warning: Loki finds out only when a run gets there."""
+    """A warning: Loki finds out only when a run gets there."""
     for node, path in case.nodes(InputNode):
         try:
             parse_length_rule(node.validation or "len(input) >= 0")
@@ -341,7 +341,7 @@ def every_validation_can_be_read(case: Case) -> None:
 
 
 def every_retry_names_failures_that_exist(case: Case) -> None:
-    """Ours, and a warning: an executor of your own may have more kinds."""
+    """A warning: an executor of your own may have more kinds."""
     places: list[tuple[Iterable[Retry], KeyPath]] = [(case.graph.retry or (), ("retry",))]
     for node_id, node in case.graph.nodes.items():
         if isinstance(node, ScriptNode | FunctionNode | LlmNode):
@@ -355,7 +355,7 @@ def every_retry_names_failures_that_exist(case: Case) -> None:
 
 
 def every_gate_says_what_comes_without_an_answer(case: Case) -> None:
-    """Ours, and warnings: what is missing is noticed otherwise when nobody has answered."""
+    """Warnings: what is missing is noticed otherwise when nobody has answered."""
     for node_id, node in case.graph.nodes.items():
         if not isinstance(node, ApprovalNode | InputNode):
             continue

@@ -65,7 +65,7 @@ def every_script_exists(case: Case) -> None:
 
 
 def every_script_has_a_runtime(case: Case) -> None:
-    """Ours: Loki finds out only when a run gets there."""
+    """Loki finds out only when a run gets there."""
     for node, path in case.nodes(ScriptNode):
         suffix = PurePosixPath(node.script).suffix
         if suffix in RUNTIMES or (case.folder is not None and not _is_file(case.folder / node.script)):
@@ -76,7 +76,7 @@ def every_script_has_a_runtime(case: Case) -> None:
 
 
 def no_code_is_outside_the_folder(case: Case) -> None:
-    """Ours: a run is pinned to a bundle of the folder, and a worker has nothing else."""
+    """A run is pinned to a bundle of the folder, and a worker has nothing else."""
     hint = "Keep the file in the agent's folder and write its path from there."
     for each in references(case):
         if _leaves(case.folder, each.file):

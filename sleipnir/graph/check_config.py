@@ -1,4 +1,5 @@
-"""Rules about what only a config.yaml says (spec/graph-agents.md 3.1). All of them are ours: Loki finds out later."""
+"""Rules about what only a config.yaml says (spec/graph-agents.md 3.1). None of them is Loki's, which finds out
+later."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Rules about the documents of rag nodes and of config.yaml agents, and how they are split and searched (spec 2.7.6,
-8.2). All are ours: Loki finds out when it builds the base, or never."""
+8.2). None is Loki's, which finds out when it builds the base, or never."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ CLIENTS = (
 """Clients that every deployment may have, with their aliases and presets (spec 10.2, 10.3). It may have others."""
 
 NO_MODEL = "none"
-"""As `embedding_model`: the base is searched by keywords alone (ours)."""
+"""As `embedding_model`: the base is searched by keywords alone (added by Sleipnir)."""
 
 ALIKE = 0.8
 """How like a known client a name must be to be taken for a slip, such as `opneai`."""
@@ -42,7 +42,7 @@ def every_model_is_named_with_its_client(case: Case) -> None:
 
 
 def every_client_is_known(case: Case) -> None:
-    """Ours. An error where no worker can have another client than this machine, else a warning. Where nobody says which
+    """An error where no worker can have another client than this machine, else a warning. Where nobody says which
     clients are configured, only what is nearly a known one is reported."""
     configured = frozenset[str]() if case.clients is None else case.clients.names
     known = (*CLIENTS, *sorted(configured.difference(CLIENTS)))

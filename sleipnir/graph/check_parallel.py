@@ -1,7 +1,7 @@
 """Rules about graphs that branch: parallel edges, conditional edges, joins and maps.
 
-Checks 10 to 14 are Loki's (spec/graph-agents.md 2.12), the rest are ours. Parallel branches are looked at as far as
-reading shows them: the immediate targets of one list as `next`. What Loki refuses there is a warning in sleipnir/1,
+Checks 10 to 14 are Loki's (spec/graph-agents.md 2.12), the rest are Sleipnir's. Parallel branches are looked at as far
+as reading shows them: the immediate targets of one list as `next`. What Loki refuses there is a warning in sleipnir/1,
 because there the last in visit order wins, and a branch sees the state as it was at the start of its super-step.
 """
 

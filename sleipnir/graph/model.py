@@ -1,10 +1,10 @@
 """What a graph can say: one frozen dataclass per node type, every field with its default.
 
 A `Graph` is what was written; it never holds anything that happened. Fields, defaults and meaning
-follow spec/graph-agents.md 2.3-2.5; keys that Loki does not have are marked "ours".
+follow spec/graph-agents.md 2.3-2.5; keys that Loki does not have are marked "Added".
 Durations are whole seconds unless the type says otherwise. These classes do no checking: `load.py` turns
 YAML into them and holds it against their types, `check.py` looks at the whole.
-Where a key has two spellings (Loki's and ours), there is one field.
+Where a key has two spellings (Loki's and an added one), there is one field.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ Duration: TypeAlias = Annotated[int, BeforeValidator(milliseconds)]
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """Ours: one retry policy (spec/graph-package.md F37). Tries are counted apart from redeliveries after lost workers.
+    """Added: one retry policy (spec/graph-package.md F37). Tries are counted apart from redeliveries after lost
+    workers.
 
     `max_attempts` counts the first try. The pause before try n+1 is initial_interval * backoff**(n-1), at most
     max_interval; jitter adds up to as much again. `max_elapsed` counts from the visit's start. `on` lists what is
@@ -57,19 +58,19 @@ class Retry:
 
 
 END: Final = "end"
-"""Ours: as a target, the end of a branch, in a graph of version sleipnir/1 without a node of that name."""
+"""Added: as a target, the end of a branch, in a graph of version sleipnir/1 without a node of that name."""
 
 FAIL: Final = "fail"
-"""Ours, of `on_error`: the run fails."""
+"""Added, of `on_error`: the run fails."""
 
 CONTINUE: Final = "continue"
-"""Ours, of `on_error`: the run goes on by the node's edges, and counts a failed visit."""
+"""Added, of `on_error`: the run goes on by the node's edges, and counts a failed visit."""
 
 Engine: TypeAlias = Literal["bsp", "dag"]
-"""Ours: `bsp` goes on when all visits of a super-step have ended, `dag` starts a node when its own trigger arrives."""
+"""Added: `bsp` goes on when all visits of a super-step have ended, `dag` starts a node when its own trigger arrives."""
 
 LOKI: Final = "1.0"
-"""The version of a graph in Loki's format, which may have the keys marked "ours" besides. Loki's rules hold."""
+"""The version of a graph in Loki's format, which may have the keys marked "Added" besides. Loki's rules hold."""
 
 SLEIPNIR: Final = "sleipnir/1"
 """The version of a graph in the Sleipnir language."""
@@ -79,7 +80,7 @@ VERSIONS: Final = (LOKI, SLEIPNIR)
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Ours: one line of a `branch` list: the first whose `when` (CEL over `state`) is true is taken."""
+    """Added: one line of a `branch` list: the first whose `when` (CEL over `state`) is true is taken."""
 
     when: str
     to: str
@@ -87,7 +88,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """Ours: a conditional edge (spec/graph-package.md F11, F13). One of `by`, `call` and `cases` says how to choose.
+    """Added: a conditional edge (spec/graph-package.md F11, F13). One of `by`, `call` and `cases` says how to choose.
 
     `by` is a template that renders to a label; `call` names a function `file.py:name` of state that returns one.
     With `many`, each gives a list of labels. An empty label is no route. `Graph.target_of` says what a label leads to.
@@ -103,7 +104,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Join:
-    """Ours: one `wait_for` of a node, which runs once enough of the sources (sorted) have ended since it last ran.
+    """Added: one `wait_for` of a node, which runs once enough of the sources (sorted) have ended since it last ran.
 
     No two joins of one node have the same sources. `min` None: all of them are needed.
     """
@@ -130,14 +131,14 @@ class NodeBase:
     next: str | list[str] | None = None
     state_updates: dict[str, str] | None = None
     queue: str | None = None
-    """Ours: the Celery queue for this node's visits; default by node type (messages.QUEUE_OF)."""
+    """Added: the Celery queue for this node's visits; default by node type (messages.QUEUE_OF)."""
     branch: Branch | None = None
     ends: dict[str, str] = field(default_factory=dict)
-    """Ours: names of targets, for `_next`, commands and conditional edges (spec/graph-package.md F12)."""
+    """Added: names of targets, for `_next`, commands and conditional edges (spec/graph-package.md F12)."""
     wait_for: list[Join] = field(default_factory=list)
     on_error: str | None = None
-    """Ours: what happens when a visit of this node fails: FAIL, CONTINUE, or the node to go on at. None: what the graph
-    says."""
+    """Added: what happens when a visit of this node fails: FAIL, CONTINUE, or the node to go on at. None: what the
+    graph says."""
 
     @property
     def targets(self) -> list[str]:
@@ -146,7 +147,7 @@ class NodeBase:
 
 
 Effect: TypeAlias = Literal["once"]
-"""Ours: `once` for work that must not be repeated blindly. A visit that was started and left no result is not run
+"""Added: `once` for work that must not be repeated blindly. A visit that was started and left no result is not run
 again by itself: a person is asked."""
 
 
@@ -162,7 +163,7 @@ class ScriptNode(NodeBase):
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionNode(NodeBase):
-    """Ours: a Python callable, state dict in, dict out; routing and failure rules as script."""
+    """Added: a Python callable, state dict in, dict out; routing and failure rules as script."""
 
     kind = "function"
     call: str
@@ -201,7 +202,7 @@ class LlmNode(SkillKeys, NodeBase):
     timeout: Seconds | None = None
     retry: list[Retry] | None = None
     tool_timeout: Duration | None = None
-    """Ours: how long one tool call may take. None: as long as the workers allow (workers' tools/patience.py)."""
+    """Added: how long one tool call may take. None: as long as the workers allow (workers' tools/patience.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,9 +263,10 @@ class EndNode(NodeBase):
 
 @dataclass(frozen=True, kw_only=True)
 class MapNode(NodeBase):
-    """Runs `body` once per item of a list, in parallel; a `body` of several nodes is a chain. Loki's and ours alike.
+    """Runs `body` once per item of a list, in parallel; a `body` of several nodes is a chain. In Loki's spelling or the
+    added one.
 
-    Loki writes: over, as, branch, collect_into, max_concurrency. Ours: for_each, as, node, collect, max_parallel,
+    Loki writes: over, as, branch, collect_into, max_concurrency. Added: for_each, as, node, collect, max_parallel,
     on_item_error. `item` is what both call `as`. The result of an item is what its last body leaves under `output_key`.
     """
 
@@ -290,14 +292,14 @@ class ToolNode(NodeBase):
 
 @dataclass(frozen=True, kw_only=True)
 class RouterNode(NodeBase):
-    """Ours: does nothing but go on, by `next` and `branch`."""
+    """Added: does nothing but go on, by `next` and `branch`."""
 
     kind = "router"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinNode(NodeBase):
-    """Ours: does nothing but wait, by `wait_for`, and go on."""
+    """Added: does nothing but wait, by `wait_for`, and go on."""
 
     kind = "join"
 
@@ -336,7 +338,7 @@ NODE_TYPES: Mapping[str, type[Node]] = {
 class Settings:
     """The `settings:` block (spec 2.4). `timeout` is for the whole run, None means unlimited.
 
-    `interrupt_on_timeout` is ours: the timeout ends a run also while one of its nodes is running.
+    `interrupt_on_timeout` is added: the timeout ends a run also while one of its nodes is running.
     """
 
     max_loop_iterations: Whole = 100
@@ -349,7 +351,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Ours: the `limits:` block (spec/graph-package.md F49). None: no such limit.
+    """Added: the `limits:` block (spec/graph-package.md F49). None: no such limit.
 
     `max_steps` counts super-steps, in a `dag` visits. `max_concurrency` is of one run, on all machines together.
     """
@@ -363,7 +365,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Concurrency:
-    """Ours: the `concurrency:` block of an agent: of its runs with the same rendered `key`, at most `limit` go on at
+    """Added: the `concurrency:` block of an agent: of its runs with the same rendered `key`, at most `limit` go on at
     once in the whole deployment."""
 
     key: str = ""
@@ -372,7 +374,7 @@ class Concurrency:
 
 @dataclass(frozen=True, kw_only=True)
 class StateField:
-    """Ours: what is declared of one state key (spec/graph-package.md F01). `type` is one of `state.TYPES`, or the path
+    """Added: what is declared of one state key (spec/graph-package.md F01). `type` is one of `state.TYPES`, or the path
     `file.py:Name` of a pydantic model. `default` None: the zero value of the type."""
 
     type: str = "any"
@@ -463,14 +465,14 @@ class Graph(SkillKeys):
     initial_state: dict[str, Json] = field(default_factory=dict)
     reducers: dict[str, str] = field(default_factory=dict)
     retry: list[Retry] | None = None
-    """Ours: the retry policies of nodes that declare none."""
+    """Added: the retry policies of nodes that declare none."""
     on_error: str | None = None
-    """Ours: `on_error` of nodes that declare none. None: the rule of the language (`fails_by_default`)."""
+    """Added: `on_error` of nodes that declare none. None: the rule of the language (`fails_by_default`)."""
     engine: Engine = "bsp"
     state: dict[str, StateField] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     concurrency: Concurrency | None = None
-    """Ours. None: any number of runs go on at once."""
+    """Added. None: any number of runs go on at once."""
     has_additions: bool = False
     """Derived by the loader: whether it has a key or a node type by which earlier releases chose the language."""
     by_keys: bool = False
@@ -591,7 +593,8 @@ class Edge:
 
 
 def edges_of(node: Node) -> list[Edge]:
-    """Declared edges in the validator's order (spec 2.12, check 2): next, routes, on_other, fallback, body; then ours.
+    """Declared edges in the validator's order (spec 2.12, check 2): next, routes, on_other, fallback, body; then the
+    added ones.
 
     Targets are as written: a name of the node's `ends` stands for what it leads to (Graph.target_of).
     """

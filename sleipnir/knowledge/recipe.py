@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 NO_MODEL: Final = "none"
-"""As `embedding_model`: no model is asked, and the base is searched by keywords alone (ours)."""
+"""As `embedding_model`: no model is asked, and the base is searched by keywords alone (added by Sleipnir)."""
 
 CHUNK_SIZE: Final = 1000
 TOP_K: Final = 5

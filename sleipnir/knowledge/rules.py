@@ -1,11 +1,11 @@
 """When a knowledge base is built: what is to be done for a node, by what it says (spec 2.7.6, 8.1, 8.7). Pure.
 
 Rules. A base that exists is used and never rebuilt by itself. One that is missing is built without a word if the node
-is fully specified: it names embedding model, chunk size and overlap, or, ours, `embedding_model: none`, which needs no
-more. Otherwise a person is asked, for each value that neither the node nor the application's configuration gives; where
-there is nobody, the agent is refused. What the application says alone does not count for "fully specified". The
-documents of a config.yaml agent are a help, not a need: without an answer it runs without them. They have no values of
-their own, so here (ours) what the application says does count.
+is fully specified: it names embedding model, chunk size and overlap, or, added by Sleipnir, `embedding_model: none`,
+which needs no more. Otherwise a person is asked, for each value that neither the node nor the application's
+configuration gives; where there is nobody, the agent is refused. What the application says alone does not count for
+"fully specified". The documents of a config.yaml agent are a help, not a need: without an answer it runs without them.
+They have no values of their own, so here, other than in Loki, what the application says does count.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Refuse:
-    """The agent cannot run. `message` is Loki's, `hint` ours."""
+    """The agent cannot run. `message` is Loki's, `hint` is not."""
 
     message: str
     hint: str = ""

@@ -1,6 +1,6 @@
-"""Reaching Redis: clients, what we demand of a server, and how redis-py's errors become ours.
+"""Reaching Redis: clients, what we demand of a server, and how redis-py's errors become Sleipnir's.
 
-redis-py repeats a command whose reply was lost, so every script of ours may be called twice. Blocking reads stay
+redis-py repeats a command whose reply was lost, so every script may be called twice. Blocking reads stay
 below the socket timeout.
 """
 
@@ -203,7 +203,7 @@ def server_version(text: str) -> tuple[int, int]:
 
 
 def unblock_all(client: Client) -> None:
-    """End the blocking reads of all clients, as if their time were up. For a server that is ours alone."""
+    """End the blocking reads of all clients, as if their time were up. For a private server."""
     for other in client.client_list():
         if "b" in other["flags"]:
             client.client_unblock(int(other["id"]))

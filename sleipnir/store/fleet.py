@@ -250,7 +250,7 @@ class Fleet:
 
 
 _ATTEMPT, _PUBLISHED = re.compile(r'"id": "[^"]*:(\d+)"'), re.compile(r'"delivery_tag": "[^"]*@(\d+)"')
-"""In a message of ours."""
+"""In a message of Sleipnir."""
 
 
 def _line(length: int, head: Sequence[str]) -> Line:

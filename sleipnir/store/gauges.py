@@ -288,7 +288,7 @@ def _age(now_ms: int, since: Iterable[int | None]) -> int:
 
 
 def _member(envelope: str) -> str | None:
-    """The visit that a message is of; None of what is no message of ours."""
+    """The visit that a message is of; None of what is no message of Sleipnir."""
     try:
         name = member_of(json.loads(envelope)["headers"]["id"])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):

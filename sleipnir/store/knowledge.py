@@ -51,7 +51,7 @@ class Knowledge:
         self._client, self._keys, self._lease_ms = client, keys, lease_ms
 
     def take(self, base: str, token: str, who: str) -> Building | None:
-        """Take the lease, or keep it for another `lease_ms`. None: it is ours; else whose it is."""
+        """Take the lease, or keep it for another `lease_ms`. None: the caller has it; else whose it is."""
         return self._lease(base, token, who, self._lease_ms)
 
     def release(self, base: str, token: str) -> None:
@@ -60,8 +60,8 @@ class Knowledge:
 
     def _lease(self, base: str, token: str, who: str, ttl_ms: int) -> Building | None:
         arguments: dict[str, str | bytes | int | float] = {"token": token, "who": who, "ttl_ms": ttl_ms}
-        ours, holder, since_ms = _LEASE(self._client, {"build": self._keys.build(base)}, arguments)
-        return None if ours else Building(str(holder), int(since_ms))
+        taken, holder, since_ms = _LEASE(self._client, {"build": self._keys.build(base)}, arguments)
+        return None if taken else Building(str(holder), int(since_ms))
 
     def building(self, base: str) -> Building | None:
         """Who builds it now."""

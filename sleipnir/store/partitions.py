@@ -112,7 +112,7 @@ APPLIED, STALE, NOT_OWNER, REFUSED, CLAIMED = 1, 0, -1, -2, 2
 
 @dataclass(frozen=True)
 class Owned:
-    """A partition of ours: the epoch that fences our commits, and whether the deployment is paused."""
+    """A partition that this scheduler owns: the epoch that fences our commits, and whether the deployment is paused."""
 
     epoch: int
     held: bool
@@ -155,7 +155,7 @@ class Partitions:
     # Ownership
 
     def own(self, partitions: Iterable[int], instance: str, ttl_ms: int, generation: str = "") -> dict[int, Owned]:
-        """Take or keep partitions; those that are ours now. `ttl_ms` 0 gives them back. With another `generation` than
+        """Take or keep partitions; those that it owns now. `ttl_ms` 0 gives them back. With another `generation` than
         before they get another epoch."""
         wanted = list(partitions)
         vectors = []
@@ -427,7 +427,7 @@ class Partitions:
         self._breaks[suspects[0]] = self._breaks.get(suspects[0], 0) + 1
 
     def _commit_vector(self, commit: Commit, epoch: int) -> list[Any] | None:
-        """The arguments; None for a transition that cannot be stored: a sum that is infinite, a bug of ours."""
+        """The arguments; None for a transition that cannot be stored: a sum that is infinite, a bug in Sleipnir."""
         try:
             return self._arguments(commit, epoch)
         except (TypeError, ValueError) as error:
@@ -685,7 +685,7 @@ def _view_if_any(run_id: str, spec: Any, record: Any, frontier: Any) -> RunView 
 
 
 def _checked_record(reply: Any, what: str, run_id: str) -> None:
-    """Raise for a key of another type than ours; what else is wrong with Redis passes, and is raised as it is."""
+    """Raise for a key of another type than expected; what else is wrong with Redis passes, and is raised as it is."""
     if isinstance(reply, redis.exceptions.ResponseError) and not is_passing(reply):
         raise RecordUnreadable(what, run_id, f"damaged: {ascii(str(reply))[1:200]}")
     _checked(reply)

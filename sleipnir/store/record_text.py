@@ -22,11 +22,11 @@ def record(value: Any) -> str:
     return text(fields_set(value))
 
 
-def text(ours: Any) -> str:
-    """Compact JSON of what we made ourselves, where no number can be infinite: a third of the time of `dumps`."""
+def text(value: Any) -> str:
+    """Compact JSON of what Sleipnir has made, where no number can be infinite: a third of the time of `dumps`."""
     from pydantic_core import to_json  # commands that only look at runs do without
 
-    return to_json(ours, inf_nan_mode="null").decode()
+    return to_json(value, inf_nan_mode="null").decode()
 
 
 def fields_set(value: Any) -> dict[str, Any]:

@@ -69,7 +69,7 @@ _CHANGES = ("by:paused", "by:resumed", "by:retried", "by:cancelled", "by:answere
 _USAGE = ("tokens_in", "tokens_out", "model_calls", "cost_usd", "unpriced_calls")
 
 
-TOLD_BEFORE = "known"  # what tell.lua says of a wish that it has passed on already: a reply of ours was lost
+TOLD_BEFORE = "known"  # what tell.lua says of a wish that it has passed on already: the reply was lost
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,9 @@ SILENCE = Talk()
 
 @dataclass(frozen=True)
 class Claim:
-    """A visit that is ours now. `state` holds JSON text by key: what was asked for, and all of the visit's own overlay.
-    `item` says which item of which map it is for, `part` and `talk` what of a loop it is and what was said there."""
+    """A visit that this worker has claimed. `state` holds JSON text by key: what was asked for, and all of the visit's
+    own overlay. `item` says which item of which map it is for, `part` and `talk` what of a loop it is and what was said
+    there."""
 
     spec: RunSpec
     started_ms: int
@@ -58,10 +59,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Refused:
-    """Not ours, a normal outcome: `gone` (visit or run is over), `stale` (a newer attempt exists), `taken`, `paused`,
-    or of a visit that must happen once `restored` (a person is asked) or `unsettled` (it is published again). And
-    `forged`: the message names another bundle, agent, node or role than the run's own records, or `unreadable`: these
-    cannot be read."""
+    """Not claimed, a normal outcome: `gone` (visit or run is over), `stale` (a newer attempt exists), `taken`,
+    `paused`, or of a visit that must happen once `restored` (a person is asked) or `unsettled` (it is published again).
+    And `forged`: the message names another bundle, agent, node or role than the run's own records, or `unreadable`:
+    these cannot be read."""
 
     reason: str
 
@@ -163,7 +164,8 @@ class Visits:
     def deliver(
         self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], *, worker: str, token: str
     ) -> bool:
-        """Hand over a result; `values` is JSON text by state key. False: refused, the visit is not ours any more.
+        """Hand over a result; `values` is JSON text by state key. False: refused, the visit is no longer claimed with
+        this token.
 
         Safe to repeat with the same token.
         """
@@ -194,7 +196,7 @@ class Visits:
     def hand_back(self, call: VisitCall, *, token: str, reason: str) -> bool:
         """Give up a visit whose executor has stopped, so that another worker starts it now and not after the lease.
 
-        False: it is not ours any more, or an earlier call with this token did it. Safe to repeat.
+        False: it is no longer claimed, or an earlier call with this token did it. Safe to repeat.
         """
         partition = self._keys.of_partition(self._keys.partition_of(call.run))
         keys = {

@@ -23,27 +23,27 @@ def nearest(request: Mapping[str, Any], recorded: Mapping[str, Mapping[str, Any]
 
 def difference(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The first difference: of the messages, else of the other fields by name."""
-    ours, theirs = _messages(now), _messages(recorded)
-    number = _first_difference(theirs, ours)
+    sent, kept = _messages(now), _messages(recorded)
+    number = _first_difference(kept, sent)
     if number is None:
         names = [name for name in sorted({*recorded, *now}) if _differs(name, recorded, now)]
         return "; ".join(_field(name, recorded, now) for name in names)
-    if number == len(theirs):
-        return f"it has {len(theirs)} messages, and this one goes on with {_shown(ours[number], number)}"
-    if number == len(ours):
-        return f"this one has {len(ours)} messages, and the recorded one goes on with {_shown(theirs[number], number)}"
-    return _of_message(number, theirs[number], ours[number])
+    if number == len(kept):
+        return f"it has {len(kept)} messages, and this one goes on with {_shown(sent[number], number)}"
+    if number == len(sent):
+        return f"this one has {len(sent)} messages, and the recorded one goes on with {_shown(kept[number], number)}"
+    return _of_message(number, kept[number], sent[number])
 
 
 def _likeness(recorded: Mapping[str, Any], request: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    theirs, ours = _messages(recorded), _messages(request)
-    in_common = sum(_same(one, other) for one, other in zip(theirs, ours, strict=False))
-    number = _first_difference(theirs, ours)
+    kept, sent = _messages(recorded), _messages(request)
+    in_common = sum(_same(one, other) for one, other in zip(kept, sent, strict=False))
+    number = _first_difference(kept, sent)
     beginning = 0
-    if number is not None and number < min(len(theirs), len(ours)):
-        beginning = _common(_canonical(theirs[number]), _canonical(ours[number]))
+    if number is not None and number < min(len(kept), len(sent)):
+        beginning = _common(_canonical(kept[number]), _canonical(sent[number]))
     fields = sum(not _differs(name, recorded, request) for name in {*recorded, *request})
-    return in_common, beginning, fields, -abs(len(theirs) - len(ours))
+    return in_common, beginning, fields, -abs(len(kept) - len(sent))
 
 
 def _of_message(number: int, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:

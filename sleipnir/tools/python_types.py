@@ -1,8 +1,8 @@
 """Annotations of Python tools as JSON schemas (spec/graph-agents.md 4.3).
 
 Rule. Nothing is evaluated and no name is looked up: a type is known by how it is written. What is not known here is a
-string, as all types are that Loki does not know. Of ours: PEP 585 and 604, Annotated, unions, dicts, and Literal with
-numbers.
+string, as all types are that Loki does not know. Added by Sleipnir: PEP 585 and 604, Annotated, unions, dicts, and
+Literal with numbers.
 """
 
 from __future__ import annotations

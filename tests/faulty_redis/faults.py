@@ -53,7 +53,7 @@ class Faults:
 
         def send(self: Any, command: Any, check_health: bool = True) -> Any:
             self.loses_reply = False
-            if not check_health:  # the handshake of a connection, or its PING: no command of ours
+            if not check_health:  # the handshake of a connection, or its PING: no command of Sleipnir
                 return _send(self, command, check_health)
             match faults.draw():
                 case "before":

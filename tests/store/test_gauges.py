@@ -115,7 +115,7 @@ def test_a_late_result_is_counted_once(store: Store, looker: Gauges) -> None:
 def test_the_oldest_visit_of_a_queue_is_that_of_the_message_next_in_line(store: Store, looker: Gauges) -> None:
     submit(store, SCRIPTS.replace("QUEUE", "gpu"), "run000000001", "run000000002")
     calls = [VisitCall(f"run00000000{number}", "a", 1, 1, "agent", "digest") for number in (1, 2)]
-    store.fleet.publish({"gpu": [envelope(call, "gpu") for call in calls], "llm": ["what is no message of ours"]})
+    store.fleet.publish({"gpu": [envelope(call, "gpu") for call in calls], "llm": ["what is no message of Sleipnir"]})
     store.fleet.announce_worker("w@host", ["gpu"], {})
     claim(store, "run000000001")
     frontier = store.keys.of_run("run000000002").frontier

@@ -182,7 +182,7 @@ def test_a_step_of_the_clock_of_redis_is_seen_by_ours(own: Store) -> None:
     watch = Watch(own.generations, lease_s=15, heartbeat_s=5, began=began.append, monotonic_ms=clock)
     first = watch.run_once()
     assert watch.run_once().id == first.id
-    clock.ahead_ms -= 60_000  # while ours went on by nothing, that of Redis went on by a minute
+    clock.ahead_ms -= 60_000  # while the clock here stood still, that of Redis went on by a minute
     assert watch.run_once().why == "clock_stepped"
     clock.ahead_ms += 60_000
     assert watch.run_once().why == "clock_stepped"

@@ -19,7 +19,7 @@ LOOP = """
 name: loop
 start: ask
 nodes:
-  ask: {type: llm, model: "ours:gpt", prompt: hi, tools: [mark], state_updates: {said: "{{output}}"}, next: e}
+  ask: {type: llm, model: "mine:gpt", prompt: hi, tools: [mark], state_updates: {said: "{{output}}"}, next: e}
   e: {type: end, output: "{{said}}"}
 """
 TREE = """
@@ -27,7 +27,7 @@ name: tree
 start: child
 nodes:
   child: {type: agent, agent: loop, prompt: hi, state_updates: {said: "{{output}}"}, next: more}
-  more: {type: llm, model: "ours:gpt", prompt: hi, next: e}
+  more: {type: llm, model: "mine:gpt", prompt: hi, next: e}
   e: {type: end, output: "{{said}}"}
 """
 TOOLS = '''
@@ -50,9 +50,9 @@ def own(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> 
     write_agent(folder / "agents" / "loop", LOOP, tools_py=TOOLS)
     write_agent(folder / "agents" / "tree", TREE)
     with ModelServer(replies, models=["gpt"]) as model:
-        client = {"type": "openai-compatible", "name": "ours", "api_base": model.url, "api_key": "sk-of-the-test"}
+        client = {"type": "openai-compatible", "name": "mine", "api_base": model.url, "api_key": "sk-of-the-test"}
         config = {"clients": [client | {"models": [{"name": "gpt", "supports_function_calling": True}]}]}
-        config["prices"] = {"ours:gpt": {"input": 1000, "output": 2000}}  # type: ignore[assignment]
+        config["prices"] = {"mine:gpt": {"input": 1000, "output": 2000}}  # type: ignore[assignment]
         (folder / "config.yaml").write_text(json.dumps(config))
         settings: dict[str, Any] = {"agents_dir": folder / "agents", "owner_ttl_s": 0.5}
         with Stack(redis_server, folder / "home", key_prefix="budgets", **settings) as stack:

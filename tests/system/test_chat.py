@@ -61,7 +61,7 @@ def own(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stack]:
 
 
 class Typing:
-    """A `sleipnir chat` whose standard input is ours."""
+    """A `sleipnir chat` whose standard input is mine."""
 
     def __init__(self, stack: Stack, *words: str) -> None:
         self.stack = stack

@@ -123,16 +123,16 @@ def test_two_runs_at_once_share_one_stack_and_the_last_one_stops_it(shell: Shell
 
 
 def test_a_person_is_asked_on_a_terminal(shell: Shell) -> None:
-    ours, theirs = pty.openpty()
+    mine, theirs = pty.openpty()
     process = subprocess.Popen(
         shell.command("run", "ask"), env=shell.env, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs
     )
     os.close(theirs)
-    seen = _read_until(ours, b"Other (custom)")
+    seen = _read_until(mine, b"Other (custom)")
     assert b"1" in seen
-    os.write(ours, b"yes\n")
+    os.write(mine, b"yes\n")
     out, _ = process.communicate(timeout=60)
-    os.close(ours)
+    os.close(mine)
     assert (process.returncode, out) == (0, b"good\n")
 
 

@@ -37,7 +37,7 @@ KEY = "sk-planted-4f1d2c"
 PLANTED = (KEY, "sk-planted-in-the-secrets-file", "sk-planted-in-the-config", PASSWORD)
 CONFIG = """\
 clients:
-  - {type: openai-compatible, name: ours, api_base: "URL", api_key: "{{OURS}}", models: [{name: gpt-test}]}
+  - {type: openai-compatible, name: mine, api_base: "URL", api_key: "{{MINE}}", models: [{name: gpt-test}]}
   - {type: openai-compatible, name: theirs, api_base: "http://127.0.0.1:9/v1", api_key: sk-planted-in-the-config}
 """
 AUTH = "ops:flower-pass"
@@ -46,11 +46,11 @@ KNOWN = {
     "REDIS_PASSWORD": PASSWORD,
     "FLOWER_BASIC_AUTH": AUTH,
     "GRAFANA_PASSWORD": "unused",
-    "SLEIPNIR_MODEL": "ours:gpt-test",
+    "SLEIPNIR_MODEL": "mine:gpt-test",
     "OPENAI_API_KEY": KEY,
 }
 SERVICES = of_compose(KNOWN)
-NOT_OURS = {"prometheus", "grafana"}
+NOT_MINE = {"prometheus", "grafana"}
 WORKERS = sorted(name for name in SERVICES if name.startswith("worker-"))
 DIAGNOSIS = {
     "cause": "Redis ran out of memory.",
@@ -131,7 +131,7 @@ def deployed(folder: Path, server: ModelServer) -> Iterator[Deployment]:
     running: list[subprocess.Popen[bytes]] = []
     try:
         for name, service in SERVICES.items():
-            if name in NOT_OURS or "profiles" in service.raw:
+            if name in NOT_MINE or "profiles" in service.raw:
                 continue
             for number in range(service.raw["deploy"].get("replicas", 1)):
                 running.append(_start(name, number, service, replaced, folder, redis_port))
@@ -160,7 +160,7 @@ def _configure(folder: Path, model_url: str) -> None:
     place = folder / "worker-llm" / ".config" / "loki"
     place.mkdir(parents=True)
     (place / "config.yaml").write_text(CONFIG.replace("URL", model_url))
-    (place / "secrets.env").write_text("OURS=sk-planted-in-the-secrets-file\n")
+    (place / "secrets.env").write_text("MINE=sk-planted-in-the-secrets-file\n")
     (place / "secrets.env").chmod(0o600)
 
 
@@ -373,7 +373,7 @@ def test_no_service_but_the_llm_worker_loads_litellm(deployment: Deployment, dem
 
 
 def _has_imported_litellm(log: Path) -> bool:
-    """By what Python says of its imports. No process of ours lets others look at its memory."""
+    """By what Python says of its imports. No process lets others look at its memory."""
     imported = set(re.findall(r"^import time:.*\| +([\w.]+)$", log.read_text(errors="replace"), re.MULTILINE))
     assert "sleipnir" in imported
     return "litellm" in imported

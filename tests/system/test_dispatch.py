@@ -45,8 +45,8 @@ def celery_s(redis_server: RedisServer, tmp_path: Path) -> Any:
 
 
 def test_headers_and_body_are_those_of_celery_s_protocol_2(celery_s: Any) -> None:
-    ours = headers(CALL)
-    assert ours == {name: celery_s.headers.get(name) for name in ours}
+    mine = headers(CALL)
+    assert mine == {name: celery_s.headers.get(name) for name in mine}
     args, kwargs, canvas = json.loads(json.dumps(celery_s.body))
     assert body(CALL) == [args, kwargs, {}]
     assert not any(canvas.values())
@@ -131,10 +131,10 @@ def test_both_dispatchers_put_the_same_message_on_the_list(redis_server: RedisSe
     assert by_hand["content-type"] == by_kombu["content-type"]
     assert by_hand["content-encoding"] == by_kombu["content-encoding"]
     assert json.loads(by_hand["body"]) == json.loads(by_kombu["body"])
-    ours, theirs = by_hand["properties"], by_kombu["properties"]
-    assert ours.keys() <= theirs.keys()
+    mine, theirs = by_hand["properties"], by_kombu["properties"]
+    assert mine.keys() <= theirs.keys()
     for name in ("correlation_id", "delivery_info", "priority", "body_encoding"):
-        assert ours[name] == theirs[name], name
+        assert mine[name] == theirs[name], name
 
 
 def _published(redis: RedisServer, folder: Path, prefix: str) -> dict[str, Any]:

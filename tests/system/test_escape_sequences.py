@@ -61,14 +61,14 @@ def runs(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
 
 def on_a_terminal(stack: Stack, words: list[str]) -> str:
     """What a terminal is sent by a command whose three streams it is."""
-    ours, theirs = pty.openpty()
+    mine, theirs = pty.openpty()
     env = {**stack.environment(), "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"}
     with open(theirs, "r+b", buffering=0) as stream:  # noqa: PTH123
         process = starter.start([sys.executable, "-m", "sleipnir", *words], env, stream, stream, stream)
     sent = b""
-    while chunk := _read(ours):
+    while chunk := _read(mine):
         sent += chunk
-    os.close(ours)
+    os.close(mine)
     process.wait(60)
     return sent.decode()
 

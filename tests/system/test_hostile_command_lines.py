@@ -346,13 +346,13 @@ class Corner:
         return text
 
     def environment(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
-        ours = {
+        mine = {
             **self.stack.environment(), "SLEIPNIR_AGENTS_DIR": str(self.folder / "agents"), "NO_COLOR": "1",
             "LOKI_CONFIG_DIR": str(self.folder / "loki"), "SLEIPNIR_LOG_LEVEL": "info", "SLEIPNIR_HOME": str(self.home),
         }  # fmt: skip
         for name, value in (env or {}).items():
-            ours[name] = self.fill(value)
-        return ours
+            mine[name] = self.fill(value)
+        return mine
 
     @property
     def home(self) -> Path:

@@ -62,8 +62,8 @@ def test_every_record_about_a_visit_names_run_node_visit_and_attempt(redis_serve
         assert entered.items() >= {"run": run.id, "node": "b", "visit": 2, "attempt": 1}.items()
         [closed] = [each for each in records(stack.log("scheduler")) if each["event"] == "[graph:logged] a -> b"]
         assert closed.items() >= about.items()
-        ours = stack.log("worker").partition("ready.")[2]
-        assert all(line.startswith("{") for line in ours.splitlines()[1:]), "also what Celery says is JSON"
+        mine = stack.log("worker").partition("ready.")[2]
+        assert all(line.startswith("{") for line in mine.splitlines()[1:]), "also what Celery says is JSON"
 
 
 @pytest.mark.conformance("B02", "B03", "S07")

@@ -172,9 +172,9 @@ def test_an_agent_with_bash_tools_runs_as_it_is(lab: Lab) -> None:
     assert code == 0, narration
     told = lab.model.requests[-2]
     system, user = told.messages
-    first, _, ours = str(system["content"]).partition("\n\n")
+    first, _, mine = str(system["content"]).partition("\n\n")
     assert first == f"You look after {lab.project} of team bell-ringer folk, and answer in terse words on linux."
-    assert ours.startswith("## ")
+    assert mine.startswith("## ")
     assert user["content"] == "find {{style}} bells"
     assert told.tools[0] == "search_content"
     assert "_instructions" not in told.tools
@@ -221,18 +221,18 @@ def test_static_instructions_and_a_variable_that_nobody_sets(lab: Lab) -> None:
 @pytest.mark.conformance("C05")
 def test_a_person_at_a_terminal_is_asked_for_what_nothing_sets(lab: Lab) -> None:
     lab.agent("bell-boy", "tools.py", TOOLS_PY, dynamic=False)
-    ours, theirs = pty.openpty()
+    mine, theirs = pty.openpty()
     command = [sys.executable, "-m", "sleipnir", "submit", "bell-boy", "find bells"]
     env = {**lab.stack.environment(), "LOKI_CONFIG_DIR": str(lab.loki)}
     process = subprocess.Popen(command, env=env, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     question = b"project-dir (The project):"
-    read_until(ours, question)
-    os.write(ours, b" \n")
-    read_until(ours, b"This field is required", question)
-    os.write(ours, f"{lab.project}\n".encode())
+    read_until(mine, question)
+    os.write(mine, b" \n")
+    read_until(mine, b"This field is required", question)
+    os.write(mine, f"{lab.project}\n".encode())
     run, _ = process.communicate(timeout=60)
-    os.close(ours)
+    os.close(mine)
     assert process.returncode == 0
     with lab.stack.client() as client:
         assert client.run(run.decode().strip()).wait(60).status == "completed"

@@ -120,9 +120,9 @@ def test_what_there_is_now_is_said(watched: tuple[Stack, Scrape]) -> None:
 
 def test_every_metric_has_a_help_that_is_a_sentence_and_no_metric_names_a_run(watched: tuple[Stack, Scrape]) -> None:
     _, scrape = watched
-    ours = [family for name, family in scrape.families.items() if name.startswith("sleipnir_")]
-    assert len(ours) > 40
-    for family in ours:
+    mine = [family for name, family in scrape.families.items() if name.startswith("sleipnir_")]
+    assert len(mine) > 40
+    for family in mine:
         assert family.documentation.strip(), family.name
         for sample in family.samples:
             assert not {"run", "visit", "id", "instance", "job"} & sample.labels.keys(), family.name

@@ -36,7 +36,7 @@ start: loop
 mcp_servers: [lab]
 nodes:
   loop:
-    {type: llm, model: "ours:gpt", prompt: "PUBLIC", tools: [environment, "mcp:lab"], next: other,
+    {type: llm, model: "mine:gpt", prompt: "PUBLIC", tools: [environment, "mcp:lab"], next: other,
      state_updates: {said: "{{output}}"}}
   other: {type: llm, model: "openai:gpt-test", prompt: other, state_updates: {more: "{{output}}"}, next: refused}
   refused: {type: llm, model: "filed:gpt", prompt: refused, state_updates: {error: "{{output}}"}, next: shown}
@@ -105,10 +105,10 @@ def _stack(redis: RedisServer, folder: Path, model: ModelServer) -> Iterator[Sta
     client = {"type": "openai-compatible", "api_base": model.url}
     models = [{"name": "gpt", "supports_function_calling": True}]
     clients = [
-        {**client, "name": "ours", "api_key": config, "models": models},
+        {**client, "name": "mine", "api_key": config, "models": models},
         {**client, "name": "filed", "api_key": "{{FILED}}", "models": models},
     ]
-    prices = {"ours:gpt": {"input": 1000, "output": 2000}}
+    prices = {"mine:gpt": {"input": 1000, "output": 2000}}
     (loki / "config.yaml").write_text(json.dumps({"clients": clients, "prices": prices}))
     (loki / "secrets.env").write_text(f"FILED={filed}\n")
     (loki / "secrets.env").chmod(0o600)
@@ -176,8 +176,8 @@ def test_it_would_be_seen_if_there_were_one(fleet: Fleet) -> None:
 
 def test_schedulers_and_workers_that_run_tools_import_no_library_of_models_or_mcp_servers(fleet: Fleet) -> None:
     """Never in their lives, in which they ran both."""
-    ours = {"scheduler": "sleipnir_scheduler.planner.loops", "tools": "sleipnir_workers.tools.call"}
-    for name, module in ours.items():
+    mine = {"scheduler": "sleipnir_scheduler.planner.loops", "tools": "sleipnir_workers.tools.call"}
+    for name, module in mine.items():
         imported = set(re.findall(r"^import time:.*\| +([\w.]+)$", fleet.stack.log(name), re.MULTILINE))
         assert module in imported
         assert imported & {"litellm", "openai", "mcp", "tiktoken"} == set(), name
@@ -189,6 +189,6 @@ def test_what_a_loop_costs_is_told_per_turn_and_in_all(fleet: Fleet) -> None:
     shown = json.loads(fleet.stack.sleipnir("show", fleet.run.id, "--json").stdout)
     steps = json.loads(fleet.stack.sleipnir("history", fleet.run.id, "--json").stdout)
     turns = [step["usage"] for step in steps if step["node"] == "loop" and step.get("usage")]
-    assert turns == [{"input_tokens": 10, "output_tokens": 5, "calls": 1, "model": "ours:gpt", "cost_usd": 0.02}] * 2
+    assert turns == [{"input_tokens": 10, "output_tokens": 5, "calls": 1, "model": "mine:gpt", "cost_usd": 0.02}] * 2
     assert shown["usage"]["calls"] == 4
     assert shown["usage"]["input_tokens"] == 30

@@ -22,10 +22,10 @@ WATCHES = """
 port {port}
 bind 127.0.0.1
 dir {folder}
-sentinel monitor ours 127.0.0.1 {master} 2
-sentinel auth-pass ours {password}
-sentinel down-after-milliseconds ours 1000
-sentinel failover-timeout ours 5000
+sentinel monitor mine 127.0.0.1 {master} 2
+sentinel auth-pass mine {password}
+sentinel down-after-milliseconds mine 1000
+sentinel failover-timeout mine 5000
 """
 
 
@@ -46,7 +46,7 @@ class Watched:
         sentinel_ports = [free_port() for _ in range(3)]
         self.sentinels = [self._start_sentinel(folder / f"s{port}", port) for port in sentinel_ports]
         self.hosts = [f"127.0.0.1:{port}" for port in sentinel_ports]
-        self.url = f"redis+sentinel://:{PASSWORD}@{','.join(self.hosts)}/ours"
+        self.url = f"redis+sentinel://:{PASSWORD}@{','.join(self.hosts)}/mine"
         for host in self.hosts:
             wait_for_redis(f"redis://{host}")
             wait_until(lambda host=host: self._knows_all(host), "a Sentinel knows the replica and the others")
@@ -61,7 +61,7 @@ class Watched:
 
     def _knows_all(self, host: str) -> bool:
         client: Any = connect(f"redis://{host}", retries=0)
-        state: dict[str, Any] = client.sentinel_masters()["ours"]
+        state: dict[str, Any] = client.sentinel_masters()["mine"]
         return int(state["num-slaves"]) == 1 and int(state["num-other-sentinels"]) == 2
 
     def info(self, number: int) -> dict[str, Any]:

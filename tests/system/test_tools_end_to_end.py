@@ -473,14 +473,14 @@ def answers_all(case: Case, run: Run, lab: Lab) -> None:
     run.answer("no")
 
 
-COLOURS = ["red", "blue"]
+COLMINE = ["red", "blue"]
 
 
 @case(
     Reply(
         calls=[
-            Call("user__ask", {"question": "Which colour?", "options": COLOURS}),
-            Call("user__ask", {"question": "Which one?", "options": json.dumps(COLOURS)}),
+            Call("user__ask", {"question": "Which colour?", "options": COLMINE}),
+            Call("user__ask", {"question": "Which one?", "options": json.dumps(COLMINE)}),
             Call("user__confirm", {"question": "Sure?"}),
             Call("user__input", {"question": "Why?"}),
             Call("user__checkbox", {"question": "Which?", "options": ["a", "b", "c"]}),

@@ -1,4 +1,4 @@
-"""The traps of spec/graph-package.md section 4: what its engine does badly by its own source, and ours must not do.
+"""The traps of spec/graph-package.md section 4: what its engine does badly by its own source, and Sleipnir must not do.
 
 One test per trap, named by our promise; the docstring says what upstream does. Others of that list are held elsewhere:
 3 (pending commands survive a crash) and 9 (an unknown target is an error) in test_branching_under_kills.py and
@@ -109,8 +109,8 @@ def test_4_reaching_max_steps_is_a_failure_unless_the_graph_says_otherwise(
 def test_5_the_results_of_commands_are_collected_once_and_the_question_is_still_there(
     wide: Stack, tmp_path: Path, scratch: Scratch, engine: str
 ) -> None:
-    """Upstream's example runs its collector too early, and its workers' overlays clear the question. Ours overwrite the
-    question too, each in an overlay that nobody else sees, and end one after the other."""
+    """Upstream's example runs its collector too early, and its workers' overlays clear the question. Here they
+    overwrite the question too, each in an overlay that nobody else sees, and end one after the other."""
     scratch.hold("summarize")
     with wide.client() as client:
         run = scratch.start(client, known_agent(tmp_path, "map-reduce", engine))

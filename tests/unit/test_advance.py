@@ -1,4 +1,4 @@
-"""The scheduler's main loop over a store that is played: what is planned with what, and what a bug of ours does."""
+"""The scheduler's main loop over a store that is played: what is planned with what, and what a bug does."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_entries_of_two_partitions_with_the_same_id_are_planned_each_with_its_ow
 
 @pytest.mark.conformance("LM-10")
 def test_a_bug_in_planning_fails_that_run_visibly_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstream's executor sends an error event when its loop panics; ours ends the run, and goes on with the others."""
+    """Upstream's executor sends an error event when its loop panics; this one ends the run, and goes on with the
+    others."""
     plan = advance.plan
 
     def breaks(graph: Any, run: RunView, *args: Any, **more: Any) -> Any:

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("sleipnir", "scheduler/sleipnir_scheduler", "workers/sleipnir_workers")
-OURS = {"sleipnir", "sleipnir_scheduler", "sleipnir_workers"}
+SLEIPNIR = {"sleipnir", "sleipnir_scheduler", "sleipnir_workers"}
 WITH = {"pydantic_core": "pydantic", "anyio": "mcp", "botocore": "boto3", "httpx": "litellm", "httpx2": "mcp"}
 """Parts of a package that only come with it, in a version that it chooses."""
 
@@ -36,15 +36,15 @@ def imported() -> dict[str, str]:
                 else:
                     names = [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
                 found |= {name.partition(".")[0]: str(file.relative_to(ROOT)) for name in names}
-    return {name: file for name, file in found.items() if name not in sys.stdlib_module_names | OURS}
+    return {name: file for name, file in found.items() if name not in sys.stdlib_module_names | SLEIPNIR}
 
 
 def test_every_package_that_is_imported_is_declared() -> None:
     """Finding U20 of the second review: kombu was not."""
-    of_module, ours = packages_distributions(), declared()
+    of_module, mine = packages_distributions(), declared()
     missing = {
         module: file
         for module, file in imported().items()
-        if not {canonicalize_name(name) for name in of_module.get(WITH.get(module, module), [module])} & ours
+        if not {canonicalize_name(name) for name in of_module.get(WITH.get(module, module), [module])} & mine
     }
     assert missing == {}

@@ -37,7 +37,7 @@ SERVICES = of_compose(KNOWN)
 PODS = of_kubernetes({("sleipnir-redis", "password"): "r3dis", ("sleipnir-flower", "users"): "ops:fl0wer"})
 UNITS = of_systemd("r3dis")
 QUEUES = {"worker-scripts": "scripts", "worker-functions": "functions", "worker-llm": "llm", "worker-rag": "rag"}
-OURS = ["scheduler", *QUEUES]
+ENGINE = ["scheduler", *QUEUES]
 HANDBACK_S = 8.0
 """What a worker needs after its grace period, by docs/operations.md."""
 DOCKERFILES = [ROOT / "scheduler" / "Dockerfile", ROOT / "workers" / "Dockerfile"]
@@ -49,31 +49,31 @@ def option(argv: tuple[str, ...], name: str) -> str:
 
 @pytest.mark.parametrize(("service", "queue"), QUEUES.items())
 def test_a_worker_service_runs_what_sleipnir_worker_runs(service: str, queue: str) -> None:
-    ours = SERVICES[service].command
-    told = worker_command(queue, int(option(ours, "-c")), option(ours, "-P"), queue, "info")
+    mine = SERVICES[service].command
+    told = worker_command(queue, int(option(mine, "-c")), option(mine, "-P"), queue, "info")
     without_level = [part for part in told if part not in ("--loglevel", "INFO")]
-    assert list(ours) == ["python", *without_level[1:]]
+    assert list(mine) == ["python", *without_level[1:]]
 
 
 def test_the_scheduler_service_runs_what_sleipnir_scheduler_runs() -> None:
     assert [sys.executable, *SERVICES["scheduler"].command[1:]] == scheduler_command()
 
 
-@pytest.mark.parametrize("name", [*OURS, "redis", "flower"])
+@pytest.mark.parametrize("name", [*ENGINE, "redis", "flower"])
 def test_kubernetes_runs_what_compose_runs(name: str) -> None:
     assert PODS[name].command == SERVICES[name].command
     told = {key: value for key, value in SERVICES[name].environment.items() if key != "REDIS_PASSWORD"}
     assert {key: value for key, value in PODS[name].environment.items() if key != "REDIS_PASSWORD"} == told
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", ENGINE)
 def test_systemd_runs_what_compose_runs(name: str) -> None:
     assert UNITS[name].command == SERVICES[name].command
     address = SERVICES[name].environment["SLEIPNIR_REDIS_URL"].replace("redis:6379", "127.0.0.1:6379")
     assert UNITS[name].environment["SLEIPNIR_REDIS_URL"] == address
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", ENGINE)
 def test_every_setting_exists_and_its_value_is_one(name: str) -> None:
     for services in (SERVICES, PODS, UNITS):
         settings = Settings.from_env(services[name].environment)
@@ -150,7 +150,7 @@ def test_the_pinned_redis_has_the_security_fixes() -> None:
 
 def test_scripts_have_a_bound_on_processes_and_write_only_where_they_should() -> None:
     """S12 of the second review."""
-    for name in [*OURS, "redis", "flower"]:
+    for name in [*ENGINE, "redis", "flower"]:
         raw = SERVICES[name].raw
         assert raw["deploy"]["resources"]["limits"]["pids"] <= 500, name
         assert raw["read_only"] is True, name
@@ -168,7 +168,7 @@ def test_scripts_reach_neither_the_cluster_nor_metadata_of_a_cloud_nor_prometheu
     (internet,) = (to["ipBlock"] for rule in scripts["egress"] for to in rule["to"] if "ipBlock" in to)
     assert {"10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"} <= set(internet["except"])
     assert SERVICES["prometheus"].raw["networks"] == SERVICES["grafana"].raw["networks"] == ["watch"]
-    assert {name for name in OURS if "watch" in SERVICES[name].raw.get("networks", [])} == {"scheduler"}
+    assert {name for name in ENGINE if "watch" in SERVICES[name].raw.get("networks", [])} == {"scheduler"}
 
 
 def test_nothing_is_published_beyond_this_machine() -> None:
@@ -185,7 +185,7 @@ def test_flower_asks_for_a_password_and_uses_our_configuration() -> None:
     assert str(SERVICES["flower"].raw["environment"]["FLOWER_BASIC_AUTH"]).startswith("${FLOWER_BASIC_AUTH:?")
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", ENGINE)
 def test_a_service_of_compose_can_be_scaled(name: str) -> None:
     raw = SERVICES[name].raw
     assert not {"container_name", "ports", "hostname"} & raw.keys()
@@ -283,7 +283,7 @@ def test_pods_are_probed_as_containers_of_compose_are() -> None:
     assert ready[-1] == SERVICES["redis"].raw["healthcheck"]["test"][-1]
 
 
-@pytest.mark.parametrize("name", [*OURS, "redis", "flower"])
+@pytest.mark.parametrize("name", [*ENGINE, "redis", "flower"])
 def test_pods_have_no_more_rights_than_they_need(name: str) -> None:
     workload = workloads()[name]
     assert pod(workload)["securityContext"]["runAsNonRoot"] is True
@@ -296,7 +296,7 @@ def test_pods_have_no_more_rights_than_they_need(name: str) -> None:
     assert container(workload)["resources"]["limits"]["memory"]
 
 
-@pytest.mark.parametrize("name", [*OURS, "redis", "flower"])
+@pytest.mark.parametrize("name", [*ENGINE, "redis", "flower"])
 def test_what_a_pod_mounts_is_there(name: str) -> None:
     workload = workloads()[name]
     claimed = [each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", [])]
@@ -324,7 +324,7 @@ def test_files_that_pods_read_are_those_that_compose_mounts() -> None:
 
 def test_each_service_of_kubernetes_may_lose_one_pod_at_a_time() -> None:
     budgets = {m["metadata"]["name"]: m["spec"] for m in manifests() if m["kind"] == "PodDisruptionBudget"}
-    assert budgets.keys() == set(OURS)
+    assert budgets.keys() == set(ENGINE)
     for name, spec in budgets.items():
         assert spec["selector"] == workloads()[name]["spec"]["selector"]
         labels = workloads()[name]["spec"]["template"]["metadata"]["labels"]
@@ -347,7 +347,7 @@ def test_every_manifest_is_applied() -> None:
     own = {name for name in listed if not name.startswith("../")}
     assert {file.name for file in K8S.glob("*.yaml")} - {"kustomization.yaml"} == own
     images = {image["name"] for image in yaml.safe_load((K8S / "kustomization.yaml").read_text())["images"]}
-    assert images == {container(workloads()[name])["image"].partition(":")[0] for name in [*OURS, "flower"]}
+    assert images == {container(workloads()[name])["image"].partition(":")[0] for name in [*ENGINE, "flower"]}
 
 
 @pytest.mark.parametrize("kind", ["scheduler", "worker"])

@@ -67,27 +67,27 @@ def test_a_name_that_no_setting_has_is_refused() -> None:
 
 
 def test_a_child_reads_the_same_settings() -> None:
-    ours = Settings(home=Path("/h"), strict=True, replay=Path("/tape"), lease_s=2.5, key_prefix="x")
-    assert Settings.from_env(ours.to_env()) == ours
+    mine = Settings(home=Path("/h"), strict=True, replay=Path("/tape"), lease_s=2.5, key_prefix="x")
+    assert Settings.from_env(mine.to_env()) == mine
 
 
 def test_a_child_is_told_of_defaults_that_were_asked_for() -> None:
     """Its environment may say otherwise."""
-    ours = Settings.from_env({"SLEIPNIR_LOG_LEVEL": "debug"}, log_level="info")
-    assert ours.to_env() == {"SLEIPNIR_LOG_LEVEL": "info"}
+    mine = Settings.from_env({"SLEIPNIR_LOG_LEVEL": "debug"}, log_level="info")
+    assert mine.to_env() == {"SLEIPNIR_LOG_LEVEL": "info"}
     assert Settings(lease_s=2.0).replaced(lease_s=15.0).to_env() == {"SLEIPNIR_LEASE_S": "15.0"}
 
 
 def test_settings_do_not_change() -> None:
-    ours = Settings()
+    mine = Settings()
     with pytest.raises(FrozenInstanceError):
-        ours.home = Path("/")  # type: ignore[misc]
-    assert ours.replaced(strict=True) != ours
+        mine.home = Path("/")  # type: ignore[misc]
+    assert mine.replaced(strict=True) != mine
 
 
 def test_a_log_shows_what_is_not_at_its_default_and_no_address() -> None:
-    ours = Settings(redis_url="redis://:secret@store/0", partitions=16, lease_s=2.5, home=Path("/h"))
-    assert ours.to_log() == {"home": "/h", "lease_s": 2.5}
+    mine = Settings(redis_url="redis://:secret@store/0", partitions=16, lease_s=2.5, home=Path("/h"))
+    assert mine.to_log() == {"home": "/h", "lease_s": 2.5}
 
 
 def test_settings_are_read_without_pydantic() -> None:

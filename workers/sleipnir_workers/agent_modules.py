@@ -5,7 +5,7 @@ versions of one, may both have a `steps.py`. sys.path stays as it is. Inside suc
 finds `helper.py` beside it first, as it would in a script, and the worker's modules otherwise: the
 loader gives the file an `__import__` of its own. `from . import helper` works too. importlib.import_module
 knows nothing of it. A file is loaded once per process; bundles never change, so nothing is reloaded.
-No bytecode is written or read: the folder is not ours, and its timestamps say nothing.
+No bytecode is written or read: the folder is the agent's, and its timestamps say nothing.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ def _start(sender: Any = None, **_: Any) -> None:
     if settings.warm_llm and settings.replay is None and "llm" in app.amqp.queues.consume_from:
         provider.warm_up()  # seconds of imports, now instead of in the first visit; starts no thread, so forks are safe
     if "rag" in app.amqp.queues.consume_from:
-        # One search at a time is quick; a pool of its threads for each of ours would only wait for the other cores.
+        # One search at a time is quick; a pool of its threads for each thread here would only wait for the other cores.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         rag.warm_up()
 

@@ -3,14 +3,15 @@
 A command's process group is killed at its end (sandbox.py), but a process can leave its group. So:
 
 - A command's leader is a child subreaper (launch.py, warm_server.py): what loses its parent becomes the leader's child,
-  however often it forks. When the leader is dead too, it becomes ours, as this process is a subreaper as well.
+  however often it forks. When the leader is dead too, it becomes a child of this process, as that is a subreaper as
+  well.
 - A command has a mark that its descendants inherit and cannot take off without being root: a hard limit of its own for
-  the bytes in POSIX message queues (RLIMIT_MSGQUEUE), which nobody uses, a little lower than ours. So children that our
-  own code has started are told from those that we were given.
+  the bytes in POSIX message queues (RLIMIT_MSGQUEUE), which nobody uses, a little lower than this process's. So
+  children that our own code has started are told from those that we were given.
 
 After the leader's death, each child that we were given and that has the command's mark, or one of no running command,
-is killed and reaped, until there is none: its children become ours in their turn. A worker that is killed cannot do
-this; the groups of its commands die then (group_guard.py), and what has left them lives on.
+is killed and reaped, until there is none: its children become those of this process in their turn. A worker that is
+killed cannot do this; the groups of its commands die then (group_guard.py), and what has left them lives on.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Descendants:
                 self._running.discard(mark)
 
     def _end(self, mark: int) -> None:
-        """Kill and reap what is left of a command. A system call for each child of ours."""
+        """Kill and reap what is left of a command. A system call for each child."""
         deadline = time.monotonic() + KILL_S
         while left := [pid for pid in _adopted() if self._is_left(pid, mark)]:
             for pid in left:

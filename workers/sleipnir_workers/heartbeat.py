@@ -1,4 +1,4 @@
-"""Keep the leases of running visits, and learn which of them are no longer ours.
+"""Keep the leases of running visits, and learn which of them were lost.
 
 One daemon thread per worker process (per pool child in prefork), started with the first visit after a fork. It beats
 for all visits of the process in one round trip. A visit that was cancelled or taken back has lost its lease: its
@@ -34,7 +34,7 @@ class Heartbeat:
         self._log = structlog.get_logger().bind(part="heartbeat")
 
     def hold(self, call: VisitCall, lost: threading.Event) -> None:
-        """Keep the lease of `call` from now on; `lost` is set when it is ours no more."""
+        """Keep the lease of `call` from now on; `lost` is set when another has it."""
         with self._lock:
             self._running[call.task_id] = (call, lost)
             self._ensure_thread()
@@ -54,7 +54,7 @@ class Heartbeat:
         for task_id in lost:
             call, ours_no_more = running[task_id]
             with handling(call.run, call.node, call.seq, call.attempt):
-                self._log.warning("visit is no longer ours; stopping it")
+                self._log.warning("visit was lost; stopping it")
             ours_no_more.set()
         self._also()
         return len(lost)

@@ -92,7 +92,7 @@ class _Child:
                 [sys.executable, "-m", "sleipnir_workers.helper_main", module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # what libraries say of a hostile document is no log of ours
+                stderr=subprocess.DEVNULL,  # what libraries say of a hostile document does not belong in the log
                 env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                 start_new_session=True,
             )

@@ -114,9 +114,9 @@ class Visit:
         return owner.output_key if self.item.position == len(owner.body) - 1 else None
 
     def check(self) -> None:
-        """Raise VisitLost if the visit is no longer ours."""
+        """Raise VisitLost if the visit was lost."""
         if self.lost.is_set():
-            raise VisitLost(f"visit {self.run}/{self.seq} is no longer ours")
+            raise VisitLost(f"visit {self.run}/{self.seq} is no longer this worker's")
 
 
 def can_be_entered(folder: Path) -> bool:

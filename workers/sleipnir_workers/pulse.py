@@ -45,7 +45,7 @@ class Pulse:
             self._lost_at = time.monotonic()
 
     def facts(self, leased: Callable[[Sequence[str]], int]) -> dict[str, Any]:
-        """What an announcement says. `leased` counts the tasks, given by id, whose visit is ours under a lease."""
+        """What an announcement says. `leased` counts the tasks, given by id, whose visit this worker has a lease of."""
         now = time.monotonic()
         if self._consumer is None:
             return {}

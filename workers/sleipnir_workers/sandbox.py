@@ -70,7 +70,7 @@ class Leader(Protocol):
 
     @property
     def stdout(self) -> int:
-        """To read from; so is `stderr`. Both are ours until `reap`."""
+        """To read from; so is `stderr`. Both are open until `reap`."""
 
     @property
     def stderr(self) -> int: ...
@@ -115,7 +115,7 @@ def run(
         raise VisitLost(f"the visit was lost before {argv[0]!r} was started")
     deadline = time.monotonic() + timeout_s
 
-    ours = descendants.here()
+    children = descendants.here()
 
     def wait_for(leader: Leader) -> Outcome:
         with _Command(leader, lost, max_stdout_bytes) as command:
@@ -127,7 +127,7 @@ def run(
         return command.outcome(reason)
 
     try:
-        with ours.of_command() as mark:
+        with children.of_command() as mark:
             if warm and (script := warm_python.warm_python.launch(argv, env, cwd, mark)):
                 with contextlib.suppress(warm_python.NotBegun):
                     return wait_for(script)

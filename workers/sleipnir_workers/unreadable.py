@@ -57,7 +57,7 @@ def call_of(message: Any) -> VisitCall:
     """The call that a message carries. Raises RecordUnreadable."""
     headers = message.headers
     if type(headers) is not dict or headers.get("task") != TASK_NAME:
-        raise _damaged("it is no task of ours")
+        raise _damaged("it is no task of Sleipnir")
     if type(headers.get("id")) is not str or not headers["id"]:
         raise _damaged("it has no id")
     if headers.get("eta") or headers.get("expires"):
@@ -118,10 +118,10 @@ class VisitConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         self._drop(message, f"its body cannot be decoded: {type(exc).__name__}")
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
-        self._drop(message, "it is no task of ours")
+        self._drop(message, "it is no task of Sleipnir")
 
     def on_unknown_task(self, body: Any, message: Any, exc: BaseException) -> None:
-        self._drop(message, "it is no task of ours")
+        self._drop(message, "it is no task of Sleipnir")
 
     def on_invalid_task(self, body: Any, message: Any, exc: BaseException) -> None:
         self._drop(message, f"it is no task: {type(exc).__name__}")

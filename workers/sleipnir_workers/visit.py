@@ -157,7 +157,7 @@ class Worker:
     def _claimed(
         self, call: VisitCall, claim: Claim, unpacked: Unpacked | None, node: Node | None, token: str, problem: str
     ) -> dict[str, Any]:
-        """Execute and deliver a visit that is ours. Without a graph, or the node in it, it fails with `problem`."""
+        """Execute and deliver a visit that was claimed. Without a graph, or the node in it, it fails with `problem`."""
         lost, started = threading.Event(), time.monotonic()
         self.heartbeat.hold(call, lost)
         try:
@@ -382,7 +382,7 @@ def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | 
 
 
 def execute(visit: Visit) -> VisitResult | None:
-    """Run the visit's executor. None means that the visit is not ours any more. Raises ProcessLost, MachineFailed and
+    """Run the visit's executor. None means that the visit was lost. Raises ProcessLost, MachineFailed and
     DirectoryMissing, nothing else."""
     usage: Usage | None = None
     try:

@@ -122,8 +122,8 @@ class WarmScript:
             self.forget()
 
     def forget(self) -> None:
-        """Close what is ours, once: the numbers are somebody else's after that. In a forked child that is all: the
-        script is our parent's."""
+        """Close what belongs to this process, once: the numbers are somebody else's after that. In a forked child that
+        is all: the script is our parent's."""
         self._channel.close()
         fds, self.stdout, self.stderr, self.exit_fd = (self.stdout, self.stderr, self.exit_fd), -1, -1, -1
         for fd in fds:
@@ -271,20 +271,20 @@ class Launcher:
 
     def _ask(self) -> WarmScript:
         """Ask for a child that leads a group and waits for a request."""
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        with contextlib.ExitStack() as kept, contextlib.ExitStack() as theirs:
             channel, their_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            ours.callback(channel.close)
+            kept.callback(channel.close)
             theirs.callback(their_channel.close)
             ends = [their_channel.fileno()]
             pipes = []
             for _ in ("stdout", "stderr"):
                 read, write = os.pipe()
-                ours.callback(os.close, read)
+                kept.callback(os.close, read)
                 theirs.callback(os.close, write)
                 pipes.append(read)
                 ends.append(write)
             self._send(ends)
-            ours.pop_all()
+            kept.pop_all()
         return WarmScript(channel, *pipes)
 
     def _send(self, fds: Sequence[int]) -> None:

@@ -146,7 +146,7 @@ def tell(channel: _socket.socket, message: bytes) -> None:
 
 
 def become_leader(launcher: int) -> None:
-    """As launch.py does: a session of our own, death with the parent, and orphans are ours."""
+    """As launch.py does: a session of our own, death with the parent, and orphans come to this process."""
     os.setsid()
     libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -100,8 +100,8 @@ def plan(
 
 
 def fail(graph_name: str, run: RunView, message: str, now_ms: int) -> Transition:
-    """End a run for a reason outside its graph (its bundle cannot be read, a bug of ours); one that was to go on after
-    it had failed, again."""
+    """End a run for a reason outside its graph (its bundle cannot be read, a bug in Sleipnir); one that was to go on
+    after it had failed, again."""
     draft = Draft(run, now_ms)
     if run.is_final:
         draft.heard()

@@ -48,7 +48,7 @@ class Admission:
         self._begin_anew(None)
 
     def _begin_anew(self, epoch: int | None) -> None:
-        """Know nothing of batches, and give all equal shares. `epoch` None: the first partition is not ours."""
+        """Know nothing of batches, and give all equal shares. `epoch` None: the first partition is another's."""
         self._epoch = epoch
         self._seen: float | None = None
         self._stale: set[str] = set()

@@ -322,7 +322,7 @@ class Advance:
                 return cancel(run, entry.event, entry.at_ms)
             return f"its graph cannot be used: {error}"
         except Exception as error:
-            # A bug of ours must end in a visible failure of this run, not in a scheduler that spins on one entry.
+            # A bug in Sleipnir must end in a visible failure of this run, not in a scheduler that spins on one entry.
             self._log.exception("planning failed", entry=repr(entry.event))
             return _failed(run, entry, f"internal error: {type(error).__name__}: {error}")
 

@@ -184,7 +184,7 @@ class Deliveries:
         except StoreUnavailable:
             raise  # nothing is wrong with the child
         except Exception as error:
-            # A bug of ours must end in a visible failure of the parent, not in a stream that stands still for all.
+            # A bug in Sleipnir must end in a visible failure of the parent, not in a stream that stands still for all.
             if not isinstance(error, SleipnirError):
                 self._log.exception("a child cannot be started", run=parent, agent=effect.agent)
             return self._store.refuse(parent, effect.seq, effect.attempt, effect.child, _why(error))

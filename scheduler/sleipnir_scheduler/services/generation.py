@@ -76,7 +76,8 @@ class Watch:
         return self._store.pulse(seen, lease_ms=self.lease_ms, gap_ms=self.gap_ms, stepped=stepped)
 
     def _has_stepped(self, before: Generation, now: Generation, asked_ms: float, answered_ms: float) -> bool:
-        """Whether Redis' clock has gone on by more or less than ours, beyond the time that the two calls took."""
+        """Whether Redis' clock has gone on by more or less than this machine's, beyond the time that the two calls
+        took."""
         passed_ms, tolerance_ms = now.now_ms - before.now_ms, self.gap_ms / 2
         most_ms, least_ms = answered_ms - self._asked_ms, asked_ms - self._answered_ms
         return not least_ms - tolerance_ms <= passed_ms <= most_ms + tolerance_ms

@@ -41,7 +41,7 @@ class Ownership:
         self._generation = generation
         self._epochs: dict[int, int] = {}
         self._leaving: frozenset[int] = frozenset()
-        """Ours in Redis, and not worked on any more: given back in the next round."""
+        """Owned in Redis, and not worked on any more: given back in the next round."""
         self._share = len(self._all)
         self._held: frozenset[int] = frozenset()
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class Ownership:
         return not self._leaving and len(self._epochs) >= min(self._share, len(self._all))
 
     def run_once(self) -> int:
-        """Renew what is ours, take what is free, give back what is too much. Returns how many partitions are ours."""
+        """Renew what it owns, take what is free, give back what is too much. Returns how many partitions it owns."""
         alive = self._store.join(self.instance, self._ttl_ms)
         owned = self._own(self._epochs.keys() | self._leaving)
         others = self._store.owners(set(self._all) - owned.keys(), self._ttl_ms)

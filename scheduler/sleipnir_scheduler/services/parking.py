@@ -156,7 +156,7 @@ class Parking:
         self._is_busy = False
 
     def _follow(self, epochs: Mapping[int, int]) -> None:
-        """Drop partitions that are another's, and begin with those that are ours now."""
+        """Drop partitions that are another's, and begin with those that it owns now."""
         for number in [each for each, known in self._partitions.items() if epochs.get(each) != known.epoch]:
             del self._partitions[number]
         for number, epoch in epochs.items():

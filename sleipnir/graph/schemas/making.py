@@ -30,7 +30,7 @@ from sleipnir.graph.shape import FIELDS, SPELLINGS
 
 Schema = dict[str, Any]
 
-_DIALECT: Final = "http://json-schema.org/draft-07/schema#"  # the newest that all editors know
+_JSON_SCHEMA: Final = "http://json-schema.org/draft-07/schema#"  # the newest that all editors know
 _DURATION: Final = r"^\s*[0-9]*\.?[0-9]+\s*(ms|s|m|h)?\s*$"
 _SCALAR: Final[Schema] = {"type": ["string", "number", "boolean", "null"]}
 _TEXT: Final[Schema] = {"type": "string"}
@@ -95,7 +95,7 @@ def schema_of(version: str) -> Schema:
     graph["properties"]["state"] = _optional({"type": "object", "additionalProperties": state})
     if is_strict:
         graph["required"].append("version")
-    head = {"$schema": _DIALECT, "title": f"graph.yaml of Sleipnir, version {version}"}
+    head = {"$schema": _JSON_SCHEMA, "title": f"graph.yaml of Sleipnir, version {version}"}
     return {**head, **graph, "definitions": {"node": any_node, **definitions}}
 
 

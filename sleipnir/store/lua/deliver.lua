@@ -26,9 +26,9 @@ local run_id, member, seq, attempt, token, worker, node, header = unpack(ARGV, 1
 local claimed = redis.call('HGET', claims, seq)
 local claim = claimed and cjson.decode(claimed)
 local visit = redis.call('HGET', frontier, seq)
-local ours = visit and claim and claim.token == token and not claim.lost
+local owned = visit and claim and claim.token == token and not claim.lost
   and cjson.decode(visit).attempt == tonumber(attempt)
-if not ours then
+if not owned then
   redis.call('INCR', late)
   if redis.call('EXISTS', run) == 1 then
     redis.call('XADD', events, 'MAXLEN', '~', 1000, '*', 'e',

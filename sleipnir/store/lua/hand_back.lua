@@ -13,7 +13,7 @@
 --                          the working directory that the run asked for
 --
 -- Returns  1  handed back; the scheduler reads `lease_lost` with this reason
---          0  not ours (cancelled, delivered, taken back), or handed back by an earlier call. Calling twice is safe.
+--          0  not claimed so (cancelled, delivered, taken back), or handed back by an earlier call. Calling twice is safe.
 local claims, leases, inbox = KEYS[1], KEYS[2], KEYS[3]
 local run_id, member, seq, attempt, token, reason = unpack(ARGV)
 

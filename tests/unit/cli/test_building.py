@@ -120,14 +120,14 @@ def test_a_question_is_answered_by_yes_no_or_the_default(typing: Any, text: str,
     assert typing(text).confirm("Remove it?", default=default) is answer
 
 
-LISTED = Application(chunk_sizes={"openai:small": 2000, "ours:e5": None})
+LISTED = Application(chunk_sizes={"openai:small": 2000, "mine:e5": None})
 
 
 @pytest.mark.parametrize(
     ("text", "said", "expected"),
     [
         ("\n\n\n", LISTED, ("openai:small", 2000, 100)),
-        ("2\n0\n500\n500\n499\n", LISTED, ("ours:e5", 500, 499)),
+        ("2\n0\n500\n500\n499\n", LISTED, ("mine:e5", 500, 499)),
         ("3\n", LISTED, ("none", None, None)),
         ("\n", Application(), ("none", None, None)),
         ("9\nada\nopenai:ada\n\nx\n\n", Application(), ("openai:ada", 1000, 50)),

@@ -12,7 +12,7 @@ import pytest
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:
     """What the command line writes when stdin, stdout and stderr are a terminal."""
-    ours, theirs = pty.openpty()
+    mine, theirs = pty.openpty()
     clean = {
         name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM", "SLEIPNIR_REDIS_URL")
     }
@@ -23,9 +23,9 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     )  # fmt: skip
     os.close(theirs)
     written = b""
-    while chunk := _read(ours):
+    while chunk := _read(mine):
         written += chunk
-    os.close(ours)
+    os.close(mine)
     process.wait(timeout=60)
     return written.decode()
 

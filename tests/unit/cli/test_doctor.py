@@ -193,11 +193,11 @@ def test_a_redis_that_lacks_security_fixes_is_noticed(version: str, valkey: str,
 
 def test_schedulers_that_do_not_share_their_settings_are_noticed() -> None:
     """S12 of the second review: two deployments with one prefix merged unseen."""
-    ours = Settings(redis_url="redis://a", broker_url="redis://:p@b")
-    same = ours.replaced(redis_url="redis://c", broker_url="redis://:other@b")
-    alike = replace(SOUND, settings={"a": ours.shared_digests(), "b": same.shared_digests(), "c": {}})
+    mine = Settings(redis_url="redis://a", broker_url="redis://:p@b")
+    same = mine.replaced(redis_url="redis://c", broker_url="redis://:other@b")
+    alike = replace(SOUND, settings={"a": mine.shared_digests(), "b": same.shared_digests(), "c": {}})
     assert list(look_at_agreement(alike)) == []
-    other = ours.replaced(broker_url="amqp://b", lease_s=7.0)
+    other = mine.replaced(broker_url="amqp://b", lease_s=7.0)
     (found,) = look_at_agreement(replace(alike, settings={**alike.settings, "d": other.shared_digests()}))
     assert found.text.endswith("different values: SLEIPNIR_BROKER_URL, SLEIPNIR_LEASE_S")
     assert found.level == "warn" and "SLEIPNIR_KEY_PREFIX" in found.hint

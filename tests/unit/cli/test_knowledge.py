@@ -46,8 +46,8 @@ def test_bases_are_listed_whether_built_or_not(agents: Path, capsys: pytest.Capt
     (agents / "helper" / "words.yaml").write_text("12345")
     assert main(["kb", "ls", "--json"]) == 0
     rows = {(row["agent"], row["node"]): row for row in json.loads(capsys.readouterr().out)}
-    ours = {key: row for key, row in rows.items() if key[0] in ("helper", "reader", "plain")}
-    assert {key: (row["built"], row["file_bytes"]) for key, row in ours.items()} == {
+    mine = {key: row for key, row in rows.items() if key[0] in ("helper", "reader", "plain")}
+    assert {key: (row["built"], row["file_bytes"]) for key, row in mine.items()} == {
         ("helper", "look"): (False, None),
         ("helper", "words"): (True, 5),
         ("reader", "rag"): (False, None),

@@ -16,7 +16,7 @@ from sleipnir.graph.load import parse
 from tests.unit.graph.test_graph_check import UNREACHABLE, hints, in_folder, places
 from tests.unit.graph.writing import FILE, checked, errors, notices
 
-OURS = "engine: bsp"
+ADDED = "engine: bsp"
 E = "e: {type: end}"
 
 
@@ -63,7 +63,7 @@ def test_every_dangling_target_is_an_error_that_names_its_key() -> None:
 def test_the_end_of_a_branch_may_be_named_in_sleipnir_1_alone() -> None:
     nodes = "a: {type: llm, prompt: p, next: [b, end]}\nb: {type: end}"
     assert "[a] References non-existent node 'end' in 'next'" in errors(checked(nodes))
-    assert found(nodes, top=OURS) == []
+    assert found(nodes, top=ADDED) == []
 
 
 @pytest.mark.conformance("BD-11")
@@ -77,9 +77,9 @@ def test_a_branch_may_lead_to_a_name_among_the_ends_of_its_node() -> None:
 @pytest.mark.conformance("V01")
 def test_a_missing_body_of_a_map_is_named_in_the_words_of_its_author() -> None:
     theirs = "a: {type: map, over: '{{l}}', as: i, branch: x, collect_into: k, next: e}"
-    ours = "a: {type: map, for_each: '{{l}}', as: i, node: [x, y], collect: k, next: e}"
+    added = "a: {type: map, for_each: '{{l}}', as: i, node: [x, y], collect: k, next: e}"
     assert errors(checked(f"{theirs}\n{E}")) == ["[a] References non-existent node 'x' in map 'branch'"]
-    assert errors(checked(f"{ours}\n{E}")) == [
+    assert errors(checked(f"{added}\n{E}")) == [
         "[a] References non-existent node 'x' in map 'node'",
         "[a] References non-existent node 'y' in map 'node'",
     ]
@@ -108,8 +108,8 @@ def test_a_cycle_without_a_way_out_is_an_error(nodes: str) -> None:
         ("type: router, branch: {by: '{{x}}', to: {again: a}, default: e}", ""),
         ("type: router, branch: [{when: state.again, to: a}]", ""),
         ("type: script, script: s.py, ends: [a, e], next: a", ""),
-        ("type: script, script: s.py, next: e, fallback: a", OURS),
-        ("type: approval, question: q, options: [y], routes: {y: a}, on_other: e", OURS),
+        ("type: script, script: s.py, next: e, fallback: a", ADDED),
+        ("type: approval, question: q, options: [y], routes: {y: a}, on_other: e", ADDED),
         ("type: router, next: a", "limits: {max_steps: 9}"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_map_body_that_leads_back_is_a_cycle_in_lokis_format() -> None:
 
 @pytest.mark.conformance("BD-18")
 def test_in_sleipnir_1_a_branch_ends_where_nothing_follows() -> None:
-    assert found("a: {type: llm, prompt: p}", top=OURS) == []
+    assert found("a: {type: llm, prompt: p}", top=ADDED) == []
     assert len(found("a: {type: llm, prompt: p}")) == 2
 
 
@@ -356,7 +356,7 @@ def test_loki_asks_nobody_in_a_parallel_branch_and_we_may(person: str) -> None:
     (problem,) = checked(nodes)
     assert (problem.level, problem.line, problem.column) == ("error", 4, 39)
     assert problem.message == f"'next' fans out to {kind} node 'c'; a parallel branch cannot wait for a person"
-    assert found(nodes, top=OURS) == []
+    assert found(nodes, top=ADDED) == []
 
 
 def fan(b: str, c: str) -> str:
@@ -379,7 +379,7 @@ def test_a_key_with_two_parallel_writers_needs_a_reducer(b: str, c: str) -> None
     assert lines(collisions) == {4}
     for top in ("reducers: {k: append}", "state: {k: {type: list, reducer: append}}"):
         assert [line for line in found(fan(b, c), top=top) if "written by" in line] == []
-    assert [line for line in found(fan(b, c), top=OURS) if "written by" in line] == [
+    assert [line for line in found(fan(b, c), top=ADDED) if "written by" in line] == [
         "warning [a] key 'k' is written by parallel branches (b, c): the last one alone counts"
     ]
 
@@ -390,7 +390,7 @@ def test_a_parallel_script_says_what_it_writes_where_loki_wants_it() -> None:
         "error [a] 'next' fans out to script node 'b', which has no 'state_updates': "
         "what it writes cannot be checked against its siblings"
     ]
-    assert found(nodes, top=OURS) == []
+    assert found(nodes, top=ADDED) == []
 
 
 @pytest.mark.parametrize(
@@ -406,13 +406,13 @@ def test_a_branch_sees_nothing_of_its_siblings_writes(reader: str, reads: bool) 
     nodes = fan("type: llm, prompt: p, state_updates: {k: x, output: x}", reader)
     message = "[c] reads 'k', which its parallel sibling 'b' writes in the same super-step"
     assert [line for line in found(nodes) if "reads" in line] == ([f"error {message}"] if reads else [])
-    assert [line for line in found(nodes, top=OURS) if "reads" in line] == ([f"warning {message}"] if reads else [])
+    assert [line for line in found(nodes, top=ADDED) if "reads" in line] == ([f"warning {message}"] if reads else [])
 
 
 @pytest.mark.conformance("Y01")
 def test_branches_that_meet_again_are_right_in_both_versions() -> None:
     b, c = "type: llm, prompt: p, state_updates: {x: y}", "type: script, script: s.sh, state_updates: {z: y}"
-    assert found(fan(b, c)) == found(fan(b, c), top=OURS) == []
+    assert found(fan(b, c)) == found(fan(b, c), top=ADDED) == []
 
 
 # --- conditions and labels

@@ -252,11 +252,11 @@ def test_a_graph_knows_the_joins_that_a_node_is_a_source_of() -> None:
 @pytest.mark.conformance("Y04")
 def test_both_spellings_of_a_map_mean_the_same() -> None:
     theirs = "type: map, over: '{{l}}', as: x, branch: b, collect_into: k, max_concurrency: 3, next: c"
-    ours = "type: map, for_each: '{{l}}', as: x, node: b, collect: k, max_parallel: 3, next: c"
+    added = "type: map, for_each: '{{l}}', as: x, node: b, collect: k, max_parallel: 3, next: c"
     expected = MapNode(
         id="a", over="{{l}}", item="x", body=["b"], collect_into="k", max_concurrency=3, next="c", output_key="output"
     )
-    assert node(theirs) == node(ours) == expected
+    assert node(theirs) == node(added) == expected
 
 
 def test_the_body_of_a_map_may_be_a_chain() -> None:
@@ -423,9 +423,9 @@ def test_a_label_is_looked_up_in_the_map_then_in_the_ends_then_among_the_nodes(l
 
 
 def test_end_is_a_node_where_there_is_one_and_nothing_in_a_graph_of_loki() -> None:
-    ours = graph_of(yaml_graph("a: {type: join}\nend: {type: end}"))
+    added = graph_of(yaml_graph("a: {type: join}\nend: {type: end}"))
     theirs = graph_of(yaml_graph("a: {type: llm, prompt: p}"))
-    assert [graph.ends_branch("end") for graph in (ours, theirs, graph_with())] == [False, False, True]
+    assert [graph.ends_branch("end") for graph in (added, theirs, graph_with())] == [False, False, True]
 
 
 def test_the_reducer_of_a_key_is_that_of_its_declaration_else_of_the_block() -> None:

@@ -1,4 +1,4 @@
-"""The YAML dialect: what a scalar is, where a value stands, and what is refused."""
+"""The YAML that is read: what a scalar is, where a value stands, and what is refused."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ clients:
     models:
       - {name: gpt, max_input_tokens: 1000}
       - {name: small, type: embedding, default_chunk_size: 2000}
-  - {type: openai-compatible, name: ours, models: [{name: e5, type: embedding}]}
+  - {type: openai-compatible, name: mine, models: [{name: e5, type: embedding}]}
 """
 
 
@@ -49,7 +49,7 @@ def test_the_file_is_read(tmp_path: Path) -> None:
         chunk_overlap=100,
         template="{{CONTEXT}} __CONTEXT__",
         loaders={"pdf": "pdftotext $1 -", "jina": "curl -fsSL https://r.jina.ai/$1"},
-        chunk_sizes={"openai:small": 2000, "ours:e5": None},
+        chunk_sizes={"openai:small": 2000, "mine:e5": None},
     )
 
 

@@ -55,7 +55,7 @@ def embedder(
         f"openai/{model}", server.url, "sk-the-secret-key", traits=Traits(model, type="embedding", **traits)
     )
     given = {"chunk_size": 1000, "batch_size": 3, "pause": Pauses(), **options}
-    return Embedder(Reached(f"ours:{model}", endpoint), **given)
+    return Embedder(Reached(f"mine:{model}", endpoint), **given)
 
 
 def expected(texts: list[str], dimensions: int = 64) -> Any:
@@ -256,7 +256,7 @@ from sleipnir_workers.knowledge.embedder import Embedder
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reach import Reached
-model = Reached("ours:embed-test", Endpoint("openai/embed-test", sys.argv[1], "k"))
+model = Reached("mine:embed-test", Endpoint("openai/embed-test", sys.argv[1], "k"))
 cache = EmbeddingCache(Path(sys.argv[2]))
 Embedder(model, chunk_size=1000, batch_size=3, cache=cache).embed([f"text {number}" for number in range(300)])
 """
@@ -289,7 +289,7 @@ def test_two_builders_at_once_share_what_they_pay_for(tmp_path: Path) -> None:
 def test_a_model_that_changes_its_dimensions_is_named_with_both_numbers() -> None:
     with ModelServer(embeddings=[Reply(), Reply(dimensions=32)]) as server, pytest.raises(NodeFailed) as caught:
         embedder(server, in_flight=1).embed(TEXTS)
-    assert "embedding model 'ours:embed-test' gave a vector of 32 dimensions, but those before have 64" in str(
+    assert "embedding model 'mine:embed-test' gave a vector of 32 dimensions, but those before have 64" in str(
         caught.value
     )
     assert caught.value.kind == "model"
@@ -338,7 +338,7 @@ def test_a_vector_that_points_nowhere_is_refused_and_not_kept(tmp_path: Path, nu
 
 
 def limited(store: Store, tmp_path: Path, **bounds: int) -> Permits:
-    pattern = Limit("ours:*", **bounds).pattern
+    pattern = Limit("mine:*", **bounds).pattern
     file = tmp_path / "limits.yaml"
     file.write_text(json.dumps({"models": {pattern: bounds}}))
     return Permits(store, Settings(home=tmp_path, limits=file))

@@ -19,7 +19,7 @@ SETTINGS = {"model": "openai/e"}
 
 def vectors(*texts: str) -> dict[bytes, bytes]:
     """A vector per text that tells what it is of."""
-    return {key: text.encode().ljust(256) for key, text in zip(keys_of("ours:e", SETTINGS, texts), texts, strict=True)}
+    return {key: text.encode().ljust(256) for key, text in zip(keys_of("mine:e", SETTINGS, texts), texts, strict=True)}
 
 
 def test_what_was_stored_is_found_by_whoever_opens_the_file(tmp_path: Path) -> None:
@@ -39,13 +39,13 @@ def test_many_more_keys_than_a_statement_takes_are_found(tmp_path: Path) -> None
 
 def test_the_key_depends_on_model_settings_and_text_and_on_nothing_else() -> None:
     keys = [
-        keys_of("ours:e", SETTINGS, ["a"]),
-        keys_of("ours:f", SETTINGS, ["a"]),
-        keys_of("ours:e", {**SETTINGS, "dimensions": 8}, ["a"]),
-        keys_of("ours:e", SETTINGS, ["a "]),
+        keys_of("mine:e", SETTINGS, ["a"]),
+        keys_of("mine:f", SETTINGS, ["a"]),
+        keys_of("mine:e", {**SETTINGS, "dimensions": 8}, ["a"]),
+        keys_of("mine:e", SETTINGS, ["a "]),
     ]
     assert len({key for [key] in keys}) == 4
-    assert keys_of("ours:e", {"b": 1, "a": 2}, ["a"]) == keys_of("ours:e", {"a": 2, "b": 1}, ["a"])
+    assert keys_of("mine:e", {"b": 1, "a": 2}, ["a"]) == keys_of("mine:e", {"a": 2, "b": 1}, ["a"])
 
 
 def test_what_is_forgotten_is_not_found(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ home, name, count = json.loads(sys.argv[1])
 cache = EmbeddingCache(Path(home), notice=lambda text: print("NOTICE", text, flush=True))
 for number in range(count):
     texts = [f"{name}/{number}/{part}" for part in range(8)]
-    keys = keys_of("ours:e", {"model": "openai/e"}, texts)
+    keys = keys_of("mine:e", {"model": "openai/e"}, texts)
     cache.store({key: text.encode().ljust(256) for key, text in zip(keys, texts)})
     print(number, flush=True)
 """

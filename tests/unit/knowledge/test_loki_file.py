@@ -1,4 +1,4 @@
-"""Bases are kept in Loki's format: ours can be read back, Loki's own can be used, and what is broken is named."""
+"""Bases are kept in Loki's format: Sleipnir's can be read back, Loki's own can be used, and what is broken is named."""
 
 from __future__ import annotations
 

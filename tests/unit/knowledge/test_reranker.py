@@ -22,12 +22,12 @@ KEY = "sk-the-secret-key"
 
 
 def model(server: ModelServer, tmp_path: Path) -> Reached:
-    host = Host({"LOKI_CONFIG_DIR": str(tmp_path), **server.env("ours", KEY)}, Settings(home=tmp_path))
-    return reach("ours:r", host, "reranker")
+    host = Host({"LOKI_CONFIG_DIR": str(tmp_path), **server.env("mine", KEY)}, Settings(home=tmp_path))
+    return reach("mine:r", host, "reranker")
 
 
 def limited(store: Store, tmp_path: Path) -> Permits:
-    (tmp_path / "limits.yaml").write_text(json.dumps({"models": {"ours:*": {"max_parallel": 1}}}))
+    (tmp_path / "limits.yaml").write_text(json.dumps({"models": {"mine:*": {"max_parallel": 1}}}))
     return Permits(store, Settings(home=tmp_path, limits=tmp_path / "limits.yaml"))
 
 

@@ -71,12 +71,12 @@ def loop(**fields: Any) -> LlmNode:
 
 
 @st.composite
-def nodes(draw: st.DrawFn, name: str, ours: bool, talkative: bool = False) -> Node:
+def nodes(draw: st.DrawFn, name: str, extended: bool, talkative: bool = False) -> Node:
     target = st.sampled_from([*NAMES, "end"])
     maybe = st.none() | target
     common: dict[str, Any] = {"id": name, "next": draw(maybe | st.lists(target, min_size=2, max_size=3, unique=True))}
     kinds = ["script", "script", "llm", "loop", "approval", "input", "map"]
-    if ours:
+    if extended:
         kinds += ["router", "conditional", "call"]
     expiry = {"timeout": draw(st.none() | st.just(2)), "on_timeout": draw(maybe)}
     match draw(st.sampled_from(["loop", "loop", "map"] if talkative else kinds)):
@@ -116,8 +116,8 @@ def failure_rules() -> st.SearchStrategy[str | None]:
 @st.composite
 def drawn_graphs(draw: st.DrawFn, talkative: bool = False) -> Drawn:
     """A graph; a `talkative` one begins with an llm node that has tools, or with a map."""
-    ours = draw(st.booleans())
-    made: dict[str, Node] = {name: draw(nodes(name, ours, talkative and name in "ab")) for name in NAMES}
+    extended = draw(st.booleans())
+    made: dict[str, Node] = {name: draw(nodes(name, extended, talkative and name in "ab")) for name in NAMES}
     made["end"] = EndNode(id="end", output="{{k}}")
     made["body"] = ScriptNode(id="body", script="s.sh", retry=draw(policies()))
     other = {"id": "other", "retry": draw(policies())}
@@ -126,7 +126,7 @@ def drawn_graphs(draw: st.DrawFn, talkative: bool = False) -> Drawn:
     limits = Settings(max_loop_iterations=CAP, timeout=timeout, max_concurrency=SLOTS)
     common: dict[str, Any] = {"name": "g", "settings": limits, "on_error": draw(failure_rules())}
     common["start"] = "a" if talkative else draw(st.sampled_from([*NAMES, "end"]))
-    if not ours:
+    if not extended:
         reducers = draw(st.sampled_from([{}, {"log": "append"}]))
         return Drawn(Graph(**common, nodes=made, reducers=reducers))
     least = draw(st.none() | st.none() | st.just(1))

@@ -21,7 +21,7 @@ nodes:
   e: {type: end, output: "{{one}} {{two}}"}
 """
 
-OURS = LOKI.replace("start: split", "start: split\nversion: sleipnir/1")
+SLEIPNIR = LOKI.replace("start: split", "start: split\nversion: sleipnir/1")
 
 
 def split(text: str) -> Driver:
@@ -83,7 +83,7 @@ def test_two_branches_that_write_a_key_without_a_reducer_fail_the_run() -> None:
 
 def test_in_sleipnir_1_the_later_branch_in_visit_order_counts() -> None:
     for order in (("a", "b"), ("b", "a")):
-        driver = split(OURS)
+        driver = split(SLEIPNIR)
         for node in order:
             driver.does(node, k=node)
         assert driver.state["k"] == "b"
@@ -121,7 +121,7 @@ def test_what_a_reducer_refuses_fails_the_run() -> None:
 
 @pytest.mark.conformance("RT-17")
 def test_an_end_ends_its_branch_and_the_run_when_nothing_is_left() -> None:
-    text = OURS.replace("b: {type: script, script: s.sh, next: meet}", "b: {type: script, script: s.sh, next: end}")
+    text = SLEIPNIR.replace("b: {type: script, script: s.sh, next: meet}", "b: {type: script, script: s.sh, next: end}")
     driver = split(text).does("b", "end").does("a", one=1)
     assert driver.on_workers() == ["meet"]
     driver.does("meet")
@@ -156,7 +156,7 @@ def test_no_more_branches_run_at_once_than_the_graph_allows() -> None:
 
 
 def test_a_failed_branch_lets_its_siblings_end_and_retry_runs_only_the_failed_one() -> None:
-    text = OURS.replace("a: {type: script, script: s.sh, next: meet}", "a: {type: script, script: s.sh}")
+    text = SLEIPNIR.replace("a: {type: script, script: s.sh, next: meet}", "a: {type: script, script: s.sh}")
     driver = split(text)
     driver.fails("a")
     assert (driver.run.status, driver.on_workers()) == ("running", ["b"])
@@ -248,7 +248,7 @@ nodes:
 
 
 def test_a_super_step_has_a_time_limit_of_its_own() -> None:
-    driver = split(OURS.replace("version: sleipnir/1", "version: sleipnir/1\nlimits: {step_timeout: 5s}"))
+    driver = split(SLEIPNIR.replace("version: sleipnir/1", "version: sleipnir/1\nlimits: {step_timeout: 5s}"))
     step = driver.visit("a").group
     assert f"step/{step}" in (driver.last.timers if driver.last else {})
     driver.does("b", two=2)

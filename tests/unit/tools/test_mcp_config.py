@@ -233,8 +233,8 @@ def test_a_server_that_a_file_has_is_none_whatever_its_secrets(tmp_path: Path) -
 @pytest.mark.conformance("M06")
 def test_a_server_that_this_machine_does_not_have_is_a_warning_with_its_place(tmp_path: Path) -> None:
     file = tmp_path / "graph.yaml"
-    file.write_text("name: g\nmcp_servers: [ours, theirs]\nstart: e\nnodes: {e: {type: end}}\n")
-    found = validate(file, mcp_servers=lambda name: None if name == "ours" else f"no {name}")
+    file.write_text("name: g\nmcp_servers: [mine, theirs]\nstart: e\nnodes: {e: {type: end}}\n")
+    found = validate(file, mcp_servers=lambda name: None if name == "mine" else f"no {name}")
     assert [(problem.level, problem.line, problem.column, problem.message) for problem in found] == [
         ("warning", 2, 21, "no theirs")
     ]

@@ -64,7 +64,7 @@ def test_a_function_is_declared_with_its_docstring_its_place_and_how_to_call_it(
         ("Optional[int]", {"type": "integer"}, False),
         ("Optional[List[float]]", {"type": "array", "items": {"type": "number"}}, False),
         ('Literal["a", "b"]', {"type": "string", "enum": ["a", "b"]}, True),
-        # ours
+        # added by Sleipnir
         ("list[int]", {"type": "array", "items": {"type": "integer"}}, True),
         ("list[list[bool]]", {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}}, True),
         ("list", {"type": "array", "items": {"type": "string"}}, True),

@@ -82,7 +82,7 @@ def test_a_daemon_that_forks_on_and_on_is_caught(tmp_path: Path) -> None:
 
 def test_what_another_running_command_or_this_process_has_started_lives_on(tmp_path: Path) -> None:
     """Finding S12."""
-    ours = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    mine = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     (tmp_path / "long").mkdir()
     lost = threading.Event()
 
@@ -97,12 +97,12 @@ def test_what_another_running_command_or_this_process_has_started_lives_on(tmp_p
         for _ in range(3):
             assert run(tmp_path, ESCAPES["setsid"]).code == 0
         assert not is_gone(pid)
-        assert ours.poll() is None
+        assert mine.poll() is None
     finally:
         lost.set()
         thread.join()
-        ours.kill()
-        ours.wait()
+        mine.kill()
+        mine.wait()
     assert is_gone(pid)
 
 

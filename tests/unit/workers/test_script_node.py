@@ -236,7 +236,7 @@ def test_no_secret_of_the_worker_reaches_a_script(tmp_path: Path, monkeypatch: p
         "GITHUB_TOKEN": "planted-5",
         "GRAPH_STATE_FILE": "planted-6",
         "SLEIPNIR_SECRETS": "planted-7",
-        "OURS_API_KEY": "planted-8",
+        "MINE_API_KEY": "planted-8",
     }
     for name, value in planted.items():
         monkeypatch.setenv(name, value)
@@ -252,7 +252,7 @@ def test_the_env_file_of_the_agent_on_this_worker_is_read_but_does_not_win(tmp_p
     agents, folder = tmp_path / "agents", tmp_path / "bundle"
     (agents / "triage").mkdir(parents=True)
     (agents / "triage" / ".env").write_text(
-        "# ours\n\nTOKEN='a b'\nexport LEVEL=\"3\"\nHOME=/other\nGRAPH_STATE_FILE=x\nno equals\n"
+        "# mine\n\nTOKEN='a b'\nexport LEVEL=\"3\"\nHOME=/other\nGRAPH_STATE_FILE=x\nno equals\n"
     )
     env = environment(folder, settings={"agents_dir": agents})
     assert (env["TOKEN"], env["LEVEL"], env["HOME"]) == ("a b", "3", "/nonexistent")

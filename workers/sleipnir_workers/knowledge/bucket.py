@@ -150,7 +150,7 @@ class Bucket:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn boto3's errors into ours. What a network does may pass."""
+        """Turn boto3's errors into Sleipnir's. What a network does may pass."""
         no_such_key = self._client.exceptions.NoSuchKey  # first, as it says how to install boto3
         from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 

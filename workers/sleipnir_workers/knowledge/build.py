@@ -327,13 +327,13 @@ class _Known:
         return None if self._vectors is None else self._vectors.shape[1]
 
     def completed(self, texts: Sequence[str], missing: Sequence[int], vectors: Vectors) -> Vectors:
-        """The vectors of all texts: those that were `missing`, and ours."""
+        """The vectors of all texts: those that were `missing`, and those at hand."""
         if self._vectors is None:
             return vectors
         rows = np.empty((len(texts), self._vectors.shape[1]), np.float32)
         rows[missing] = vectors
-        ours = [number for number, text in enumerate(texts) if text in self.rows]
-        rows[ours] = self._vectors[[self.rows[texts[number]] for number in ours]]
+        at_hand = [number for number, text in enumerate(texts) if text in self.rows]
+        rows[at_hand] = self._vectors[[self.rows[texts[number]] for number in at_hand]]
         return rows
 
 

@@ -1,7 +1,8 @@
 """What a crawl of `https://github.com/OWNER/REPOSITORY/tree/BRANCH**` means (spec 8.3): its Markdown files.
 
 Which there are is asked of GitHub's API, once; they are fetched as they are. Change logs and licences are left out. A
-folder after the branch takes what is in it (ours). A branch with a slash in its name cannot be told from a folder.
+folder after the branch takes what is in it (added by Sleipnir). A branch with a slash in its name cannot be told from a
+folder.
 """
 
 from __future__ import annotations

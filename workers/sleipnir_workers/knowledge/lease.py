@@ -34,7 +34,7 @@ class Lease:
         self._other: Building | None = None
 
     def take(self) -> Building | None:
-        """None: it is ours, for another while; else whose it is. Raises StoreUnavailable."""
+        """None: the caller has it, for another while; else whose it is. Raises StoreUnavailable."""
         with self._store.errors():
             return self._store.knowledge.take(self._base, self._token, self._who)
 

@@ -1,6 +1,6 @@
 """The file of a base, in Loki's format (spec 8.5): the base itself, of which everything else is made.
 
-Ours beside Loki's: `metadata: {lines: "3-9"}` of a document (Loki leaves metadata empty), and a base without vectors,
+Added to Loki's: `metadata: {lines: "3-9"}` of a document (Loki leaves metadata empty), and a base without vectors,
 whose `embedding_model` is null. What we do not know of a file is passed over.
 
 A file may have hundreds of megabytes, so none of it is held twice: it is written line by line and read event by event.

@@ -11,7 +11,7 @@
     DIR/**/NAME.ext        files of that name anywhere below
 
 A path is in the agent's folder unless it is absolute or begins with `~/`. What exists as it is written is not taken for
-a pattern. Patterns beyond those of Loki (walk.py) are ours.
+a pattern. Patterns beyond those of Loki (walk.py) are added.
 
 Crawls come first, then pages, then loaders, then local files, each in the order they are named, and the files of one
 entry by their names. Nothing comes twice.

@@ -60,7 +60,7 @@ _EXTENSIONS: Final = {
     "text/tab-separated-values": "tsv",
 }
 _SAYS_NOTHING: Final = frozenset({"", "text/plain", "application/octet-stream", "binary/octet-stream"})
-"""Then the name in the URL says more: raw files of a repository come as text/plain (ours)."""
+"""Then the name in the URL says more: raw files of a repository come as text/plain (added by Sleipnir)."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Words:
     """Takes texts apart. It keeps what it found for each word; for one thread alone, as the stemmer is."""
 
     def __init__(self) -> None:
-        self._stemmer = Stemmer.Stemmer("english", 0)  # 0: its own cache is of no use beside ours
+        self._stemmer = Stemmer.Stemmer("english", 0)  # 0: its own cache is of no use beside this one
         self._known: dict[str, str | None] = dict.fromkeys(STOP_WORDS)
 
     def of(self, text: str) -> list[str]:

@@ -1,8 +1,8 @@
 """What an agent is asked when it has documents (spec 8.7): the user's words, and what was found for them.
 
 Rules. Nothing found: the words alone. The session keeps the words alone too: what was found for them is found anew.
-The template is the one of config.yaml (`rag_template`), else ours; its parts are put in at once, so that none is looked
-for in what another has brought.
+The template is the one of config.yaml (`rag_template`), else the one here; its parts are put in at once, so that none
+is looked for in what another has brought.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PARTS = re.compile("__CONTEXT__|__SOURCES__|__INPUT__")
 
 
 def with_found(prompt: str, visit: Visit, template: str | None = None) -> str:
-    """The user's words with what the visit's state says was found for them. `template` None: ours."""
+    """The user's words with what the visit's state says was found for them. `template` None: the one here."""
     context = as_text(visit.state.get(FOUND_CONTEXT) or "")
     if visit.graph.loop is None or not context:
         return prompt

@@ -248,7 +248,7 @@ class Session:
                 used(span, answer.input_tokens, answer.output_tokens)
                 permit.tokens = answer.input_tokens + answer.output_tokens
         except CallFailed:
-            self._check_deadline()  # a provider's own timeout that struck together with ours is ours
+            self._check_deadline()  # a provider's own timeout that struck together with the visit's is the visit's
             raise
         self.spent.add(answer)
         return answer

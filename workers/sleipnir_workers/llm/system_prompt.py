@@ -1,6 +1,6 @@
 """The system prompt of a config.yaml agent (spec/graph-agents.md 3.2, 3.4): its instructions and what we add to them.
 
-Rules. The blocks come in the order of the specification, a blank line between them. Texts of ours (`injected/`) are
+Rules. The blocks come in the order of the specification, a blank line between them. Sleipnir's texts (`injected/`) are
 about tools, and one whose tools the agent does not have is left out: it would have the model call what is not there.
 Special variables tell of the machine that makes the prompt, but for `__cwd__`: `--cwd`, else where the run was started.
 """

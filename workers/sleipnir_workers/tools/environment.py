@@ -51,7 +51,7 @@ def _of_agent_tool(declaration: Declaration, place: Place) -> dict[str, str]:
 
 
 def _of_global_tool(declaration: Declaration, place: Place) -> dict[str, str]:
-    # Loki has the cache below LLM_ROOT_DIR, the agent's folder. Ours is a bundle that many visits share.
+    # Loki has the cache below LLM_ROOT_DIR, the agent's folder. Here that is a bundle that many visits share.
     return {
         "LLM_TOOL_NAME": declaration.name,
         "LLM_TOOL_CACHE_DIR": str(_cache(place) / declaration.name),

@@ -18,14 +18,14 @@ PROVIDERS = frozenset(
 )
 
 CONFIG = """\
-model: ours:small
+model: mine:small
 stream: true            # Loki's own business
 clients:
   # {{COMMENTED}}
   - type: openai-compatible
-    name: ours
+    name: mine
     api_base: http://{{HOST}}/v1
-    api_key: {{OURS_KEY}}
+    api_key: {{MINE_KEY}}
     extra: {proxy: none}
     models:
       - {name: vectors, type: embedding, default_chunk_size: 1500, max_batch_size: 32, input_price: 0.1}
@@ -50,10 +50,10 @@ clients:
   - type: groq
   - {type: vertexai, project_id: p, location: europe-west1}
 prices:
-  "ours:big": {input: 1, output: 2}
+  "mine:big": {input: 1, output: 2}
   "groq:*": {input: 0, output: 0}
 """
-ENV = {"HOST": "box:1", "OURS_KEY": "k: 'odd' #1"}
+ENV = {"HOST": "box:1", "MINE_KEY": "k: 'odd' #1"}
 
 
 @pytest.fixture
@@ -75,33 +75,33 @@ def test_without_a_file_nothing_is_configured(tmp_path: Path) -> None:
 
 
 def test_a_clients_model_has_address_key_and_traits(configured: Clients) -> None:
-    found = endpoint(configured, "ours:small")
+    found = endpoint(configured, "mine:small")
     assert (found.model, found.api_base, found.api_key) == ("openai/org/small-1", "http://box:1/v1", "k: 'odd' #1")
     traits = found.traits
     assert (traits.max_input_tokens, traits.max_output_tokens, traits.require_max_tokens) == (1000, 50, False)
     assert (traits.supports_function_calling, traits.no_stream, traits.prices) == (True, True, Prices(1.5, 3.0))
-    assert configured.model == "ours:small"
+    assert configured.model == "mine:small"
 
 
 def test_a_client_alone_means_its_first_chat_model(configured: Clients) -> None:
-    assert endpoint(configured, "ours") == endpoint(configured, "ours:") == endpoint(configured, "ours:small")
+    assert endpoint(configured, "mine") == endpoint(configured, "mine:") == endpoint(configured, "mine:small")
 
 
 def test_a_model_that_is_not_listed_is_taken_as_it_is_named(configured: Clients) -> None:
-    found = endpoint(configured, "ours:b/other:free")
+    found = endpoint(configured, "mine:b/other:free")
     assert (found.model, found.traits.supports_function_calling) == ("openai/b/other:free", True)
     assert found.traits.patch_body == {"seed": 1}
 
 
 def test_an_embedding_model_has_its_traits_price_and_patches(configured: Clients) -> None:
-    found = resolve("ours", ENV, PROVIDERS, configured, "embedding")
+    found = resolve("mine", ENV, PROVIDERS, configured, "embedding")
     assert (found.model, found.api_base) == ("openai/vectors", "http://box:1/v1")
     assert (found.traits.default_chunk_size, found.traits.max_batch_size) == (1500, 32)
     assert (found.traits.prices, found.traits.patch_body) == (Prices(0.1, 0.0), {"seed": 2})
 
 
 def test_patches_apply_to_the_chats_of_models_that_match(configured: Clients) -> None:
-    big, small = endpoint(configured, "ours:big").traits, endpoint(configured, "ours:small").traits
+    big, small = endpoint(configured, "mine:big").traits, endpoint(configured, "mine:small").traits
     assert (big.patch_body, big.patch_headers, big.supports_function_calling) == ({"seed": 1}, {"X-A": "b"}, False)
     assert (small.patch_body, small.patch_headers) == ({}, {})
 
@@ -126,7 +126,7 @@ def test_other_settings_of_a_client_get_litellms_names(configured: Clients) -> N
 
 
 def test_prices_of_the_list_win_and_may_be_for_a_whole_client(configured: Clients) -> None:
-    assert endpoint(configured, "ours:big").traits.prices == Prices(1.0, 2.0)
+    assert endpoint(configured, "mine:big").traits.prices == Prices(1.0, 2.0)
     assert endpoint(configured, "groq:any", {"GROQ_API_KEY": "k"}).traits.prices == Prices(0.0, 0.0)
     assert endpoint(configured, "claude:c").traits.prices is None
 
@@ -136,22 +136,22 @@ def test_a_price_of_zero_is_known() -> None:
 
 
 def test_a_model_of_another_type_is_refused(configured: Clients) -> None:
-    with pytest.raises(NodeFailed, match=r"Model 'ours:vectors' is not a chat model"):
-        endpoint(configured, "ours:vectors")
+    with pytest.raises(NodeFailed, match=r"Model 'mine:vectors' is not a chat model"):
+        endpoint(configured, "mine:vectors")
 
 
 def test_a_missing_secret_names_its_client_and_its_line_and_stops_no_other(configured: Clients) -> None:
-    with pytest.raises(ConfigError, match=r"config\.yaml:5: client 'ours' needs the secret HOST, OURS_KEY") as caught:
-        endpoint(configured, "ours:small", {})
+    with pytest.raises(ConfigError, match=r"config\.yaml:5: client 'mine' needs the secret HOST, MINE_KEY") as caught:
+        endpoint(configured, "mine:small", {})
     assert "secrets file" in str(caught.value)
     assert endpoint(configured, "claude:c", {}).api_key == "literal"
 
 
 def test_nothing_that_may_be_secret_is_shown(configured: Clients) -> None:
-    shown = repr((configured, endpoint(configured, "ours:small"), endpoint(configured, "claude:c")))
+    shown = repr((configured, endpoint(configured, "mine:small"), endpoint(configured, "claude:c")))
     assert "literal" not in shown
     assert "odd" not in shown
-    assert configured.literal_keys == {"{{OURS_KEY}}", "literal"}
+    assert configured.literal_keys == {"{{MINE_KEY}}", "literal"}
 
 
 def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:

@@ -230,23 +230,23 @@ def test_without_litellm_there_are_the_providers_that_we_speak_to(monkeypatch: p
 
 # Ids
 
-OURS = Client(
-    "ours",
+MINE = Client(
+    "mine",
     "openai-compatible",
     (Traits("chatty"), Traits("e-1", type="embedding", real_name="org/e"), Traits("r-1", type="reranker")),
     {"api_base": "http://b/v1"},
 )
 BARE = Client("bare", "openai-compatible", (), {"api_base": "http://c/v1"})
 OPENAI = Client("openai", "openai", (Traits("gpt-x"),), {"api_key": "k"})
-CLIENTS = Clients((OURS, BARE, OPENAI))
+CLIENTS = Clients((MINE, BARE, OPENAI))
 
 
 @pytest.mark.parametrize(
     ("model_id", "model"),
     [
-        ("ours:e-1", "openai/org/e"),
-        ("ours", "openai/org/e"),
-        ("ours:", "openai/org/e"),
+        ("mine:e-1", "openai/org/e"),
+        ("mine", "openai/org/e"),
+        ("mine:", "openai/org/e"),
         ("bare:whatever", "openai/whatever"),
         ("openai:text-embedding-3-small", "openai/text-embedding-3-small"),
         ("cohere:embed-v4.0", "cohere/embed-v4.0"),
@@ -261,10 +261,10 @@ def test_an_embedding_model_is_found_by_its_id(model_id: str, model: str) -> Non
 @pytest.mark.parametrize(
     ("model_id", "message"),
     [
-        ("ours:chatty", "Model 'ours:chatty' is not a embedding model"),
+        ("mine:chatty", "Model 'mine:chatty' is not a embedding model"),
         (
-            "ours:e-2",
-            "Unknown embedding model 'ours:e-2': list it as `type: embedding`",
+            "mine:e-2",
+            "Unknown embedding model 'mine:e-2': list it as `type: embedding`",
         ),
         ("openai:text-embedding-9", "Unknown embedding model 'openai:text-embedding-9'"),
         ("bare", "Unknown embedding model 'bare'; write it as client:model, like 'openai:text-embedding-3-small'"),
@@ -283,6 +283,6 @@ def test_an_embedding_model_that_is_not_known_is_refused(model_id: str, message:
 
 
 def test_an_unknown_reranker_of_a_known_client_is_asked_all_the_same() -> None:
-    assert resolve("ours:r-9", {}, litellm_files.providers(), CLIENTS, "reranker").model == "openai/r-9"
+    assert resolve("mine:r-9", {}, litellm_files.providers(), CLIENTS, "reranker").model == "openai/r-9"
     with pytest.raises(NodeFailed, match="is not a reranker model"):
-        resolve("ours:e-1", {}, litellm_files.providers(), CLIENTS, "reranker")
+        resolve("mine:e-1", {}, litellm_files.providers(), CLIENTS, "reranker")

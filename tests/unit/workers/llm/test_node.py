@@ -474,13 +474,13 @@ def test_loading_the_executors_imports_nothing_that_only_workers_for_models_have
 def configured(folder: Path, server: ModelServer, *, secret: str = "sk-planted-in-the-file") -> dict[str, str]:
     """The environment of a worker whose config.yaml and secrets file lead to `server`."""
     (folder / "config.yaml").write_text(
-        "model: ours:small\n"
+        "model: mine:small\n"
         "clients:\n"
-        f"  - {{type: openai-compatible, name: ours, api_base: '{server.url}', api_key: '{{{{OURS}}}}', "
+        f"  - {{type: openai-compatible, name: mine, api_base: '{server.url}', api_key: '{{{{MINE}}}}', "
         "models: [{name: small, real_name: small-1, input_price: 100, output_price: 200}]}\n"
         "  - {type: openai-compatible, name: theirs, api_base: 'http://x', api_key: sk-planted-in-the-config}\n"
     )
-    (folder / "secrets.env").write_text(f"OURS={secret}\n")
+    (folder / "secrets.env").write_text(f"MINE={secret}\n")
     (folder / "secrets.env").chmod(0o600)
     return {"LOKI_CONFIG_DIR": str(folder)}
 
@@ -490,14 +490,14 @@ def test_a_configured_client_is_asked_with_its_secret_and_its_price(tmp_path: Pa
         result = run(server, model=None, env=configured(tmp_path, server))
     [request] = server.requests
     assert (request.model, request.authorization) == ("small-1", "Bearer sk-planted-in-the-file")
-    assert result.usage == Usage(1000, 10, 1, "ours:small", pytest.approx(0.102))
+    assert result.usage == Usage(1000, 10, 1, "mine:small", pytest.approx(0.102))
     assert "planted" not in repr(result)
 
 
 def test_no_configured_key_appears_in_an_error(tmp_path: Path) -> None:
     echo = Reply(status=401, error="sk-planted-in-the-file and sk-planted-in-the-config")
     with ModelServer([echo]) as server:
-        result = run(server, model="ours:small", env=configured(tmp_path, server))
+        result = run(server, model="mine:small", env=configured(tmp_path, server))
     assert "[redacted] and [redacted]" in str(result.error)
     assert "planted" not in repr(result)
 
@@ -506,7 +506,7 @@ def test_no_configured_key_appears_in_an_error(tmp_path: Path) -> None:
     ("spoil", "message"),
     [
         (lambda folder: (folder / "secrets.env").chmod(0o644), "is open to others (mode 0644)"),
-        (lambda folder: (folder / "secrets.env").write_text("A=sk-planted\n"), "client 'ours' needs the secret OURS"),
+        (lambda folder: (folder / "secrets.env").write_text("A=sk-planted\n"), "client 'mine' needs the secret MINE"),
         (lambda folder: (folder / "config.yaml").write_text("clients: 5\n"), "config.yaml:1:1: clients: "),
     ],
 )
@@ -514,7 +514,7 @@ def test_a_configuration_that_is_wrong_fails_the_node_and_says_why(tmp_path: Pat
     with ModelServer() as server:
         env = configured(tmp_path, server)
         spoil(tmp_path)
-        result = run(server, model="ours:small", env=env, state_updates={"said": "{{output}}"})
+        result = run(server, model="mine:small", env=env, state_updates={"said": "{{output}}"})
     assert (result.ok, result.error_kind, server.requests) == (False, "config", [])
     assert message in str(result.error)
     assert "planted" not in repr(result)

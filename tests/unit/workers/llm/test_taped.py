@@ -134,7 +134,7 @@ def test_a_turn_with_calls_is_replayed_as_it_was(tape: Path, tmp_path: Path) -> 
 def test_no_secret_of_the_worker_is_written(tape: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
         "clients:\n"
-        "  - {type: openai-compatible, name: ours, api_base: http://127.0.0.1:1, api_key: literal-secret}\n"
+        "  - {type: openai-compatible, name: mine, api_base: http://127.0.0.1:1, api_key: literal-secret}\n"
         "  - {type: openai-compatible, name: more, api_base: http://127.0.0.1:1, api_key: '{{ODDLY_NAMED}}'}\n"
     )
     secrets = tmp_path / "secrets.env"

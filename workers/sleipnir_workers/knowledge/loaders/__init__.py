@@ -1,7 +1,7 @@
 """From the content of a file to text: one module per family of files, chosen by extension.
 
 Loki reads any file as text and has commands for two kinds, `pdf: pdftotext $1 -` and `docx: pandoc --to plain $1`. Here
-libraries read those and more (ours), so that nothing has to be installed beside Sleipnir; a command of
+libraries read those and more (added by Sleipnir), so that nothing has to be installed beside Sleipnir; a command of
 `document_loaders` for an extension goes before them (loading.py). What becomes Markdown is split as Markdown.
 
 A loader's library is imported with the first file that needs it.
