@@ -31,6 +31,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "archive": ("sleipnir.cli.archive:archive", "Read runs that were archived."),
     },
     "Agents": {
+        "init": ("sleipnir.cli.init:init", "Make a new agent that works, to change."),
         "agents": ("sleipnir.cli.agents:agents", "List the agents that can be run; install the shipped ones."),
         "sessions": ("sleipnir.cli.sessions:sessions", "List, show or remove what was said to an agent."),
         "validate": ("sleipnir.cli.validate:validate", "Check an agent and report every problem."),

@@ -143,6 +143,10 @@ def test_tab_completes_commands_and_options() -> None:
     assert complete("run", "--ans") == ["--answer"]
 
 
+def test_tab_completes_the_templates_of_a_new_agent() -> None:
+    assert complete("init", "words", "--template", "") == ["script", "llm", "map", "loop", "rag"]
+
+
 def test_tab_completes_agents_by_name(tmp_path: Path) -> None:
     for name in ("zebra", "zoo", ".zshared"):
         (tmp_path / name).mkdir()
