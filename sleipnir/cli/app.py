@@ -133,6 +133,9 @@ def main(arguments: Sequence[str]) -> int:
         return exit_codes.USAGE
     try:
         result = app.main(list(arguments), prog_name="sleipnir", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as wrong:  # a group without its command: the message is its help page
+        terminal.note(wrong.format_message())
+        return exit_codes.USAGE
     except click.UsageError as wrong:
         if wrong.ctx is not None:
             terminal.note(wrong.ctx.get_usage())

@@ -116,17 +116,20 @@ class _NotAsked(Exception):
     """The private stack is down."""
 
 
+class _TimeIsUp(BaseException):
+    """No TimeoutError, nor any Exception: redis-py would take it for a slow server and ask again."""
+
+
 def _kept(kind: str, ask: Candidates) -> Candidates:
     """What the stack says, or, where it says nothing in time, what it said last."""
 
     def candidates(options: GlobalOptions) -> Iterator[CompletionItem]:
-
         importlib.import_module("sleipnir.client")  # before the time begins: on a busy machine that alone takes seconds
         file = _kept_in(options, kind)
         try:
             with _time_limit():
                 found = list(ask(options))
-        except Exception:
+        except (Exception, _TimeIsUp):
             return iter(_read(file))
         with contextlib.suppress(OSError):
             _write(file, found)
@@ -233,10 +236,10 @@ def _rag_nodes(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
 
 @contextlib.contextmanager
 def _time_limit() -> Iterator[None]:
-    """Raise TimeoutError in the block after TIME_LIMIT_S. Only for the main thread, where completion runs."""
+    """Raise _TimeIsUp in the block after TIME_LIMIT_S. Only for the main thread, where completion runs."""
 
     def give_up(signum: int, frame: object) -> None:
-        raise TimeoutError
+        raise _TimeIsUp
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_S)

@@ -52,9 +52,9 @@ class Seconds(Amount):
         from sleipnir.graph.duration import seconds
 
         try:
-            read = seconds(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+            read = float(seconds(value))  # type: ignore[arg-type]  # what is no number raises
+        except (ValueError, TypeError):
+            self.fail(f"{str(value)[:40]!r} is no duration; write 30s, 5m, 2h or a number of seconds.", param, ctx)
         return super().convert(read, param, ctx)
 
 

@@ -95,3 +95,19 @@ def test_who_has_no_run_under_way_is_told_where_those_that_have_ended_are() -> N
     assert _none_found(set(UNFINISHED), 0, narrowed=False) == f"no runs; {other}"
     assert _none_found({"failed"}, 3, narrowed=False) == f"no such runs; `sleipnir ps --all` lists all; {other}"
     assert _none_found({"failed"}, 3, narrowed=True) == "no such runs"
+
+
+@pytest.mark.parametrize("group", ["batch", "kb", "sessions"])
+def test_a_group_without_its_command_prints_its_page_and_no_error(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([group]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"Usage: sleipnir {group}") and "Commands:" in said
+    assert "error:" not in said and said.count("Usage:") == 1
+
+
+@pytest.mark.parametrize("written", ["5x", "1s5", "soon"])
+def test_what_is_no_duration_is_told_how_one_is_written(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["wait", "--timeout", written, "a-run"]) == 2
+    assert f"{written!r} is no duration; write 30s, 5m, 2h or a number of seconds." in capsys.readouterr().err
