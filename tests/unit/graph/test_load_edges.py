@@ -111,7 +111,7 @@ def test_an_unknown_key_is_a_warning_in_lokis_format_and_an_error_in_sleipnir_1(
     """Finding U3 of the second review."""
     nodes = "a: {type: llm, prompt: p, interrupt_before: true, script: s.sh, next: e}\ne: {type: end}"
     for version, level in (("'1.0'", "warning"), ("sleipnir/1", "error")):
-        top = f"version: {version}\ncheckpoint: true\nreasoning_effort: high"
+        top = f"version: {version}\ncheckpoint: true\nmemory: true"
         problems = parse(yaml_graph(nodes, top=top), "g.yaml").problems
         assert [(problem.level, problem.line) for problem in problems] == [(level, line) for line in (4, 5, 7, 7)]
 
