@@ -47,6 +47,14 @@ def functions_dir(env: Mapping[str, str] = os.environ) -> Path:
     return Path(own) if own else config_dir(env) / "functions"
 
 
+def functions_dirs(functions: Path) -> list[Path]:
+    """Where global tools are looked up, of a `functions_dir`: there, and in that of the other name beside it. Agents
+    are looked up in both configuration directories, and those in the second need its tools."""
+    own, base = functions.parent.name, functions.parent.parent
+    others = [base / name / functions.name for name in NAMES if name != own] if own in NAMES else []
+    return [functions, *others]
+
+
 def skills_dirs(env: Mapping[str, str] = os.environ) -> list[Path]:
     """The directories of skills, each a folder with a SKILL.md: `*_SKILLS_DIR`, else `skills` of every configuration
     directory."""

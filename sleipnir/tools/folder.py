@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sleipnir.config_dir import functions_dirs
 from sleipnir.errors import ToolFileError
 from sleipnir.graph.model import Graph
 from sleipnir.graph.tools import INSTRUCTIONS, MCP, MCP_FUNCTIONS, OWN_TOOLS, CustomTools, stem
@@ -117,14 +118,15 @@ def global_complaint(name: str, functions: Path) -> str | None:
 
 
 def global_file(name: str, functions: Path) -> Path:
-    """The file of a global tool. Raises ToolFileError when there is none."""
+    """The file of a global tool, in `functions` or beside it. Raises ToolFileError when there is none."""
     folder = functions / "tools"
     if not _GLOBAL_NAME.fullmatch(name):
         raise ToolFileError(folder / name, None, f"'{name}' is not the name of a global tool: write only a file's name")
     spellings = [name] if Path(name).suffix in _READERS else [name + extension for extension in _READERS]
-    for spelling in (*spellings, name):
-        if (folder / spelling).is_file():
-            return folder / spelling
+    for place in functions_dirs(functions):
+        for spelling in (*spellings, name):
+            if (file := place / folder.name / spelling).is_file():
+                return file
     raise ToolFileError(folder / spellings[0], None, f"Tool definition file not found: {folder / spellings[0]}")
 
 

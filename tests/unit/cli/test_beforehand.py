@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_what_is_not_installed_is_said_where_the_workers_are_on_this_machine(
     warn("one", one, settings)
     assert capsys.readouterr().err == ""
     write(tmp_path / "agents" / "two", "name: two\nmcp_servers: [other]\n")
-    warn("two", look_up("two", settings), settings.model_copy(update={"redis_url": "redis://elsewhere"}))
+    warn("two", look_up("two", settings), replace(settings, redis_url="redis://elsewhere"))
     assert capsys.readouterr().err == "", "workers elsewhere have a configuration of their own"
 
 

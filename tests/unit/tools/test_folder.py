@@ -11,7 +11,7 @@ from sleipnir.bundle import pack, unpack
 from sleipnir.errors import ToolFileError
 from sleipnir.graph.check import validate
 from sleipnir.graph.model import EndNode, Graph
-from sleipnir.tools.folder import Tools, custom_tools, global_complaint, tools_of
+from sleipnir.tools.folder import Tools, custom_tools, global_complaint, global_file, tools_of
 
 SH = "# @cmd Of bash\n# @option --city!\nof-bash() { :; }\n"
 PY = 'def ofPython(a):\n    """Of Python.\n\n    More."""\n'
@@ -180,3 +180,17 @@ def test_a_global_tool_that_is_not_here_is_a_warning_with_its_place(tmp_path: Pa
 def test_a_global_tool_that_is_named_in_both_ways_is_one_tool(tmp_path: Path) -> None:
     functions(tmp_path, find_dot_py='def run():\n    "x"')
     assert tools(tmp_path, "find", "find.py").names == ["find"]
+
+
+def test_a_global_tool_that_coyote_does_not_have_is_lokis_where_both_are_installed(tmp_path: Path) -> None:
+    """An agent of Loki's directory was found when Coyote was installed too, and its global tools were not."""
+    coyote, loki = (tmp_path / name / "functions" for name in ("coyote", "loki"))
+    for functions, name in ((coyote, "both.sh"), (loki, "both.sh"), (loki, "old.sh")):
+        (functions / "tools").mkdir(parents=True, exist_ok=True)
+        (functions / "tools" / name).write_text("# @describe Do it\nmain() { :; }\n")
+    assert global_file("old", coyote) == loki / "tools" / "old.sh"
+    assert global_file("both.sh", coyote) == coyote / "tools" / "both.sh"
+    with pytest.raises(ToolFileError, match=r"not found: .*/coyote/functions/tools/none"):
+        global_file("none", coyote)
+    with pytest.raises(ToolFileError, match="not found"):
+        global_file("old", tmp_path / "mine" / "functions")
