@@ -108,7 +108,7 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
     width = 10
     for name, value in fields:
         first, *rest = printable(value).splitlines() or [""]
-        click.echo(f"{name:<{width}}{_styled(first)}")
+        click.echo(f"{name + ' ':<{width}}{_styled(first)}")
         for line in rest:
             click.echo(" " * width + line)
 

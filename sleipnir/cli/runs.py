@@ -171,7 +171,7 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
     for gate in still_open:
         yield "question", f"{gate.question}\n\n{how_to_answer(gate, options, still_open)}"
     if info.failed_visits.count:
-        yield "failed visits", _failed_visits(info)
+        yield "failed", _failed_visits(info)
     if info.usage.calls:
         yield "usage", _usage(info.usage)
     if info.error:

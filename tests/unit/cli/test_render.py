@@ -71,3 +71,8 @@ def test_text_of_others_is_made_harmless_but_stays_readable() -> None:
     assert printable("a\tb\n\x1b]0;x\x07 \x9b ö ▸") == "a\tb\n\\x1b]0;x\\x07 \\x9b ö ▸"
     assert one_line("  a \n\n b\tc ") == "a b c"
     assert one_line("abcdef", 4) == "abc…"
+
+
+def test_a_long_name_of_a_field_is_apart_from_its_value(capsys: pytest.CaptureFixture[str]) -> None:
+    print_fields([("unreadable", "why"), ("status", "completed, 1 failed visit")])
+    assert capsys.readouterr().out == "unreadable why\nstatus    completed, 1 failed visit\n"
