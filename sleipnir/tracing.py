@@ -55,7 +55,8 @@ def configure(service: str) -> None:
         import structlog
 
         structlog.get_logger().warning(
-            "an endpoint for traces is set, but nothing is sent; install sleipnir[otel]", error=str(error)
+            "an endpoint for traces is set, but nothing is sent; `pip install '.[otel]'` in a checkout",
+            error=str(error),
         )
         return
     from opentelemetry import trace

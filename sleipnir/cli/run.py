@@ -19,7 +19,7 @@ from sleipnir.cli.building import BuildView, asker
 from sleipnir.cli.completion import complete_agent, complete_state_key
 from sleipnir.cli.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
 from sleipnir.cli.narrate import MARK
-from sleipnir.cli.options import COUNT, GlobalOptions, pass_options
+from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
 from sleipnir.cli.render import print_json
 from sleipnir.cli.sessions import NO_SESSION, SESSION, refuse_session, session_of
 from sleipnir.cli.tape import connected_to_run, with_tape
@@ -103,7 +103,7 @@ CWD = click.option(
 )  # fmt: skip
 _TAPE = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 _MAX_COST = click.option(
-    "--max-cost", "max_cost_usd", type=click.FloatRange(min=0, min_open=True), metavar="USD",
+    "--max-cost", "max_cost_usd", type=Amount(min=0, min_open=True), metavar="USD",
     help="Hold the run when it has cost so much, and ask (as 'budget') whether it may go on.",
 )  # fmt: skip
 _MAX_TOKENS = click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,21 @@ def test_what_compose_builds_has_the_names_that_kubernetes_uses_and_writes_bound
         pod = container(workloads()[name])["image"]
         assert pod.partition(":")[0] == built[name].partition(":")[0]
     assert [name for name, service in SERVICES.items() if "max-size" not in service.raw["logging"]["options"]] == []
+
+
+def test_flower_s_configuration_is_in_the_wheel() -> None:
+    """Finding U17 of the second review."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"]["ops/flower/flowerconfig.py"] == "sleipnir/flowerconfig.py"
+
+
+def test_nobody_is_told_to_install_what_is_on_no_index() -> None:
+    """Finding U17 of the second review."""
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    files += [
+        file for folder in ("sleipnir", "scheduler", "workers", "agents") for file in ROOT.glob(f"{folder}/**/*.py")
+    ]
+    assert [str(file) for file in files if re.search(r"install '?sleipnir\b", file.read_text())] == []
 
 
 def test_images_are_pinned() -> None:

@@ -501,7 +501,10 @@ def _litellm() -> Any:
     try:
         import litellm
     except ImportError as error:
-        raise NodeFailed(f"the model needs litellm ({error}); install sleipnir[llm] on this worker", "model") from error
+        raise NodeFailed(
+            f"the model needs litellm ({error}); `pip install '.[llm]'` in a checkout",
+            "model",
+        ) from error
     # A remark of pydantic about one of litellm's own types, on the first call of every process.
     warnings.filterwarnings("ignore", message="Item 'summary' on TypedDict class", category=UserWarning)
     # Remarks about odd answers, which quote them.

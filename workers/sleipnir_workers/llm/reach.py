@@ -41,7 +41,7 @@ def reach(model_id: str, host: Host, wanted: Kind) -> Reached:
         if litellm_files.is_installed():
             raise
         raise NodeFailed(
-            f"{error}. More providers are known with litellm: install sleipnir[llm]", error.kind
+            f"{error}. More providers are known with litellm: `pip install '.[llm]'` in a checkout", error.kind
         ) from error
     name, _, model = model_id.partition(":")
     return Reached(f"{name}:{model or endpoint.traits.name}", endpoint, keys, configured.literal_keys)

@@ -246,7 +246,7 @@ def _import_sdk() -> None:
     try:
         import mcp  # noqa: F401
     except ImportError as error:
-        raise McpFailed(f"this worker has no MCP SDK ({error}); install sleipnir with the extra 'llm'") from error
+        raise McpFailed(f"this worker has no MCP SDK ({error}); `pip install '.[llm]'` in a checkout") from error
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
