@@ -26,7 +26,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     },
     "agents/log-triage/README.md": {
         "sleipnir run log-triage /var/log/syslog": "what it says depends on the machine's own log",
-        "SLEIPNIR_MODEL=openai:recorded": "tests/agents/test_log_triage.py replays it, in a home where no run waits",
+        "SLEIPNIR_MODEL=openai:recorded": "tests/system/test_demo.py replays it, in a home where no run waits",
     },
     "docs/deployment.md": {
         "docker ": DOCKER,

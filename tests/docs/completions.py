@@ -1,0 +1,133 @@
+"""How the graphs of the pages become whole agents, and how these are run.
+
+A block may leave out what its page is not about. It is completed by these rules, and never changed:
+
+- A mapping of nodes is the `nodes` of a graph; keys outside the nodes are those of a graph.
+- Without `name` the graph is called `example`; without `start` it starts at its first node.
+- A node that others lead to and that is not there is added: as `Completion.nodes` says, else as an end.
+- Files that it names are those of `Completion.files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sleipnir.testing import Rule
+
+END = {"type": "end", "output": "done"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run from its beginning, at `start` if it is not the graph's, to its `output`. `answers` are pairs of a node and
+    what a person says there; the model says what the `rules` say, else `improviser.SENTENCE`."""
+
+    state: Mapping[str, Any] = field(default_factory=dict)
+    output: str = "done"
+    start: str | None = None
+    rules: Sequence[Rule] = ()
+    answers: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a block leaves out. `not_run` is the reason why its graph is only validated."""
+
+    nodes: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    runs: Sequence[Run] = (Run(),)
+    not_run: str | None = None
+
+
+def script(file: str) -> dict[str, str]:
+    return {"type": "script", "script": file}
+
+
+def end(output: str) -> dict[str, str]:
+    return {"type": "end", "output": output}
+
+
+def prints(json: str) -> str:
+    return f"print('{json}')\n"
+
+
+GREET = """\
+import json, os
+name = json.loads(os.environ["GRAPH_STATE"])["name"]
+print(json.dumps({"greeting": f"Hello, {name}!"}))
+"""
+LOOKUP = '''\
+def lookup(name: str) -> str:
+    """Looks up.
+
+    Args:
+        name: what
+    """
+    return name
+'''
+PLAN = "import pydantic\n\n\nclass Plan(pydantic.BaseModel):\n    steps: list[str] = []\n"
+GITHUB = "it needs GitHub's MCP server"
+
+COMPLETIONS: Mapping[tuple[str, str], Completion] = {
+    ("README.md", "ask greet done"): Completion(
+        files={"scripts/greet.py": GREET}, runs=[Run(answers=[("ask", "Ada")], output="Hello, Ada!")]
+    ),
+    ("docs/graph-language.md", "concurrency"): Completion(runs=[Run({"tenant": "acme"})]),
+    ("docs/graph-language.md", "collect decorate"): Completion(files={"collect.py": prints('{"text": "bells"}')}),
+    ("docs/graph-language.md", "retry"): Completion(),
+    ("docs/graph-language.md", "triage"): Completion(files={"tools.py": LOOKUP}, not_run=GITHUB),
+    ("docs/graph-language.md", "review"): Completion(
+        nodes={"report": end("{{verdict}}")},
+        files={"../code-review/graph.yaml": "name: code-review\nstart: e\nnodes:\n  e: {type: end, output: fine}\n"},
+        runs=[Run({"branch": "main"}, "fine")],
+    ),
+    ("docs/graph-language.md", "summarise"): Completion(
+        nodes={
+            "shorten": script("shorten.py"),
+            "translate": script("translate.py"),
+            "report": end("{{summaries}}"),
+        },
+        files={"shorten.py": prints('{"short": 1}'), "translate.py": prints('{"output": "kort"}')},
+        runs=[Run({"chunks": ["a", "b"]}, '["kort","kort"]')],
+    ),
+    ("docs/graph-language.md", "plan files read lint judge done"): Completion(
+        files={
+            "plan.py": prints('{"changed": ["a", "b"], "notes": "planned"}'),
+            "read.py": prints('{"output": "read"}'),
+            "lint.py": prints('{"notes": "linted"}'),
+            "judge.py": "def judge(state):\n    return {'score': 0.9}\n",
+        },
+        runs=[Run(output='["planned","linted"]')],
+    ),
+    ("docs/graph-language.md", "collect summarise classify report"): Completion(
+        files={"collect.py": prints('{"raw": "bells"}')}, runs=[Run(output="So it is.: So it is.")]
+    ),
+    ("docs/graph-language.md", "sort judge spread"): Completion(
+        nodes={name: end(name) for name in ("plan", "reply", "draft", "call")},
+        files={"routes.py": "def choose(state):\n    return ['draft', 'call']\n"},
+        runs=[
+            Run({"category": "fraud"}, "plan"),
+            Run({"category": "thanks"}, "reply"),
+            Run({"score": 0.4}, "draft", start="judge"),
+            Run({"score": 0.6, "urgent": True}, "call", start="judge"),
+            Run(output="draft", start="spread"),
+        ],
+    ),
+    ("docs/graph-language.md", "state"): Completion(
+        files={"models.py": PLAN, "fold.py": "def newest(current, incoming):\n    return incoming\n"},
+        runs=[Run({"order": {"id": 1}})],
+    ),
+    ("docs/knowledge.md", "look answer"): Completion(not_run="its documents are on the internet"),
+    ("docs/mcp.md", "triage"): Completion(not_run=GITHUB),
+    ("docs/testing.md", "read sorted by_hand"): Completion(
+        runs=[Run(rules=[Rule('{"topic": "a bell", "urgent": true}')], output="a bell (urgent: true)")]
+    ),
+    ("docs/validation.md", "ask"): Completion(),
+    ("scheduler/README.md", "split c"): Completion(
+        nodes={"a": script("a.sh"), "b": script("b.sh")},
+        files={name: "echo '{}'\n" for name in ("a.sh", "b.sh", "c.sh")},
+        runs=[Run(output="")],
+    ),
+}
