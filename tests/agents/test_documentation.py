@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from sleipnir.cli import front_page
-from sleipnir.graph.check import validate
 from sleipnir.graph.model import NODE_TYPES, Branch, Graph, Limits, StateField
 from sleipnir.graph.model import Settings as GraphSettings
 from sleipnir.graph.shape import FIELDS
@@ -34,13 +32,6 @@ def table_keys(text: str) -> set[str]:
 def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
-
-
-def test_the_graph_in_the_readme_is_valid_and_is_that_of_the_hello_agent(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```yaml\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    shutil.copytree(ROOT / "agents" / "hello", tmp_path / "hello")
-    (tmp_path / "hello" / "graph.yaml").write_text(block)
-    assert validate(tmp_path / "hello") == []
 
 
 def test_the_readme_is_short_and_every_command_in_it_exists() -> None:

@@ -181,6 +181,7 @@ BEFORE: Mapping[str, Before] = {
         rules=[Rule(Reply("They ring.", input_tokens=12_000, output_tokens=264_000))],
         ends={'sleipnir run research "bells of Ghent" --max-cost 0.50': WAITING},
     ),
+    "docs/operations.md": Before(letters, rules=[LETTER]),
     "docs/testing.md": Before(letters, rules=[LETTER], environment={"SLEIPNIR_HOME": "{beside}/home"}),
     "docs/validation.md": Before(answer, ends={"sleipnir validate agents/answer": 1}),
 }

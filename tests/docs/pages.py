@@ -15,9 +15,9 @@ yaml kubernetes a part of a pod
 yaml comment    comments alone
 python          a program, or functions that the page's tests call (test_python.py)
 typescript, bash tool, markdown skill
-                files that an agent or its tools are made of (test_agent_files.py)
-json, jsonl, toml, ini
-                read by a parser (test_data.py)
+                files that an agent or its tools are made of (test_files.py)
+json, jsonl, ini
+                read by a parser (test_files.py)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAGES = [
 ]
 CLASSES = {
     "bash", "console", "text usage", "text", "yaml", "yaml agent", "yaml config", "yaml limits", "yaml script",
-    "yaml kubernetes", "yaml comment", "python", "typescript", "bash tool", "markdown skill", "json", "jsonl", "toml",
+    "yaml kubernetes", "yaml comment", "python", "typescript", "bash tool", "markdown skill", "json", "jsonl",
     "ini",
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,9 +15,12 @@ from pathlib import Path
 from sleipnir.embedded import Home
 from sleipnir.testing import ModelServer
 from tests import starter
+from tests.docs.before import BEFORE, Before
 from tests.docs.improviser import Improviser
+from tests.docs.pages import ROOT, blocks_of
 from tests.processes import wait_until
 
+NAMES_ITS_FILE = re.compile(r"# (?P<file>[\w./-]+/[\w.-]+)\n")  # the first line of a block
 MODEL = "openai:gpt-5-mini"  # what the pages say
 KEPT = '{ code=$?; env -0 > "$KEEP_IN/env"; pwd > "$KEEP_IN/pwd"; exit $code; }'
 
@@ -95,3 +99,19 @@ class Reader:
         self._environment = dict(pair.split("=", 1) for pair in pairs)
         self._here = Path((self._kept / "pwd").read_text().strip())
         return Typed(done.returncode, done.stdout)
+
+
+def open_page(page: str, machine: Machine) -> Reader:
+    """A reader who has what the page presupposes, and the files whose names the page writes into its blocks."""
+    before = BEFORE.get(page, Before())
+    folder = machine.folder / re.sub(r"\W", "-", page)
+    beside = folder.with_name(f"{folder.name}.beside")
+    reader = Reader(machine, folder, {name: text.format(beside=beside) for name, text in before.environment.items()})
+    before.prepare(folder)
+    for block in blocks_of(ROOT / page):
+        if named := NAMES_ITS_FILE.match(block.text):
+            file = folder / named["file"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
+    machine.improviser.follow(before.rules)
+    return reader

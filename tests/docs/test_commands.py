@@ -10,9 +10,7 @@ from tests.docs.before import BEFORE, Before
 from tests.docs.command_lines import Line, lines_of
 from tests.docs.not_run import NOT_RUN, reason
 from tests.docs.pages import ROOT, blocks_of, pages_with
-from tests.docs.reader import Machine, Reader
-
-NAMES_ITS_FILE = re.compile(r"# (?P<file>[\w./-]+/[\w.-]+)\n")
+from tests.docs.reader import Machine, open_page
 
 
 def lines_on(page: str) -> list[Line]:
@@ -24,22 +22,6 @@ def to_run(page: str) -> list[Line]:
 
 
 PAGES = [page for page in pages_with("bash", "console") if to_run(page)]
-
-
-def open_page(page: str, machine: Machine) -> Reader:
-    """A reader who has what the page presupposes, and the files whose names the page writes into its blocks."""
-    before = BEFORE.get(page, Before())
-    folder = machine.folder / re.sub(r"\W", "-", page)
-    beside = folder.with_name(f"{folder.name}.beside")
-    reader = Reader(machine, folder, {name: text.format(beside=beside) for name, text in before.environment.items()})
-    before.prepare(folder)
-    for block in blocks_of(ROOT / page):
-        if named := NAMES_ITS_FILE.match(block.text):
-            file = folder / named["file"]
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(block.text)
-    machine.improviser.follow(before.rules)
-    return reader
 
 
 @pytest.mark.parametrize("page", PAGES)

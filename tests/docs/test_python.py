@@ -1,0 +1,99 @@
+"""Every Python block of the documents: programs run as written, functions are called by what the page says calls them.
+
+The file of tests in docs/testing.md is run by tests/system/test_testing_page.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sleipnir.client import Client
+from sleipnir.graph import model
+from sleipnir.settings import Settings
+from sleipnir_workers import node
+from tests.docs.pages import Block, blocks
+from tests.docs.reader import Machine, open_page
+from tests.processes import write_agent
+from tests.unit.workers.visits import visit
+
+PYTHON = blocks("python")
+PRINTED = {
+    "README.md": "completed Likely cause",
+    "docs/batches.md": "19 completed a cracked bell (urgent: true)",
+    "docs/operations.md": '{"topic": "a cracked bell", "urgent": true}',
+}
+
+
+def functions_of(block: Block) -> list[str]:
+    return [each.name for each in ast.parse(block.text).body if isinstance(each, ast.FunctionDef)]
+
+
+PROGRAMS = [block for block in PYTHON if not functions_of(block)]
+
+
+def the_block(*functions: str) -> Block:
+    [found] = [block for block in PYTHON if functions_of(block) == list(functions)]
+    return found
+
+
+def test_every_block_is_run_here_or_where_this_module_says() -> None:
+    kinds = {" ".join(functions_of(block)) for block in PYTHON} - {""}
+    assert kinds == {
+        "grade plan", "forecast", "run_sleep", "run_agent test_a_letter_is_sorted_by_what_the_model_found",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=str)
+def test_a_program_runs(block: Block, machine: Machine) -> None:
+    reader = open_page(block.page, machine)
+    (reader.folder / "program.py").write_text(block.text)
+    done = reader.type(f"SLEIPNIR_REDIS_URL='{machine.home.redis_url}' python program.py")
+    assert done.code == 0, f"{block}\n{done.text}"
+    assert PRINTED.get(block.page, "") in done.text
+
+
+def test_functions_that_return_commands_go_on_by_them(machine: Machine, tmp_path: Path) -> None:
+    graph = """\
+name: rules
+version: sleipnir/1
+start: plan
+state: {seen: {type: list, reducer: append}}
+nodes:
+  plan: {type: function, call: "steps.py:plan", ends: [check]}
+  check: {type: script, script: check.py}
+  again: {type: function, call: "steps.py:grade", wait_for: [check], ends: [publish]}
+  publish: {type: end, output: "{{grade}}: {{seen}}"}
+"""
+    check = "import json, os\nprint(json.dumps({'seen': json.loads(os.environ['GRAPH_STATE'])['rule']}))\n"
+    agent = write_agent(tmp_path / "rules", graph, steps_py=the_block("grade", "plan").text, check_py=check)
+    with Client(Settings(redis_url=machine.home.redis_url, home=machine.home.root)) as client:
+        run = client.submit(agent, state={"rules": ["a", "b"]})
+        info = run.wait(60)
+    assert (info.error, run.output) == (None, 'good: ["a","b"]')
+
+
+def test_the_function_of_a_tools_file_is_a_tool_that_can_be_called(machine: Machine) -> None:
+    reader = open_page("docs/tools.md", machine)
+    agent = write_agent(reader.folder / "agents" / "weather", "", tools_py=the_block("forecast").text)
+    (agent / "graph.yaml").unlink()
+    (agent / "config.yaml").write_text("name: weather\n")
+    called = reader.type("""sleipnir tools call weather forecast '{"city": "Oslo", "unit": "C"}'""")
+    assert (called.code, json.loads(called.text)) == (0, {"city": "Oslo", "text": "rain"})
+
+
+def test_the_executor_of_a_new_kind_of_node_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class SleepNode(model.JoinNode):
+        seconds: float = 0.0
+
+    monkeypatch.setattr(model, "SleepNode", SleepNode, raising=False)
+    monkeypatch.setattr(node, "EXECUTORS", {})
+    names: dict[str, object] = {}
+    exec(compile(the_block("run_sleep").text, "sleep.py", "exec"), names)
+    result = node.EXECUTORS["sleep"](SleepNode(id="nap"), visit(SleepNode(id="nap"), tmp_path))
+    assert (result.ok, result.delta) == (True, {"slept": 0.0})
