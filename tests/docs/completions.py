@@ -74,6 +74,13 @@ COMPLETIONS: Mapping[tuple[str, str], Completion] = {
     ("README.md", "ask greet done"): Completion(
         files={"scripts/greet.py": GREET}, runs=[Run(answers=[("ask", "Ada")], output="Hello, Ada!")]
     ),
+    ("docs/first-agent.md", "count ask done dropped refused"): Completion(
+        files={"scripts/count_words.py": prints('{"words": 6, "longest": "not"}')},
+        runs=[
+            Run(answers=[("ask", "yes")], output="6 words; the longest is not."),
+            Run(answers=[("ask", "no")], output="Not published."),
+        ],
+    ),
     ("docs/graph-language.md", "concurrency"): Completion(runs=[Run({"tenant": "acme"})]),
     ("docs/graph-language.md", "collect decorate"): Completion(files={"collect.py": prints('{"text": "bells"}')}),
     ("docs/graph-language.md", "retry"): Completion(),

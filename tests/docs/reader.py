@@ -17,7 +17,7 @@ from sleipnir.testing import ModelServer
 from tests import starter
 from tests.docs.before import BEFORE, Before
 from tests.docs.improviser import Improviser
-from tests.docs.pages import ROOT, blocks_of
+from tests.docs.pages import Block
 from tests.processes import wait_until
 
 NAMES_ITS_FILE = re.compile(r"# (?P<file>[\w./-]+/[\w.-]+)\n")  # the first line of a block
@@ -45,7 +45,12 @@ class Machine:
     def __enter__(self) -> Machine:
         programs = self.folder / "bin"
         programs.mkdir(parents=True)
-        for name, words in {"sleipnir": "-m sleipnir ", "python": "", "python3": ""}.items():
+        for name, words in {
+            "sleipnir": "-m sleipnir ",
+            "pytest": "-m pytest -p no:cacheprovider ",
+            "python": "",
+            "python3": "",
+        }.items():
             (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
             (programs / name).chmod(0o755)
         self.model.__enter__()
@@ -88,6 +93,13 @@ class Reader:
             made.mkdir(parents=True)
         self._environment = {**machine.environment(), **environment, "KEEP_IN": str(self._kept)}
 
+    def save(self, block: Block) -> None:
+        """Write the block to the file that its first line names, if it names one."""
+        if named := NAMES_ITS_FILE.match(block.text):
+            file = self.folder / named["file"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
+
     def type(self, command: str, *, timeout_s: float = 120) -> Typed:
         """Run it as bash would, without a terminal, and wait for its end."""
         script = f"set -a -o pipefail\ntrap '{KEPT}' EXIT\n{command}\n"
@@ -102,16 +114,11 @@ class Reader:
 
 
 def open_page(page: str, machine: Machine) -> Reader:
-    """A reader who has what the page presupposes, and the files whose names the page writes into its blocks."""
+    """A reader who has what the page presupposes."""
     before = BEFORE.get(page, Before())
     folder = machine.folder / re.sub(r"\W", "-", page)
     beside = folder.with_name(f"{folder.name}.beside")
     reader = Reader(machine, folder, {name: text.format(beside=beside) for name, text in before.environment.items()})
     before.prepare(folder)
-    for block in blocks_of(ROOT / page):
-        if named := NAMES_ITS_FILE.match(block.text):
-            file = folder / named["file"]
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(block.text)
     machine.improviser.follow(before.rules)
     return reader

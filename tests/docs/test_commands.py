@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 
@@ -28,13 +29,18 @@ PAGES = [page for page in pages_with("bash", "console") if to_run(page)]
 def test_the_commands_of_a_page_run_in_their_order(page: str, machine: Machine) -> None:
     reader = open_page(page, machine)
     before = BEFORE.get(page, Before())
-    for line in to_run(page):
-        typed = reader.type(line.text)
-        expected = before.ends.get(line.command, 0)
-        assert typed.code == expected, f"{line.block}: $ {line.text}\n{typed.text}"
-        shown = [beginning(line) if line.startswith(tuple(before.varies)) else line for line in line.output]
-        absent = [text for text in shown if not is_printed(text, typed.text)]
-        assert not absent, f"{line.block}: $ {line.text}\nwas to print\n{absent}\nprinted\n{typed.text}"
+    times: Counter[str] = Counter()
+    for block in blocks_of(ROOT / page):
+        reader.save(block)
+        for line in [line for line in to_run(page) if line.block is block]:
+            typed = reader.type(line.text)
+            ends = before.ends.get(line.command, 0)
+            expected = ends if isinstance(ends, int) else ends[times[line.command]]
+            times[line.command] += 1
+            assert typed.code == expected, f"{block}: $ {line.text}\n{typed.text}"
+            shown = [beginning(text) if text.startswith(tuple(before.varies)) else text for text in line.output]
+            absent = [text for text in shown if not is_printed(text, typed.text)]
+            assert not absent, f"{block}: $ {line.text}\nwas to print\n{absent}\nprinted\n{typed.text}"
 
 
 def is_printed(shown: str, text: str) -> bool:
