@@ -17,14 +17,14 @@ from tests.docs.pages import ROOT, blocks_of
 @dataclass(frozen=True)
 class Before:
     """`prepare` gets the folder in which the page is followed. `ends` has the exit codes that are not 0, by the command
-    as it is written, one for each time if it is written repeatedly. `environment` is beside that of the machine, where
+    as it is written. `environment` is beside that of the machine, where
     a path begins with `{beside}`, and may name a SLEIPNIR_HOME, for a private stack of the page's own. `varies` has
     beginnings of lines that a page shows as printed and whose values depend on what happens meanwhile: of these a line
     must be printed that is the same up to the first digit."""
 
     prepare: Callable[[Path], object] = lambda folder: None
     rules: Sequence[Rule] = ()
-    ends: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
+    ends: Mapping[str, int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     varies: Sequence[str] = ()
 
@@ -173,9 +173,6 @@ BEFORE: Mapping[str, Before] = {
     ),
     "docs/chat.md": Before(helper),
     "docs/config-agents.md": Before(global_tools),
-    "docs/first-agent.md": Before(
-        ends={"sleipnir validate agents/words": (1, 0, 0)}, environment={"SLEIPNIR_HOME": "{beside}/home"}
-    ),
     "docs/limits.md": Before(
         limits, environment={"SLEIPNIR_LIMITS": "{beside}/limits.yaml"}, varies=["openai", "anthropic"]
     ),

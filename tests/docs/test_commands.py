@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 import pytest
 
@@ -29,14 +28,11 @@ PAGES = [page for page in pages_with("bash", "console") if to_run(page)]
 def test_the_commands_of_a_page_run_in_their_order(page: str, machine: Machine) -> None:
     reader = open_page(page, machine)
     before = BEFORE.get(page, Before())
-    times: Counter[str] = Counter()
     for block in blocks_of(ROOT / page):
         reader.save(block)
         for line in [line for line in to_run(page) if line.block is block]:
             typed = reader.type(line.text)
-            ends = before.ends.get(line.command, 0)
-            expected = ends if isinstance(ends, int) else ends[times[line.command]]
-            times[line.command] += 1
+            expected = before.ends.get(line.command, 0)
             assert typed.code == expected, f"{block}: $ {line.text}\n{typed.text}"
             shown = [beginning(text) if text.startswith(tuple(before.varies)) else text for text in line.output]
             absent = [text for text in shown if not is_printed(text, typed.text)]
