@@ -19,27 +19,30 @@ from sleipnir.settings import Settings
 
 @dataclass(frozen=True)
 class Host:
-    """A worker's environment variables and settings. It holds secrets: never log or pickle one."""
+    """A worker's environment variables and settings. It holds secrets: never log or pickle one.
+
+    Its directories are looked for once: each visit of a script asks for them.
+    """
 
     env: Mapping[str, str]
     settings: Settings
 
-    @property
+    @functools.cached_property
     def config_dir(self) -> Path:
         """Loki's, or Coyote's, configuration directory on this worker."""
         return config_dir.config_dir(self.env)
 
-    @property
+    @functools.cached_property
     def functions_dir(self) -> Path:
         """The directory of global tools and of mcp.json on this worker."""
         return config_dir.functions_dir(self.env)
 
-    @property
+    @functools.cached_property
     def env_file(self) -> Path:
         """The file of variables for tools of all agents; it may not exist."""
         return config_dir.env_file(self.env)
 
-    @property
+    @functools.cached_property
     def agents_dirs(self) -> list[Path]:
         """The directories of this machine that agents are installed in, in the order in which they are looked up."""
         named = [self.settings.agents_dir] if self.settings.agents_dir is not None else []

@@ -87,6 +87,8 @@ def _start_some(context: Context) -> bool:
     for seq in sorted(frontier.ready):
         if context.draft.over:
             return False
+        if context.draft.frontier.failed and context.graph.engine == "dag":
+            return False  # since this loop began: an end that is ready must not end the run as completed
         if are_taken and seq in frontier.ready_for_workers:
             continue  # as has_room would say, of hundreds in each event
         visit = frontier[seq]

@@ -278,3 +278,26 @@ def test_the_record_keeps_few_of_the_errors_of_many_children() -> None:
     for number in range(50):
         visits = visits.plus_child("a", Child(f"c{number}", "x"), TWO)
     assert (visits.count, len(visits.first)) == (100, 5)
+
+
+def test_nothing_ends_a_dag_of_version_1_0_in_which_a_visit_could_not_be_made() -> None:
+    """While what is ready is started, a map without items leads on at once, here to a node that has been entered too
+    often; an end that is ready too must not make a success of that."""
+    text = """
+name: g
+engine: dag
+on_error: continue
+start: a
+settings: {max_loop_iterations: 4}
+nodes:
+  a: {type: map, over: "{{nothing}}", as: it, branch: body, collect_into: found, next: c}
+  body: {type: script, script: s.sh}
+  c: {type: script, script: s.sh, next: end}
+  end: {type: end}
+"""
+    driver = Driver(text).start().does("c", sends=[("a", {})] * 3)
+    driver.does("c", sends=[("a", {}), ("end", {})])
+    assert (driver.run.status, driver.run.counts["c"]) == ("running", 5)
+    driver.does("c", sends=[])
+    assert driver.run.status == "failed"
+    assert "Node 'c' visited 5 times (max_loop_iterations=4)" in str(driver.error)

@@ -222,7 +222,7 @@ def test_without_litellm_there_are_the_providers_that_we_speak_to(monkeypatch: p
     host = Host({"LOKI_CONFIG_DIR": "/nowhere", "GEMINI_API_KEY": "k"}, Settings())
     try:
         assert litellm_files.providers() == {"openai", "cohere"}
-        with pytest.raises(NodeFailed, match=r"no provider is called 'gemini'.*install sleipnir\[llm\]"):
+        with pytest.raises(NodeFailed, match=r"no provider is called 'gemini'.*install '\.\[llm\]'"):
             reach("gemini:gemini-embedding-001", host, "embedding")
     finally:
         litellm_files.providers.cache_clear()
