@@ -26,6 +26,12 @@ _TYPES_OF: Final[Mapping[str, Sequence[str]]] = {
 }
 """The types of key that a reducer can fold; those that are missing fold every type."""
 
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "str": "string", "text": "string", "integer": "int", "number": "float", "boolean": "bool", "array": "list",
+    "dict": "object", "map": "object", "json": "any",
+}  # fmt: skip
+"""What Python, JSON Schema and others call our types."""
+
 
 def every_type_exists(case: Case) -> None:
     hint = "An agent's own model is named by its file: `models.py:Order`."
@@ -33,7 +39,8 @@ def every_type_exists(case: Case) -> None:
         for name, given in (("type", declared.type), ("items", declared.items)):
             if given is not None and given not in TYPES and not is_model(given):
                 message = f"state key '{key}' is of an unknown type '{given}'"
-                case.findings.error(_place(case, key, name), message, suggestion(given, TYPES, "types") or hint)
+                known = f'Write "{_ELSEWHERE[given]}".' if given in _ELSEWHERE else suggestion(given, TYPES, "types")
+                case.findings.error(_place(case, key, name), message, known or hint)
         if declared.items is not None and declared.type != "list":
             message = f"'items' has no effect on state key '{key}' of type {declared.type}"
             case.findings.warning(("state", key, "items"), message, "Only a list has items.")

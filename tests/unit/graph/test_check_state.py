@@ -122,3 +122,11 @@ def test_own_reducers_and_models_are_looked_for_in_their_files(tmp_path: Path) -
         "Model path '../r.py' leaves the agent's folder",
     ]
     assert {problem.line for problem in found} == {3, 4}
+
+
+@pytest.mark.parametrize(
+    ("given", "known"), [("integer", "int"), ("str", "string"), ("dict", "object"), ("boolean", "bool")]
+)
+def test_a_type_that_has_another_name_elsewhere_is_named(given: str, known: str) -> None:
+    [found] = checked(END, top=f"state: {{k: {given}}}")
+    assert found.hint == f'Write "{known}".'
