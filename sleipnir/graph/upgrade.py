@@ -26,6 +26,9 @@ from sleipnir.graph.source import read
 
 MOST_ENDS: Final = 20  # a key between braces that is longer is left to the author
 
+_WITHOUT_EFFECT = ("SLP203", "SLP204", "SLP205")
+"""The codes of keys that version 1.0 ignores."""
+
 _VERSION = re.compile(r"""(["']?version["']?\s*:)\s*("[^"]*"|'[^']*'|[^\s#,}]*)""")
 
 
@@ -182,7 +185,7 @@ def _unknown_keys(text: str) -> list[tuple[KeyPath, str]]:
         and problem.line is not None
         and problem.column is not None
         and (problem.line, problem.column) in paths
-        and re.match(r"unknown key|'\w+' (does nothing here|has no effect)", problem.message)
+        and problem.code in _WITHOUT_EFFECT
     ]
     return sorted(found, key=lambda each: positions[each[0]], reverse=True)
 
