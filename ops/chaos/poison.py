@@ -1,6 +1,6 @@
 """The poison drill: change what nobody expects to change, under load, and say promise by promise what held.
 
-    python ops/chaos/poison.py [--runs 200] [--seed 7] [--only poison,mixed] [--previous REV]
+    python ops/chaos/poison.py [--runs 200] [--seed 7] [--only poison,mixed] [--previous REV] [--kinds loki]
 
 Random graphs (graphs.py) run in peace first, then in one drill after the other, each on servers and processes of its
 own:
@@ -525,7 +525,8 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
     each = -(-options.runs // len(names))
     effects = folder / "effects.txt"
     effects.touch()
-    agents = draw(folder / "agents", chance, options.graphs or max(5, -(-each // RUNS_PER_GRAPH)), effects)
+    count = options.graphs or max(5, -(-each // RUNS_PER_GRAPH))
+    agents = draw(folder / "agents", chance, count, effects, options.kinds)
     settled_ones = [agent for agent in agents if graphs.kind_of(agent.name) in graphs.KINDS]
     peace = Peace(options, _made(folder / "peace"), effects, random.Random(chance.random()))
     quiet = peace.endings(settled_ones)
@@ -579,6 +580,15 @@ def names_of_drills(text: str) -> list[str]:
     return names
 
 
+def kinds_of_graphs(text: str) -> tuple[str, ...]:
+    kinds = tuple(text.split(","))
+    if unknown := sorted(set(kinds) - set(graphs.KINDS)):
+        raise argparse.ArgumentTypeError(
+            f"no graphs are called {', '.join(unknown)}; there are {', '.join(graphs.KINDS)}"
+        )
+    return kinds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200, help="in all drills together (default 200)")
@@ -586,6 +596,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="default: drawn")
     parser.add_argument("--only", type=names_of_drills, default=list(DRILLS), metavar="DRILL,...")
     parser.add_argument("--previous", default="HEAD~1", metavar="REV", help="the other revision (default HEAD~1)")
+    parser.add_argument(
+        "--kinds", type=kinds_of_graphs, default=graphs.KINDS, metavar="KIND,...",
+        help="loki, bsp, dag: only such graphs; loki for a --previous that does not know sleipnir/1 (default: all, "
+        "and wild ones)",
+    )  # fmt: skip
     parser.add_argument("--corpus", type=float, default=1.0, help="share of the corpus planted each time (default 1)")
     parser.add_argument("--fast", action="store_true", help=f"leases of {FAST_LEASE_S:g} s, for a short campaign")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

@@ -235,14 +235,16 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
         chaos.redis.stop()
 
 
-def draw(folder: Path, chance: random.Random, count: int, effects: Path) -> list[Path]:
-    """So many agent folders, of all kinds."""
+def draw(
+    folder: Path, chance: random.Random, count: int, effects: Path, kinds: Sequence[str] = graphs.KINDS
+) -> list[Path]:
+    """So many agent folders: of all kinds, or of some that are not wild."""
     found = []
     for number in range(count):
-        if number % WILD == WILD - 1:
+        if number % WILD == WILD - 1 and kinds == graphs.KINDS:
             found.append(wild.write(folder / f"wild-{number}", chance.getrandbits(32), effects))
         else:
-            kind = graphs.KINDS[(number - number // WILD) % len(graphs.KINDS)]
+            kind = kinds[(number - number // WILD) % len(kinds)]
             found.append(graphs.write(folder / f"{kind}-{number}", chance.getrandbits(32), effects))
     return found
 
