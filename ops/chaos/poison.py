@@ -93,6 +93,9 @@ class DrillRobot(Robot):
             self.accepted_ms.setdefault(run_id, servers.now_ms())
             super()._adopt(run_id, agent)
 
+    def _has_work(self) -> bool:
+        return self.went_back.is_set() or super()._has_work()
+
     def _round(self) -> bool:
         if self.went_back.is_set():
             self._look_again()
@@ -221,6 +224,8 @@ class Drill:
             self.chaos._try(plants.plant)
         self.strike(robot)
         working.join()
+        if robot.went_back.is_set():  # only after the whole load was over: some of it is not any more
+            robot.work()
         if robot.stalled:
             self.say(f"nothing moved for {STALL_S:g} s; left: {robot.left()[:10]}")
         if self.poisoned:

@@ -60,7 +60,7 @@ class Robot:
     def work(self) -> None:
         """Until every run is over, or nothing has moved for STALL_S."""
         pause, moved = threading.Event(), time.monotonic()
-        while self._live or len(self.run_ids) < len(self._agents):
+        while self._has_work():
             pause.wait(0.2)
             try:
                 if self._round():
@@ -72,6 +72,9 @@ class Robot:
                 self.stalled = True
                 break
         print(file=sys.stderr)
+
+    def _has_work(self) -> bool:
+        return bool(self._live) or len(self.run_ids) < len(self._agents)
 
     def left(self) -> list[str]:
         return sorted(self._live)

@@ -20,13 +20,15 @@ class Before:
     as it is written. `environment` is beside that of the machine, where
     a path begins with `{beside}`, and may name a SLEIPNIR_HOME, for a private stack of the page's own. `varies` has
     beginnings of lines that a page shows as printed and whose values depend on what happens meanwhile: of these a line
-    must be printed that is the same up to the first digit."""
+    must be printed that is the same up to the first digit. `passing` has beginnings of lines that are printed only
+    while something goes on: what is over at once does not print them."""
 
     prepare: Callable[[Path], object] = lambda folder: None
     rules: Sequence[Rule] = ()
     ends: Mapping[str, int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     varies: Sequence[str] = ()
+    passing: Sequence[str] = ()
 
 
 WAITING = 3  # nobody is at a terminal to answer; docs/chat.md and `sleipnir run --help` say so
@@ -168,7 +170,7 @@ BEFORE: Mapping[str, Before] = {
     "docs/batches.md": Before(
         letters_with_rows,
         rules=[LETTER],
-        varies=["▸ running"],
+        passing=["▸ running"],
         ends={"sleipnir batch submit letters letters.csv --key id --name monday": 1},  # the page: of a bad row
     ),
     "docs/chat.md": Before(helper),
