@@ -87,11 +87,11 @@ def _start_some(context: Context) -> bool:
     for seq in sorted(frontier.ready):
         if context.draft.over:
             return False
-        if context.draft.frontier.failed and context.graph.engine == "dag":
-            return False  # since this loop began: an end that is ready must not end the run as completed
         if are_taken and seq in frontier.ready_for_workers:
             continue  # as has_room would say, of hundreds in each event
         visit = frontier[seq]
+        if visit.kind == "end" and context.draft.frontier.failed and context.graph.engine == "dag":
+            continue  # a visit has failed since this loop began: an end must not complete the run
         if slots.has_room(visit) and not (visit.item is not None and _is_too_late(context)):
             if not context.draft.may_start():
                 return False
