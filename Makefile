@@ -106,5 +106,6 @@ $(UV):
 	@.build/uv-venv/bin/python -m pip install --quiet uv
 
 clean:
+	[ ! -d .build ] || chmod -R u+w .build
 	rm -rf $(VENV) .build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

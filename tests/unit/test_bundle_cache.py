@@ -128,6 +128,7 @@ def _add_a_file(folder: Path) -> None:
 
 
 def _replace_by_a_link(folder: Path) -> None:
+    folder.parent.chmod(0o755)
     folder.chmod(0o755)
     (folder / "data").rename(folder.parent / "elsewhere")
     (folder / "data").symlink_to("../elsewhere")
@@ -139,6 +140,7 @@ def _remove(folder: Path) -> None:
 
 
 def _replace_the_folder(folder: Path) -> None:
+    folder.parent.chmod(0o755)
     folder.rename(folder.parent / "elsewhere")
     folder.mkdir()
     (folder / "graph.yaml").write_text(GRAPH)
