@@ -32,19 +32,21 @@ _MANIFESTS = (
 )  # fmt: skip
 
 
+# A file that a project has, and what builds and tests it then.
+_BY_FILE = (
+    ("Cargo.toml", "cargo build", "cargo test"),
+    ("go.mod", "go build ./...", "go test ./..."),
+    ("pom.xml", "mvn -q -DskipTests package", "mvn -q test"),
+    ("gradlew", "./gradlew assemble", "./gradlew test"),
+)
+
+
 def _build_commands(root: Path) -> Iterator[str]:
     if _has_target(root, "build"):
         yield "make build"
     if "build" in _npm_scripts(root):
         yield "npm run build"
-    if _has(root, "Cargo.toml"):
-        yield "cargo build"
-    if _has(root, "go.mod"):
-        yield "go build ./..."
-    if _has(root, "pom.xml"):
-        yield "mvn -q -DskipTests package"
-    if _has(root, "gradlew"):
-        yield "./gradlew assemble"
+    yield from (build for file, build, _ in _BY_FILE if _has(root, file))
 
 
 def _test_commands(root: Path) -> Iterator[str]:
@@ -52,14 +54,7 @@ def _test_commands(root: Path) -> Iterator[str]:
         yield "make test"
     if "no test specified" not in _npm_scripts(root).get("test", "no test specified"):
         yield "npm test"
-    if _has(root, "Cargo.toml"):
-        yield "cargo test"
-    if _has(root, "go.mod"):
-        yield "go test ./..."
-    if _has(root, "pom.xml"):
-        yield "mvn -q test"
-    if _has(root, "gradlew"):
-        yield "./gradlew test"
+    yield from (test for file, _, test in _BY_FILE if _has(root, file))
     if _has(root, "pytest.ini") or "pytest" in _text(root, "pyproject.toml") + _text(root, "setup.cfg"):
         yield f"{_python(root)} -m pytest -q"
     if _has(root, "pyproject.toml") or _has(root, "setup.py") or any(root.glob("test*.py")):

@@ -602,7 +602,7 @@ def main() -> None:
     parser.add_argument("--only", type=names_of_drills, default=list(DRILLS), metavar="DRILL,...")
     parser.add_argument("--previous", default="HEAD~1", metavar="REV", help="the other revision (default HEAD~1)")
     parser.add_argument(
-        "--kinds", type=kinds_of_graphs, default=graphs.KINDS, metavar="KIND,...",
+        "--kinds", type=kinds_of_graphs, metavar="KIND,...",
         help="loki, bsp, dag: only such graphs; loki for a --previous that does not know sleipnir/1 (default: all, "
         "and wild ones)",
     )  # fmt: skip

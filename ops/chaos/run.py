@@ -236,15 +236,16 @@ def campaign(options: argparse.Namespace, folder: Path) -> int:
 
 
 def draw(
-    folder: Path, chance: random.Random, count: int, effects: Path, kinds: Sequence[str] = graphs.KINDS
+    folder: Path, chance: random.Random, count: int, effects: Path, kinds: Sequence[str] | None = None
 ) -> list[Path]:
-    """So many agent folders: of all kinds, or of some that are not wild."""
+    """So many agent folders: of these kinds; None: of all, and wild ones."""
     found = []
     for number in range(count):
-        if number % WILD == WILD - 1 and kinds == graphs.KINDS:
+        if number % WILD == WILD - 1 and kinds is None:
             found.append(wild.write(folder / f"wild-{number}", chance.getrandbits(32), effects))
         else:
-            kind = kinds[(number - number // WILD) % len(kinds)]
+            among = kinds or graphs.KINDS
+            kind = among[(number - number // WILD) % len(among)]
             found.append(graphs.write(folder / f"{kind}-{number}", chance.getrandbits(32), effects))
     return found
 
