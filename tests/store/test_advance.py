@@ -10,7 +10,7 @@ import pytest
 from sleipnir.runs import RunSpec
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.advance import Advance
-from tests.unit.planner.driver import graph_of
+from tests.model_store import graph_of
 
 ASKS = """
 name: g

@@ -19,8 +19,8 @@ from sleipnir.store.store import Store
 from sleipnir.transitions import kind_of
 from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.effects import Deliveries
+from tests.model_store import graph_of
 from tests.store.test_advance import advance_of
-from tests.unit.planner.driver import graph_of
 
 ID = "batch0000001"
 SPEC = RunSpec("agent", "digest")

@@ -21,8 +21,8 @@ from sleipnir.store.runs import Fence
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.effects import AT_ONCE, Deliveries
+from tests.model_store import graph_of
 from tests.store.test_advance import advance_of
-from tests.unit.planner.driver import graph_of
 from tests.unreadable import Unreadable, cases
 
 RUN = "run000000001"

@@ -11,8 +11,8 @@ from ops.chaos.verdict import leaks
 from sleipnir.runs import RunSpec, child_id
 from sleipnir.store.record_text import record
 from sleipnir.store.store import Store
+from tests.model_store import graph_of
 from tests.store.test_effects import RUN, World
-from tests.unit.planner.driver import graph_of
 
 TOP = """
 name: top

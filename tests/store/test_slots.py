@@ -13,8 +13,8 @@ from sleipnir.store.slots import KNOWN_MS, LOOK_MS
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services import janitor
 from sleipnir_scheduler.services.effects import Deliveries
+from tests.model_store import graph_of
 from tests.store.test_advance import advance_of
-from tests.unit.planner.driver import graph_of
 
 GRAPH = """
 name: limited

@@ -16,7 +16,7 @@ from sleipnir.transitions import Transition
 from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.services import advance
 from sleipnir_scheduler.services.advance import Advance
-from tests.unit.planner.driver import graph_of
+from tests.model_store import graph_of
 
 TEXT = """
 name: g

@@ -17,8 +17,8 @@ from sleipnir.store.partitions import Commit, Entry
 from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import plan
 from sleipnir_scheduler.traces import trace_commit
+from tests.model_store import graph_of
 from tests.unit.metrics.test_tally import GRAPH
-from tests.unit.planner.driver import graph_of
 
 
 @pytest.fixture

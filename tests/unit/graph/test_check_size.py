@@ -6,8 +6,8 @@ import pytest
 
 from sleipnir.graph import template
 from sleipnir.graph.template import RenderedTooLarge, apply_updates, render, render_lenient
+from tests.model_store import Driver
 from tests.unit.graph.writing import checked, errors
-from tests.unit.planner.driver import Driver
 
 
 def large(problems: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ from sleipnir.transitions import Transition
 from sleipnir_scheduler.metrics.series import Counter, Histogram
 from sleipnir_scheduler.metrics.tally import Tally
 from sleipnir_scheduler.planner.plan import plan
-from tests.unit.planner.driver import graph_of
+from tests.model_store import graph_of
 
 GRAPH = """
 name: g

@@ -12,7 +12,7 @@ from sleipnir.runs import RunSpec, child_id
 from sleipnir.store.keys import Keys
 from sleipnir.transitions import RetryChild, StartChild, TellChild, TellParent, TellRoot, Transition
 from sleipnir_scheduler.planner.plan import Ignore
-from tests.unit.planner.driver import Driver, bad, ok
+from tests.model_store import Driver, bad, ok
 
 GRAPH = """
 name: g

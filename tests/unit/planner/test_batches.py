@@ -7,7 +7,7 @@ from dataclasses import replace
 from sleipnir.events import Cancelled
 from sleipnir.runs import RunSpec
 from sleipnir.transitions import StartRow, TellBatch, TellParent, effect_fields, effect_of
-from tests.unit.planner.driver import Driver, bad, ok
+from tests.model_store import Driver, bad, ok
 
 GRAPH = """
 name: g

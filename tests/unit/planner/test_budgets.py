@@ -33,7 +33,7 @@ from sleipnir.messages import ANSWER, MESSAGES, RESULT, ResultHeader, ToolCall
 from sleipnir.runs import RunSpec, Visit, child_id
 from sleipnir.transitions import TellChild, Transition
 from sleipnir_scheduler.planner.plan import Ignore
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 TWO = """
 name: two

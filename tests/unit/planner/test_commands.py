@@ -9,7 +9,7 @@ import pytest
 
 from sleipnir.events import LeaseLost, Resulted
 from sleipnir.messages import ResultHeader
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 both = pytest.mark.parametrize("engine", ["bsp", "dag"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sleipnir.events import Resulted, Retried
 from sleipnir.graph.load import load_graph
 from sleipnir.messages import ResultHeader
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 GRAPH = load_graph("name: helper", "config.yaml", "helper")
 

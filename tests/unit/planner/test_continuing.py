@@ -7,7 +7,7 @@ import pytest
 from sleipnir.events import Answered, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
 from sleipnir.journal import state_after
 from sleipnir.messages import ResultHeader
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 both = pytest.mark.parametrize("engine", ["bsp", "dag"])
 

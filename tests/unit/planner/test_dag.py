@@ -8,7 +8,7 @@ import pytest
 
 from sleipnir.events import Resulted, Retried
 from sleipnir.messages import ResultHeader
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 FAST_AND_SLOW = """
 name: g

@@ -10,7 +10,7 @@ from sleipnir.events import ChildEnded, Resulted, Retried
 from sleipnir.messages import RESULT, ResultHeader
 from sleipnir.runs import Child, FailedVisit, FailedVisits, RunSpec, changed, child_id
 from sleipnir_scheduler.planner.plan import Ignore
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 CHAIN = """
 name: g

@@ -6,7 +6,7 @@ import pytest
 
 from sleipnir.graph.model import Join
 from sleipnir_scheduler.planner.joins import name_of
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 DIAMOND = """
 name: g

@@ -6,7 +6,7 @@ import pytest
 
 from sleipnir.events import ChildEnded
 from sleipnir.messages import RESULT
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 NODES = {
     "script": "{type: script, script: s.sh}",

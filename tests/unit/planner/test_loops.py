@@ -11,7 +11,7 @@ from sleipnir.events import Answered, Cancelled, LeaseLost, Paused, Resulted, Re
 from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
 from sleipnir.runs import Visit
 from sleipnir_scheduler.planner.plan import Ignore
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 LOOP = """
 name: loop

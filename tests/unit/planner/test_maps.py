@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sleipnir.events import Cancelled, LeaseLost, Retried, TimerFired
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 MAP = """
 name: g

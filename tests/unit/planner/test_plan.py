@@ -12,7 +12,7 @@ from sleipnir.runs import Visit
 from sleipnir.transitions import Transition
 from sleipnir.values import Wanted
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
-from tests.unit.planner.driver import Driver, bad, graph_of, new_run, ok
+from tests.model_store import Driver, bad, graph_of, new_run, ok
 
 THREE = """
 name: three

@@ -38,7 +38,7 @@ from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, Resul
 from sleipnir.runs import FAIL, RUN_AGAIN, Part, RunSpec, RunView, Visit
 from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, plan
-from tests.unit.planner.driver import Memory, assert_same_visits, fetch_and_plan, new_run
+from tests.model_store import Memory, assert_same_visits, fetch_and_plan, new_run
 from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, TURNS, Drawn, drawn_graphs
 
 MAX_REDELIVERIES = 2

@@ -7,7 +7,7 @@ from dataclasses import replace
 from sleipnir.events import Submitted
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.runs import RunSpec
-from tests.unit.planner.driver import Driver, bad, ok
+from tests.model_store import Driver, bad, ok
 
 GRAPH = """
 name: g

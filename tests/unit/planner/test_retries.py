@@ -12,7 +12,7 @@ from sleipnir.messages import ResultHeader
 from sleipnir.runs import Visit
 from sleipnir_scheduler.planner.plan import Ignore, plan
 from sleipnir_scheduler.planner.retries import Again, GiveUp, decide
-from tests.unit.planner.driver import Driver, bad, ok
+from tests.model_store import Driver, bad, ok
 
 FLAKY = """
 name: flaky

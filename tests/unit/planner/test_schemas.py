@@ -6,7 +6,7 @@ import json
 
 from sleipnir.events import Submitted
 from sleipnir.graph import schema as json_schema
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 ROWS = """
 name: g

@@ -20,7 +20,7 @@ from sleipnir.messages import RunStatus
 from sleipnir.runs import Slot, changed
 from sleipnir.transitions import AskSlot, Effect, FreeSlot
 from sleipnir_scheduler.planner.plan import Ignore, fail
-from tests.unit.planner.driver import Driver, ok
+from tests.model_store import Driver, ok
 
 LIMITED = """
 name: limited

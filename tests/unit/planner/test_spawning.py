@@ -17,7 +17,7 @@ from sleipnir.runs import Spawned, Visit, agent_id, changed, child_id
 from sleipnir.store.record_text import record
 from sleipnir.transitions import StartChild, TellChild, TellRun, Transition
 from sleipnir_scheduler.planner.plan import Ignore
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 CONFIG = "name: boss\ncan_spawn_agents: true\nmax_concurrent_agents: 2\n"
 Asked = tuple[str, dict[str, Any]]

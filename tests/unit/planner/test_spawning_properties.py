@@ -24,7 +24,7 @@ from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.messages import AGENTS, ANSWER, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
 from sleipnir.runs import RunSpec, RunView, Visit, agent_id
 from sleipnir.transitions import Effect, Fill, StartChild, TellChild, TellParent, TellRun, Transition
-from tests.unit.planner.driver import Driver
+from tests.model_store import Driver
 
 MOST_AGENTS, MOST_DEPTH = 2, 2
 CONFIG = f"""

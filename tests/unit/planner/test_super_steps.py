@@ -7,7 +7,7 @@ import pytest
 from sleipnir.events import Cancelled, LeaseLost, Resulted, Retried, TimerFired
 from sleipnir.messages import ResultHeader
 from sleipnir_scheduler.planner.plan import Ignore
-from tests.unit.planner.driver import Driver, bad
+from tests.model_store import Driver, bad
 
 LOKI = """
 name: g

@@ -10,7 +10,7 @@ from sleipnir.events import RUN_DEADLINE, Answered, Cancelled, LeaseLost, Paused
 from sleipnir.runs import changed, read_effect_answer
 from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, plan
-from tests.unit.planner.driver import Driver, bad, ok
+from tests.model_store import Driver, bad, ok
 
 ONCE = """
 name: once

@@ -21,7 +21,7 @@ from sleipnir_scheduler.planner.draft import MOST_STARTS
 from sleipnir_scheduler.planner.maps import CHUNK
 from sleipnir_scheduler.planner.plan import plan
 from sleipnir_scheduler.planner.steps import WIDE
-from tests.unit.planner.driver import Driver, fetch_and_plan
+from tests.model_store import Driver, fetch_and_plan
 
 both = pytest.mark.parametrize("engine", ["bsp", "dag"])
 
