@@ -1,7 +1,7 @@
 """Variables that an agent's commands get besides a clean environment: those of `.env` files, and agent variables.
 
 Rules. The value of an agent variable may name secrets of the worker, `{{NAME}}`: those of its secrets file, and
-variables that SLEIPNIR_SECRET_NAMES lists (llm/keyring.py, spec 3.5). They are put in here, when the environment of a
+variables that SLEIPNIR_SECRET_NAMES lists (keyring.py, spec 3.5). They are put in here, when the environment of a
 command is made: what is stored and sent around is the name.
 """
 
@@ -19,7 +19,7 @@ from sleipnir.redaction import redacted
 from sleipnir.settings import PREFIX
 from sleipnir.variables import env_name
 from sleipnir_workers.host import Host
-from sleipnir_workers.llm.keyring import PLACEHOLDER, keyring_of
+from sleipnir_workers.keyring import PLACEHOLDER, keyring_of
 
 _BELOW_ROOT = re.compile(r"\$(?:LLM_ROOT_DIR|\{LLM_ROOT_DIR(?::?-.*?)?\})/([\w./-]+)")
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Graph, MapNode, Node
@@ -25,9 +26,6 @@ from sleipnir.messages import Role, VisitResult
 from sleipnir.runs import Item, Part
 from sleipnir.store.visits import SILENCE, Talk
 from sleipnir_workers.lazy_state import StoredState
-
-if TYPE_CHECKING:
-    from sleipnir_workers.llm.permits import Permits
 
 
 class VisitLost(BaseException):
@@ -57,6 +55,21 @@ class Teller(Protocol):
 
     def restart(self) -> None:
         """What was written does not count: the model is asked again."""
+
+
+class CallTokens(Protocol):
+    """The tokens that one call of a model used; None: unknown."""
+
+    tokens: int | None
+
+
+class ModelPermits(Protocol):
+    """Permits for calls of models, under the limits of the deployment (llm/permits.py)."""
+
+    def call(
+        self, caller: str, attempt: int | str, names: Sequence[str], tokens: int
+    ) -> AbstractContextManager[CallTokens]:
+        """Holds a permit during one call of a model with these names, which takes about `tokens`."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,7 @@ class Visit:
     depth: int = 0
     knowledge: str | None = None
     teller: Teller | None = None
-    permits: Permits | None = None
+    permits: ModelPermits | None = None
 
     @property
     def directory(self) -> Path:

@@ -22,9 +22,10 @@ from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.embedder import TICK_S, open_embedder
 from sleipnir_workers.knowledge.reranker import Reranker
 from sleipnir_workers.knowledge.search import Found, Rerank, search
-from sleipnir_workers.llm.permits import Permits, PutOff
+from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.reach import reach
 from sleipnir_workers.llm.spending import Spent
+from sleipnir_workers.node import ModelPermits
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors
@@ -49,7 +50,7 @@ class Asking:
         *,
         timeout_s: float,
         spent: Spent | None = None,
-        permits: Permits | None = None,
+        permits: ModelPermits | None = None,
         caller: str = "",
         waits: bool = True,
         tick: Callable[[], None] = lambda: None,

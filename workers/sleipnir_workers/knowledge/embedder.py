@@ -30,9 +30,10 @@ from sleipnir_workers.llm import embedding
 from sleipnir_workers.llm.embedding import Embedded, Purpose
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.permits import Permit, Permits, PutOff
+from sleipnir_workers.llm.permits import Permit, PutOff, names_of
 from sleipnir_workers.llm.reach import Reached, reach
 from sleipnir_workers.llm.spans import span_of, used
+from sleipnir_workers.node import CallTokens, ModelPermits
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors
@@ -79,7 +80,7 @@ def open_embedder(
     chunk_size: int,
     batch_size: int | None = None,
     cache: EmbeddingCache | None = None,
-    permits: Permits | None = None,
+    permits: ModelPermits | None = None,
     caller: str = "",
     waits: bool = True,
 ) -> Embedder:
@@ -127,7 +128,7 @@ class Embedder:
         chunk_size: int,
         batch_size: int | None = None,
         cache: EmbeddingCache | None = None,
-        permits: Permits | None = None,
+        permits: ModelPermits | None = None,
         caller: str = "",
         waits: bool = True,
         attempts: int = ATTEMPTS,
@@ -279,12 +280,12 @@ class Embedder:
             except ConfigError as error:
                 raise NodeFailed(str(error), "config") from error
 
-    def _permit(self, batch: _Batch, attempt: int) -> AbstractContextManager[Permit]:
+    def _permit(self, batch: _Batch, attempt: int) -> AbstractContextManager[CallTokens]:
         if self._permits is None:
             return nullcontext(Permit())
         tokens = sum(estimated_tokens(len(text), 0) for text in batch.texts)
         caller = f"{self._caller}/{batch.number}"
-        return self._permits.call(caller, attempt, self._model.endpoint, self._model.id, tokens)
+        return self._permits.call(caller, attempt, names_of(self._model.id, self._model.endpoint), tokens)
 
     def _wait(self, stop: threading.Event, seconds: float) -> None:
         if self._pause(stop, seconds):

@@ -17,10 +17,11 @@ from sleipnir.limits import estimated_tokens
 from sleipnir_workers.knowledge.embedder import TICK_S
 from sleipnir_workers.llm import reranking
 from sleipnir_workers.llm.failure import CallFailed
-from sleipnir_workers.llm.permits import Permit, Permits
+from sleipnir_workers.llm.permits import Permit, names_of
 from sleipnir_workers.llm.reach import Reached
 from sleipnir_workers.llm.reranking import Reranked
 from sleipnir_workers.llm.spans import span_of, used
+from sleipnir_workers.node import CallTokens, ModelPermits
 
 
 class Reranker:
@@ -30,7 +31,7 @@ class Reranker:
         self,
         model: Reached,
         *,
-        permits: Permits | None = None,
+        permits: ModelPermits | None = None,
         caller: str = "",
         attempt: int = 1,
         timeout_s: float = reranking.CALL_TIMEOUT_S,
@@ -87,8 +88,9 @@ class Reranker:
         except ConfigError as error:
             raise NodeFailed(str(error), "config") from error
 
-    def _permit(self, query: str, texts: Sequence[str]) -> AbstractContextManager[Permit]:
+    def _permit(self, query: str, texts: Sequence[str]) -> AbstractContextManager[CallTokens]:
         if self._permits is None:
             return nullcontext(Permit())
         tokens = estimated_tokens(len(query) + sum(map(len, texts)), 0)
-        return self._permits.call(f"{self._caller}/rerank", self._attempt, self._model.endpoint, self._model.id, tokens)
+        names = names_of(self._model.id, self._model.endpoint)
+        return self._permits.call(f"{self._caller}/rerank", self._attempt, names, tokens)

@@ -20,7 +20,7 @@ from sleipnir.errors import ConfigError
 from sleipnir.graph.findings import Positions, position_of
 from sleipnir.graph.patterns import NoPattern, Pattern, PatternRefused, compiled
 from sleipnir_workers.host import Host
-from sleipnir_workers.llm.keyring import PLACEHOLDER
+from sleipnir_workers.keyring import PLACEHOLDER
 
 Kind: TypeAlias = Literal["chat", "embedding", "reranker"]
 """What a model is for."""

@@ -11,9 +11,9 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir_workers.host import Host, here
+from sleipnir_workers.keyring import keyring_of
 from sleipnir_workers.llm.clients import clients_of
 from sleipnir_workers.llm.conversation import first_messages
-from sleipnir_workers.llm.keyring import keyring_of
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.session import Session
 from sleipnir_workers.node import Visit, executor

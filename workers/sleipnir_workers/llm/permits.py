@@ -55,10 +55,10 @@ class Permits:
         return load(self._settings)[0]
 
     @contextmanager
-    def call(self, caller: str, attempt: int | str, endpoint: Endpoint, model: str, tokens: int) -> Iterator[Permit]:
-        """Around one call, which may take so many `tokens`. `caller` is who comes back when it is put off: a visit, or
-        a part of one, without the attempt. Raises PutOff, ConfigError, ProcessLost."""
-        found = self.limits.matching(model, endpoint.model.replace("/", ":", 1))
+    def call(self, caller: str, attempt: int | str, names: Sequence[str], tokens: int) -> Iterator[Permit]:
+        """Around one call of a model with these `names`, which may take so many `tokens`. `caller` is who comes back
+        when it is put off: a visit, or a part of one, without the attempt. Raises PutOff, ConfigError, ProcessLost."""
+        found = self.limits.matching(*names)
         if not found:
             yield Permit()
             return
@@ -96,6 +96,11 @@ class Permit:
     """What one call used. `tokens` None: nobody knows."""
 
     tokens: int | None = None
+
+
+def names_of(model: str, endpoint: Endpoint) -> tuple[str, str]:
+    """The names by which limits.yaml may mean a model: its id, and the name of its provider with the provider's own."""
+    return model, endpoint.model.replace("/", ":", 1)
 
 
 def tokens_of_chat(endpoint: Endpoint, messages: Sequence[Message]) -> int:

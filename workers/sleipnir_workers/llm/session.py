@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.graph.model import Graph, Json, LlmNode
 from sleipnir.messages import VisitResult
-from sleipnir_workers import typed_state
+from sleipnir_workers import keyring, typed_state
 from sleipnir_workers.host import Host
 from sleipnir_workers.items import with_own_output
-from sleipnir_workers.llm import clients, efforts, keyring, models, provider, structured, taped
+from sleipnir_workers.llm import clients, efforts, models, provider, structured, taped
 from sleipnir_workers.llm.attempts import Attempts
 from sleipnir_workers.llm.conversation import chat
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.permits import Permit, PutOff, tokens_of_chat
+from sleipnir_workers.llm.permits import Permit, PutOff, names_of, tokens_of_chat
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.spans import span_of, used
 from sleipnir_workers.llm.spending import Spent
-from sleipnir_workers.node import Visit
+from sleipnir_workers.node import CallTokens, Visit
 
 if TYPE_CHECKING:
     from sleipnir.testing.tape import Tape
@@ -261,14 +261,14 @@ class Session:
             graph.top_p if node.top_p is None else node.top_p,
         )
 
-    def _permit(self, endpoint: Endpoint, messages: Sequence[Message]) -> AbstractContextManager[Permit]:
+    def _permit(self, endpoint: Endpoint, messages: Sequence[Message]) -> AbstractContextManager[CallTokens]:
         visit, permits = self._visit, self._visit.permits
         if permits is None:
             return nullcontext(Permit())
         part = f"/{visit.part.turn}" if visit.part is not None else ""
         model = self.spent.model or endpoint.model
         tokens = tokens_of_chat(endpoint, messages)
-        return permits.call(f"{visit.run}/{visit.seq}{part}", visit.attempt, endpoint, model, tokens)
+        return permits.call(f"{visit.run}/{visit.seq}{part}", visit.attempt, names_of(model, endpoint), tokens)
 
     def _pause(self, wanted_s: float) -> None:
         if self._visit.lost.wait(min(wanted_s, self._remaining())):

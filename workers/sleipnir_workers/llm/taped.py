@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from sleipnir.errors import ConfigError
 from sleipnir_workers.host import Host
+from sleipnir_workers.keyring import keyring_of
 from sleipnir_workers.llm.clients import clients_of
-from sleipnir_workers.llm.keyring import keyring_of
 from sleipnir_workers.llm.reply import Answer, Malformed, Message, Reply
 
 if TYPE_CHECKING:
