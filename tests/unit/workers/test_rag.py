@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,9 +200,9 @@ class _Full:
 
     models: tuple[str, ...]
 
-    def call(self, _caller: str, _attempt: int, _endpoint: Any, model: str, _tokens: int) -> Any:
-        if model in self.models:
-            raise PutOff(12_345, f"the limit of {model} is met")
+    def call(self, _caller: str, _attempt: int | str, names: Sequence[str], _tokens: int) -> Any:
+        if limited := set(self.models).intersection(names):
+            raise PutOff(12_345, f"the limit of {limited.pop()} is met")
         return nullcontext(Permit())
 
 
