@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from sleipnir.client import Client  # noqa: E402
+from sleipnir.client.client import Client  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
 from tests.processes import RedisServer, Stack, wait_until, write_agent  # noqa: E402
 

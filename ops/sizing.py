@@ -22,10 +22,10 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "scheduler")]
 
-from sleipnir.archive import Writer, archived_runs  # noqa: E402
-from sleipnir.client import Client  # noqa: E402
-from sleipnir.garbage import rubbish  # noqa: E402
+from sleipnir.client.client import Client  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
+from sleipnir.upkeep.archive import Writer, archived_runs  # noqa: E402
+from sleipnir.upkeep.garbage import rubbish  # noqa: E402
 from sleipnir_scheduler.services.archiver import Archiver  # noqa: E402
 from tests.processes import RedisServer, Stack, wait_until, write_agent  # noqa: E402
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sleipnir.client import Client, Run
+    from sleipnir.client.client import Client, Run
     from sleipnir.settings import Settings
 
 __all__ = ["Client", "Run", "Settings", "__version__"]
@@ -16,7 +16,7 @@ __all__ = ["Client", "Run", "Settings", "__version__"]
 
 def __getattr__(name: str) -> Any:
     if name in ("Client", "Run"):
-        from sleipnir import client
+        from sleipnir.client import client
 
         return getattr(client, name)
     if name == "Settings":

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NewType, TypeAlias, get_args
 
-from sleipnir.reading import read
+from sleipnir.decoding import read
 
 VERSION = 1
 

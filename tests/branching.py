@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ops.chaos import verdict
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from tests.processes import wait_until, write_agent
 
 both = pytest.mark.parametrize("engine", ["bsp", "dag"])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sleipnir.bundle import UNPACKED
+from sleipnir.agents.bundle import UNPACKED
 
 SIZE_BYTES = 4 << 20
 

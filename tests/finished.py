@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.messages import RunStatus
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.transitions import Step, Transition, Write
 from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
-from sleipnir.transitions import Step, Transition, Write
 
 
 def created(store: Store, run_id: str, *, bundle: str = "digest", **spec: Any) -> None:

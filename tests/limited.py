@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from sleipnir.limits import Granted, Limit
+from sleipnir.models.limits import Granted, Limit
 from sleipnir.store.connect import connect
 from sleipnir.store.keys import Keys
 from sleipnir.store.limits import Limiter

@@ -11,15 +11,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sleipnir.events import Answered, Continued, Event, Resulted, Submitted
-from sleipnir.frontier import Frontier
 from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import Graph
 from sleipnir.messages import ResultHeader, ToolCall, overlay_of, overlay_text
-from sleipnir.runs import Part, RunSpec, RunView, Visit
-from sleipnir.store.commit import usage_fields
-from sleipnir.store.record_text import dumps, record
-from sleipnir.transitions import (
+from sleipnir.runs.events import Answered, Continued, Event, Resulted, Submitted
+from sleipnir.runs.frontier import Frontier
+from sleipnir.runs.run import Part, RunSpec, RunView, Visit
+from sleipnir.runs.transitions import (
     Drop,
     Fill,
     Forget,
@@ -32,7 +30,9 @@ from sleipnir.transitions import (
     Transition,
     piece_field,
 )
-from sleipnir.values import Known, Wanted
+from sleipnir.runs.values import Known, Wanted
+from sleipnir.store.commit import usage_fields
+from sleipnir.store.record_text import dumps, record
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
 
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sleipnir import launch
-from sleipnir.client import Client
+from sleipnir.client.client import Client
+from sleipnir.local import launch
+from sleipnir.local.supervisor import find_server
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
-from sleipnir.supervisor import find_server
 from tests import starter
 
 T = TypeVar("T")

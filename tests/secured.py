@@ -12,9 +12,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from sleipnir import launch
+from sleipnir.local import launch
+from sleipnir.local.supervisor import find_server
 from sleipnir.store.connect import connect
-from sleipnir.supervisor import find_server
 from tests.processes import wait_for_redis
 from tests.tls import TlsFront, make_certificates
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sleipnir.runs.views import GateInfo, RunInfo
 from sleipnir.testing import ModelServer, Reply, Request, Rule, Script
 from sleipnir.testing.script import Chooser
-from sleipnir.views import GateInfo, RunInfo
 from tests.processes import RedisServer, Stack, wait_until
 
 AGENTS = Path(__file__).parents[1] / "agents"

@@ -29,8 +29,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Literal, TypeAlias
 
-from sleipnir import launch
 from sleipnir.failpoints import VARIABLE
+from sleipnir.local import launch
 
 SERVER = Path(__file__).with_name("starter_server.py")
 READ_WHILE_IMPORTED = ("PYTHON", "LC_", "LANG", "TZ", "CELERY", "KOMBU", "LITELLM")

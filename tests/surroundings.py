@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from sleipnir.supervisor import embedded_server, find_server
+from sleipnir.local.supervisor import embedded_server, find_server
 
 VARIABLE = "TESTED_REDIS"
 OF_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "GNUMAKEFLAGS")

@@ -15,8 +15,8 @@ from pathlib import Path
 from ops.bench.engine import Stack, finish, stack, write_agent
 from ops.bench.figures import BenchFailed, Values
 from ops.bench.processes import PYTHON, environment, output_of, wait_until
-from sleipnir.batch import Batch
-from sleipnir.rows import read
+from sleipnir.batches.rows import read
+from sleipnir.client.batch import Batch
 
 ACCEPTED, MANY, QUEUED = 10_000, 200_000, 50_000
 SHARED = 400
@@ -37,7 +37,7 @@ SUBMITS = """
 import resource, sys
 from pathlib import Path
 from sleipnir import Client
-from sleipnir.rows import read
+from sleipnir.batches.rows import read
 with Client() as client:
     batch = client.batch(sys.argv[1], read(Path(sys.argv[2]), "id"), key="id")
     assert batch.submitted.added == int(sys.argv[3]), batch.submitted

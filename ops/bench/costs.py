@@ -15,7 +15,7 @@ from ops.bench.engine import Stack, finish, stack, write_agent
 from ops.bench.figures import BenchFailed, Values
 from ops.bench.model_server import model_server
 from ops.bench.processes import wait_until
-from sleipnir.client import Client, StepInfo
+from sleipnir.client.client import Client, StepInfo
 from sleipnir.store.connect import connect
 
 READERS = 10

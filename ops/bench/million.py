@@ -22,8 +22,8 @@ from ops.bench.engine import Stack, finish, no_op_agent, stack, under_load, writ
 from ops.bench.figures import BenchFailed, Values
 from ops.bench.processes import PYTHON, environment, output_of, wait_until
 from sleipnir.cli.runs import UNFINISHED
-from sleipnir.client import Client
-from sleipnir.runs import ID_ALPHABET, ID_LENGTH
+from sleipnir.client.client import Client
+from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH
 from sleipnir.store.connect import connect
 from sleipnir.store.gauges import Gauges, Work
 from sleipnir.store.scripts import run_in_order

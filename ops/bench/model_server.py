@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops.bench.processes import PYTHON, environment, workspace
-from sleipnir import launch
+from sleipnir.local import launch
 
 SAYS_OK: Mapping[str, Any] = {"default": "ok"}
 

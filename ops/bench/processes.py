@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ops.bench.figures import BenchFailed
-from sleipnir import launch
-from sleipnir.supervisor import find_server
+from sleipnir.local import launch
+from sleipnir.local.supervisor import find_server
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,7 +9,7 @@ from typing import Any
 from ops.bench import figures, postgres
 from ops.bench.figures import BenchFailed, NotMeasured
 from ops.bench.processes import version_of
-from sleipnir.supervisor import find_server
+from sleipnir.local.supervisor import find_server
 
 BEGIN, END = "<!-- figures: make bench ARGS=--docs writes what is between these marks -->", "<!-- end of figures -->"
 

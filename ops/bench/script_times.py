@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sleipnir.batches import BatchPlan, place_of
+from sleipnir.batches.records import BatchPlan, place_of
 from sleipnir.messages import ResultHeader, Usage
-from sleipnir.runs import Pause, RunSpec, Visit
+from sleipnir.runs.run import Pause, RunSpec, Visit
+from sleipnir.runs.transitions import Step, Transition, Write
 from sleipnir.settings import Settings
 from sleipnir.store.scripts import Script, run_in_order
 from sleipnir.store.store import Store
-from sleipnir.transitions import Step, Transition, Write
 from tests.processes import RedisServer
 from tests.store.test_batches import ID, SPEC, rows
 from tests.store.test_runs_and_visits import RUN, Bench

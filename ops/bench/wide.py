@@ -18,7 +18,7 @@ from ops.bench.engine import Stack, cpu_s, finish, hops_of, no_op_agent, stack, 
 from ops.bench.figures import Values
 from ops.bench.processes import redis_server
 from sleipnir.graph.load import load_graph
-from sleipnir.runs import RunSpec, changed
+from sleipnir.runs.run import RunSpec, changed
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
 from sleipnir.store.record_text import record

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ops.bench.figures import Values
 from ops.bench.processes import redis_server
-from sleipnir.batches import BatchPlan, place_of, row_text
+from sleipnir.batches.records import BatchPlan, place_of, row_text
 from sleipnir.messages import Usage
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store

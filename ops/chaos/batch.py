@@ -34,8 +34,8 @@ sys.path.insert(0, str(ROOT))
 from ops.chaos import kills  # noqa: E402
 from ops.chaos.run import retried, settled  # noqa: E402
 from ops.chaos.verdict import Wrong, leaks, of_journal  # noqa: E402
-from sleipnir.batches import BatchInfo, row_run_id  # noqa: E402
-from sleipnir.client import Client  # noqa: E402
+from sleipnir.batches.records import BatchInfo, row_run_id  # noqa: E402
+from sleipnir.client.client import Client  # noqa: E402
 from sleipnir.errors import SleipnirError, StoreUnavailable  # noqa: E402
 from sleipnir.settings import Settings  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402

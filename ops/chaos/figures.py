@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sleipnir.client import Client
-from sleipnir.views import RunEvent
+from sleipnir.client.client import Client
+from sleipnir.runs.views import RunEvent
 
 MESSAGES = "messages"
 

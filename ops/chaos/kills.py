@@ -18,8 +18,8 @@ from typing import Any
 
 from ops.chaos.run import Chaos, keep_evidence
 from ops.chaos.verdict import Wrong
-from sleipnir.client import Run
-from sleipnir.views import StepInfo
+from sleipnir.client.client import Run
+from sleipnir.runs.views import StepInfo
 from tests.processes import wait_until
 
 MOST_REDELIVERIES = 50  # which visits of a run lose their workers is chance; none may give up

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.chaos.verdict import Wrong
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.store.connect import Client as RedisClient
 from sleipnir.store.connect import connect
 from sleipnir.store.keys import Keys

@@ -44,7 +44,7 @@ from ops.chaos.plants import NAME, Plants  # noqa: E402
 from ops.chaos.robot import STALL_S, Robot  # noqa: E402
 from ops.chaos.run import QUEUES, RUNS_PER_GRAPH, Chaos, draw, keep_evidence, retried, settled  # noqa: E402
 from ops.chaos.verdict import Wrong  # noqa: E402
-from sleipnir.client import Client  # noqa: E402
+from sleipnir.client.client import Client  # noqa: E402
 from sleipnir.errors import SleipnirError  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
 from tests.processes import RedisServer  # noqa: E402

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ops.chaos import graphs
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.errors import SleipnirError
-from sleipnir.runs import FAIL, RUN_AGAIN
-from sleipnir.views import GateInfo, RunInfo
+from sleipnir.runs.run import FAIL, RUN_AGAIN
+from sleipnir.runs.views import GateInfo, RunInfo
 
 STALL_S = 120.0
 AT_ONCE = 60  # runs under way: a queue that is long would hide how soon a visit is started again

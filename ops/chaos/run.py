@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 from ops.chaos import figures, graphs, verdict, wild  # noqa: E402
 from ops.chaos.replays import Replays  # noqa: E402
 from ops.chaos.robot import STALL_S, Robot  # noqa: E402
-from sleipnir.client import Client  # noqa: E402
+from sleipnir.client.client import Client  # noqa: E402
 from sleipnir.settings import Settings  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
 from sleipnir.store.keys import Keys  # noqa: E402

@@ -12,8 +12,8 @@ import time
 from glob import glob
 from pathlib import Path
 
+from sleipnir.local.supervisor import find_server
 from sleipnir.store.connect import Client, connect
-from sleipnir.supervisor import find_server
 from tests.processes import RedisServer, wait_for_redis, wait_until
 from tests.secured import free_port
 

@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 from ops.chaos import kills  # noqa: E402
 from ops.chaos.run import retried, settled  # noqa: E402
 from ops.chaos.verdict import Wrong, leaks  # noqa: E402
-from sleipnir.client import Client, Run  # noqa: E402
+from sleipnir.client.client import Client, Run  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
 from sleipnir.testing import Call, ModelServer, Reply, Request  # noqa: E402
 from tests.processes import wait_until  # noqa: E402

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ops.chaos.graphs import ERRORS, kind_of
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from sleipnir.errors import RunNotFound
-from sleipnir.runs import RUN_AGAIN
+from sleipnir.runs.run import RUN_AGAIN
+from sleipnir.runs.views import RunInfo, StepInfo
 from sleipnir.store.connect import Client as RedisClient
-from sleipnir.views import RunInfo, StepInfo
 
 Kind: TypeAlias = Literal[
     "lost", "stuck", "double", "state", "differs", "effect", "leak",

@@ -33,13 +33,13 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)]
 
 from ops.compat.scripted import answer  # noqa: E402
-from sleipnir import embedded  # noqa: E402
-from sleipnir.client import Client, Run  # noqa: E402
+from sleipnir.client.client import Client, Run  # noqa: E402
 from sleipnir.errors import SleipnirError  # noqa: E402
 from sleipnir.graph.check_models import NO_MODEL  # noqa: E402
 from sleipnir.graph.load import parse  # noqa: E402
 from sleipnir.knowledge.application import Application  # noqa: E402
 from sleipnir.knowledge.rules import Wanted  # noqa: E402
+from sleipnir.local.stack import stack  # noqa: E402
 from sleipnir.settings import Settings  # noqa: E402
 from sleipnir.testing import ModelServer  # noqa: E402
 
@@ -261,7 +261,7 @@ def run_all(name: str, agents: Sequence[Checked], config: Path, home: Path) -> I
     """Run each agent that is valid, on one private stack."""
     with ModelServer(answer) as model, _only(environment(home) | model.env()):
         settings = Settings.from_env(model="openai:gpt-test")
-        with embedded.stack(settings) as running, Client(running) as client:
+        with stack(settings) as running, Client(running) as client:
             for number, each in enumerate(agents, 1):
                 done = each if each.errors else ran(each, client, home, nodes_of(config / "agents" / each.agent))
                 _tell(f"{name}: run {number}/{len(agents)} {each.agent}: {done.status or 'not valid'}")

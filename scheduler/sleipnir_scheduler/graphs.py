@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 
-from sleipnir.bundle import graph_in
+from sleipnir.agents.bundle import graph_in
 from sleipnir.errors import BundleError, GraphError
 from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.overrides import overridden

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from sleipnir.archive import Writer
 from sleipnir.errors import SleipnirError
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
+from sleipnir.upkeep.archive import Writer
 from sleipnir_scheduler.dispatch import dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.metrics.tally import Tally

@@ -15,9 +15,9 @@ import structlog
 
 from sleipnir import hardening, tracing
 from sleipnir.errors import ConfigError, SleipnirError
-from sleipnir.limits import load
 from sleipnir.logs import configure
-from sleipnir.runs import Pause
+from sleipnir.models.limits import load
+from sleipnir.runs.run import Pause
 from sleipnir.settings import Settings
 from sleipnir.store.address import safe_url
 from sleipnir.store.gauges import Gauges

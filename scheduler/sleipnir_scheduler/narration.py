@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import structlog
 
-from sleipnir.runs import RunView
-from sleipnir.transitions import Notice, Transition
+from sleipnir.runs.run import RunView
+from sleipnir.runs.transitions import Notice, Transition
 
 _log = structlog.get_logger()
 

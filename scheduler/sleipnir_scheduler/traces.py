@@ -7,10 +7,10 @@ made by the commit that ends what it is of.
 from __future__ import annotations
 
 from sleipnir import tracing
-from sleipnir.events import Resulted
-from sleipnir.runs import Visit
+from sleipnir.runs.events import Resulted
+from sleipnir.runs.run import Visit
+from sleipnir.runs.transitions import Step
 from sleipnir.store.partitions import Commit
-from sleipnir.transitions import Step
 from sleipnir_scheduler.metrics.tally import outcome
 
 

@@ -18,8 +18,8 @@ from sleipnir.errors import GraphError
 
 if TYPE_CHECKING:
     from sleipnir.graph.model import Graph
+    from sleipnir.runs.views import AgentInfo
     from sleipnir.settings import Settings
-    from sleipnir.views import AgentInfo
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[show AGENT | install ...]")
@@ -45,14 +45,14 @@ agents.add_command(install)
 @pass_options
 def show(options: GlobalOptions, agent: str, as_data: bool) -> None:
     """Say more of one agent: also what it suggests to begin a conversation with."""
-    from sleipnir.agents import describe, find
+    from sleipnir.agents.finding import describe, find
 
     folder = find(agent, options.settings())
     _show(describe(folder, None if "/" in agent or agent in (".", "..") else agent), as_data=as_data)
 
 
 def _list_agents(options: GlobalOptions, as_data: bool) -> None:
-    from sleipnir.agents import known_agents, places
+    from sleipnir.agents.finding import known_agents, places
 
     settings = options.settings()
     found = known_agents(settings)
@@ -92,7 +92,7 @@ def locate(target: str, settings: Settings) -> Source:
     A path is tried before a name when it has a slash in it or is an existing file, so that `validate graph.yaml`
     works beside the file.
     """
-    from sleipnir.agents import find, is_folder, named_file
+    from sleipnir.agents.finding import find, is_folder, named_file
 
     path = Path(target)
     if _is_file(path):

@@ -36,7 +36,7 @@ def ls(options: GlobalOptions, folder: Path | None, limit: int, as_data: bool) -
 
     Exit code 1 when one of those files is damaged.
     """
-    from sleipnir.archive import archived_runs
+    from sleipnir.upkeep.archive import archived_runs
 
     damaged: list[Path] = []
     found = list(islice(archived_runs(_folder(options, folder), _teller(damaged)), limit))
@@ -56,7 +56,7 @@ def ls(options: GlobalOptions, folder: Path | None, limit: int, as_data: bool) -
 @pass_options
 def show(options: GlobalOptions, run_id: str, folder: Path | None) -> None:
     """Print RUN as lines of JSON, as `export` did while it was there. Reads the newest files first."""
-    from sleipnir.archive import archived_lines
+    from sleipnir.upkeep.archive import archived_lines
 
     print_lines(archived_lines(_folder(options, folder), run_id, _teller([])))
 

@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
-from sleipnir.budgets import BUDGET, read_budget_answer
 from sleipnir.cli.terminal import first_line, note, one_line, printable
 from sleipnir.errors import UsageError
+from sleipnir.runs.budgets import BUDGET, read_budget_answer
 
 if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions
     from sleipnir.graph.model import Variable
-    from sleipnir.views import GateInfo
+    from sleipnir.runs.views import GateInfo
 
 OTHER = {"approval": "Other (custom)", "effect": "It happened; here is its result (JSON)", BUDGET: "Another limit"}
 _OWN_WORDS = {"approval": "your own words", "effect": '{"key": "value"}', BUDGET: "a number"}
@@ -122,7 +122,7 @@ def _chosen(typed: str, choices: tuple[str, ...]) -> int | None:
 def _own(gate: GateInfo, read_line: ReadLine) -> str:
     """An answer that is none of the options."""
     if gate.kind == "effect":
-        from sleipnir.runs import read_effect_answer
+        from sleipnir.runs.run import read_effect_answer
 
         return _understood("JSON object: ", read_effect_answer, gate, read_line)
     if gate.kind == BUDGET:

@@ -18,9 +18,9 @@ from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
 from sleipnir.cli.render import print_fields, print_json, print_json_line, print_table
 
 if TYPE_CHECKING:
-    from sleipnir.batch import Batch
-    from sleipnir.batches import BatchInfo, ErrorGroup
-    from sleipnir.client import Client
+    from sleipnir.batches.records import BatchInfo, ErrorGroup
+    from sleipnir.client.batch import Batch
+    from sleipnir.client.client import Client
 
 SHOWN_RUNS = 3
 
@@ -93,7 +93,7 @@ def watch(options: GlobalOptions, batch_id: str, as_data: bool) -> int:
 
 def _follow(client: Client, watched: Batch, options: GlobalOptions, *, as_data: bool) -> BatchInfo:
     def look() -> list[str]:
-        from sleipnir.client import missing_for
+        from sleipnir.client.client import missing_for
 
         active = client.runs(SHOWN_RUNS, {"submitted", "running"}, batch=watched.id)
         return missing_in_words(missing_for(client.store, [run.id for run in active]), options)

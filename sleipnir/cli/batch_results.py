@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from sleipnir.errors import SleipnirError, UsageError
 
 if TYPE_CHECKING:
-    from sleipnir.batches import RowResult
+    from sleipnir.batches.records import RowResult
 
 Format: TypeAlias = Literal["jsonl", "csv"]
 RunOf: TypeAlias = Callable[[int], str]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import click
 
-from sleipnir.batches import DEFAULT_PARALLEL, DEFAULT_PRIORITY, PRIORITIES, submission_id
+from sleipnir.batches.records import DEFAULT_PARALLEL, DEFAULT_PRIORITY, PRIORITIES, submission_id
 from sleipnir.cli import beforehand, exit_codes, terminal
 from sleipnir.cli.building import BuildView, asker, counted
 from sleipnir.cli.narrate import MARK
@@ -33,8 +33,8 @@ from sleipnir.errors import SleipnirError, UsageError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from sleipnir.batch import Submitted
-    from sleipnir.rows import BadRow
+    from sleipnir.batches.rows import BadRow
+    from sleipnir.client.batch import Submitted
 
 SAY_S: Final = 10.0
 DRAW_S: Final = 0.1
@@ -106,8 +106,8 @@ def submit(
     Exit codes: 0 every row is in the batch, 1 some could not be, 2 wrong usage, a broken agent or no good row at all,
     130 interrupted (rows that are in the batch run).
     """
-    from sleipnir.agents import look_up
-    from sleipnir.rows import read_from
+    from sleipnir.agents.finding import look_up
+    from sleipnir.batches.rows import read_from
 
     settings = options.settings()
     found = look_up(agent, settings)  # before a stack is started for an agent that does not exist

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
 
-    from sleipnir.batches import BatchInfo
+    from sleipnir.batches.records import BatchInfo
 
 SAY_S: Final = 10.0
 BAR_WIDTH: Final = 60

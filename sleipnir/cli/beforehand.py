@@ -13,7 +13,7 @@ from sleipnir.cli import terminal
 from sleipnir.errors import BundleError, GraphError, UsageError
 
 if TYPE_CHECKING:
-    from sleipnir.client import Client
+    from sleipnir.client.client import Client
     from sleipnir.errors import Problem
     from sleipnir.graph.load import AgentFolder
     from sleipnir.graph.loaded import Loaded
@@ -35,7 +35,7 @@ def warn(name: str, agent: AgentFolder, settings: Settings) -> None:
 
 def warn_of_namesakes(name: str, used: Path, settings: Settings) -> None:
     """Say which folder runs, where several agents have this name."""
-    from sleipnir.agents import hidden
+    from sleipnir.agents.finding import hidden
 
     if others := hidden(name, settings):
         not_used = ", ".join(map(str, others))
@@ -59,7 +59,7 @@ def warn_of_unsupported(agent: AgentFolder, settings: Settings) -> None:
 
 
 def _absent(graph: Graph) -> list[str]:
-    from sleipnir.config_dir import functions_dir, skill_complaint
+    from sleipnir.agents.config_directory import functions_dir, skill_complaint
     from sleipnir.graph.check_skills import skills_named
     from sleipnir.tools import mcp_config
 
@@ -70,7 +70,7 @@ def _absent(graph: Graph) -> list[str]:
 
 def _with_named(agent: AgentFolder, settings: Settings) -> Iterator[tuple[str, Loaded]]:
     """The agent, those that its nodes start or that its list of agents allows, and theirs."""
-    from sleipnir.agents import look_up
+    from sleipnir.agents.finding import look_up
     from sleipnir.errors import SleipnirError
     from sleipnir.graph.load import load_agent
     from sleipnir.graph.model import agents_of

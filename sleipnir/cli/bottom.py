@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.live import Live
 
-    from sleipnir.views import RunEvent
+    from sleipnir.runs.views import RunEvent
 
 ROWS_LEFT = 6  # for the narration, on a low terminal
 PER_S = 10

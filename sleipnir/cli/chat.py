@@ -26,10 +26,10 @@ from sleipnir.cli.run import AGENT, AGENT_VARIABLE, CWD, VAR, Pairs, answer_gate
 from sleipnir.cli.sessions import NO_SESSION, SESSION, refuse_session, session_of
 from sleipnir.cli.typed import Typed
 from sleipnir.errors import SleipnirError, UsageError
-from sleipnir.sessions import TEMP, SessionName, checked
+from sleipnir.runs.sessions import TEMP, SessionName, checked
 
 if TYPE_CHECKING:
-    from sleipnir.client import Client, Run
+    from sleipnir.client.client import Client, Run
 
 STOP_S = 15.0  # a script that is killed takes a heartbeat or two
 
@@ -62,8 +62,8 @@ def chat(
     Exit codes: 0, and where there is no terminal that of the last message that was not answered: 1 its run failed, 2 it
     was refused, 3 it waits for an answer to a question, which ends the chat; 130 interrupted.
     """
-    from sleipnir.agents import look_up
-    from sleipnir.variables import resolved_variables
+    from sleipnir.agents.finding import look_up
+    from sleipnir.agents.variables import resolved_variables
 
     settings = options.settings()
     found = look_up(agent, settings)  # before a stack is started for an agent that does not exist

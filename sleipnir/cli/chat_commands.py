@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from sleipnir.cli.terminal import note, one_line, printable
 from sleipnir.errors import UsageError
-from sleipnir.sessions import NO_SESSION_HERE, NO_SESSIONS, checked
+from sleipnir.runs.sessions import NO_SESSION_HERE, NO_SESSIONS, checked
 
 if TYPE_CHECKING:
-    from sleipnir.client import Client
+    from sleipnir.client.client import Client
     from sleipnir.graph.load import AgentFolder
     from sleipnir.graph.model import Graph
 
@@ -58,7 +58,7 @@ class Chat:
 
     def starters(self) -> list[str]:
         """Messages to begin with, variables put in."""
-        from sleipnir.agent_text import interpolated, special_variables
+        from sleipnir.agents.placeholders import interpolated, special_variables
 
         special = special_variables(os.environ, self.cwd or Path.cwd(), datetime.now().astimezone())
         starters = self.definition().conversation_starters

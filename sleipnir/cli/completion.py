@@ -124,7 +124,7 @@ def _kept(kind: str, ask: Candidates) -> Candidates:
     """What the stack says, or, where it says nothing in time, what it said last."""
 
     def candidates(options: GlobalOptions) -> Iterator[CompletionItem]:
-        importlib.import_module("sleipnir.client")  # before the time begins: on a busy machine that alone takes seconds
+        importlib.import_module("sleipnir.client.client")  # before the time begins: on a busy machine it takes seconds
         file = _kept_in(options, kind)
         try:
             with _time_limit():
@@ -158,7 +158,7 @@ def _write(file: Path, found: Sequence[CompletionItem]) -> None:
 
 
 def _agents(options: GlobalOptions) -> Iterator[CompletionItem]:
-    from sleipnir.agents import places
+    from sleipnir.agents.finding import places
 
     names = {
         file.parent.name
@@ -169,7 +169,7 @@ def _agents(options: GlobalOptions) -> Iterator[CompletionItem]:
 
 
 def _shipped(options: GlobalOptions) -> Iterator[CompletionItem]:
-    from sleipnir.agents import shipped_agents
+    from sleipnir.agents.finding import shipped_agents
 
     return (CompletionItem(name) for name in sorted(shipped_agents()))
 
@@ -183,7 +183,7 @@ def _runs(options: GlobalOptions) -> Iterator[CompletionItem]:
 
 
 def _archived(options: GlobalOptions) -> Iterator[CompletionItem]:
-    from sleipnir.archive import archived_runs
+    from sleipnir.upkeep.archive import archived_runs
 
     folder = options.settings().archive
     for run in islice(archived_runs(folder), SHOWN_RUNS) if folder else ():
@@ -216,8 +216,8 @@ def _state_keys(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
 
 
 def _tools(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
+    from sleipnir.agents.config_directory import functions_dir
     from sleipnir.cli.agents import locate, read
-    from sleipnir.config_dir import functions_dir
     from sleipnir.tools.folder import tools_of
 
     source = locate(agent, options.settings())
@@ -226,7 +226,7 @@ def _tools(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
 
 
 def _rag_nodes(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
-    from sleipnir.agents import look_up
+    from sleipnir.agents.finding import look_up
     from sleipnir.graph.load import load_agent
     from sleipnir.knowledge.preparing import nodes_of
 

@@ -19,7 +19,7 @@ from sleipnir.errors import SleipnirError
 
 if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions
-    from sleipnir.views import Missing
+    from sleipnir.runs.views import Missing
 
 AFTER_S = 2.0
 AFTER_START_S = 15.0  # a private stack may just be starting; its supervisor restarts what ends

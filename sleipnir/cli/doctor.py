@@ -27,8 +27,8 @@ from sleipnir.cli.terminal import printable, wants_colour
 from sleipnir.errors import ConfigError, SleipnirError
 
 if TYPE_CHECKING:
+    from sleipnir.runs.views import Health
     from sleipnir.settings import Settings
-    from sleipnir.views import Health
 
 
 @dataclass(frozen=True)
@@ -253,8 +253,8 @@ def _names_of(client: str) -> list[str]:
 
 def look_at_embedded(settings: Settings) -> Findings:
     """The private stack: whether it can be started, and how it is when it runs. Starts nothing."""
-    from sleipnir.embedded import Home
-    from sleipnir.supervisor import embedded_server, find_server
+    from sleipnir.local.stack import Home
+    from sleipnir.local.supervisor import embedded_server, find_server
 
     try:
         server = find_server()

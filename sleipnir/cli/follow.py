@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sleipnir.budgets import BUDGET
 from sleipnir.cli import exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers
 from sleipnir.cli.bottom import Bottom
@@ -15,12 +14,13 @@ from sleipnir.cli.delays import DelayNotice, missing_in_words, patience_s
 from sleipnir.cli.narrate import Narrator
 from sleipnir.cli.reasons import end_in_words, stopped_in_words
 from sleipnir.cli.render import as_json, print_json, print_json_line
-from sleipnir.failure_text import without_output
+from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.failure_text import without_output
 
 if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions
-    from sleipnir.client import Run
-    from sleipnir.views import GateInfo, RunEvent, RunInfo
+    from sleipnir.client.client import Run
+    from sleipnir.runs.views import GateInfo, RunEvent, RunInfo
 
 
 STREAM = click.option(
@@ -107,7 +107,7 @@ class _Questions:
 
 def gate_of(run_id: str, event: RunEvent) -> GateInfo:
     """The question that a gate_opened event announces."""
-    from sleipnir.views import GateInfo
+    from sleipnir.runs.views import GateInfo
 
     data = event.data
     return GateInfo(

@@ -13,8 +13,8 @@ from sleipnir.cli.render import moment, print_json, print_table
 from sleipnir.cli.runs import each_run
 
 if TYPE_CHECKING:
-    from sleipnir.client import Run
-    from sleipnir.views import GateInfo
+    from sleipnir.client.client import Run
+    from sleipnir.runs.views import GateInfo
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""`gc`: remove what nothing needs any more. What that is, and why it is safe meanwhile, is in sleipnir/garbage.py."""
+"""`gc`: remove what nothing needs any more. What that is, and why it is safe meanwhile: upkeep/garbage.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> 
 
     Everything may run meanwhile. Exit code 1 when something could not be removed.
     """
-    from sleipnir.garbage import rubbish
+    from sleipnir.upkeep.garbage import rubbish
 
     swept: list[Swept] = []
     with options.connected(workers=False) as client, _shelf_that_is_away(swept, client.settings):

@@ -16,9 +16,9 @@ from sleipnir.cli import exit_codes, terminal
 from sleipnir.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    from sleipnir.runs.views import WorkerInfo
     from sleipnir.settings import Settings
     from sleipnir.store.fleet import Fleet
-    from sleipnir.views import WorkerInfo
 
 LOOK_TIMEOUT_S = 2.0  # a Redis that hangs must not make the probe hang
 

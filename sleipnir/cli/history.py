@@ -17,7 +17,7 @@ from sleipnir.cli.render import duration, print_json, print_table
 from sleipnir.cli.terminal import note, one_line
 
 if TYPE_CHECKING:
-    from sleipnir.views import LateResult, StepInfo
+    from sleipnir.runs.views import LateResult, StepInfo
 
 Row: TypeAlias = dict[str, str]
 _EMPTY: Row = dict.fromkeys(("step", "node", "kind", "took", "wrote", "next", "attempt", "worker", "by", "error"), "")
@@ -81,7 +81,7 @@ def _each(entries: Iterable[StepInfo | LateResult]) -> list[Row]:
 
 def _folded(entries: Iterable[StepInfo | LateResult], names: Mapping[int, str | None]) -> list[Row]:
     """The items of a map as one row."""
-    from sleipnir.views import LateResult
+    from sleipnir.runs.views import LateResult
 
     items: dict[int, list[StepInfo]] = {}
     in_order: list[StepInfo | LateResult | list[StepInfo]] = []
@@ -101,7 +101,7 @@ def _folded(entries: Iterable[StepInfo | LateResult], names: Mapping[int, str | 
 
 
 def _row(entry: StepInfo | LateResult) -> Row:
-    from sleipnir.views import LateResult
+    from sleipnir.runs.views import LateResult
 
     row = _EMPTY | {"node": entry.node or "", "attempt": str(entry.attempt), "worker": entry.worker}
     if isinstance(entry, LateResult):

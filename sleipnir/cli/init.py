@@ -33,7 +33,7 @@ def init(options: GlobalOptions, name: str, kind: str, directory: Path) -> int:
     It works as it is. Its folder is agents/NAME, where `sleipnir run NAME` finds it from this directory. An existing
     folder is never touched.
     """
-    from sleipnir.new_agent import check_name, make
+    from sleipnir.agents.creation import check_name, make
 
     check_name(name)
     shown = os.path.normpath(directory / name)
@@ -49,7 +49,7 @@ def init(options: GlobalOptions, name: str, kind: str, directory: Path) -> int:
 
 def _command_name(name: str, folder: Path, options: GlobalOptions) -> str:
     """How commands name the agent: by its name, if that will mean this folder, else by its path."""
-    from sleipnir.agents import folder_or_none, places
+    from sleipnir.agents.finding import folder_or_none, places
 
     if folder_or_none(name, options.settings()) is None and folder.parent.absolute() in places(options.settings()):
         return name
@@ -58,7 +58,7 @@ def _command_name(name: str, folder: Path, options: GlobalOptions) -> str:
 
 
 def _next_steps(kind: str, shown: str, named: str, options: GlobalOptions) -> list[str]:
-    from sleipnir.new_agent import RECORDING, TEMPLATES
+    from sleipnir.agents.creation import RECORDING, TEMPLATES
 
     template = TEMPLATES[kind]
     replay = f" --replay {shlex.quote(str(Path(shown, RECORDING)))}" if template.asks_a_model else ""

@@ -14,7 +14,7 @@ from sleipnir.cli.render import print_json
 from sleipnir.errors import AgentNotFound, UsageError
 
 if TYPE_CHECKING:
-    from sleipnir.install import Installed
+    from sleipnir.agents.installation import Installed
 
 MOST_SHOWN = 5
 
@@ -32,17 +32,17 @@ def install(options: GlobalOptions, names: tuple[str, ...], reset_name: str | No
     An agent that you have changed is left as it is, and the changed files are named; those that you have not
     changed are brought up to date. Your directory is `agents` in --home: it comes before the shipped agents.
     """
-    from sleipnir import agents
-    from sleipnir.install import install as install_agent
-    from sleipnir.install import reset
+    from sleipnir.agents import finding
+    from sleipnir.agents.installation import install as install_agent
+    from sleipnir.agents.installation import reset
 
     if reset_name is not None and names:
         raise UsageError("--reset restores one agent; install others with a command of their own")
     if yes and reset_name is None:
         raise UsageError("--yes goes with --reset: installing never overwrites a change")
-    shipped = agents.shipped_agents()
+    shipped = finding.shipped_agents()
     wanted = [_shipped(name, shipped) for name in dict.fromkeys(names) or sorted(shipped)]
-    directory = agents.own_agents(options.settings()).absolute()
+    directory = finding.own_agents(options.settings()).absolute()
     if reset_name is None:
         done = [install_agent(folder, directory) for folder in wanted]
     else:
@@ -73,7 +73,7 @@ def _shipped(name: str, shipped: dict[str, Path]) -> Path:
 
 def _may_reset(shipped: Path, directory: Path) -> bool:
     """Nothing is asked where nothing would be lost. Raises UsageError when nobody can be asked."""
-    from sleipnir.install import edits
+    from sleipnir.agents.installation import edits
 
     lost = edits(shipped, directory)
     if not lost:

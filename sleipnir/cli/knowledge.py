@@ -249,7 +249,7 @@ class _Bases:
 
 def _bases_of(agent: str, settings: Settings) -> _Bases:
     """Raises AgentNotFound and GraphError."""
-    from sleipnir.agents import look_up
+    from sleipnir.agents.finding import look_up
 
     return _in_folder(look_up(agent, settings))
 
@@ -272,7 +272,7 @@ def _in_folder(folder: AgentFolder) -> _Bases:
 
 
 def _all_bases(settings: Settings, agent: str | None) -> Iterator[_Bases]:
-    from sleipnir.agents import look_up, names
+    from sleipnir.agents.finding import look_up, names
     from sleipnir.errors import SleipnirError
 
     if agent is not None:

@@ -14,7 +14,7 @@ from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import as_json, duration, print_json, print_json_line, print_table
 
 if TYPE_CHECKING:
-    from sleipnir.limits import Limit, LimitUse
+    from sleipnir.models.limits import Limit, LimitUse
     from sleipnir.store.limits import Limiter
 
 LOOK_S = 1.0
@@ -31,7 +31,7 @@ def limits(options: GlobalOptions, as_data: bool, watch: bool) -> int:
 
     Requests and tokens are those of the last minute, calls at once those that hold a slot now.
     """
-    from sleipnir.limits import limits_file, load
+    from sleipnir.models.limits import limits_file, load
 
     settings = options.settings()
     loaded, warnings = load(settings)

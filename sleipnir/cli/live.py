@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sleipnir.cli.terminal import one_line, printable
 
 if TYPE_CHECKING:
-    from sleipnir.views import RunEvent
+    from sleipnir.runs.views import RunEvent
 
 INDENT = " " * 6  # as lines of the narration that continue another
 MOST_LINES = 6  # of one text; several have two each

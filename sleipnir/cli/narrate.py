@@ -29,7 +29,7 @@ from sleipnir.cli.reasons import slot_in_words
 from sleipnir.cli.terminal import first_line, printable
 
 if TYPE_CHECKING:
-    from sleipnir.views import RunEvent
+    from sleipnir.runs.views import RunEvent
 
 MARK = "▸ "
 MAX_CONTINUED = 12

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from sleipnir.client import Client
+    from sleipnir.client.client import Client
     from sleipnir.settings import Settings
 
 
@@ -118,13 +118,13 @@ class GlobalOptions:
         settings = self.settings()
         with contextlib.ExitStack() as stack:
             if settings.redis_url is None:
-                from sleipnir import embedded
+                from sleipnir.local.stack import stack as private_stack
 
-                settings = stack.enter_context(embedded.stack(settings, workers=workers))
+                settings = stack.enter_context(private_stack(settings, workers=workers))
             _import_client()
             from sleipnir import tracing
-            from sleipnir.by import By
-            from sleipnir.client import Client
+            from sleipnir.client.client import Client
+            from sleipnir.runs.actor import By
 
             tracing.configure("sleipnir")
             yield stack.enter_context(Client(settings, by=By.here("cli")))
@@ -134,9 +134,9 @@ class GlobalOptions:
         """A client of what runs already; None when that would need starting something."""
         _import_client()
         from sleipnir import tracing
-        from sleipnir.by import By
-        from sleipnir.client import Client
-        from sleipnir.embedded import Home
+        from sleipnir.client.client import Client
+        from sleipnir.local.stack import Home
+        from sleipnir.runs.actor import By
 
         settings = self.settings()
         if settings.redis_url is None:

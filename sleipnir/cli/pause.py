@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sleipnir.budgets import BUDGET
 from sleipnir.cli import exit_codes, render, terminal
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import each_run
+from sleipnir.runs.budgets import BUDGET
 
 if TYPE_CHECKING:
-    from sleipnir.client import Run
+    from sleipnir.client.client import Run
 
 _RUNS = click.argument("run_ids", metavar="[RUN]...", nargs=-1, shell_complete=complete_run)
 _ALL = click.option("--all", "everything", is_flag=True, help="The whole deployment, runs still to come included.")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress, TaskID
 
-    from sleipnir.views import RunEvent
+    from sleipnir.runs.views import RunEvent
 
 
 class MapBars:

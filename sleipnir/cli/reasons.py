@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from sleipnir.cli.render import duration
 from sleipnir.cli.terminal import one_line
-from sleipnir.failure_text import in_one_line
+from sleipnir.runs.failure_text import in_one_line
 
 if TYPE_CHECKING:
-    from sleipnir.views import KeptVisit, Reason, RunInfo, VisitInfo
+    from sleipnir.runs.views import KeptVisit, Reason, RunInfo, VisitInfo
 
 FEW = 3  # items of one map that are named one by one
 

@@ -17,7 +17,7 @@ import click
 from sleipnir.cli.terminal import as_json_text, one_line, printable, wants_colour
 
 if TYPE_CHECKING:
-    from sleipnir.by import Change
+    from sleipnir.runs.actor import Change
 
 STATUS_STYLE = {
     "completed": "green",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 
 import click
 
-from sleipnir.budgets import check_budget
 from sleipnir.cli import beforehand, exit_codes, terminal
 from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, ask_variable, how_to_answer, refuse_unknown
 from sleipnir.cli.building import BuildView, asker
@@ -25,12 +24,13 @@ from sleipnir.cli.sessions import NO_SESSION, SESSION, refuse_session, session_o
 from sleipnir.cli.tape import connected_to_run, with_tape
 from sleipnir.cli.timings import summary
 from sleipnir.errors import GateError, UsageError
-from sleipnir.sessions import TEMP
+from sleipnir.runs.budgets import check_budget
+from sleipnir.runs.sessions import TEMP
 
 if TYPE_CHECKING:
-    from sleipnir.client import Client, Run
-    from sleipnir.variables import Asker
-    from sleipnir.views import GateInfo
+    from sleipnir.agents.variables import Asker
+    from sleipnir.client.client import Client, Run
+    from sleipnir.runs.views import GateInfo
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 Command = TypeVar("Command", bound=Callable[..., int])
@@ -134,7 +134,7 @@ class Wanted:
 
     def checked_prompt(self, options: GlobalOptions) -> str:
         """Read the prompt, and refuse what needs no stack to be seen as wrong, such as an agent that does not exist."""
-        from sleipnir.agents import look_up
+        from sleipnir.agents.finding import look_up
 
         settings = options.settings()
         agent = look_up(self.agent, settings)

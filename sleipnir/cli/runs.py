@@ -15,13 +15,13 @@ from sleipnir.cli.options import COUNT, MOMENT, GlobalOptions, pass_options
 from sleipnir.cli.reasons import failed_in_words, places, retry_in_words, stopped_in_words
 from sleipnir.cli.render import change_in_words, duration, moment, print_fields, print_json, print_table
 from sleipnir.errors import SleipnirError
-from sleipnir.failure_text import in_one_line
+from sleipnir.runs.failure_text import in_one_line
 
 if TYPE_CHECKING:
-    from sleipnir.client import Run
+    from sleipnir.client.client import Run
     from sleipnir.messages import Usage
-    from sleipnir.runs import Parked
-    from sleipnir.views import HoldInfo, RunInfo
+    from sleipnir.runs.run import Parked
+    from sleipnir.runs.views import HoldInfo, RunInfo
 
 UNFINISHED = ("submitted", "running", "waiting", "paused")
 STATUSES = (*UNFINISHED, "completed", "failed", "cancelled")

@@ -27,9 +27,9 @@ CELERY_LEVELS = {"trace": "DEBUG"}  # Celery knows no trace; the other names are
 @pass_options
 def up(options: GlobalOptions, scripts: int, llm: int) -> None:
     """Run a scheduler and workers here until Ctrl-C; without a Redis URL, a private Redis too."""
-    from sleipnir import embedded
+    from sleipnir.local import stack
 
-    embedded.up(options.settings(), scripts=scripts, llm=llm)
+    stack.up(options.settings(), scripts=scripts, llm=llm)
 
 
 @click.command()

@@ -12,10 +12,10 @@ from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.render import moment, print_json, print_table
 from sleipnir.errors import UsageError
-from sleipnir.sessions import NO_SESSIONS, TEMP
+from sleipnir.runs.sessions import NO_SESSIONS, TEMP
 
 if TYPE_CHECKING:
-    from sleipnir.client import Client
+    from sleipnir.client.client import Client
     from sleipnir.graph.load import AgentFolder
 
 SESSION = click.option(

@@ -12,7 +12,7 @@ from sleipnir.cli.render import duration
 from sleipnir.graph.draw import Mark, State, Story
 
 if TYPE_CHECKING:
-    from sleipnir.views import RunInfo, StepInfo, VisitInfo, VisitState
+    from sleipnir.runs.views import RunInfo, StepInfo, VisitInfo, VisitState
 
 _FIRST: Final[tuple[State, ...]] = ("running", "waiting", "queued")
 """What a node is called that has several live visits: the first of these that one of them is."""

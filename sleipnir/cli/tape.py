@@ -14,7 +14,7 @@ from sleipnir.cli.runs import UNFINISHED
 from sleipnir.errors import UsageError
 
 if TYPE_CHECKING:
-    from sleipnir.client import Client
+    from sleipnir.client.client import Client
 
 
 def with_tape(options: GlobalOptions, record: Path | None, replay_from: Path | None) -> GlobalOptions:

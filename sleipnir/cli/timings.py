@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sleipnir.views import RunEvent
+    from sleipnir.runs.views import RunEvent
 
 
 def summary(agent: str, events: Iterable[RunEvent]) -> list[str]:

@@ -108,7 +108,7 @@ def _source(agent: str, settings: Settings) -> Source:
 
 def _tools(source: Source) -> Tools:
     """Raises GraphError and ToolFileError."""
-    from sleipnir.config_dir import functions_dir
+    from sleipnir.agents.config_directory import functions_dir
     from sleipnir.tools.folder import tools_of
 
     return tools_of(source.path, functions_dir(), read(source))

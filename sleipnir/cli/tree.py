@@ -10,7 +10,7 @@ from sleipnir.cli.reasons import failed_in_words
 from sleipnir.cli.render import as_json, duration
 
 if TYPE_CHECKING:
-    from sleipnir.views import RunTree
+    from sleipnir.runs.views import RunTree
 
 MOST = 20  # children of one run that are drawn; of the others, how many there are
 

@@ -28,7 +28,7 @@ def upgrade(options: GlobalOptions, agent: str, dry_run: bool) -> int:
     Exit codes: 0 done, or nothing to do; 1 something has to be changed by hand first, and the file is as it was;
     2 there is no such graph, or it has errors.
     """
-    from sleipnir.agents import shipped_agents
+    from sleipnir.agents.finding import shipped_agents
     from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
     from sleipnir.graph.model import SLEIPNIR
     from sleipnir.graph.upgrade import upgraded

@@ -86,10 +86,10 @@ def _explain(code: str) -> int:
 
 
 def _problems_of(source: Source, settings: Settings, *, is_local: bool) -> list[Problem]:
-    from sleipnir.agents import folder_or_none
-    from sleipnir.config_dir import functions_dir, skill_complaint
+    from sleipnir.agents.config_directory import functions_dir, skill_complaint
+    from sleipnir.agents.finding import folder_or_none
     from sleipnir.graph.check import validate as problems_of
-    from sleipnir.model_clients import clients_here
+    from sleipnir.models.clients import clients_here
     from sleipnir.tools import mcp_config
     from sleipnir.tools.folder import custom_tools, global_complaint
 

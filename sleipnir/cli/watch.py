@@ -21,8 +21,8 @@ from sleipnir.cli.reasons import end_in_words
 from sleipnir.cli.render import print_json
 
 if TYPE_CHECKING:
-    from sleipnir.client import Client, Run
-    from sleipnir.views import GateInfo, RunInfo
+    from sleipnir.client.client import Client, Run
+    from sleipnir.runs.views import GateInfo, RunInfo
 
 LOOK_S = 1.0  # how often runs that have not ended are looked at for new questions
 
@@ -71,7 +71,7 @@ def wait(options: GlobalOptions, run_ids: tuple[str, ...], timeout_s: float | No
     for an answer when the time was up.
     """
     with options.connected(workers=True) as client:
-        from sleipnir.client import missing_for
+        from sleipnir.client.client import missing_for
 
         runs = {run.id: run for run in map(client.run, run_ids)}
         said: set[tuple[str, int]] = set()
@@ -94,7 +94,7 @@ def _as_they_end(
     client: Client, run_ids: list[str], timeout_s: float | None, on_look: Callable[[str], None]
 ) -> Iterator[RunInfo]:
     """Each run's record as it ends; stops when the time is up. Calls `on_look` for those left, every LOOK_S."""
-    from sleipnir.client import wait_all
+    from sleipnir.client.client import wait_all
 
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     left = run_ids

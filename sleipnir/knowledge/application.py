@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sleipnir.config_dir import variable
-from sleipnir.config_file import config_file, problems_of, read_config
+from sleipnir.agents.config_directory import variable
+from sleipnir.agents.config_file import config_file, problems_of, read_config
 from sleipnir.errors import ConfigError
 from sleipnir.knowledge.recipe import TOP_K
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
 
-from sleipnir import launch
 from sleipnir.errors import KnowledgeError
 from sleipnir.knowledge.files import pin_name
 from sleipnir.knowledge.order import Done, Failed, Order, Told, told_of
+from sleipnir.local import launch
 from sleipnir.settings import Settings
 
 STOP_S = 10.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal
 
-from sleipnir.batches import (
+from sleipnir.batches.records import (
     ROW_STATES,
     BatchInfo,
     BatchPlan,
@@ -27,12 +27,12 @@ from sleipnir.batches import (
     row_run_id,
     state_of,
 )
-from sleipnir.by import Change, change_text, changes_of
+from sleipnir.decoding import decoded_object, number, read_text
 from sleipnir.errors import BatchNotFound, RecordUnreadable, UsageError
-from sleipnir.failure_text import failure_of
 from sleipnir.messages import RunStatus, Usage
-from sleipnir.reading import decoded_object, number, read_text
-from sleipnir.runs import RunSpec
+from sleipnir.runs.actor import Change, change_text, changes_of
+from sleipnir.runs.failure_text import failure_of
+from sleipnir.runs.run import RunSpec
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.record_text import record

@@ -6,16 +6,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from sleipnir.by import Change, change_text
 from sleipnir.messages import overlay_text
-from sleipnir.runs import Gate, RunView, Visit
-from sleipnir.sessions import SessionName, instructions_of
-from sleipnir.store.holds import FIELDS as HOLD_FIELDS
-from sleipnir.store.holds import hold_fields
-from sleipnir.store.keys import PartitionKeys, RunKeys, SessionKeys, member, session_keys
-from sleipnir.store.record_text import dumps, record, text
-from sleipnir.store.scripts import Arg
-from sleipnir.transitions import (
+from sleipnir.runs.actor import Change, change_text
+from sleipnir.runs.run import Gate, RunView, Visit
+from sleipnir.runs.sessions import SessionName, instructions_of
+from sleipnir.runs.transitions import (
     Drop,
     Fill,
     Forget,
@@ -31,6 +26,11 @@ from sleipnir.transitions import (
     effect_fields,
     piece_field,
 )
+from sleipnir.store.holds import FIELDS as HOLD_FIELDS
+from sleipnir.store.holds import hold_fields
+from sleipnir.store.keys import PartitionKeys, RunKeys, SessionKeys, member, session_keys
+from sleipnir.store.record_text import dumps, record, text
+from sleipnir.store.scripts import Arg
 
 _KEPT = ("arrived", "tops")
 """Fields of a run that are stored as JSON, unless they are empty."""

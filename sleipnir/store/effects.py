@@ -11,11 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sleipnir.batches import place_of, row_run_id
+from sleipnir.batches.records import place_of, row_run_id
+from sleipnir.decoding import decoded, read_text
 from sleipnir.errors import RecordUnreadable
-from sleipnir.reading import decoded, read_text
-from sleipnir.runs import RunSpec
-from sleipnir.sessions import SessionName
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.sessions import SessionName
+from sleipnir.runs.transitions import Effect, RetryChild, RetryRow, StartChild, effect_of, kind_of
+from sleipnir.runs.views import RunInfo
 from sleipnir.store.batches import Batches
 from sleipnir.store.connect import Client, is_lasting
 from sleipnir.store.dead_letters import DeadLetters
@@ -25,8 +27,6 @@ from sleipnir.store.runs import NO_FENCE, Fence, Runs
 from sleipnir.store.scripts import Arg, Command, Script, run_in_order
 from sleipnir.store.slots import Slots
 from sleipnir.store.streams import entries
-from sleipnir.transitions import Effect, RetryChild, RetryRow, StartChild, effect_of, kind_of
-from sleipnir.views import RunInfo
 
 _CHILD_ENDED = Script("child_ended")
 _RETRY_CHILD = Script("retry_child")

@@ -13,17 +13,17 @@ from typing import Any
 
 import redis
 
+from sleipnir.decoding import decoded_object, read, read_text
 from sleipnir.errors import ConfigError, RecordUnreadable
 from sleipnir.messages import QUEUES
-from sleipnir.reading import decoded_object, read, read_text
-from sleipnir.runs import Parked
+from sleipnir.runs.run import Parked
+from sleipnir.runs.views import ArchiveState, Health, Reason, RunInfo, VisitInfo, WorkerInfo
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
 from sleipnir.store.connect import Client, connect
 from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys, lines_of
 from sleipnir.store.scripts import Script
-from sleipnir.views import ArchiveState, Health, Reason, RunInfo, VisitInfo, WorkerInfo
 
 _PLACES = Script("places")
 

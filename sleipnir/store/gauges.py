@@ -15,8 +15,9 @@ from typing import Any
 
 import redis
 
-from sleipnir.limits import Limit, LimitUse
 from sleipnir.messages import QUEUES
+from sleipnir.models.limits import Limit, LimitUse
+from sleipnir.runs.views import WorkerInfo
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_redis
 from sleipnir.store.connect import Client, connect, store_errors
@@ -25,7 +26,6 @@ from sleipnir.store.keys import Keys, is_member, lines_of, member_of, parse_memb
 from sleipnir.store.limits import Limiter
 from sleipnir.store.partitions import NO_RUN
 from sleipnir.store.streams import ms_of
-from sleipnir.views import WorkerInfo
 
 SAMPLE = 100
 """Visits of one partition that are looked up, queued ones and leased ones: at most 3,200 reads for 16 partitions."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import secrets
 
+from sleipnir.runs.views import Generation
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.scripts import Arg, Script
-from sleipnir.views import Generation
 
 _PULSE = Script("pulse")
 

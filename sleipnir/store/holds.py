@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from sleipnir.decoding import decoded, read, read_text
 from sleipnir.errors import RecordUnreadable
-from sleipnir.reading import decoded, read, read_text
-from sleipnir.runs import Pause
+from sleipnir.runs.run import Pause
 
 FIELDS = ("paused", "holds")
 """Of a run's hash."""

@@ -14,8 +14,8 @@ import hashlib
 from dataclasses import dataclass
 
 from sleipnir.messages import BATCH_PRIORITY
-from sleipnir.runs import RunSpec
-from sleipnir.sessions import SessionName
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.sessions import SessionName
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any
 
 import redis
 
-from sleipnir.limits import Granted, Limit, LimitUse, Refused, Slot
+from sleipnir.models.limits import Granted, Limit, LimitUse, Refused, Slot
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.scripts import Arg, Script, run_batch

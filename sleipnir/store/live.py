@@ -18,7 +18,7 @@ import redis
 from sleipnir import failpoints
 from sleipnir.errors import RunNotFound
 from sleipnir.messages import FINAL, VERSION
-from sleipnir.runs import from_fields
+from sleipnir.runs.run import from_fields
 from sleipnir.store.connect import Client, is_passing
 from sleipnir.store.keys import Keys
 from sleipnir.store.line import Line

@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 import redis
 import structlog
 
-from sleipnir.budgets import NOTHING_SPENT, Budget, Spent
+from sleipnir.decoding import check_version, decoded, decoded_object, number, read, read_text, whole
 from sleipnir.errors import RecordUnreadable
-from sleipnir.events import (
+from sleipnir.messages import FINAL, OVERLAY_END, OVERLAYS, STATUSES, ResultHeader, Usage, VisitCall
+from sleipnir.runs.budgets import NOTHING_SPENT, Budget, Spent
+from sleipnir.runs.events import (
     Answered,
     Cancelled,
     ChildEnded,
@@ -33,17 +35,15 @@ from sleipnir.events import (
     Told,
     Unreadable,
 )
-from sleipnir.messages import FINAL, OVERLAY_END, OVERLAYS, STATUSES, ResultHeader, Usage, VisitCall
-from sleipnir.reading import check_version, decoded, decoded_object, number, read, read_text, whole
-from sleipnir.runs import NO_FAILED_VISITS, FailedVisits, HoldOwner, Rank, RunSpec, RunView, Slot, Timing, Visit
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, HoldOwner, Rank, RunSpec, RunView, Slot, Timing, Visit
+from sleipnir.runs.transitions import Notice, Transition
+from sleipnir.runs.values import Known, Wanted
 from sleipnir.store.commit import commit_keys, control, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import Keys, PartitionKeys, cost_field, is_member, member, parse_member
 from sleipnir.store.record_text import dumps
 from sleipnir.store.scripts import Arg, Script, run_batch
-from sleipnir.transitions import Notice, Transition
-from sleipnir.values import Known, Wanted
 
 _ARCHIVED = Script("archived")
 _COMMIT = Script("commit")

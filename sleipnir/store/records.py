@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from sleipnir.decoding import read_text
 from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import FINAL
-from sleipnir.reading import read_text
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sleipnir.budgets import Budget
-from sleipnir.by import Change, changes_of
+from sleipnir.decoding import decoded, decoded_object, read, read_text
 from sleipnir.errors import GateError, RecordUnreadable, RunNotFound, SessionBusy, UsageError
 from sleipnir.messages import FINAL, STATUSES, Usage
-from sleipnir.reading import decoded, decoded_object, read, read_text
-from sleipnir.runs import (
+from sleipnir.runs.actor import Change, changes_of
+from sleipnir.runs.budgets import Budget
+from sleipnir.runs.run import (
     ID_ALPHABET,
     ID_LENGTH,
     NO_FAILED_VISITS,
@@ -30,14 +30,8 @@ from sleipnir.runs import (
     Visit,
     changed,
 )
-from sleipnir.sessions import SessionName, instructions_of
-from sleipnir.store.connect import Client, is_lasting
-from sleipnir.store.holds import holds_of
-from sleipnir.store.keys import Keys, SessionKeys, member, session_keys
-from sleipnir.store.record_text import dumps, record
-from sleipnir.store.scripts import Arg, Command, Script, run_batch, run_in_order
-from sleipnir.store.streams import before, entries, ms_of
-from sleipnir.views import (
+from sleipnir.runs.sessions import SessionName, instructions_of
+from sleipnir.runs.views import (
     ChildInfo,
     GateInfo,
     HoldInfo,
@@ -52,9 +46,15 @@ from sleipnir.views import (
     StepInfo,
     VisitInfo,
 )
+from sleipnir.store.connect import Client, is_lasting
+from sleipnir.store.holds import holds_of
+from sleipnir.store.keys import Keys, SessionKeys, member, session_keys
+from sleipnir.store.record_text import dumps, record
+from sleipnir.store.scripts import Arg, Command, Script, run_batch, run_in_order
+from sleipnir.store.streams import before, entries, ms_of
 
 if TYPE_CHECKING:
-    from sleipnir.transitions import Step
+    from sleipnir.runs.transitions import Step
 
 _ANSWER = Script("answer")
 _CREATE_RUN = Script("create_run")
@@ -135,7 +135,7 @@ class Runs:
             "sessions": partition.sessions,
             **session_keys(run, self._keys.of_session_of(spec)),
         }
-        from sleipnir.transitions import Step
+        from sleipnir.runs.transitions import Step
 
         step = record(Step(step=0, kind="submitted", at_ms=0))
         values: list[Arg] = [part for key, value in state.items() for part in (key, dumps(value))]
@@ -344,7 +344,7 @@ class Runs:
     def history(self, run_id: str, after: int | None = None, limit: int | None = None) -> list[StepInfo]:
         """The journal, oldest first; the `limit` steps after the step `after`. Visits that ended before their
         super-step did have the ways that it gave them, if its last step is among these."""
-        from sleipnir.transitions import Step
+        from sleipnir.runs.transitions import Step
 
         found: list[StepInfo] = []
         place_of: dict[str, int] = {}
@@ -376,7 +376,7 @@ class Runs:
 
     def fold(self, run_id: str, step: int | None = None) -> dict[str, Any]:
         """The state as of a journal step (None: the last), computed from the journal alone (journal.py)."""
-        from sleipnir.journal import state_after  # with the reducers of the graph language
+        from sleipnir.runs.journal import state_after  # with the reducers of the graph language
 
         return state_after(self._journal(run_id, 0, step))
 

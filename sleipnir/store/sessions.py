@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sleipnir.errors import SessionBusy
-from sleipnir.sessions import SessionName
+from sleipnir.runs.sessions import SessionName
+from sleipnir.runs.views import SessionInfo
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.record_text import dumps
 from sleipnir.store.scripts import Arg, Script
-from sleipnir.views import SessionInfo
 
 _CHANGE = Script("change_session")
 _FIELDS = ("created_ms", "used_ms", "run", "busy", "dropped")

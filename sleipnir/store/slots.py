@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+from sleipnir.decoding import decoded_object
 from sleipnir.errors import RecordUnreadable
-from sleipnir.events import SLOT_GRANTED
 from sleipnir.messages import FINAL
-from sleipnir.reading import decoded_object
+from sleipnir.runs.events import SLOT_GRANTED
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, SlotKeys
 from sleipnir.store.record_text import dumps

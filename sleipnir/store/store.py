@@ -36,6 +36,7 @@ from sleipnir.store.keys import Keys
 from sleipnir.store.runs import Runs
 
 if TYPE_CHECKING:
+    from sleipnir.runs.views import Health, RunInfo
     from sleipnir.store.batches import Batches
     from sleipnir.store.bundles import Bundles
     from sleipnir.store.dead_letters import DeadLetters
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from sleipnir.store.sessions import Sessions
     from sleipnir.store.slots import Slots
     from sleipnir.store.visits import Visits
-    from sleipnir.views import Health, RunInfo
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from sleipnir import reading
+from sleipnir import decoding
+from sleipnir.decoding import read_text
 from sleipnir.messages import ResultHeader, VisitCall, overlay_of
-from sleipnir.reading import read_text
-from sleipnir.runs import Item, Part, RunSpec
+from sleipnir.runs.run import Item, Part, RunSpec
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, member, member_of, parse_member
 from sleipnir.store.line import Line
@@ -143,7 +143,7 @@ class Visits:
             "node": call.node,
             "role": call.role,
             "spec_head": _spec_head(call.agent, call.bundle),
-            "reads": reading.READS,
+            "reads": decoding.READS,
         }
         reply = _CLAIM(self._line, keys, args, sorted(wanted or ()))
         if not reply[0]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sleipnir.config_dir import functions_dirs
+from sleipnir.agents.config_directory import functions_dirs
 from sleipnir.errors import ToolFileError
 from sleipnir.graph.model import Graph
 from sleipnir.graph.tools import INSTRUCTIONS, MCP, MCP_FUNCTIONS, OWN_TOOLS, CustomTools, stem

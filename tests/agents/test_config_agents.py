@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from sleipnir.bundle import BundleCache, pack
-from sleipnir.config_dir import functions_dir
+from sleipnir.agents.bundle import BundleCache, pack
+from sleipnir.agents.config_directory import functions_dir
 from sleipnir.graph.check import validate
 from sleipnir.graph.load import load_file
 from sleipnir.graph.python_source import statements

@@ -17,7 +17,7 @@ import pytest
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
-from sleipnir import launch
+from sleipnir.local import launch
 from sleipnir.messages import VisitCall
 from sleipnir_scheduler.dispatch import KombuDispatcher
 from tests.processes import RedisServer, Stack, wait_until, write_agent

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Error, Page, expect, sync_playwright
 
-from sleipnir.client import Run
+from sleipnir.client.client import Run
 from tests.flower import PASSWORD, USER, Flower, start_flower
 from tests.processes import RedisServer, Stack, write_agent
 

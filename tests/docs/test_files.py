@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.graph.check import validate
 from sleipnir.knowledge.application import application
-from sleipnir.limits import parse as parse_limits
+from sleipnir.models.limits import parse as parse_limits
 from sleipnir.settings import PREFIX, Settings
 from sleipnir.testing.script import parse as parse_script
 from sleipnir.tools.mcp_config import parse as parse_servers

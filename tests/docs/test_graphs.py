@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.graph.check import validate
 from sleipnir.settings import Settings
 from tests.docs.completions import COMPLETIONS, Completion, Run

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.graph import model
 from sleipnir.settings import Settings
 from sleipnir_workers import node

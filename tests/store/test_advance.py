@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.advance import Advance
 from tests.model_store import graph_of

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from sleipnir.batch import Batch
-from sleipnir.batches import BatchPlan, place_of, row_run_id, row_text
+from sleipnir.batches.records import BatchPlan, place_of, row_run_id, row_text
+from sleipnir.client.batch import Batch
 from sleipnir.errors import BatchNotFound, BundleError, UsageError
 from sleipnir.messages import Usage
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.transitions import kind_of
 from sleipnir.store.batches import Added, Look
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
-from sleipnir.transitions import kind_of
 from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.effects import Deliveries
 from tests.model_store import graph_of

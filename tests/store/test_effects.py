@@ -13,8 +13,8 @@ from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
 from sleipnir.errors import BundleError, UsageError
-from sleipnir.runs import Pause, RunSpec, child_id
-from sleipnir.sessions import SessionName
+from sleipnir.runs.run import Pause, RunSpec, child_id
+from sleipnir.runs.sessions import SessionName
 from sleipnir.store import dead_letters
 from sleipnir.store.effects import Owed
 from sleipnir.store.runs import Fence

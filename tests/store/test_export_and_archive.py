@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sleipnir.archive import Writer, archived_lines, archived_runs
 from sleipnir.errors import ConfigError, RunNotFound
-from sleipnir.export import lines_of
-from sleipnir.journal import state_after
+from sleipnir.runs.journal import state_after
 from sleipnir.store.store import Store
+from sleipnir.upkeep.archive import Writer, archived_lines, archived_runs
+from sleipnir.upkeep.export import lines_of
 from sleipnir_scheduler.services import janitor
 from sleipnir_scheduler.services.archiver import Archiver, ahead_of
 from tests.finished import created, ended, finished

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import redis
 
-from sleipnir.events import Event, TimerFired
 from sleipnir.graph.model import Graph
-from sleipnir.runs import RunSpec, RunView
+from sleipnir.runs.events import Event, TimerFired
+from sleipnir.runs.run import RunSpec, RunView
+from sleipnir.runs.transitions import Transition
 from sleipnir.store import partitions
 from sleipnir.store.store import Store
-from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
 from sleipnir_scheduler.services import advance as service
 from sleipnir_scheduler.services.watchdog import Watchdog

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from sleipnir.messages import VisitCall
-from sleipnir.runs import RunSpec, Visit
+from sleipnir.runs.run import RunSpec, Visit
+from sleipnir.runs.transitions import Transition
 from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
-from sleipnir.transitions import Transition
 from sleipnir_scheduler.services.forgotten import Forgotten
 
 RUN = "run000000001"

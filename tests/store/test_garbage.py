@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir import garbage
-from sleipnir.bundle import UNPACKED
-from sleipnir.client import Client
+from sleipnir.agents.bundle import UNPACKED
+from sleipnir.client.client import Client
 from sleipnir.errors import KnowledgeError
-from sleipnir.garbage import rubbish
 from sleipnir.knowledge.files import shelf_name
 from sleipnir.knowledge.order import Order
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
+from sleipnir.upkeep import garbage
+from sleipnir.upkeep.garbage import rubbish
 from sleipnir_workers.knowledge import sweeping
 from tests.finished import created, finished
 from tests.processes import write_agent

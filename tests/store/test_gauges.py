@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.messages import ResultHeader, VisitCall
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store import gauges
 from sleipnir.store.gauges import Gauges

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from sleipnir.errors import StoreUnavailable
-from sleipnir.events import LeaseLost
 from sleipnir.messages import VisitCall
-from sleipnir.runs import RunSpec, Visit
+from sleipnir.runs.events import LeaseLost
+from sleipnir.runs.run import RunSpec, Visit
+from sleipnir.runs.transitions import Transition
+from sleipnir.runs.views import Generation
 from sleipnir.settings import Settings
 from sleipnir.store.generations import gap_ms
 from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
-from sleipnir.transitions import Transition
-from sleipnir.views import Generation
 from sleipnir_scheduler.services import reaper
 from sleipnir_scheduler.services.generation import Watch
 from tests.processes import RedisServer
@@ -34,7 +34,7 @@ def server() -> Iterator[RedisServer]:
 
 
 def _is_seven() -> bool:
-    from sleipnir.supervisor import _version_of, find_server
+    from sleipnir.local.supervisor import _version_of, find_server
 
     return _version_of(find_server()) >= (7, 0)
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from sleipnir.batch import MOST_GROUPS, OTHER_MESSAGES, Batch
-from sleipnir.batches import BatchPlan, place_of, row_run_id
-from sleipnir.client import Client
+from sleipnir.batches.records import BatchPlan, place_of, row_run_id
+from sleipnir.client.batch import MOST_GROUPS, OTHER_MESSAGES, Batch
+from sleipnir.client.client import Client
 from sleipnir.messages import Usage
 from sleipnir.settings import Settings
 from sleipnir.store import batches as batches_module

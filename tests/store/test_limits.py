@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from sleipnir.limits import Granted, Limit, LimitUse, Refused, Slot
+from sleipnir.models.limits import Granted, Limit, LimitUse, Refused, Slot
 from sleipnir.store.connect import connect
 from sleipnir.store.keys import Keys
 from sleipnir.store.limits import PATIENCE_MS, Limiter

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from sleipnir import streaming
-from sleipnir.client import Run
+from sleipnir.client import streaming
+from sleipnir.client.client import Run
 from sleipnir.errors import RunNotFound, StoreUnavailable, UsageError
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.views import StreamEvent
 from sleipnir.settings import Settings
 from sleipnir.store import live
 from sleipnir.store.live import Piece
 from sleipnir.store.store import Store
-from sleipnir.views import StreamEvent
 from tests.processes import RedisServer, wait_until
 from tests.proxy import Proxy
 

@@ -10,11 +10,11 @@ from itertools import pairwise
 import pytest
 
 from sleipnir.messages import VisitCall
-from sleipnir.runs import RunSpec, Visit
+from sleipnir.runs.run import RunSpec, Visit
+from sleipnir.runs.transitions import Transition
 from sleipnir.store.fleet import Line
 from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
-from sleipnir.transitions import Transition
 from sleipnir_scheduler.dispatch import Dispatcher, Published, RedisDispatcher
 from sleipnir_scheduler.services.outbox import Outbox
 

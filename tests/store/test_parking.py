@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from sleipnir import reading
+from sleipnir import decoding
 from sleipnir.errors import BundleError, GraphError
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
 from sleipnir.store.partitions import NO_RUN
 from sleipnir.store.store import Store
 from sleipnir_scheduler.graphs import Graphs
@@ -364,7 +364,7 @@ def test_a_run_of_a_newer_client_goes_on_with_a_scheduler_that_reads_its_version
     bench.plan()
     assert (bench.status(OTHERS[0]), bench.status()) == ("completed", "submitted")
     assert bench.marks()[STRANGE]["reason"].endswith("version 2, this release reads up to 1")
-    monkeypatch.setattr(reading, "READS", 2)
+    monkeypatch.setattr(decoding, "READS", 2)
     bench.advance = bench.scheduler()
     bench.plan()
     assert (bench.status(), bench.marks()) == ("completed", {})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ops.chaos.verdict import leaks
-from sleipnir.runs import RunSpec, child_id
+from sleipnir.runs.run import RunSpec, child_id
 from sleipnir.store.record_text import record
 from sleipnir.store.store import Store
 from tests.model_store import graph_of

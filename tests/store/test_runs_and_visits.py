@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from sleipnir.budgets import Budget, Spent
 from sleipnir.errors import GateError, RunNotFound, StoreUnavailable, UsageError
-from sleipnir.events import Answered, Cancelled, LeaseLost, Resulted, Submitted
 from sleipnir.messages import ResultHeader, VisitCall
-from sleipnir.runs import Ended, Gate, RunSpec, Visit
+from sleipnir.runs.budgets import Budget, Spent
+from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Resulted, Submitted
+from sleipnir.runs.run import Ended, Gate, RunSpec, Visit
+from sleipnir.runs.transitions import Notice, Step, Transition, Write
+from sleipnir.runs.values import Known, Wanted
+from sleipnir.runs.views import Reason
 from sleipnir.store.partitions import _FORGET, APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry
 from sleipnir.store.runs import _TELL, Fence
 from sleipnir.store.scripts import Command, run_in_order
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
-from sleipnir.transitions import Notice, Step, Transition, Write
-from sleipnir.values import Known, Wanted
-from sleipnir.views import Reason
 
 LEASE_MS = 60_000
 RUN = "run000000001"

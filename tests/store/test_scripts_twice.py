@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import redis
 
-from sleipnir.batches import BatchPlan
-from sleipnir.limits import Granted, Limit
+from sleipnir.batches.records import BatchPlan
 from sleipnir.messages import ResultHeader
-from sleipnir.runs import Gate, RunSpec, Visit
-from sleipnir.sessions import SessionName
+from sleipnir.models.limits import Granted, Limit
+from sleipnir.runs.run import Gate, RunSpec, Visit
+from sleipnir.runs.sessions import SessionName
+from sleipnir.runs.transitions import Transition
 from sleipnir.store import scripts
 from sleipnir.store.keys import lines_of
 from sleipnir.store.live import Piece
@@ -26,7 +27,6 @@ from sleipnir.store.partitions import Drop
 from sleipnir.store.runs import Fence
 from sleipnir.store.scripts import Script, run_in_order
 from sleipnir.store.store import Store
-from sleipnir.transitions import Transition
 from tests.store.test_batches import ID, SPEC, rows
 from tests.store.test_runs_and_visits import RUN, Bench
 
@@ -119,7 +119,7 @@ def batch_change(store: Store) -> Act:
 
 
 def batch_ended(store: Store) -> Act:
-    from sleipnir.batches import place_of
+    from sleipnir.batches.records import place_of
     from sleipnir.messages import Usage
 
     batch(store)
@@ -132,7 +132,7 @@ def batch_forget(store: Store) -> Act:
 
 
 def batch_work(store: Store) -> Act:
-    from sleipnir.batches import place_of
+    from sleipnir.batches.records import place_of
     from sleipnir.messages import Usage
 
     batch(store)
@@ -262,7 +262,7 @@ def put_back(store: Store) -> Act:
 
 
 def resume_all(store: Store) -> Act:
-    from sleipnir.runs import Pause
+    from sleipnir.runs.run import Pause
 
     queued(store)
     store.runs.pause_all(Pause("me", 1))

@@ -13,8 +13,8 @@ import pytest
 from sleipnir.errors import SessionBusy, UsageError
 from sleipnir.graph.load import load_graph
 from sleipnir.messages import ANSWER, INSTEAD, MESSAGES, SAID, ResultHeader, ToolCall, VisitCall
-from sleipnir.runs import RunSpec, Visit
-from sleipnir.sessions import TEMPORARY_MS, SessionName
+from sleipnir.runs.run import RunSpec, Visit
+from sleipnir.runs.sessions import TEMPORARY_MS, SessionName
 from sleipnir.store.scripts import run_batch
 from sleipnir.store.sessions import _CHANGE
 from sleipnir.store.store import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
 from sleipnir.store.keys import SlotKeys
 from sleipnir.store.runs import NO_FENCE, Fence
 from sleipnir.store.scripts import Command, run_in_order

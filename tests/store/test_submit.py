@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.errors import GraphError
 from sleipnir.settings import Settings
 from tests.processes import RedisServer, write_agent

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sleipnir.batch import Submitted
-from sleipnir.client import Client
+from sleipnir.client.batch import Submitted
+from sleipnir.client.client import Client
 from sleipnir.errors import AgentNotFound, BatchNotFound, UsageError
 from sleipnir.settings import Settings
 from tests.processes import RedisServer, write_agent

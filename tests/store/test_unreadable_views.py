@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sleipnir.runs import Parked, RunSpec
+from sleipnir.runs.run import Parked, RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.gauges import Gauges
 from sleipnir.store.record_text import record

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sleipnir.batch import Batch
-from sleipnir.batches import BatchPlan
-from sleipnir.by import Change
-from sleipnir.runs import Pause, RunSpec
+from sleipnir.batches.records import BatchPlan
+from sleipnir.client.batch import Batch
+from sleipnir.runs.actor import Change
+from sleipnir.runs.run import Pause, RunSpec
 from sleipnir.store.batches import Batches
 from sleipnir.store.runs import _ANSWER, _RESUME_ALL, Runs
 from sleipnir.store.scripts import run_batch

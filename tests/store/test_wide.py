@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall, overlay_text
-from sleipnir.runs import RunSpec, Visit, changed
+from sleipnir.runs.run import RunSpec, Visit, changed
+from sleipnir.runs.views import Reason
 from sleipnir.store import partitions
 from sleipnir.store.record_text import record
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim
-from sleipnir.views import Reason
 from sleipnir_scheduler.planner.maps import CHUNK
 from sleipnir_scheduler.planner.steps import WIDE
 from sleipnir_scheduler.services.advance import Advance

@@ -28,13 +28,13 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from sleipnir.bundle import pack, unpack
-from sleipnir.client import Client, Run
+from sleipnir.agents.bundle import pack, unpack
+from sleipnir.batches.rows import read as read_rows
+from sleipnir.client.client import Client, Run
 from sleipnir.errors import AgentNotFound, BundleError, GateError, GraphError, RunNotFound, SleipnirError, UsageError
 from sleipnir.graph.load import load_file
 from sleipnir.graph.template import render, render_lenient
 from sleipnir.messages import VisitCall
-from sleipnir.rows import read as read_rows
 from sleipnir.store.connect import connect
 from sleipnir.store.keys import Keys
 from sleipnir.testing import Call, ModelServer, Reply, Request

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ops.chaos import verdict
-from sleipnir.batch import Batch
-from sleipnir.batches import RowResult
-from sleipnir.client import Client
-from sleipnir.rows import BadRow, read
+from sleipnir.batches.records import RowResult
+from sleipnir.batches.rows import BadRow, read
+from sleipnir.client.batch import Batch
+from sleipnir.client.client import Client
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 TWO_KINDS = """

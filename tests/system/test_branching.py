@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Run
+from sleipnir.client.client import Run
 from sleipnir.errors import GraphError
 from tests.branching import NODES, OUTPUTS, Scratch, agent, both, committed, completed, failed, is_right, known_agent
 from tests.processes import RedisServer, Stack, wait_until
@@ -468,7 +468,7 @@ def test_a_run_goes_on_when_its_caller_goes_away(wide: Stack, tmp_path: Path, sc
     folder = known_agent(tmp_path, "joining", engine)
     scratch.hold("a", "b")
     code = (
-        "import sys, time; from sleipnir.client import Client; run = Client().submit(*sys.argv[1:]); "
+        "import sys, time; from sleipnir.client.client import Client; run = Client().submit(*sys.argv[1:]); "
         "print(run.id, flush=True); run.wait()"
     )
     caller = subprocess.Popen(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sleipnir.client import Client
-from sleipnir.views import Reason, VisitInfo
+from sleipnir.client.client import Client
+from sleipnir.runs.views import Reason, VisitInfo
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 GRAPH = """

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from sleipnir.failpoints import VARIABLE
 from tests.branching import NODES, OUTPUTS, Scratch, both, committed, completed, known_agent
 from tests.processes import RedisServer, Stack, wait_until

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from sleipnir.errors import UsageError
+from sleipnir.runs.views import GateInfo
 from sleipnir.testing import Call, ModelServer, Reply, Request
-from sleipnir.views import GateInfo
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 TURNS = 5

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.bundle import UNPACKED
-from sleipnir.work_folders import WorkFolders
+from sleipnir.agents.bundle import UNPACKED
+from sleipnir.upkeep.work_folders import WorkFolders
 from sleipnir_workers.scratch import sweep
 from tests.processes import RedisServer, Stack, write_agent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ops.chaos import verdict
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from sleipnir.store.connect import connect
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 

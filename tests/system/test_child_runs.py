@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 import pytest
 
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from sleipnir.errors import GateError
-from sleipnir.runs import child_id
+from sleipnir.runs.run import child_id
 from sleipnir.testing import ModelServer, Reply, Request
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 

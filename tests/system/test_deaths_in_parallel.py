@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from sleipnir.failpoints import VARIABLE
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 

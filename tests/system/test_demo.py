@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.cli import front_page
-from sleipnir.supervisor import find_server
+from sleipnir.local.supervisor import find_server
 
 ROOT = Path(__file__).parents[2]
 

@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 
-from sleipnir import launch
-from sleipnir.client import Client
+from sleipnir.client.client import Client
+from sleipnir.local import launch
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
 from sleipnir.testing import ModelServer

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Client, Run
-from sleipnir.embedded import Home
+from sleipnir.client.client import Client, Run
+from sleipnir.local.stack import Home
 from sleipnir.settings import Settings
 from sleipnir.testing import ModelServer, Reply
 from tests import starter

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Run
+from sleipnir.client.client import Run
 from tests import starter
 from tests.processes import Stack, wait_until, write_agent
 

@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 
 from ops.chaos import verdict
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from sleipnir.errors import RunNotFound
 from sleipnir.failpoints import VARIABLE
 from sleipnir.knowledge.files import base_file, lease_name

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Client
-from sleipnir.embedded import Home
+from sleipnir.client.client import Client
 from sleipnir.errors import ConfigError, StoreUnavailable, StoreUnsuitable
+from sleipnir.local.stack import Home
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
 from sleipnir.store.store import Store

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from sleipnir.client import Run
+from sleipnir.client.client import Run
 from sleipnir.store.connect import connect
 from tests import starter
 from tests.flower import PASSWORD, USER, Flower, command, free_port, start_flower

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir import launch
+from sleipnir.local import launch
 from sleipnir.messages import TASK_NAME
 from sleipnir.store.connect import connect
 from tests import starter

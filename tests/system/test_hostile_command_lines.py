@@ -469,7 +469,7 @@ MODULES = [
     "sleipnir.cli.render",
     "sleipnir.settings",
     "redis",
-    "sleipnir.client",
+    "sleipnir.client.client",
 ]
 
 

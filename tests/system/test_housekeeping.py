@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.archive import archived_lines, archived_runs
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from sleipnir.failpoints import VARIABLE
+from sleipnir.upkeep.archive import archived_lines, archived_runs
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 from tests.system.test_failpoints import dies
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir import hardening
-from sleipnir.supervisor import worker_command
+from sleipnir.local.supervisor import worker_command
 from tests.other_user import as_user
 from tests.processes import RedisServer, Stack, wait_until
 
@@ -147,7 +147,7 @@ def test_every_program_of_ours_that_holds_secrets_refuses_inspection_first() -> 
     """Finding S3."""
     root = Path(__file__).parents[2]
     programs = [
-        "workers/sleipnir_workers/app.py", "workers/sleipnir_workers/__main__.py", "sleipnir/supervisor.py",
+        "workers/sleipnir_workers/app.py", "workers/sleipnir_workers/__main__.py", "sleipnir/local/supervisor.py",
         "sleipnir/cli/__init__.py",
         "workers/sleipnir_workers/knowledge/__main__.py", "scheduler/sleipnir_scheduler/main.py",
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sleipnir.cli import main
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.errors import KnowledgeError, SleipnirError, UsageError
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.order import Done, Order, Told, order_of, told_line, told_of

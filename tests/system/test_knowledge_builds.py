@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.errors import KnowledgeError, SleipnirError, StoreUnavailable
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import base_file, digest_of, lease_name

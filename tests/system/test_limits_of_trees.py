@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from sleipnir.store.connect import connect
 from sleipnir.testing import Call, ModelServer, Reply, Request
 from sleipnir_workers.celeryconfig import celery_config

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.runs import RunSpec, RunView, Timing
+from sleipnir.runs.run import RunSpec, RunView, Timing
 from sleipnir_scheduler.narration import performance_summary
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ops.chaos import servers
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.store.connect import connect
 from tests.branching import Scratch, agent, completed
 from tests.processes import RedisServer, Stack, wait_until

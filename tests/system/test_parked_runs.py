@@ -15,7 +15,7 @@ start: done
 nodes:
   done: {type: end, output: hello}
 """
-NEWER = "from sleipnir import reading; reading.READS = 2; from sleipnir_scheduler.main import main; main()"
+NEWER = "from sleipnir import decoding; decoding.READS = 2; from sleipnir_scheduler.main import main; main()"
 
 
 def test_a_run_of_a_newer_client_is_parked_and_goes_on_with_a_newer_scheduler(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from sleipnir.errors import UsageError
 from sleipnir.knowledge.files import digest_of
 from sleipnir.testing import ModelServer, Request

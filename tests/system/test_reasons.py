@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sleipnir.client import Client, Run
-from sleipnir.views import Reason, ReasonCode
+from sleipnir.client.client import Client, Run
+from sleipnir.runs.views import Reason, ReasonCode
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 GRAPH = """

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.embedded import Home, StackState, stack
 from sleipnir.errors import ConfigError
+from sleipnir.local.stack import Home, StackState, stack
 from sleipnir.settings import Settings
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir.testing.tape import Tape

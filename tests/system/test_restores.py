@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
 from tests import starter
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 

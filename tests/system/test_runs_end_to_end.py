@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.errors import AgentNotFound, GateError, GraphError, UsageError
-from sleipnir.views import RunInfo
+from sleipnir.runs.views import RunInfo
 from tests.processes import Stack, wait_until, write_agent
 
 THREE = """

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.client import Run
+from sleipnir.client.client import Run
 from sleipnir.testing import Call, ModelServer, Reply, Request
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 from tests.system.test_task_events import celery_app, events_of

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.errors import StoreUnavailable
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect

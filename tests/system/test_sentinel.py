@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sleipnir import launch
+from sleipnir.local import launch
+from sleipnir.local.supervisor import find_server
 from sleipnir.store.connect import connect
 from sleipnir.store.line import Line
-from sleipnir.supervisor import find_server
 from tests.asking import ASK, COUNT
 from tests.processes import RedisServer, Stack, wait_for_redis, wait_until, write_agent
 from tests.secured import free_port

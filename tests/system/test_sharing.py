@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 QUICK = """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.client import Client
-from sleipnir.views import WorkerInfo
+from sleipnir.client.client import Client
+from sleipnir.runs.views import WorkerInfo
 from tests.disks import full_disk
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from sleipnir.views import SlotInfo
+from sleipnir.runs.views import SlotInfo
 from tests.processes import Stack, wait_until, write_agent
 
 TWO_STEPS = """

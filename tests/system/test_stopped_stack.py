@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.embedded import Home
+from sleipnir.local.stack import Home
 from tests.processes import wait_until, write_agent
 from tests.system.test_command_line import ASK, BAD_SH, Shell
 
@@ -65,7 +65,7 @@ def test_many_looks_at_once_share_one_redis(shell: Shell, run_id: str) -> None:
 
 HOLD = """
 import time
-from sleipnir.embedded import stack
+from sleipnir.local.stack import stack
 from sleipnir.settings import Settings
 with stack(Settings.from_env(), workers=False):
     time.sleep(300)

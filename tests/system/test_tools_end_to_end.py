@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 import pytest
 
 from sleipnir.cli.reasons import places
-from sleipnir.client import Client, Run
+from sleipnir.client.client import Client, Run
+from sleipnir.runs.views import RunInfo, StepInfo
 from sleipnir.testing import Call, ModelServer, Reply, Request
-from sleipnir.views import RunInfo, StepInfo
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 ROOT = Path(__file__).parents[2]

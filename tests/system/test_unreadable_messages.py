@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.messages import VisitCall
+from sleipnir.runs.views import WorkerInfo
 from sleipnir.store.keys import lines_of
 from sleipnir.store.visits import Refused
-from sleipnir.views import WorkerInfo
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 from tests.unreadable import cases
 

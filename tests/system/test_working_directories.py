@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir import preparation
-from sleipnir.this_machine import System
-from sleipnir.work_folders import UNKNOWN_S, WORK
+from sleipnir.client import preparation
+from sleipnir.local.same_directory import System
+from sleipnir.upkeep.work_folders import UNKNOWN_S, WORK
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 ONE = """

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from sleipnir.events import Resulted, Submitted
 from sleipnir.messages import ResultHeader
-from sleipnir.runs import RunSpec, RunView
+from sleipnir.runs.events import Resulted, Submitted
+from sleipnir.runs.run import RunSpec, RunView
+from sleipnir.runs.transitions import Transition
+from sleipnir.runs.values import Known, Wanted
 from sleipnir.store.partitions import APPLIED, Commit, Entry
-from sleipnir.transitions import Transition
-from sleipnir.values import Known, Wanted
 from sleipnir_scheduler.services import advance
 from sleipnir_scheduler.services.advance import Advance
 from tests.model_store import graph_of

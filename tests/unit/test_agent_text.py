@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from sleipnir.agent_text import interpolated, special_variables
+from sleipnir.agents.placeholders import interpolated, special_variables
 
 NOON = datetime(2026, 3, 1, 12, 0, 5, 120_999, tzinfo=UTC)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir import agents
-from sleipnir.bundle import BundleCache, folder_signature, graph_in, pack
+from sleipnir.agents import finding
+from sleipnir.agents.bundle import BundleCache, folder_signature, graph_in, pack
 from sleipnir.errors import AgentNotFound, BundleError, GraphError
 from sleipnir.graph.load import AgentFolder
 from sleipnir.settings import Settings
@@ -33,13 +33,13 @@ def test_an_agent_is_called_like_its_folder(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(tmp_path / "agents" / "helper")
-    assert agents.look_up("helper", settings) == AgentFolder("helper", folder, "config")
+    assert finding.look_up("helper", settings) == AgentFolder("helper", folder, "config")
     monkeypatch.chdir(folder)
     for path in (folder, str(folder), f"{folder}/", ".", "../helper", Path()):
-        assert agents.look_up(path, settings).name == "helper"
+        assert finding.look_up(path, settings).name == "helper"
     (folder / "sub").mkdir()
     monkeypatch.chdir(folder / "sub")
-    assert agents.look_up("..", settings).name == "helper"
+    assert finding.look_up("..", settings).name == "helper"
 
 
 def test_the_environment_says_where_an_agent_is(
@@ -48,13 +48,13 @@ def test_the_environment_says_where_an_agent_is(
     write(tmp_path / "agents" / "my-helper", "name: other\n")
     there = write(tmp_path / "elsewhere" / "v2")
     monkeypatch.setenv("MY_HELPER_DATA_DIR", str(there))
-    assert agents.look_up("my-helper", settings) == AgentFolder("my-helper", there, "config")
-    assert agents.folder_or_none("my-helper", settings) == there
-    [listed] = [each for each in agents.known_agents(settings) if each.name == "my-helper"]
+    assert finding.look_up("my-helper", settings) == AgentFolder("my-helper", there, "config")
+    assert finding.folder_or_none("my-helper", settings) == there
+    [listed] = [each for each in finding.known_agents(settings) if each.name == "my-helper"]
     assert (listed.kind, listed.folder, listed.description) == ("config", there, "Helps.")
     monkeypatch.setenv("MY_HELPER_DATA_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(AgentNotFound):
-        agents.look_up("my-helper", settings)
+        finding.look_up("my-helper", settings)
 
 
 def test_an_agent_that_only_the_environment_knows_is_one_that_can_be_named(
@@ -68,11 +68,11 @@ def test_an_agent_that_only_the_environment_knows_is_one_that_can_be_named(
         monkeypatch.setenv(f"{name}_DATA_DIR", str(folder))
     for name in ("LLM_AGENT", "POSTGRES", ""):  # of a script that runs in an agent's folder; of something else
         monkeypatch.setenv(f"{name}_DATA_DIR", str(here if name == "LLM_AGENT" else tmp_path))
-    assert {"my_agent", "price-check", "here"} <= set(agents.names(settings))
-    assert not {"llm-agent", "v2", "postgres"} & set(agents.names(settings))
-    found = {each.name: each.folder for each in agents.known_agents(settings)}
+    assert {"my_agent", "price-check", "here"} <= set(finding.names(settings))
+    assert not {"llm-agent", "v2", "postgres"} & set(finding.names(settings))
+    found = {each.name: each.folder for each in finding.known_agents(settings)}
     assert [found[name] for name in ("my_agent", "price-check", "here")] == others
-    assert [agents.look_up(name, settings).path for name in ("my_agent", "price-check")] == others[:2]
+    assert [finding.look_up(name, settings).path for name in ("my_agent", "price-check")] == others[:2]
 
 
 def test_the_environment_names_the_file_in_place_of_config_yaml(
@@ -81,9 +81,9 @@ def test_the_environment_names_the_file_in_place_of_config_yaml(
     folder = write(tmp_path / "agents" / "helper", "name: [broken\n")
     (tmp_path / "mine.yaml").write_text("name: mine\n")
     monkeypatch.setenv("HELPER_CONFIG_FILE", str(tmp_path / "mine.yaml"))
-    agent = agents.look_up("helper", settings)
+    agent = finding.look_up("helper", settings)
     assert agent.file == tmp_path / "mine.yaml"
-    assert agents.describe(folder, "helper").kind == "config"
+    assert finding.describe(folder, "helper").kind == "config"
     bundle = pack(folder, limit_bytes=LIMIT, config_file=agent.config_file)
     assert graph_in(bundle.packed, "helper").name == "mine"
     before = folder_signature(folder, agent.config_file)
@@ -93,10 +93,10 @@ def test_the_environment_names_the_file_in_place_of_config_yaml(
 
 def test_agents_say_what_they_are_and_what_to_begin_with(settings: Settings, tmp_path: Path) -> None:
     text = "name: x\ndescription: Helps.\nconversation_starters: [Hello., 'Help {{who}}.']\n"
-    info = agents.describe(write(tmp_path / "agents" / "helper", text))
+    info = finding.describe(write(tmp_path / "agents" / "helper", text))
     assert (info.kind, info.description, info.problem) == ("config", "Helps.", None)
     assert info.conversation_starters == ("Hello.", "Help {{who}}.")
-    info = agents.describe(write(tmp_path / "agents" / "broken", "model: a:b\n"))
+    info = finding.describe(write(tmp_path / "agents" / "broken", "model: a:b\n"))
     assert (info.kind, info.problem) == ("broken", "missing field `name`")
 
 
@@ -142,7 +142,7 @@ def test_a_folder_with_both_files_or_none_is_refused_in_lokis_words(settings: Se
     folder = write(tmp_path / "agents" / "twofold")
     (folder / "graph.yaml").touch()
     with pytest.raises(GraphError) as both:
-        agents.look_up("twofold", settings)
+        finding.look_up("twofold", settings)
     assert str(both.value) == (
         "Agent 'twofold' has both config.yaml and graph.yaml. A graph agent is defined by graph.yaml alone; "
         "a normal agent by config.yaml alone. Remove one of the two files."
@@ -150,5 +150,5 @@ def test_a_folder_with_both_files_or_none_is_refused_in_lokis_words(settings: Se
     hollow = tmp_path / "agents" / "hollow"
     hollow.mkdir()
     with pytest.raises(AgentNotFound) as none:
-        agents.look_up("hollow", settings)
+        finding.look_up("hollow", settings)
     assert str(none.value) == f"Agent 'hollow' has neither a config.yaml nor a graph.yaml at '{hollow}'"

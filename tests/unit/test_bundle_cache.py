@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir import bundle
-from sleipnir.bundle import Bundle, BundleCache, pack, tree_name
+from sleipnir.agents import bundle
+from sleipnir.agents.bundle import Bundle, BundleCache, pack, tree_name
 from sleipnir.errors import BundleError
 from tests.unprivileged import unprivileged
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.bundle import Bundle, BundleCache, Unpacked, agent_folder, folder_signature, graph_in, pack
+from sleipnir.agents.bundle import Bundle, BundleCache, Unpacked, agent_folder, folder_signature, graph_in, pack
 from sleipnir.errors import BundleError
 
 LIMIT = 1 << 20

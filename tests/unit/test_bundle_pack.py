@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.bundle import folder_signature, pack
+from sleipnir.agents.bundle import folder_signature, pack
 from sleipnir.errors import BundleError
 
 LIMIT = 2**20
@@ -107,7 +107,7 @@ def test_an_unreadable_folder_is_refused() -> None:
         for path, mode in ((place, 0o755), (folder, 0o755), (folder / "docs", 0)):
             Path(path).chmod(mode)
         code = (
-            "import os, sys\nfrom pathlib import Path\nfrom sleipnir.bundle import pack\n"
+            "import os, sys\nfrom pathlib import Path\nfrom sleipnir.agents.bundle import pack\n"
             "from sleipnir.errors import BundleError\n"
             "if os.getuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
             "try:\n    pack(Path(sys.argv[1]), limit_bytes=1 << 20)\nexcept BundleError as error:\n    print(error)\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.bundle import graph_in, pack, unpack
+from sleipnir.agents.bundle import graph_in, pack, unpack
 from sleipnir.errors import BundleError, MachineFailed
 from sleipnir.settings import MOST_BUNDLE_FILES
 

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from sleipnir.by import MOST, By, Change, change_text, changes_of
 from sleipnir.errors import RecordUnreadable
+from sleipnir.runs.actor import MOST, By, Change, change_text, changes_of
 
 
 def test_a_user_a_host_and_the_way_in_are_said() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir import agents
-from sleipnir.config_dir import config_dir, config_dirs, env_file, functions_dir, variable
+from sleipnir.agents import finding
+from sleipnir.agents.config_directory import config_dir, config_dirs, env_file, functions_dir, variable
 from sleipnir.settings import Settings
 from sleipnir_workers.host import Host
 
@@ -55,25 +55,25 @@ def test_agents_are_found_in_the_directories_of_both(tmp_path: Path, monkeypatch
     settings = Settings(home=tmp_path / "home")
     for name, agent in (("loki", "old"), ("coyote", "new"), ("loki", "both"), ("coyote", "both")):
         _write(tmp_path / name / "agents" / agent, f"name: {name}\n")
-    assert agents.find("old", settings) == tmp_path / "loki" / "agents" / "old"
-    assert agents.find("new", settings) == tmp_path / "coyote" / "agents" / "new"
-    assert agents.find("both", settings) == tmp_path / "coyote" / "agents" / "both"
-    assert agents.hidden("both", settings) == [tmp_path / "loki" / "agents" / "both"]
+    assert finding.find("old", settings) == tmp_path / "loki" / "agents" / "old"
+    assert finding.find("new", settings) == tmp_path / "coyote" / "agents" / "new"
+    assert finding.find("both", settings) == tmp_path / "coyote" / "agents" / "both"
+    assert finding.hidden("both", settings) == [tmp_path / "loki" / "agents" / "both"]
     host = Host({"XDG_CONFIG_HOME": str(tmp_path)}, settings)
     assert host.agents_dirs[1:] == [tmp_path / "coyote" / "agents", tmp_path / "loki" / "agents"]
 
 
 def test_an_installed_agent_goes_before_a_shipped_namesake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding U7 of the second review. In a checkout, the shipped agents are also `./agents`."""
-    name, shipped = next(iter(agents.shipped_agents().items()))
+    name, shipped = next(iter(finding.shipped_agents().items()))
     monkeypatch.setenv("COYOTE_CONFIG_DIR", str(tmp_path / "coyote"))
     monkeypatch.chdir(shipped.parents[1])
     settings = Settings(home=tmp_path / "home")
-    assert agents.find(name, settings) == shipped
-    assert agents.hidden(name, settings) == []
+    assert finding.find(name, settings) == shipped
+    assert finding.hidden(name, settings) == []
     installed = _write(tmp_path / "coyote" / "agents" / name, f"name: {name}\n")
-    assert agents.find(name, settings) == installed
-    assert agents.hidden(name, settings) == [shipped]
+    assert finding.find(name, settings) == installed
+    assert finding.hidden(name, settings) == [shipped]
 
 
 def test_a_copy_of_the_agent_that_runs_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +82,9 @@ def test_a_copy_of_the_agent_that_runs_is_not_reported(tmp_path: Path, monkeypat
     settings = Settings(home=tmp_path / "home", agents_dir=tmp_path / "agents")
     for place in (tmp_path / "agents", tmp_path / "loki" / "agents"):
         _write(place / "mine", "name: mine\n")
-    assert agents.hidden("mine", settings) == []
-    assert agents.hidden(str(tmp_path / "agents" / "mine"), settings) == []
-    assert agents.hidden("nobody", settings) == []
+    assert finding.hidden("mine", settings) == []
+    assert finding.hidden(str(tmp_path / "agents" / "mine"), settings) == []
+    assert finding.hidden("nobody", settings) == []
 
 
 def _write(folder: Path, text: str) -> Path:

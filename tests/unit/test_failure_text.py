@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.failure_text import cause_of, failure_of, in_one_line, without_output
+from sleipnir.runs.failure_text import cause_of, failure_of, in_one_line, without_output
 
 TRACEBACK = """Graph execution failed for agent 'triage': at node 'parse': Script 'parse.py' failed with exit code 1:
 Traceback (most recent call last):

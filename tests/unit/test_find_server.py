@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir import supervisor
 from sleipnir.errors import ConfigError
+from sleipnir.local import supervisor
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir import agents
-from sleipnir.bundle import pack
+from sleipnir.agents import finding
+from sleipnir.agents.bundle import pack
+from sleipnir.agents.installation import MANIFEST
 from sleipnir.cli import main
-from sleipnir.install import MANIFEST
 
 GRAPH = "name: letters\nstart: done\nnodes:\n  done: {type: end, output: version one}\n"
 
@@ -30,7 +30,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name / "scripts" / "ring.sh").write_text("#!/bin/sh\necho '{}'\n")
         (folder / name / "scripts" / "__pycache__" / "read.pyc").write_text("cache")
     (folder / "README.md").write_text("about them")
-    monkeypatch.setattr(agents, "_shipped_places", lambda: (tmp_path / "none", folder))
+    monkeypatch.setattr(finding, "_shipped_places", lambda: (tmp_path / "none", folder))
     monkeypatch.setenv("SLEIPNIR_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LOKI_CONFIG_DIR", str(tmp_path / "loki"))
     return folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sleipnir.journal import state_after
+from sleipnir.runs.journal import state_after
 
 
 def entry(step: int, values: dict[str, Any] | None = None, **header: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.errors import ConfigError
-from sleipnir.limits import (
+from sleipnir.models.limits import (
     Limit,
     ModelLimits,
     Refused,

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir import new_agent
+from sleipnir.agents import creation
 from sleipnir.cli import main
 from sleipnir.cli.init import KINDS
 from sleipnir.graph.check import validate
 from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import SLEIPNIR
 
-TEMPLATES = Path(new_agent.__file__).parent / "templates"
+TEMPLATES = Path(creation.__file__).parent / "templates"
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def init(capsys: pytest.CaptureFixture[str]) -> Init:
 
 def test_the_command_has_the_templates_that_there_are() -> None:
     folders = {path.name for path in TEMPLATES.iterdir() if not path.name.startswith("__")}
-    assert set(KINDS) == set(new_agent.TEMPLATES) == folders
+    assert set(KINDS) == set(creation.TEMPLATES) == folders
 
 
 @pytest.mark.parametrize("name", ["bell-ringer", "true", "3.14", "a_b", "My-Agent"])
@@ -146,6 +146,6 @@ def test_caches_of_a_template_are_not_copied(tmp_path: Path, monkeypatch: pytest
     shutil.copytree(TEMPLATES / "script", copy)
     (copy / "scripts" / "__pycache__").mkdir()
     (copy / "scripts" / "__pycache__" / "count_words.cpython-311.pyc").write_bytes(b"\xff")
-    monkeypatch.setattr(new_agent, "__file__", str(tmp_path / "package" / "new_agent.py"))
+    monkeypatch.setattr(creation, "__file__", str(tmp_path / "package" / "creation.py"))
     init("words")
     assert not list(Path("agents").rglob("*.pyc"))

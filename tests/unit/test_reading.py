@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sleipnir import batches, budgets, messages, reading, runs, transitions, views
+from sleipnir import decoding, messages
+from sleipnir.batches import records
+from sleipnir.decoding import decoded, read, read_text
 from sleipnir.errors import RecordUnreadable
-from sleipnir.reading import decoded, read, read_text
+from sleipnir.runs import budgets, run, transitions, views
 from tests.unreadable import Unreadable, cases
 
-KINDS: dict[str, type[Any]] = {"run_spec": runs.RunSpec, "visit": runs.Visit, "gate": runs.Gate}
+KINDS: dict[str, type[Any]] = {"run_spec": run.RunSpec, "visit": run.Visit, "gate": run.Gate}
 STORED = [
-    runs.RunSpec, runs.Visit, runs.Pause, runs.Slot, runs.Gate, messages.ResultHeader, messages.VisitCall,
-    messages.Usage, transitions.Step, budgets.Budget, batches.BatchPlan, views.WorkerInfo, views.ArchiveState,
+    run.RunSpec, run.Visit, run.Pause, run.Slot, run.Gate, messages.ResultHeader, messages.VisitCall,
+    messages.Usage, transitions.Step, budgets.Budget, records.BatchPlan, views.WorkerInfo, views.ArchiveState,
     *transitions._EFFECTS.values(),
 ]  # fmt: skip
 JSON = st.recursive(
@@ -69,18 +71,18 @@ def test_any_text_is_json_or_refused(text: str | bytes) -> None:
 
 def test_fields_of_a_newer_release_are_ignored_and_those_it_does_not_say_have_their_defaults() -> None:
     """Finding C1: a field that is added needs no new version."""
-    spec = read(runs.RunSpec, {"agent": "a", "bundle": "b", "colour": "red", "v": 1})
-    assert spec == runs.RunSpec("a", "b")
-    assert read(runs.RunSpec, {"agent": "a", "bundle": "b"}) == spec
+    spec = read(run.RunSpec, {"agent": "a", "bundle": "b", "colour": "red", "v": 1})
+    assert spec == run.RunSpec("a", "b")
+    assert read(run.RunSpec, {"agent": "a", "bundle": "b"}) == spec
 
 
 def test_a_newer_version_is_refused_until_the_release_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding C1."""
     newer = {"agent": "a", "bundle": "b", "v": 2}
     with pytest.raises(RecordUnreadable, match="written by a newer release: version 2, this release reads up to 1"):
-        read(runs.RunSpec, newer)
-    monkeypatch.setattr(reading, "READS", 2)
-    assert read(runs.RunSpec, newer).v == 2
+        read(run.RunSpec, newer)
+    monkeypatch.setattr(decoding, "READS", 2)
+    assert read(run.RunSpec, newer).v == 2
 
 
 def test_what_lua_has_encoded_is_read() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sleipnir.batches.rows import MAX_ROW_BYTES, BadRow, Row, read
 from sleipnir.errors import UsageError
-from sleipnir.rows import MAX_ROW_BYTES, BadRow, Row, read
 
 
 def rows_of(path: Path, content: str | bytes, key: str | None = None) -> list[Row | BadRow]:

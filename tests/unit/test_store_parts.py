@@ -7,10 +7,10 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from sleipnir.client import Client, missing_for
+from sleipnir.client.client import Client, missing_for
+from sleipnir.runs.views import Missing, Reason, RunInfo, VisitInfo
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.views import Missing, Reason, RunInfo, VisitInfo
 
 
 def run(id_: str, *visits: VisitInfo, agent: str = "a", created_ms: int = 0, batch: str | None = None) -> RunInfo:

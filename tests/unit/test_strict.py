@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from sleipnir.preparation import Preparation
-from sleipnir.runs import RunSpec
+from sleipnir.client.preparation import Preparation
+from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.this_machine import NONE, System
+from sleipnir.local.same_directory import NONE, System
 
 FIRST = "pid:[4026531836]"
 

@@ -10,11 +10,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sleipnir import tracing
-from sleipnir.events import Answered, Event, LeaseLost, Resulted, Submitted
 from sleipnir.messages import ResultHeader
-from sleipnir.runs import RunSpec, RunView
+from sleipnir.runs.events import Answered, Event, LeaseLost, Resulted, Submitted
+from sleipnir.runs.run import RunSpec, RunView
+from sleipnir.runs.transitions import Transition
 from sleipnir.store.partitions import Commit, Entry
-from sleipnir.transitions import Transition
 from sleipnir_scheduler.planner.plan import plan
 from sleipnir_scheduler.traces import trace_commit
 from tests.model_store import graph_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sleipnir.agents.variables import env_name, resolved_variables
 from sleipnir.cli.ask import ask_variable
 from sleipnir.errors import UsageError
 from sleipnir.graph.model import EndNode, Graph, Variable
-from sleipnir.variables import env_name, resolved_variables
 from tests.unit.cli.test_ask import typed
 
 CITY = Variable(name="my-city", description="Where to look")

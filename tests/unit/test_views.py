@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sleipnir.frontier import Frontier
-from sleipnir.runs import RunSpec, RunView, Visit
+from sleipnir.runs.frontier import Frontier
+from sleipnir.runs.run import RunSpec, RunView, Visit
 from sleipnir_scheduler.services.views import VIEW_BYTES, VISIT_BYTES, Views
 
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from sleipnir.agents.variables import env_name
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.graph.model import Graph
 from sleipnir.messages import VisitResult
 from sleipnir.redaction import redacted
 from sleipnir.settings import PREFIX
-from sleipnir.variables import env_name
 from sleipnir_workers.host import Host
 from sleipnir_workers.keyring import PLACEHOLDER, keyring_of
 

@@ -27,7 +27,7 @@ from sleipnir.logs import configure
 from sleipnir.messages import TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.work_folders import WorkFolders
+from sleipnir.upkeep.work_folders import WorkFolders
 from sleipnir_workers import condition, function, machine, mcp, rag, reduction, script, strategy, unreadable
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sleipnir.bundle import Unpacked
+from sleipnir.agents.bundle import Unpacked
 from sleipnir.errors import NodeFailed
 
 KIND = "agent_folder"

@@ -1,6 +1,6 @@
 """Which directory the commands of a visit work in: never the agent's folder, which is read-only and shared by all runs.
 
-It is the one that was asked for (`--cwd`); else the caller's own, where that is here (this_machine.py) and can be
+It is the one that was asked for (`--cwd`); else the caller's own, where that is here (local/same_directory.py) and can be
 entered; else the run's scratch folder (scratch.py). One that was asked for and is not here is no failure of the node:
 another worker may have it, so the visit is handed back. The scheduler bounds how often.
 """
@@ -11,10 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from sleipnir.errors import MachineFailed
-from sleipnir.runs import RunSpec
+from sleipnir.local.same_directory import System
+from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_local
-from sleipnir.this_machine import System
 from sleipnir_workers import machine
 from sleipnir_workers.node import can_be_entered
 from sleipnir_workers.scratch import folder_of

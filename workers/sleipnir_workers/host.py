@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleipnir import config_dir
+from sleipnir.agents import config_directory
 from sleipnir.graph.overrides import env_name
 from sleipnir.settings import Settings
 
@@ -30,23 +30,23 @@ class Host:
     @functools.cached_property
     def config_dir(self) -> Path:
         """Loki's, or Coyote's, configuration directory on this worker."""
-        return config_dir.config_dir(self.env)
+        return config_directory.config_dir(self.env)
 
     @functools.cached_property
     def functions_dir(self) -> Path:
         """The directory of global tools and of mcp.json on this worker."""
-        return config_dir.functions_dir(self.env)
+        return config_directory.functions_dir(self.env)
 
     @functools.cached_property
     def env_file(self) -> Path:
         """The file of variables for tools of all agents; it may not exist."""
-        return config_dir.env_file(self.env)
+        return config_directory.env_file(self.env)
 
     @functools.cached_property
     def agents_dirs(self) -> list[Path]:
         """The directories of this machine that agents are installed in, in the order in which they are looked up."""
         named = [self.settings.agents_dir] if self.settings.agents_dir is not None else []
-        installed = [place / "agents" for place in config_dir.config_dirs(self.env)]
+        installed = [place / "agents" for place in config_directory.config_dirs(self.env)]
         return list(dict.fromkeys([*named, self.settings.home / "agents", *installed]))
 
     def agent_env_file(self, agent: str) -> Path | None:

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Graph, MapNode, Node
 from sleipnir.messages import Role, VisitResult
-from sleipnir.runs import Item, Part
+from sleipnir.runs.run import Item, Part
 from sleipnir.store.visits import SILENCE, Talk
 from sleipnir_workers.lazy_state import StoredState
 

@@ -1,7 +1,7 @@
 """Run one command for a visit, so that nothing of it outlives the visit.
 
 Rules. The command is the leader of its own session and process group, reads /dev/null, and dies with
-the worker (sleipnir.launch), as the rest of its group does (group_guard). Its output is read while it
+the worker (sleipnir.local.launch), as the rest of its group does (group_guard). Its output is read while it
 runs and kept up to a limit; without a limit its first and its last part are kept. However it ends (by
 itself, at its timeout, because the visit was lost, because it printed too much), the whole group is
 killed before we return, so a background child cannot hold us up, and so is what has moved to a session of
@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from sleipnir import launch
 from sleipnir.errors import EXHAUSTED, MachineFailed
+from sleipnir.local import launch
 from sleipnir_workers import descendants, group_guard, warm_python
 from sleipnir_workers.node import ProcessLost, VisitLost
 

@@ -13,7 +13,7 @@ import structlog
 
 from sleipnir.errors import MachineFailed
 from sleipnir.store.store import Store
-from sleipnir.work_folders import WORK, WorkFolders, remove
+from sleipnir.upkeep.work_folders import WORK, WorkFolders, remove
 from sleipnir_workers import machine
 
 

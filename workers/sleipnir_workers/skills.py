@@ -22,8 +22,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from sleipnir.agent_text import interpolated, special_variables
-from sleipnir.config_dir import SKILL_FILE, skills_dirs
+from sleipnir.agents.config_directory import SKILL_FILE, skills_dirs
+from sleipnir.agents.placeholders import interpolated, special_variables
 from sleipnir.errors import ToolFileError
 from sleipnir.graph.model import Graph, Json, LlmNode
 from sleipnir.graph.source import read

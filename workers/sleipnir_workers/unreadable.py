@@ -20,7 +20,7 @@ from typing import Any, Final
 import structlog
 from celery.worker.consumer import Consumer
 
-from sleipnir.bundle import DIGEST
+from sleipnir.agents.bundle import DIGEST
 from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import TASK_NAME, VisitCall
 

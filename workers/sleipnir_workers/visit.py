@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 
 from sleipnir import tracing
-from sleipnir.bundle import KEPT, UNPACKED, BundleCache, Unpacked
+from sleipnir.agents.bundle import KEPT, UNPACKED, BundleCache, Unpacked
 from sleipnir.errors import BundleError, GraphError, MachineFailed, NodeFailed, StoreUnavailable
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode, ToolNode
 from sleipnir.graph.template import state_read_by
@@ -40,7 +40,7 @@ from sleipnir.messages import (
     VisitResult,
     overlay_text,
 )
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused

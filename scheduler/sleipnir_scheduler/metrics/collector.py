@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from sleipnir.errors import StoreUnavailable
-from sleipnir.limits import Limit, LimitUse
+from sleipnir.models.limits import Limit, LimitUse
 from sleipnir.store.gauges import FleetLook, Gauges, Work
 from sleipnir_scheduler.metrics.tally import Tally
 from sleipnir_scheduler.services.loop import Turns

@@ -11,10 +11,10 @@ from typing import Any
 
 from prometheus_client import Metric
 
-from sleipnir.events import LeaseLost, Resulted, Submitted
-from sleipnir.runs import RunView
+from sleipnir.runs.events import LeaseLost, Resulted, Submitted
+from sleipnir.runs.run import RunView
+from sleipnir.runs.transitions import Step, Transition
 from sleipnir.store.partitions import Commit, Entry
-from sleipnir.transitions import Step, Transition
 from sleipnir_scheduler.metrics.series import Counter, Histogram
 
 

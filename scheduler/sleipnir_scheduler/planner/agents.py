@@ -9,13 +9,13 @@ it failed; where that is gone, another one is started.
 
 from __future__ import annotations
 
-from sleipnir.events import ChildEnded
 from sleipnir.graph.model import AgentNode, Json, LoopAgent, MapNode
 from sleipnir.graph.template import TemplateError, keys_read, render, updates_read
 from sleipnir.messages import QUEUE_OF, RESULT
-from sleipnir.runs import Child, Visit, changed
-from sleipnir.transitions import RetryChild, StartChild, Take, TellChild
-from sleipnir.values import Wanted
+from sleipnir.runs.events import ChildEnded
+from sleipnir.runs.run import Child, Visit, changed
+from sleipnir.runs.transitions import RetryChild, StartChild, Take, TellChild
+from sleipnir.runs.values import Wanted
 from sleipnir_scheduler.planner import maps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
 from sleipnir_scheduler.planner.known import require

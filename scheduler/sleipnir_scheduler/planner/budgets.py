@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sleipnir.budgets import BUDGET, NO, YES, in_words, question, raised, read_budget_answer
-from sleipnir.runs import Gate, Visit, changed
-from sleipnir.values import Wanted
+from sleipnir.runs.budgets import BUDGET, NO, YES, in_words, question, raised, read_budget_answer
+from sleipnir.runs.run import Gate, Visit, changed
+from sleipnir.runs.values import Wanted
 from sleipnir_scheduler.planner import steps
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.known import require

@@ -16,10 +16,10 @@ from sleipnir.graph.state import checked_of_text
 from sleipnir.graph.template import TemplateError, apply_updates, updates_read
 from sleipnir.messages import ResultHeader, RunStatus, overlay_of
 from sleipnir.redaction import REDACTED, is_secret_name
-from sleipnir.runs import RunView, Visit, child_id
-from sleipnir.sessions import SessionName
-from sleipnir.transitions import Collect, Fill, Take, piece_field
-from sleipnir.values import Known, Wanted
+from sleipnir.runs.run import RunView, Visit, child_id
+from sleipnir.runs.sessions import SessionName
+from sleipnir.runs.transitions import Collect, Fill, Take, piece_field
+from sleipnir.runs.values import Known, Wanted
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.folding import Window, Writer
 from sleipnir_scheduler.planner.known import require

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from sleipnir.budgets import BUDGET, Budget
-from sleipnir.events import RUN_DEADLINE, ChildEnded
-from sleipnir.frontier import Frontier
 from sleipnir.graph.model import Json
 from sleipnir.messages import ResultHeader, Role, RunStatus
-from sleipnir.runs import (
+from sleipnir.runs.budgets import BUDGET, Budget
+from sleipnir.runs.events import RUN_DEADLINE, ChildEnded
+from sleipnir.runs.frontier import Frontier
+from sleipnir.runs.run import (
     Child,
     Ended,
     FailedVisits,
@@ -25,7 +25,7 @@ from sleipnir.runs import (
     changed,
     question_id,
 )
-from sleipnir.transitions import (
+from sleipnir.runs.transitions import (
     AskSlot,
     Collect,
     Drop,

@@ -3,10 +3,10 @@ was done is not known, and it must not be done twice, so a person decides."""
 
 from __future__ import annotations
 
-from sleipnir.events import LeaseLost
 from sleipnir.graph.model import FunctionNode, Json, Node, ScriptNode
 from sleipnir.graph.template import TemplateError, apply_updates, updates_read
-from sleipnir.runs import FAIL, RUN_AGAIN, Gate, Visit, read_effect_answer
+from sleipnir.runs.events import LeaseLost
+from sleipnir.runs.run import FAIL, RUN_AGAIN, Gate, Visit, read_effect_answer
 from sleipnir_scheduler.planner.context import Context, Outcome
 from sleipnir_scheduler.planner.starting import queue_of
 

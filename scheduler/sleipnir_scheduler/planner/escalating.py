@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.graph.model import Json, LlmNode
-from sleipnir.runs import Loop, Visit, agent_id, changed, question_id
-from sleipnir.transitions import TellRun
+from sleipnir.runs.run import Loop, Visit, agent_id, changed, question_id
+from sleipnir.runs.transitions import TellRun
 from sleipnir_scheduler.planner.context import Context
 
 ASKED, REPLIED = "asked", "replied"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from sleipnir.graph.model import CONTINUE, FAIL, FunctionNode, Graph, LlmNode, Node, ScriptNode
-from sleipnir.runs import Visit
+from sleipnir.runs.run import Visit
 from sleipnir_scheduler.planner.context import Context, Outcome
 
 Reaction: TypeAlias = Literal["handled", "continue", "fail"]

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.reducers import ABSENT, ReducerError, fold_all, is_custom
-from sleipnir.runs import Rank
+from sleipnir.runs.run import Rank
 
 
 class Unfoldable(Exception):

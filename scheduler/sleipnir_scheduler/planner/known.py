@@ -1,4 +1,4 @@
-"""How planning asks for values (sleipnir/values.py says which there are).
+"""How planning asks for values (sleipnir/runs/values.py says which there are).
 
 Whoever needs a value that is not known raises Missing; the answer of plan() is then the list of what to fetch, and it
 is called again with it. Planning is pure, so planning again is safe.
@@ -6,7 +6,7 @@ is called again with it. Planning is pure, so planning again is safe.
 
 from __future__ import annotations
 
-from sleipnir.values import Known, Wanted
+from sleipnir.runs.values import Known, Wanted
 
 
 class Missing(Exception):

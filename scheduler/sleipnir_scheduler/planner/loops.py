@@ -17,12 +17,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from sleipnir.events import ChildEnded, Told
 from sleipnir.graph.model import Json, LlmNode
 from sleipnir.messages import AGENTS, ANSWER, FOLLOW_UP, MESSAGES, PERSON, QUEUE_OF, RESULT, ResultHeader, ToolCall
-from sleipnir.runs import Loop, Part, Visit, changed
-from sleipnir.transitions import Fill, Forget, Take
-from sleipnir.values import Wanted
+from sleipnir.runs.events import ChildEnded, Told
+from sleipnir.runs.run import Loop, Part, Visit, changed
+from sleipnir.runs.transitions import Fill, Forget, Take
+from sleipnir.runs.values import Wanted
 from sleipnir_scheduler.planner import escalating, maps, messaging, questions, spawning, steps
 from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
 from sleipnir_scheduler.planner.draft import SETTLED

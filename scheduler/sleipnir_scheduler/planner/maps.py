@@ -17,9 +17,9 @@ from typing import Any
 from sleipnir.graph.model import Json, LlmNode, MapNode
 from sleipnir.graph.template import TemplateError, keys_read, render_typed
 from sleipnir.messages import overlay_text
-from sleipnir.runs import Fan, Item, Visit, changed
-from sleipnir.transitions import Collect, Drop, Fill, Gather, Put, Take
-from sleipnir.values import Wanted
+from sleipnir.runs.run import Fan, Item, Visit, changed
+from sleipnir.runs.transitions import Collect, Drop, Fill, Gather, Put, Take
+from sleipnir.runs.values import Wanted
 from sleipnir_scheduler.planner import steps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
 from sleipnir_scheduler.planner.known import require

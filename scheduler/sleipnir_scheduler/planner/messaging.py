@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sleipnir.graph.model import Json
-from sleipnir.runs import Spawned, Visit, agent_id, changed
-from sleipnir.transitions import Fill, TellRun
-from sleipnir.values import Wanted
+from sleipnir.runs.run import Spawned, Visit, agent_id, changed
+from sleipnir.runs.transitions import Fill, TellRun
+from sleipnir.runs.values import Wanted
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.known import require
 

@@ -11,8 +11,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sleipnir.budgets import BUDGET
-from sleipnir.events import (
+from sleipnir.graph.config_agent import AGENT, DYNAMIC
+from sleipnir.graph.model import (
+    ApprovalNode,
+    FunctionNode,
+    Graph,
+    InputNode,
+    ScriptNode,
+)
+from sleipnir.graph.template import updates_read
+from sleipnir.graph.tools import INSTRUCTIONS
+from sleipnir.messages import DEFINITION
+from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.events import (
     RUN_DEADLINE,
     SLOT_GRANTED,
     Answered,
@@ -30,20 +41,9 @@ from sleipnir.events import (
     TimerFired,
     Told,
 )
-from sleipnir.graph.config_agent import AGENT, DYNAMIC
-from sleipnir.graph.model import (
-    ApprovalNode,
-    FunctionNode,
-    Graph,
-    InputNode,
-    ScriptNode,
-)
-from sleipnir.graph.template import updates_read
-from sleipnir.graph.tools import INSTRUCTIONS
-from sleipnir.messages import DEFINITION
-from sleipnir.runs import RunView, Visit, changed, seq_of_timer
-from sleipnir.transitions import Drop, Notice, Transition
-from sleipnir.values import NOTHING, Known, Wanted
+from sleipnir.runs.run import RunView, Visit, changed, seq_of_timer
+from sleipnir.runs.transitions import Drop, Notice, Transition
+from sleipnir.runs.values import NOTHING, Known, Wanted
 from sleipnir_scheduler.planner import agents, budgets, effects, loops, maps, retries, slots, starting, steps
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed
 from sleipnir_scheduler.planner.draft import Draft

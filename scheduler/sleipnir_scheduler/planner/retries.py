@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sleipnir.graph.model import Retry
 from sleipnir.messages import ResultHeader
-from sleipnir.runs import Visit
+from sleipnir.runs.run import Visit
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from sleipnir.graph import choice
 from sleipnir.graph.expression import ExpressionError
 from sleipnir.graph.model import Branch, Node
 from sleipnir.graph.template import TemplateError
-from sleipnir.runs import Visit
+from sleipnir.runs.run import Visit
 from sleipnir_scheduler.planner import failing
 from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
 from sleipnir_scheduler.planner.draft import Member

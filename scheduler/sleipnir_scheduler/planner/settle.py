@@ -15,10 +15,10 @@ fails, for the first failure in visit order, and keeps what has ended: `retry` r
 
 from __future__ import annotations
 
-from sleipnir.budgets import BUDGET
 from sleipnir.graph.model import MapNode
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs import Visit
+from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.run import Visit
 from sleipnir_scheduler.planner import joins, maps, starting, steps
 from sleipnir_scheduler.planner.context import Context, RunFailed
 

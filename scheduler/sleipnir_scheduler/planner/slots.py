@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from sleipnir.events import SLOT_GRANTED, Answered, Cancelled, ChildEnded, Event, Paused, Resumed, Retried, Told
 from sleipnir.graph.model import Concurrency
 from sleipnir.graph.template import TemplateError, keys_read, render
-from sleipnir.runs import Slot, changed
+from sleipnir.runs.events import SLOT_GRANTED, Answered, Cancelled, ChildEnded, Event, Paused, Resumed, Retried, Told
+from sleipnir.runs.run import Slot, changed
 from sleipnir_scheduler.planner.context import Context, RunFailed
 
 MOST_KEY: Final = 1000

@@ -16,12 +16,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from sleipnir.events import ChildEnded
 from sleipnir.graph.model import Json, LoopAgent
 from sleipnir.messages import QUEUE_OF, RESULT
-from sleipnir.runs import Child, Loop, Spawned, Visit, agent_id, changed
-from sleipnir.transitions import Drop, Fill, StartChild, Take, TellChild
-from sleipnir.values import Wanted
+from sleipnir.runs.events import ChildEnded
+from sleipnir.runs.run import Child, Loop, Spawned, Visit, agent_id, changed
+from sleipnir.runs.transitions import Drop, Fill, StartChild, Take, TellChild
+from sleipnir.runs.values import Wanted
 from sleipnir_scheduler.planner import escalating, messaging
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.known import require

@@ -19,7 +19,7 @@ from sleipnir.graph.model import (
 )
 from sleipnir.graph.template import TemplateError, keys_read, render, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs import Gate, Visit, changed
+from sleipnir.runs.run import Gate, Visit, changed
 from sleipnir_scheduler.planner import agents, failing, loops, maps, steps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node
 

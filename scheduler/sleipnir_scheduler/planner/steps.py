@@ -22,8 +22,8 @@ from typing import Any
 from sleipnir.graph.model import EndNode, Json
 from sleipnir.graph.template import TemplateError, keys_read, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs import Ended, Rank, Spread, Visit, changed
-from sleipnir.transitions import Drop, Put, Split
+from sleipnir.runs.run import Ended, Rank, Spread, Visit, changed
+from sleipnir.runs.transitions import Drop, Put, Split
 from sleipnir_scheduler.planner import failing, joins, routing
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed, at_node
 from sleipnir_scheduler.planner.draft import Member

@@ -20,7 +20,7 @@ from itertools import islice
 
 import structlog
 
-from sleipnir.batches import may_admit, row_run_id
+from sleipnir.batches.records import may_admit, row_run_id
 from sleipnir.store.batches import CHANGED, Open
 from sleipnir.store.fleet import SEEN_FOR_MS
 from sleipnir.store.store import Store

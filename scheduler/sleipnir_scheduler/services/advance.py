@@ -24,10 +24,12 @@ from typing import cast
 import structlog
 
 from sleipnir.errors import BundleError, GraphError, RecordUnreadable, StoreUnavailable
-from sleipnir.events import Answered, Cancelled, ChildEnded, LeaseLost, Resulted, Retried, Unreadable
 from sleipnir.logs import handling
 from sleipnir.messages import VisitCall
-from sleipnir.runs import RunView
+from sleipnir.runs.events import Answered, Cancelled, ChildEnded, LeaseLost, Resulted, Retried, Unreadable
+from sleipnir.runs.run import RunView
+from sleipnir.runs.transitions import Transition
+from sleipnir.runs.values import NOTHING, Known, Wanted
 from sleipnir.store.partitions import (
     APPLIED,
     CLAIMED,
@@ -40,8 +42,6 @@ from sleipnir.store.partitions import (
     Partitions,
     call_of,
 )
-from sleipnir.transitions import Transition
-from sleipnir.values import NOTHING, Known, Wanted
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.metrics.tally import Tally

@@ -18,12 +18,12 @@ from dataclasses import replace
 
 import structlog
 
-from sleipnir.archive import Writer
 from sleipnir.errors import RunNotFound
-from sleipnir.export import lines_of_record
+from sleipnir.runs.views import ArchiveState
 from sleipnir.store.records import Record
 from sleipnir.store.store import Store
-from sleipnir.views import ArchiveState
+from sleipnir.upkeep.archive import Writer
+from sleipnir.upkeep.export import lines_of_record
 
 BATCH = 100
 MOST_AHEAD_MS = 24 * 3600 * 1000

@@ -15,16 +15,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 
-from sleipnir.batches import place_of, row_of, row_run_id
+from sleipnir.agents.variables import resolved_variables
+from sleipnir.batches.records import place_of, row_of, row_run_id
 from sleipnir.errors import RecordUnreadable, SleipnirError, StoreUnavailable
 from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
-from sleipnir.runs import RunSpec
-from sleipnir.sessions import SessionName, checked
-from sleipnir.store.connect import is_lasting
-from sleipnir.store.effects import Delivery, Effects, Ended, Owed
-from sleipnir.store.scripts import Command
-from sleipnir.submission import state_at_start
-from sleipnir.transitions import (
+from sleipnir.runs.initial_state import state_at_start
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.sessions import SessionName, checked
+from sleipnir.runs.transitions import (
     AskSlot,
     FreeSlot,
     RetryChild,
@@ -37,7 +35,9 @@ from sleipnir.transitions import (
     TellRoot,
     TellRun,
 )
-from sleipnir.variables import resolved_variables
+from sleipnir.store.connect import is_lasting
+from sleipnir.store.effects import Delivery, Effects, Ended, Owed
+from sleipnir.store.scripts import Command
 from sleipnir_scheduler.graphs import Graphs
 
 AT_ONCE = 100  # effects that share their round trips; while they are on their way, nobody looks whether they are owed

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import structlog
 
+from sleipnir.runs.views import Generation
 from sleipnir.store.generations import Generations, gap_ms
-from sleipnir.views import Generation
 
 
 class Watch:

@@ -20,9 +20,9 @@ from typing import Final, Protocol
 
 import structlog
 
+from sleipnir.decoding import read_text
 from sleipnir.errors import RecordUnreadable
-from sleipnir.reading import read_text
-from sleipnir.runs import Parked
+from sleipnir.runs.run import Parked
 from sleipnir.store.partitions import NO_RUN, Entry
 from sleipnir.store.record_text import record
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sleipnir.runs.views import Generation
 from sleipnir.store.partitions import Partitions
-from sleipnir.views import Generation
 
 
 def run_once(

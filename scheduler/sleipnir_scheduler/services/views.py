@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 
-from sleipnir.runs import RunView
+from sleipnir.runs.run import RunView
 
 MOST_BYTES = 64 * 2**20
 VIEW_BYTES = 2_000  # of a run itself: measured with its spec, counts and timings

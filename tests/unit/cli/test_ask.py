@@ -7,7 +7,7 @@ import pytest
 
 from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, how_to_answer
 from sleipnir.cli.options import GlobalOptions
-from sleipnir.views import GateInfo
+from sleipnir.runs.views import GateInfo
 
 APPROVAL = GateInfo("r1run", 4, "approve", "approval", "Send the report?", ("yes", "no"), None, 0)
 BUDGET = GateInfo("r1run", 7, "budget", "budget", "The run has cost 2 USD. Continue?", ("yes", "no"), None, 0)

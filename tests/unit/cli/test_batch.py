@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sleipnir.batch import Submitted
-from sleipnir.batches import BatchInfo, BatchPlan, ErrorGroup, submission_id
+from sleipnir.batches.records import BatchInfo, BatchPlan, ErrorGroup, submission_id
+from sleipnir.batches.rows import BadRow
 from sleipnir.cli import batch_submit, batch_view, main, terminal
 from sleipnir.cli.batch import error_row
 from sleipnir.cli.batch_submit import Source, SubmitView, in_words
 from sleipnir.cli.options import GlobalOptions
+from sleipnir.client.batch import Submitted
 from sleipnir.messages import Usage
-from sleipnir.rows import BadRow
 
 OPTIONS = GlobalOptions(redis_url="redis://:secret@box/1")
 NOW_MS = 1_800_000_000_000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.batches import RowResult, RowState, row_run_id
+from sleipnir.batches.records import RowResult, RowState, row_run_id
 from sleipnir.cli.batch_results import Format, ResultFile, format_of, line_of
 from sleipnir.errors import SleipnirError, UsageError
 

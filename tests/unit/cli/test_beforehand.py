@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.agents import look_up
+from sleipnir.agents.finding import look_up
 from sleipnir.cli import main
 from sleipnir.cli.beforehand import warn
 from sleipnir.settings import Settings

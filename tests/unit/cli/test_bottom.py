@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sleipnir.cli.bottom import Bottom
-from sleipnir.views import RunEvent
+from sleipnir.runs.views import RunEvent
 from tests.processes import wait_until
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.agents import look_up
+from sleipnir.agents.finding import look_up
 from sleipnir.cli.chat_commands import COMMANDS, Chat, Leave, Say, do, is_command
 from sleipnir.cli.sessions import refuse_session, session_of
 from sleipnir.cli.typed import Typed
-from sleipnir.client import Client
+from sleipnir.client.client import Client
 from sleipnir.errors import SessionBusy, UsageError
 from sleipnir.settings import Settings
 from tests.processes import RedisServer

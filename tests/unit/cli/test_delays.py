@@ -12,7 +12,7 @@ from sleipnir.cli.delays import AFTER_S, AFTER_START_S, DelayNotice, missing_in_
 from sleipnir.cli.follow import follow
 from sleipnir.cli.options import GlobalOptions
 from sleipnir.errors import StoreUnavailable
-from sleipnir.views import Missing, RunEvent
+from sleipnir.runs.views import Missing, RunEvent
 
 
 def test_without_a_scheduler_or_a_worker_it_says_which_and_how_to_start_one() -> None:

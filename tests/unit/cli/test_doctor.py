@@ -23,8 +23,8 @@ from sleipnir.cli.doctor import (
     look_at_version,
 )
 from sleipnir.cli.services import scheduler_command, worker_command
+from sleipnir.runs.views import ArchiveState, Generation, Health, WorkerInfo
 from sleipnir.settings import Settings
-from sleipnir.views import ArchiveState, Generation, Health, WorkerInfo
 
 SOUND = Health(
     version="7.2.4",

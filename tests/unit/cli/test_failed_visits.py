@@ -8,8 +8,8 @@ from sleipnir.cli.reasons import end_in_words, failed_in_words
 from sleipnir.cli.render import as_json
 from sleipnir.cli.runs import _failed_visits
 from sleipnir.messages import RunStatus
-from sleipnir.runs import Child, FailedVisits
-from sleipnir.views import RunInfo
+from sleipnir.runs.run import Child, FailedVisits
+from sleipnir.runs.views import RunInfo
 
 
 def run(*failed: tuple[str, str], status: RunStatus = "completed", **more: str) -> RunInfo:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sleipnir.cli.health import choose, why_not
-from sleipnir.views import WorkerInfo
+from sleipnir.runs.views import WorkerInfo
 from tests.unit.cli.test_start import loaded_by
 
 NOW_MS = 1_000_000

@@ -10,7 +10,7 @@ import pytest
 from sleipnir.cli import main
 from sleipnir.cli.limits import COLUMNS, row, show, to_data
 from sleipnir.cli.render import plain_table
-from sleipnir.limits import Limit, LimitUse, Slot
+from sleipnir.models.limits import Limit, LimitUse, Slot
 
 NOW_MS = 1_800_000_000_000
 USES = [

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from sleipnir.cli.live import TextLines, Texts, wrapped
-from sleipnir.views import RunEvent
+from sleipnir.runs.views import RunEvent
 
 
 def event(type_: str, **data: Any) -> RunEvent:

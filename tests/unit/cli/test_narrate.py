@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sleipnir.cli.narrate import Narrator
-from sleipnir.views import RunEvent
+from sleipnir.runs.views import RunEvent
 
 
 def event(type_: str, **data: Any) -> RunEvent:

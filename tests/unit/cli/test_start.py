@@ -50,11 +50,11 @@ def test_a_command_that_looks_at_runs_loads_little_besides_redis_py() -> None:
     listed = run_python("-c", closed + "print(said)\nprint(json.dumps(list(sys.modules)))").stdout.splitlines()
     assert "127.0.0.1:1" in listed[0]
     loaded = set(json.loads(listed[1]))
-    assert "redis" in loaded and "sleipnir.client" in loaded
+    assert "redis" in loaded and "sleipnir.client.client" in loaded
     heavy = {
         "celery", "kombu", "litellm", "rich", "yaml", "structlog", "jsonschema", "opentelemetry.sdk",
-        "sleipnir.preparation", "sleipnir.agents", "sleipnir.batch", "sleipnir.graph.load", "sleipnir.graph.model",
-        "sleipnir.knowledge", "sleipnir.store.partitions", "sleipnir.transitions", "sleipnir.streaming",
+        "sleipnir.client.preparation", "sleipnir.agents.finding", "sleipnir.client.batch", "sleipnir.graph.load",
+        "sleipnir.graph.model", "sleipnir.knowledge", "sleipnir.store.partitions", "sleipnir.runs.transitions", "sleipnir.client.streaming",
     }  # fmt: skip
     assert loaded & heavy == set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sleipnir.cli.timings import summary
-from sleipnir.views import RunEvent
+from sleipnir.runs.views import RunEvent
 
 
 def event(type_: str, **data: Any) -> RunEvent:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sleipnir.cli.tree import MOST, data_of, lines_of
-from sleipnir.views import RunInfo, RunTree
+from sleipnir.runs.views import RunInfo, RunTree
 
 NOW_MS = 10_000
 

@@ -70,7 +70,9 @@ def test_a_link_to_the_file_stays_a_link(file: Path) -> None:
 def test_an_agent_that_ships_is_not_changed_by_its_name(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sleipnir.agents._shipped_places", lambda: (file.parent.parent, file.parent.parent / "none"))
+    monkeypatch.setattr(
+        "sleipnir.agents.finding._shipped_places", lambda: (file.parent.parent, file.parent.parent / "none")
+    )
     monkeypatch.chdir(file.parent)
     home = ("--home", str(file.parent / "home"))
     assert main([*home, "upgrade", "mine"]) == 2

@@ -11,9 +11,9 @@ import pytest
 
 from sleipnir.cli import beforehand
 from sleipnir.cli.app import main
-from sleipnir.client import Client
+from sleipnir.client.client import Client
+from sleipnir.client.preparation import Preparation
 from sleipnir.errors import GraphError, Problem
-from sleipnir.preparation import Preparation
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.config_dir import skill_complaint
+from sleipnir.agents.config_directory import skill_complaint
 from sleipnir.graph.check import check
 from sleipnir.graph.load import parse
 

@@ -18,7 +18,7 @@ import pytest
 
 from sleipnir.errors import NodeFailed
 from sleipnir.knowledge.views import Spent
-from sleipnir.limits import Limit
+from sleipnir.models.limits import Limit
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.testing import ModelServer, Reply

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.agents import describe
+from sleipnir.agents.finding import describe
 from sleipnir.errors import ConfigError, KnowledgeError, UsageError
 from sleipnir.graph.load import load_agent, read_agent
 from sleipnir.knowledge.application import Application

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir import launch
 from sleipnir.errors import KnowledgeError
+from sleipnir.local import launch
 from sleipnir.settings import Settings
 from sleipnir.staging import clear_up, staging
 from sleipnir_workers.knowledge import shelf as shelves

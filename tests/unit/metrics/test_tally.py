@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sleipnir.events import Answered, ChildEnded, Event, LeaseLost, Resulted, Submitted
 from sleipnir.messages import ResultHeader
-from sleipnir.runs import FailedVisits, RunSpec, RunView, child_id
+from sleipnir.runs.events import Answered, ChildEnded, Event, LeaseLost, Resulted, Submitted
+from sleipnir.runs.run import FailedVisits, RunSpec, RunView, child_id
+from sleipnir.runs.transitions import Transition
 from sleipnir.store.partitions import Commit, Entry
-from sleipnir.transitions import Transition
 from sleipnir_scheduler.metrics.series import Counter, Histogram
 from sleipnir_scheduler.metrics.tally import Tally
 from sleipnir_scheduler.planner.plan import plan

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.events import Cancelled, ChildEnded, ChildGone, Paused, Resumed, Retried, Submitted, TimerFired
 from sleipnir.messages import RESULT
-from sleipnir.runs import RunSpec, child_id
+from sleipnir.runs.events import Cancelled, ChildEnded, ChildGone, Paused, Resumed, Retried, Submitted, TimerFired
+from sleipnir.runs.run import RunSpec, child_id
+from sleipnir.runs.transitions import RetryChild, StartChild, TellChild, TellParent, TellRoot, Transition
 from sleipnir.store.keys import Keys
-from sleipnir.transitions import RetryChild, StartChild, TellChild, TellParent, TellRoot, Transition
 from sleipnir_scheduler.planner.plan import Ignore
 from tests.model_store import Driver, bad, ok
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sleipnir.events import Cancelled
-from sleipnir.runs import RunSpec
-from sleipnir.transitions import StartRow, TellBatch, TellParent, effect_fields, effect_of
+from sleipnir.runs.events import Cancelled
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.transitions import StartRow, TellBatch, TellParent, effect_fields, effect_of
 from tests.model_store import Driver, bad, ok
 
 GRAPH = """

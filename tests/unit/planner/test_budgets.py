@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from sleipnir.budgets import (
+from sleipnir.errors import UsageError
+from sleipnir.messages import ANSWER, MESSAGES, RESULT, ResultHeader, ToolCall
+from sleipnir.runs.budgets import (
     BUDGET,
     Budget,
     Spent,
@@ -17,8 +19,7 @@ from sleipnir.budgets import (
     raised,
     read_budget_answer,
 )
-from sleipnir.errors import UsageError
-from sleipnir.events import (
+from sleipnir.runs.events import (
     Answered,
     Cancelled,
     ChildEnded,
@@ -29,9 +30,8 @@ from sleipnir.events import (
     Retried,
     TimerFired,
 )
-from sleipnir.messages import ANSWER, MESSAGES, RESULT, ResultHeader, ToolCall
-from sleipnir.runs import RunSpec, Visit, child_id
-from sleipnir.transitions import TellChild, Transition
+from sleipnir.runs.run import RunSpec, Visit, child_id
+from sleipnir.runs.transitions import TellChild, Transition
 from sleipnir_scheduler.planner.plan import Ignore
 from tests.model_store import Driver
 

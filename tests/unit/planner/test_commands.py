@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sleipnir.events import LeaseLost, Resulted
 from sleipnir.messages import ResultHeader
+from sleipnir.runs.events import LeaseLost, Resulted
 from tests.model_store import Driver
 
 both = pytest.mark.parametrize("engine", ["bsp", "dag"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sleipnir.events import Resulted, Retried
 from sleipnir.graph.load import load_graph
 from sleipnir.messages import ResultHeader
+from sleipnir.runs.events import Resulted, Retried
 from tests.model_store import Driver
 
 GRAPH = load_graph("name: helper", "config.yaml", "helper")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.events import Answered, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
-from sleipnir.journal import state_after
 from sleipnir.messages import ResultHeader
+from sleipnir.runs.events import Answered, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
+from sleipnir.runs.journal import state_after
 from tests.model_store import Driver
 
 both = pytest.mark.parametrize("engine", ["bsp", "dag"])

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from sleipnir.events import Resulted, Retried
 from sleipnir.messages import ResultHeader
+from sleipnir.runs.events import Resulted, Retried
 from tests.model_store import Driver
 
 FAST_AND_SLOW = """

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleipnir.events import LeaseLost, Resulted, TimerFired
 from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, RESULT, ResultHeader, ToolCall
-from sleipnir.runs import Visit
+from sleipnir.runs.events import LeaseLost, Resulted, TimerFired
+from sleipnir.runs.run import Visit
 from tests.model_store import Driver
 
 EXAMPLES = {"slow": 2_000, "ci": 400}.get(settings.get_current_profile_name(), 100)

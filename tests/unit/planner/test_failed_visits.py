@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.events import ChildEnded, Resulted, Retried
 from sleipnir.messages import RESULT, ResultHeader
-from sleipnir.runs import Child, FailedVisit, FailedVisits, RunSpec, changed, child_id
+from sleipnir.runs.events import ChildEnded, Resulted, Retried
+from sleipnir.runs.run import Child, FailedVisit, FailedVisits, RunSpec, changed, child_id
 from sleipnir_scheduler.planner.plan import Ignore
 from tests.model_store import Driver
 

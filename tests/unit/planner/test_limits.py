@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.events import ChildEnded
 from sleipnir.messages import RESULT
+from sleipnir.runs.events import ChildEnded
 from tests.model_store import Driver
 
 NODES = {

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sleipnir.events import Answered, Cancelled, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
 from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
-from sleipnir.runs import Visit
+from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
+from sleipnir.runs.run import Visit
 from sleipnir_scheduler.planner.plan import Ignore
 from tests.model_store import Driver
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.events import Cancelled, LeaseLost, Retried, TimerFired
+from sleipnir.runs.events import Cancelled, LeaseLost, Retried, TimerFired
 from tests.model_store import Driver
 
 MAP = """

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.events import Answered, Cancelled, LeaseLost, Retried, Submitted, TimerFired
 from sleipnir.graph.model import EndNode, Graph, Node, ToolNode
-from sleipnir.runs import Visit
-from sleipnir.transitions import Transition
-from sleipnir.values import Wanted
+from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Retried, Submitted, TimerFired
+from sleipnir.runs.run import Visit
+from sleipnir.runs.transitions import Transition
+from sleipnir.runs.values import Wanted
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
 from tests.model_store import Driver, bad, graph_of, new_run, ok
 

@@ -18,8 +18,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sleipnir.budgets import BUDGET
-from sleipnir.events import (
+from sleipnir.graph.model import ScriptNode
+from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
+from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.events import (
     Answered,
     Cancelled,
     Event,
@@ -31,12 +33,10 @@ from sleipnir.events import (
     Submitted,
     TimerFired,
 )
-from sleipnir.frontier import Frontier
-from sleipnir.graph.model import ScriptNode
-from sleipnir.journal import state_after
-from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
-from sleipnir.runs import FAIL, RUN_AGAIN, Part, RunSpec, RunView, Visit
-from sleipnir.transitions import Transition
+from sleipnir.runs.frontier import Frontier
+from sleipnir.runs.journal import state_after
+from sleipnir.runs.run import FAIL, RUN_AGAIN, Part, RunSpec, RunView, Visit
+from sleipnir.runs.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, plan
 from tests.model_store import Memory, assert_same_visits, fetch_and_plan, new_run
 from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, TURNS, Drawn, drawn_graphs

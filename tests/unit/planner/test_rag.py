@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sleipnir.events import Submitted
 from sleipnir.graph.config_agent import load_config_agent
-from sleipnir.runs import RunSpec
+from sleipnir.runs.events import Submitted
+from sleipnir.runs.run import RunSpec
 from tests.model_store import Driver, bad, ok
 
 GRAPH = """

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sleipnir.events import Cancelled, LeaseLost, Submitted, TimerFired
 from sleipnir.graph.model import Retry
 from sleipnir.messages import ResultHeader
-from sleipnir.runs import Visit
+from sleipnir.runs.events import Cancelled, LeaseLost, Submitted, TimerFired
+from sleipnir.runs.run import Visit
 from sleipnir_scheduler.planner.plan import Ignore, plan
 from sleipnir_scheduler.planner.retries import Again, GiveUp, decide
 from tests.model_store import Driver, bad, ok

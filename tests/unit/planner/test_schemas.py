@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from sleipnir.events import Submitted
 from sleipnir.graph import schema as json_schema
+from sleipnir.runs.events import Submitted
 from tests.model_store import Driver
 
 ROWS = """

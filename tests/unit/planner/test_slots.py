@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.events import (
+from sleipnir.messages import RunStatus
+from sleipnir.runs.events import (
     RUN_DEADLINE,
     SLOT_GRANTED,
     Cancelled,
@@ -16,9 +17,8 @@ from sleipnir.events import (
     TimerFired,
     Told,
 )
-from sleipnir.messages import RunStatus
-from sleipnir.runs import Slot, changed
-from sleipnir.transitions import AskSlot, Effect, FreeSlot
+from sleipnir.runs.run import Slot, changed
+from sleipnir.runs.transitions import AskSlot, Effect, FreeSlot
 from sleipnir_scheduler.planner.plan import Ignore, fail
 from tests.model_store import Driver, ok
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from sleipnir.events import Answered, Cancelled, ChildEnded, Paused, Resulted, Resumed, TimerFired, Told
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.model import Graph, Settings
 from sleipnir.messages import AGENTS, ANSWER, MESSAGES, PERSON, RESULT, ResultHeader, RunStatus, ToolCall
-from sleipnir.runs import Spawned, Visit, agent_id, changed, child_id
+from sleipnir.runs.events import Answered, Cancelled, ChildEnded, Paused, Resulted, Resumed, TimerFired, Told
+from sleipnir.runs.run import Spawned, Visit, agent_id, changed, child_id
+from sleipnir.runs.transitions import StartChild, TellChild, TellRun, Transition
 from sleipnir.store.record_text import record
-from sleipnir.transitions import StartChild, TellChild, TellRun, Transition
 from sleipnir_scheduler.planner.plan import Ignore
 from tests.model_store import Driver
 

@@ -19,11 +19,21 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sleipnir.events import Answered, Cancelled, ChildEnded, Event, LeaseLost, Resulted, Submitted, TimerFired, Told
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.messages import AGENTS, ANSWER, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
-from sleipnir.runs import RunSpec, RunView, Visit, agent_id
-from sleipnir.transitions import Effect, Fill, StartChild, TellChild, TellParent, TellRun, Transition
+from sleipnir.runs.events import (
+    Answered,
+    Cancelled,
+    ChildEnded,
+    Event,
+    LeaseLost,
+    Resulted,
+    Submitted,
+    TimerFired,
+    Told,
+)
+from sleipnir.runs.run import RunSpec, RunView, Visit, agent_id
+from sleipnir.runs.transitions import Effect, Fill, StartChild, TellChild, TellParent, TellRun, Transition
 from tests.model_store import Driver
 
 MOST_AGENTS, MOST_DEPTH = 2, 2

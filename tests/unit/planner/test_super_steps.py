@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sleipnir.events import Cancelled, LeaseLost, Resulted, Retried, TimerFired
 from sleipnir.messages import ResultHeader
+from sleipnir.runs.events import Cancelled, LeaseLost, Resulted, Retried, TimerFired
 from sleipnir_scheduler.planner.plan import Ignore
 from tests.model_store import Driver, bad
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sleipnir.events import RUN_DEADLINE, Answered, Cancelled, LeaseLost, Paused, Resumed, Submitted, TimerFired
-from sleipnir.runs import changed, read_effect_answer
-from sleipnir.transitions import Transition
+from sleipnir.runs.events import RUN_DEADLINE, Answered, Cancelled, LeaseLost, Paused, Resumed, Submitted, TimerFired
+from sleipnir.runs.run import changed, read_effect_answer
+from sleipnir.runs.transitions import Transition
 from sleipnir_scheduler.planner.plan import Ignore, plan
 from tests.model_store import Driver, bad, ok
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from sleipnir.events import Cancelled, Continued, Resulted, Retried
-from sleipnir.frontier import Frontier
 from sleipnir.messages import MOST_SENDS, ResultHeader
-from sleipnir.runs import Visit, changed
-from sleipnir.transitions import Fill, Gather, Put, Transition
+from sleipnir.runs.events import Cancelled, Continued, Resulted, Retried
+from sleipnir.runs.frontier import Frontier
+from sleipnir.runs.run import Visit, changed
+from sleipnir.runs.transitions import Fill, Gather, Put, Transition
 from sleipnir_scheduler.planner.draft import MOST_STARTS
 from sleipnir_scheduler.planner.maps import CHUNK
 from sleipnir_scheduler.planner.plan import plan

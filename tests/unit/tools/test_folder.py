@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.bundle import pack, unpack
+from sleipnir.agents.bundle import pack, unpack
 from sleipnir.errors import ToolFileError
 from sleipnir.graph.check import validate
 from sleipnir.graph.model import EndNode, Graph

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.bundle import BundleCache, Unpacked, pack
+from sleipnir.agents.bundle import BundleCache, Unpacked, pack
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import FunctionNode
 from sleipnir_workers import bundle_writes

@@ -9,9 +9,9 @@ import pytest
 
 from sleipnir.errors import MachineFailed
 from sleipnir.graph.model import ScriptNode
-from sleipnir.runs import RunSpec
+from sleipnir.local.same_directory import System
+from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
-from sleipnir.this_machine import System
 from sleipnir_workers import machine
 from sleipnir_workers.directories import PASSES, Lacking, working_directory
 from sleipnir_workers.node import DirectoryMissing

@@ -9,7 +9,7 @@ import pytest
 
 from sleipnir.graph.model import FunctionNode, MapNode, Node
 from sleipnir.messages import VisitResult
-from sleipnir.runs import Item
+from sleipnir.runs.run import Item
 from sleipnir_workers.visit import execute
 from tests.unit.workers.visits import visit
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sleipnir.errors import StoreUnavailable
-from sleipnir.runs import RunSpec
+from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.live import Piece
 from sleipnir.store.store import Store

@@ -13,7 +13,7 @@ import pytest
 from sleipnir.errors import MachineFailed
 from sleipnir.store.runs import RunEnd
 from sleipnir.store.store import Store
-from sleipnir.work_folders import UNKNOWN_S, WorkFolders
+from sleipnir.upkeep.work_folders import UNKNOWN_S, WorkFolders
 from sleipnir_workers import machine
 from sleipnir_workers.scratch import folder_of, sweep
 from tests.unprivileged import unprivileged

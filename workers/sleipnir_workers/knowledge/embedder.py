@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from sleipnir.config_dir import variable
+from sleipnir.agents.config_directory import variable
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.knowledge.views import Spent
-from sleipnir.limits import estimated_tokens
+from sleipnir.models.limits import estimated_tokens
 from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache, keys_of
 from sleipnir_workers.llm import embedding

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from sleipnir.errors import ConfigError, NodeFailed
-from sleipnir.limits import estimated_tokens
+from sleipnir.models.limits import estimated_tokens
 from sleipnir_workers.knowledge.embedder import TICK_S
 from sleipnir_workers.llm import reranking
 from sleipnir_workers.llm.failure import CallFailed

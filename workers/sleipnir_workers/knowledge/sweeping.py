@@ -1,4 +1,4 @@
-"""What `gc` asks of a shelf in S3 (sleipnir/garbage.py): what lies there, and that a base leaves it."""
+"""What `gc` asks of a shelf in S3 (sleipnir/upkeep/garbage.py): what lies there, and that a base leaves it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from sleipnir.config_file import config_file, problems_of, read_config
+from sleipnir.agents.config_file import config_file, problems_of, read_config
 from sleipnir.errors import ConfigError
 from sleipnir.graph.findings import Positions, position_of
 from sleipnir.graph.patterns import NoPattern, Pattern, PatternRefused, compiled

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sleipnir.config_dir import variable
+from sleipnir.agents.config_directory import variable
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Graph, LlmNode
 from sleipnir_workers.llm import provider

@@ -6,10 +6,10 @@ without tools. Usage counts every call made.
 
 from __future__ import annotations
 
-from sleipnir import limits
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode
 from sleipnir.messages import VisitResult
+from sleipnir.models import limits
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.keyring import keyring_of
 from sleipnir_workers.llm.clients import clients_of

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 import structlog
 
 from sleipnir.errors import StoreUnavailable
-from sleipnir.limits import Granted, ModelLimits, Refused, estimated_tokens, load
+from sleipnir.models.limits import Granted, ModelLimits, Refused, estimated_tokens, load
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.llm.failure import CallFailed

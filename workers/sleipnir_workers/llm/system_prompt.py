@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from sleipnir.agent_text import TOOLS, interpolated, special_variables
+from sleipnir.agents.placeholders import TOOLS, interpolated, special_variables
 from sleipnir.errors import NodeFailed, ToolFileError
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.graph.template import as_text

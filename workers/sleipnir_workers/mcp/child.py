@@ -1,8 +1,8 @@
 """An MCP server that is a child process: started, spoken to in lines of JSON, and stopped with all it started.
 
 Rules. It sees a clean environment (sandbox.py) and what mcp.json gives it. It is the leader of its own process group,
-which dies with this worker, however that goes (sleipnir.launch, group_guard); its number is not let go before the group
-was killed. The last lines that it wrote to stderr are kept: they say why it died.
+which dies with this worker, however that goes (sleipnir.local.launch, group_guard); its number is not let go before the
+group was killed. The last lines that it wrote to stderr are kept: they say why it died.
 
 The SDK's own stdio transport is not used: its children outlive a killed worker, and inherit more of the environment.
 Everything here runs on one event loop.
@@ -19,8 +19,8 @@ from contextlib import asynccontextmanager, suppress
 from io import FileIO
 from typing import TYPE_CHECKING, Any, cast
 
-from sleipnir import launch
 from sleipnir.errors import EXHAUSTED, MachineFailed
+from sleipnir.local import launch
 from sleipnir.tools.mcp_config import StdioServer
 from sleipnir_workers import group_guard
 from sleipnir_workers.mcp.failure import McpFailed

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sleipnir import logs
+from sleipnir.agents.variables import of_environment
 from sleipnir.errors import GraphError, SleipnirError
 from sleipnir.graph.load import load_file
 from sleipnir.tools.folder import tools_of
-from sleipnir.variables import of_environment
 from sleipnir_workers.agent_environment import agent_variables
 from sleipnir_workers.host import here
 from sleipnir_workers.tools import patience

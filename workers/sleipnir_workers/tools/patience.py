@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sleipnir.config_dir import variable
+from sleipnir.agents.config_directory import variable
 from sleipnir.graph.model import Graph, LlmNode, Node
 from sleipnir.settings import SECONDS_MOST
 from sleipnir_workers.host import Host

@@ -10,7 +10,7 @@ import pytest
 
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.messages import INSTEAD, MESSAGES, SAID, Said, VisitResult
-from sleipnir.runs import Part
+from sleipnir.runs.run import Part
 from sleipnir.store.visits import Talk
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.memory import SUMMARIZATION_PROMPT, SUMMARY_CONTEXT_PROMPT

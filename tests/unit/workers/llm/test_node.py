@@ -17,7 +17,7 @@ import pytest
 from sleipnir.errors import ConfigError
 from sleipnir.graph.model import LlmNode, MapNode, StateField
 from sleipnir.messages import Usage, VisitResult
-from sleipnir.runs import Item
+from sleipnir.runs.run import Item
 from sleipnir.testing import ModelServer, Reply
 from sleipnir_workers.llm import node as llm
 from sleipnir_workers.llm import provider, structured

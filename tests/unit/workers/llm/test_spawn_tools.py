@@ -10,7 +10,7 @@ import pytest
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.graph.tools import SPAWN_TOOLS
 from sleipnir.messages import AGENTS, RESULT, ToolCall, VisitResult
-from sleipnir.runs import Part
+from sleipnir.runs.run import Part
 from sleipnir.store.visits import Talk
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm import spawn_tools

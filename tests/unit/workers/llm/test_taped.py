@@ -12,7 +12,7 @@ import pytest
 
 from sleipnir.graph.model import LlmNode
 from sleipnir.messages import ANSWER, Usage, VisitResult
-from sleipnir.runs import Part
+from sleipnir.runs.run import Part
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm import taped
 from sleipnir_workers.llm.node import run_llm

@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from sleipnir.errors import StoreUnavailable, UsageError
+from sleipnir.runs.views import StreamEvent, StreamMode
 from sleipnir.store.live import Entries, EventEntry, Piece, PieceEntry, Standing
 from sleipnir.store.store import Store
 from sleipnir.store.streams import before, ms_of
-from sleipnir.views import StreamEvent, StreamMode
 
 T = TypeVar("T")
 

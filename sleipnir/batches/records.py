@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from sleipnir.budgets import Budget, Spent
-from sleipnir.by import Change
 from sleipnir.messages import Usage
-from sleipnir.runs import ID_ALPHABET, ID_LENGTH
+from sleipnir.runs.actor import Change
+from sleipnir.runs.budgets import Budget, Spent
+from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH
 
 PRIORITIES: Final = range(1, 6)
 """A batch gets so many times as many rows admitted as one of priority 1, where both have some."""

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sleipnir.reading import decoded_object, read
+from sleipnir.decoding import decoded_object, read
 
 MOST = 200
 """Characters of the whole text."""

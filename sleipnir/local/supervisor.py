@@ -3,7 +3,7 @@
 Scripts and functions run in one worker, model calls in another, so that API keys are only in the environment of the
 worker that needs them; for a `sleipnir run` the second one is started when a model call waits for it. Every child dies
 with this process (launch.py). A child that ends is started again, slower each time.
-`python -m sleipnir.supervisor --while-used` is what embedded.stack starts.
+`python -m sleipnir.local.supervisor --while-used` is what stack.py starts.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from sleipnir import launch
-from sleipnir.embedded import Home, StackState, tape_of
 from sleipnir.errors import ConfigError, SleipnirError, StoreUnavailable, StoreUnsuitable
 from sleipnir.hardening import refuse_inspection
+from sleipnir.local import launch
+from sleipnir.local.stack import Home, StackState, tape_of
 from sleipnir.redaction import without_secret_variables
 from sleipnir.settings import Settings
 from sleipnir.store.address import safe_url
@@ -406,7 +406,7 @@ def supervise(
 
 
 def main() -> None:
-    """`python -m sleipnir.supervisor [--while-used] [--no-workers]`."""
+    """`python -m sleipnir.local.supervisor [--while-used] [--no-workers]`."""
     try:
         supervise(Settings.from_env(), while_used="--while-used" in sys.argv, workers="--no-workers" not in sys.argv)
     except SleipnirError as error:

@@ -130,7 +130,7 @@ def stack(settings: Settings, *, workers: bool = True) -> Iterator[Settings]:
 
 
 def spawn_command(*, workers: bool) -> list[str]:
-    return [sys.executable, "-m", "sleipnir.supervisor", "--while-used", *([] if workers else ["--no-workers"])]
+    return [sys.executable, "-m", "sleipnir.local.supervisor", "--while-used", *([] if workers else ["--no-workers"])]
 
 
 def _ensure_running(home: Home, settings: Settings, workers: bool) -> StackState:
@@ -150,7 +150,7 @@ def _ensure_running(home: Home, settings: Settings, workers: bool) -> StackState
                 raise StoreUnavailable(_not_started(home))
             child = _spawn(home, settings, workers)
             # What we need next, while another processor starts the stack.
-            for module in ("sleipnir.client", *(["sleipnir.preparation"] if workers else [])):
+            for module in ("sleipnir.client.client", *(["sleipnir.client.preparation"] if workers else [])):
                 importlib.import_module(module)
         if time.monotonic() > deadline:
             raise StoreUnavailable(_not_started(home))
@@ -255,6 +255,6 @@ def _is_alive(pid: int) -> bool:
 
 def up(settings: Settings, *, scripts: int = 2, llm: int = 4) -> None:
     """Run the stack in the foreground until SIGINT or SIGTERM. Raises ConfigError when one runs here already."""
-    from sleipnir.supervisor import supervise
+    from sleipnir.local.supervisor import supervise
 
     supervise(settings, scripts=scripts, llm=llm, while_used=False)

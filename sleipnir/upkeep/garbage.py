@@ -25,17 +25,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sleipnir import agents
-from sleipnir.bundle import UNPACKED
+from sleipnir.agents import finding
+from sleipnir.agents.bundle import UNPACKED
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import digest_of, is_digest, shelf_name
 from sleipnir.knowledge.order import Order
-from sleipnir.sessions import SessionName
+from sleipnir.runs.sessions import SessionName
 from sleipnir.settings import Settings
 from sleipnir.staging import abandoned, clear_up, staging
 from sleipnir.store.store import Store
-from sleipnir.work_folders import WorkFolders
-from sleipnir.work_folders import remove as remove_work
+from sleipnir.upkeep.work_folders import WorkFolders
+from sleipnir.upkeep.work_folders import remove as remove_work
 
 GRACE_MS = 3600 * 1000
 """A bundle that a submit named so lately may be about to get a run. Clients mark it again every minute."""
@@ -136,7 +136,7 @@ def _lying_in_s3(settings: Settings) -> Iterator[tuple[str, int, float]]:
 
 def _named_here(settings: Settings) -> set[str]:
     """The digests of all bases in agents' folders; whether an agent still loads does not matter."""
-    files = (file for place in agents.places(settings) for file in place.glob("*/*.yaml"))
+    files = (file for place in finding.places(settings) for file in place.glob("*/*.yaml"))
     return {digest for file in files if (digest := digest_of(file)) is not None}
 
 
@@ -155,7 +155,7 @@ def _drop_from_s3(settings: Settings, digest: str, before_ms: int) -> bool:
 
 
 def _sessions(store: Store, settings: Settings) -> Iterator[Found]:
-    known = set(agents.names(settings))
+    known = set(finding.names(settings))
     for info in store.sessions.all():
         if info.agent not in known and info.run is None:
             why = f"{info.messages} messages; agent {info.agent!r} is not found here"
@@ -165,14 +165,14 @@ def _sessions(store: Store, settings: Settings) -> Iterator[Found]:
 
 
 def _staged(settings: Settings) -> Iterator[Found]:
-    own = [folder for place in agents.places(settings) for folder in place.glob("*/")]
+    own = [folder for place in finding.places(settings) for folder in place.glob("*/")]
     shelf = shelf_name(settings)
     shelves = [] if shelf.startswith("s3://") else [Path(shelf)]
     for parent in (*shelves, settings.home / "knowledge-cache", *own):
         for folder in abandoned(parent):
             found = Rubbish("staging", str(folder), size_of(folder), "its builder is dead")
             yield found, partial(_clear_up, parent)
-    for parent, pattern in ((settings.home / UNPACKED, ".unpack-*"), (agents.own_agents(settings), ".install-*")):
+    for parent, pattern in ((settings.home / UNPACKED, ".unpack-*"), (finding.own_agents(settings), ".install-*")):
         for path in parent.glob(pattern):
             if _age_s(path) > UNPACK_S:
                 yield Rubbish("staging", str(path), size_of(path), "was left by a process that died"), _remover(path)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from sleipnir.config_dir import config_dir
-from sleipnir.config_file import config_file, read_config
+from sleipnir.agents.config_directory import config_dir
+from sleipnir.agents.config_file import config_file, read_config
 from sleipnir.errors import ConfigError
 from sleipnir.graph.check_case import Clients
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from sleipnir.budgets import BUDGET, NOTHING_SPENT, Budget, Spent
+from sleipnir.decoding import read, read_text
 from sleipnir.messages import FINAL, MOST_KEYS, VERSION, Role, RunStatus
-from sleipnir.reading import read, read_text
+from sleipnir.runs.budgets import BUDGET, NOTHING_SPENT, Budget, Spent
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class RunSpec:
     those of the moment of submission. `max_cost_usd` and `max_tokens` are what it may use, with all runs below, before
     a person is asked; child runs have no budget of their own. `descriptions` say in a line what agents are for that a
     model may start, by name. A `strict` run fails for every failed visit. `caller_marks` tell where `caller_dir` is the
-    same directory (this_machine.py); empty: an earlier release has submitted it.
+    same directory (local/same_directory.py); empty: an earlier release has submitted it.
     `by_version`: the language of its graph is chosen by `version:`. False: an earlier release has submitted it, which
     went by the keys that the graph has (Graph.of_earlier_release).
     """

@@ -7,7 +7,8 @@
         run.wait()
         print(run.output)
 
-A client needs a running deployment (SLEIPNIR_REDIS_URL, or `settings`); `sleipnir.embedded.stack` starts a private one.
+A client needs a running deployment (SLEIPNIR_REDIS_URL, or `settings`); `sleipnir.local.stack` starts a
+private one.
 """
 
 from __future__ import annotations
@@ -24,15 +25,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sleipnir import tracing
-from sleipnir.batches import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
-from sleipnir.budgets import BUDGET, check_budget, read_budget_answer
-from sleipnir.by import By, Change
+from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.errors import BatchNotFound, BundleError, GateError, Problem, RunNotFound, UsageError
 from sleipnir.messages import FINAL, RunStatus
-from sleipnir.runs import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_answer
-from sleipnir.settings import Settings
-from sleipnir.store.store import Store
-from sleipnir.views import (
+from sleipnir.runs.actor import By, Change
+from sleipnir.runs.budgets import BUDGET, check_budget, read_budget_answer
+from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_answer
+from sleipnir.runs.views import (
     DEFAULT_MODES,
     AgentInfo,
     GateInfo,
@@ -47,14 +46,16 @@ from sleipnir.views import (
     StreamEvent,
     StreamMode,
 )
+from sleipnir.settings import Settings
+from sleipnir.store.store import Store
 
 if TYPE_CHECKING:
-    from sleipnir.batch import Batch, Given, OnBad, OnProgress
-    from sleipnir.batches import BatchInfo
+    from sleipnir.agents.variables import Asker
+    from sleipnir.batches.records import BatchInfo
+    from sleipnir.client.batch import Batch, Given, OnBad, OnProgress
+    from sleipnir.client.preparation import Preparation
     from sleipnir.graph.model import Graph
     from sleipnir.knowledge import preparing as knowledge
-    from sleipnir.preparation import Preparation
-    from sleipnir.variables import Asker
 
 PREFIX_LENGTH = 6
 BATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -81,7 +82,7 @@ class Client:
     @cached_property
     def _preparation(self) -> Preparation:
         """Read agents is what submitting needs; who only looks at runs imports none of it."""
-        from sleipnir.preparation import Preparation
+        from sleipnir.client.preparation import Preparation
 
         return Preparation(self.settings, self.store)
 
@@ -105,11 +106,11 @@ class Client:
         """Accept a run of `agent` (a name, or the path of its folder); the run then goes on by itself.
 
         `prompt` becomes `{{initial_prompt}}`. `variables` preset agent variables, the others get their values as
-        sleipnir.variables says; `ask_variable` is asked for those that nothing sets. `state` holds values that the run
-        begins with, over the graph's `initial_state`: JSON, or datetime and bytes objects for keys declared so. `cwd`
-        is the working directory of scripts and tools; `caller_dir` is where relative paths in the prompt are meant from
-        (default: this process's working directory), and the working directory if there is no `cwd` and the workers are
-        on this machine. Without either, commands work in a scratch folder of the run. `session` names what was said
+        sleipnir.agents.variables says; `ask_variable` is asked for those that nothing sets. `state` holds values that
+        the run begins with, over the graph's `initial_state`: JSON, or datetime and bytes objects for keys declared so.
+        `cwd` is the working directory of scripts and tools; `caller_dir` is where relative paths in the prompt are meant
+        from (default: this process's working directory), and the working directory if there is no `cwd` and the workers
+        are on this machine. Without either, commands work in a scratch folder of the run. `session` names what was said
         before: the run of a config.yaml agent goes on with it, and adds to it what is said, if it completes. When the
         run, with the runs below that have ended, has cost `max_cost_usd` (calls without a known price are not in it) or
         used `max_tokens` (of prompts and answers), it is held and asks whether it may go on: a gate of the kind
@@ -123,7 +124,7 @@ class Client:
         KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
         session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
-        from sleipnir.submission import state_at_start
+        from sleipnir.runs.initial_state import state_at_start
 
         check_budget(max_cost_usd, max_tokens)
         roster = self._preparation.roster(agent)
@@ -192,12 +193,12 @@ class Client:
         Raises as `submit` does, and nothing is stored then; also UsageError where no row at all is good. What the rows
         themselves raise is passed on, and the rows before that stay in the batch.
         """
-        from sleipnir import agents
-        from sleipnir.batch import Batch, Submission, check_plan
+        from sleipnir.agents import finding
+        from sleipnir.client.batch import Batch, Submission, check_plan
 
         plan = BatchPlan(name, priority, parallel, canary, max_cost_usd, max_tokens)
         check_plan(plan)
-        spec = None if id is None else self._spec_of_batch(id, agents.look_up(agent, self.settings).name)
+        spec = None if id is None else self._spec_of_batch(id, finding.look_up(agent, self.settings).name)
         if spec is None:
             roster = self._preparation.roster(agent)
             graph = roster.agent.graph
@@ -237,7 +238,7 @@ class Client:
     def open_batch(self, batch_id: str) -> Batch:
         """The batch of that id, of that name (among the newest 1,000), or of that unique prefix of an id, of at least 6
         characters. Raises BatchNotFound."""
-        from sleipnir.batch import Batch
+        from sleipnir.client.batch import Batch
 
         with self.store.errors():
             if self.store.batches.spec(batch_id) is not None:
@@ -268,7 +269,7 @@ class Client:
 
     def _new_id(self, spec: RunSpec) -> str:
         """A run lives in the partition of its id: that of its session, if it is in one."""
-        from sleipnir.sessions import SessionName
+        from sleipnir.runs.sessions import SessionName
 
         keys = self.store.keys
         wanted = None if spec.session is None else keys.partition_of(str(SessionName(spec.agent, spec.session)))
@@ -301,28 +302,28 @@ class Client:
 
     def session(self, agent: str, name: str) -> SessionInfo | None:
         """None: there is no such session."""
-        from sleipnir.sessions import SessionName
+        from sleipnir.runs.sessions import SessionName
 
         with self.store.errors():
             return self.store.sessions.info(SessionName(agent, name))
 
     def said(self, agent: str, session: str) -> list[dict[str, Any]]:
         """The messages of a session, oldest first, as models take them; none of a session that there is not."""
-        from sleipnir.sessions import SessionName
+        from sleipnir.runs.sessions import SessionName
 
         with self.store.errors():
             return self.store.sessions.messages(SessionName(agent, session))
 
     def add_to_session(self, agent: str, session: str, messages: Sequence[Mapping[str, Any]]) -> bool:
         """Add messages, as if they had been said. False: there is no such session. Raises SessionBusy."""
-        from sleipnir.sessions import SessionName
+        from sleipnir.runs.sessions import SessionName
 
         with self.store.errors():
             return self.store.sessions.add(SessionName(agent, session), messages)
 
     def remove_session(self, agent: str, session: str) -> bool:
         """Forget what was said. False: there is no such session. Raises SessionBusy."""
-        from sleipnir.sessions import SessionName
+        from sleipnir.runs.sessions import SessionName
 
         with self.store.errors():
             return self.store.sessions.remove(SessionName(agent, session))
@@ -414,9 +415,9 @@ class Client:
 
     def agents(self) -> list[AgentInfo]:
         """Every agent that can be named."""
-        from sleipnir import agents
+        from sleipnir.agents import finding
 
-        return agents.known_agents(self.settings)
+        return finding.known_agents(self.settings)
 
     def gates(self) -> list[GateInfo]:
         """The open questions of all runs, oldest first."""
@@ -532,7 +533,7 @@ class Run:
 
         Raises RunNotFound, StoreUnavailable, and UsageError for a mode or a cursor that is none.
         """
-        from sleipnir import streaming
+        from sleipnir.client import streaming
 
         return streaming.stream(self._store, self.id, modes, cursor)
 
@@ -544,9 +545,9 @@ class Run:
             return self._store.runs.history(self.id, after, limit)
 
     def export(self, *, children: bool = False) -> Iterator[str]:
-        """The run as lines of JSON (sleipnir/export.py has the format), with `children` all runs below too; read as
-        they are asked for. Raises RunNotFound, and StoreUnavailable."""
-        from sleipnir.export import lines_of
+        """The run as lines of JSON (sleipnir/upkeep/export.py has the format), with `children` all runs below too;
+        read as they are asked for. Raises RunNotFound, and StoreUnavailable."""
+        from sleipnir.upkeep.export import lines_of
 
         with self._store.errors():
             yield from lines_of(self._store.records, self.id, children=children)
@@ -706,7 +707,7 @@ def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = Non
 
 
 def _pinned_graph(store: Store, spec: RunSpec) -> Graph:
-    from sleipnir.bundle import graph_in
+    from sleipnir.agents.bundle import graph_in
     from sleipnir.graph.overrides import overridden
 
     packed = store.bundles.get(spec.bundle)
@@ -730,7 +731,7 @@ def refuse_text(what: str, text: str, limit_bytes: int) -> None:
 
 
 def _session(graph: Graph, agent: str, name: str | None) -> str | None:
-    from sleipnir import sessions
+    from sleipnir.runs import sessions
 
     if name is None:
         return None
@@ -742,10 +743,10 @@ def _session(graph: Graph, agent: str, name: str | None) -> str | None:
 def __getattr__(name: str) -> Any:
     """Names of __all__ that are imported on first use."""
     if name in ("Batch", "BatchInfo"):
-        from sleipnir import batch
+        from sleipnir.client import batch
 
         return getattr(batch, name)
-    raise AttributeError(f"module 'sleipnir.client' has no attribute {name!r}")
+    raise AttributeError(f"module 'sleipnir.client.client' has no attribute {name!r}")
 
 
 __all__ = [

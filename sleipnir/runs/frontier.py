@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isqrt
 from typing import Any
 
-from sleipnir.budgets import BUDGET
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs import Visit
+from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.run import Visit
 
 FEW = 64
 """So many changes of a frontier are copied rather than shared, however few visits it has."""

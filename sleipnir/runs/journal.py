@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sleipnir.graph.reducers import ABSENT, fold_all, is_custom
-from sleipnir.transitions import Step
+from sleipnir.runs.transitions import Step
 
 
 def read_entry(element: str) -> tuple[Step, dict[str, str]]:

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from sleipnir.config_dir import config_dir
+from sleipnir.agents.config_directory import config_dir
 from sleipnir.errors import ConfigError, Problem
 from sleipnir.graph.findings import Findings, closest, in_file_order, suggestion
 from sleipnir.graph.source import read

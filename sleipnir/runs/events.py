@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from sleipnir.messages import ResultHeader, RunStatus
-from sleipnir.runs import NO_FAILED_VISITS, FailedVisits, HoldOwner
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, HoldOwner
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from sleipnir.config_dir import variable
+from sleipnir.agents.config_directory import variable
 
 TOOLS: Final = "__tools__"
 """Only in static instructions, where it is put in before all others: the list of the agent's tools."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from sleipnir.budgets import BUDGET
-from sleipnir.by import Change
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
-from sleipnir.runs import NO_FAILED_VISITS, FailedVisits, Parked, Part
+from sleipnir.runs.actor import Change
+from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Parked, Part
 
 ReasonCode: TypeAlias = Literal[
     "queued", "paused", "retry", "limit", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items",

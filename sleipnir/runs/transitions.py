@@ -10,12 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from sleipnir.budgets import NOTHING_SPENT, Budget, Spent
+from sleipnir.decoding import needed_by, read, read_text
 from sleipnir.errors import RecordUnreadable
-from sleipnir.frontier import Frontier
 from sleipnir.messages import VERSION, Role, RunStatus
-from sleipnir.reading import needed_by, read, read_text
-from sleipnir.runs import NO_FAILED_VISITS, FailedVisits, Gate, Part, Pause, Rank, RunView, Slot, Timing, Visit, changed
+from sleipnir.runs.budgets import NOTHING_SPENT, Budget, Spent
+from sleipnir.runs.frontier import Frontier
+from sleipnir.runs.run import (
+    NO_FAILED_VISITS,
+    FailedVisits,
+    Gate,
+    Part,
+    Pause,
+    Rank,
+    RunView,
+    Slot,
+    Timing,
+    Visit,
+    changed,
+)
 
 
 @dataclass(frozen=True)

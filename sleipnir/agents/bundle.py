@@ -4,8 +4,8 @@ A bundle is a compressed tar of the folder's files: sorted names, no times, no o
 so that the same content always has the same bytes and the same SHA-256, which names it. Left out: `.env` files and
 other dot-files (they may hold secrets), caches, `sessions/`, `bin/` (Loki regenerates it), and the documents of rag
 nodes and config.yaml agents with the knowledge bases that were made of them, which runs name by their digests. Put in:
-the folders beside it that its files use by relative paths (beside.py), under names that begin with a dot, as no file of
-an agent does. Unpacked, all are where they were: `agents/NAME`, `agents/.shared`, `functions` in one read-only tree.
+the folders beside it that its files use by relative paths (siblings.py), under names that begin with a dot, as no file
+of an agent does. Unpacked, all are where they were: `agents/NAME`, `agents/.shared`, `functions` in one read-only tree.
 
 Rules. A bundle that comes from Redis is data of somebody else: what it unpacks to is bounded, and it is read in pieces.
 An unpacked bundle is read-only. Each process compares it with the archive when it loads it, and looks before each use
@@ -35,7 +35,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from sleipnir.beside import FUNCTIONS, SHARED, beside
+from sleipnir.agents.siblings import FUNCTIONS, SHARED, beside
 from sleipnir.errors import BundleError, MachineFailed
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
 from sleipnir.graph.model import Graph, Json, RagNode

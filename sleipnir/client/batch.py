@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from sleipnir.batches import (
+from sleipnir.batches.records import (
     PRIORITIES,
     BatchInfo,
     BatchPlan,
@@ -28,14 +28,14 @@ from sleipnir.batches import (
     row_run_id,
     row_text,
 )
-from sleipnir.budgets import check_budget
+from sleipnir.batches.rows import BadRow, Row, row_of
 from sleipnir.errors import UsageError
-from sleipnir.failure_text import failure_of
 from sleipnir.graph.model import Graph
-from sleipnir.rows import BadRow, Row, row_of
-from sleipnir.runs import RunSpec
+from sleipnir.runs.budgets import check_budget
+from sleipnir.runs.failure_text import failure_of
+from sleipnir.runs.initial_state import WrongState, state_at_start
+from sleipnir.runs.run import RunSpec
 from sleipnir.store.store import Store
-from sleipnir.submission import WrongState, state_at_start
 
 Given: TypeAlias = Mapping[str, Any] | Row | BadRow
 """What a row may be given as: columns (`prompt`, and keys of the state), or what sleipnir.rows reads from files."""

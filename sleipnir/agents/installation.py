@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from sleipnir.beside import SHARED
+from sleipnir.agents.siblings import SHARED
 from sleipnir.errors import ConfigError, UsageError
 
 MANIFEST = ".installed.json"  # a dot-file, so no bundle takes it along

@@ -19,13 +19,13 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sleipnir.config_dir import config_dirs
+from sleipnir.agents.config_directory import config_dirs
 from sleipnir.errors import AgentNotFound, GraphError
 from sleipnir.graph.load import AgentFolder, load_agent, read_agent
 from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.overrides import env_name, overrides_of
+from sleipnir.runs.views import AgentInfo
 from sleipnir.settings import Settings
-from sleipnir.views import AgentInfo
 
 _DATA_DIR = "_DATA_DIR"
 _FILES = ("graph.yaml", "config.yaml")
@@ -53,7 +53,7 @@ def own_agents(settings: Settings) -> Path:
 
 
 def _shipped_places() -> tuple[Path, Path]:
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     return package / "shipped_agents", package.parent / "agents"  # in a wheel; in a checkout
 
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sleipnir import agents, sessions
-from sleipnir.bundle import Bundle, folder_signature, pack, packed_part
+from sleipnir.agents import finding
+from sleipnir.agents.bundle import Bundle, folder_signature, pack, packed_part
+from sleipnir.agents.variables import Asker, of_environment, resolved_variables
 from sleipnir.errors import AgentNotFound, BundleError, GraphError, Problem, UsageError
 from sleipnir.graph.check import check_loaded, format_headline
 from sleipnir.graph.load import AgentFolder, load_agent, refusal
@@ -28,13 +29,13 @@ from sleipnir.graph.tools import may_spawn
 from sleipnir.knowledge import preparing as knowledge
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import is_missing, pin_name, shelf_name
-from sleipnir.model_clients import clients_here
-from sleipnir.runs import RunSpec
+from sleipnir.local.same_directory import System
+from sleipnir.models.clients import clients_here
+from sleipnir.runs import sessions
+from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.this_machine import System
 from sleipnir.tools.folder import custom_tools
-from sleipnir.variables import Asker, of_environment, resolved_variables
 
 SHOWN_CHARS: Final = 300
 """Of an agent's description a model that chooses among agents reads so much."""
@@ -91,7 +92,7 @@ class Preparation:
     def agent(self, agent: str | Path) -> Prepared:
         """The checked graph and the bundle of an agent, by name or folder. Raises AgentNotFound, GraphError (with all
         problems) and BundleError."""
-        return self._prepare(agents.look_up(agent, self._settings))
+        return self._prepare(finding.look_up(agent, self._settings))
 
     def roster(self, agent: str | Path) -> Roster:
         """An agent and those that its runs may start. Raises as `agent` does, also for one that an agent node names."""
@@ -173,7 +174,7 @@ class Preparation:
     def _all_that_work(self) -> dict[str, Prepared]:
         """All agents that there are, but for broken ones, by name."""
         found: dict[str, Prepared] = {}
-        for name in agents.names(self._settings):
+        for name in finding.names(self._settings):
             with contextlib.suppress(AgentNotFound, GraphError, BundleError, UsageError):
                 found[name] = self.agent(name)
         return found
@@ -182,7 +183,7 @@ class Preparation:
         signature = folder_signature(agent.path, agent.config_file)
         known = self._prepared.get(agent)
         changed = known is None or known.signature != packed_part(signature, known.graph)
-        if known is None or changed or known.overrides != agents.overrides(known.written, agent.name):
+        if known is None or changed or known.overrides != finding.overrides(known.written, agent.name):
             known = self._prepared[agent] = self._read(agent, signature)
         return known
 
@@ -191,7 +192,7 @@ class Preparation:
         if loaded.graph is None:
             headline = refusal(agent.kind, str(agent.file), agent.name)
             raise GraphError(headline, self._problems(loaded, agent, None))
-        overrides = agents.overrides(loaded.graph, agent.name)
+        overrides = finding.overrides(loaded.graph, agent.name)
         graph = overridden(loaded.graph, overrides)
         problems = self._problems(loaded, agent, graph) if graph.settings.validate_before_run else loaded.problems
         if any(problem.level == "error" for problem in problems):
@@ -213,7 +214,7 @@ class Preparation:
             loaded,
             agent.file,
             agent.path,
-            lambda name: agents.folder_or_none(name, self._settings),
+            lambda name: finding.folder_or_none(name, self._settings),
             read_tools=custom_tools,
             clients=clients_here(os.environ, is_local=False),
             graph=graph,

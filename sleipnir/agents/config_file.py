@@ -13,7 +13,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from sleipnir.config_dir import config_dir, variable
+from sleipnir.agents.config_directory import config_dir, variable
 from sleipnir.errors import ConfigError
 from sleipnir.graph.findings import Positions, position_of
 from sleipnir.graph.source import Document, read
