@@ -108,17 +108,17 @@ class Client:
         `prompt` becomes `{{initial_prompt}}`. `variables` preset agent variables, the others get their values as
         sleipnir.agents.variables says; `ask_variable` is asked for those that nothing sets. `state` holds values that
         the run begins with, over the graph's `initial_state`: JSON, or datetime and bytes objects for keys declared so.
-        `cwd` is the working directory of scripts and tools; `caller_dir` is where relative paths in the prompt are meant
-        from (default: this process's working directory), and the working directory if there is no `cwd` and the workers
-        are on this machine. Without either, commands work in a scratch folder of the run. `session` names what was said
-        before: the run of a config.yaml agent goes on with it, and adds to it what is said, if it completes. When the
-        run, with the runs below that have ended, has cost `max_cost_usd` (calls without a known price are not in it) or
-        used `max_tokens` (of prompts and answers), it is held and asks whether it may go on: a gate of the kind
-        `budget`, answered with `yes` (as much again), `no` (it fails) or a number (what it may cost in all). A `strict`
-        run fails for every failed visit: one that no fallback, retry or `on_error` node has taken over (None: as
-        SLEIPNIR_STRICT says, and where models' answers are replayed). Knowledge bases that are missing are built first,
-        which may take long: `ask_knowledge` is asked for what nobody has said of them, and `tell_knowledge` is told how
-        far they are.
+        `cwd` is the working directory of scripts and tools; `caller_dir` is where relative paths in the prompt are
+        meant from (default: this process's working directory), and the working directory if there is no `cwd` and the
+        workers are on this machine. Without either, commands work in a scratch folder of the run. `session` names what
+        was said before: the run of a config.yaml agent goes on with it, and adds to it what is said, if it completes.
+        When the run, with the runs below that have ended, has cost `max_cost_usd` (calls without a known price are not
+        in it) or used `max_tokens` (of prompts and answers), it is held and asks whether it may go on: a gate of the
+        kind `budget`, answered with `yes` (as much again), `no` (it fails) or a number (what it may cost in all). A
+        `strict` run fails for every failed visit: one that no fallback, retry or `on_error` node has taken over (None:
+        as SLEIPNIR_STRICT says, and where models' answers are replayed). Knowledge bases that are missing are built
+        first, which may take long: `ask_knowledge` is asked for what nobody has said of them, and `tell_knowledge` is
+        told how far they are.
 
         Nothing is stored when this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
         KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a

@@ -1,8 +1,8 @@
 """Which directory the commands of a visit work in: never the agent's folder, which is read-only and shared by all runs.
 
-It is the one that was asked for (`--cwd`); else the caller's own, where that is here (local/same_directory.py) and can be
-entered; else the run's scratch folder (scratch.py). One that was asked for and is not here is no failure of the node:
-another worker may have it, so the visit is handed back. The scheduler bounds how often.
+It is the one that was asked for (`--cwd`); else the caller's own, where that is here (sleipnir/local/same_directory.py)
+and can be entered; else the run's scratch folder (scratch.py). One that was asked for and is not here is no failure of
+the node: another worker may have it, so the visit is handed back. The scheduler bounds how often.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ def test_a_command_that_looks_at_runs_loads_little_besides_redis_py() -> None:
     heavy = {
         "celery", "kombu", "litellm", "rich", "yaml", "structlog", "jsonschema", "opentelemetry.sdk",
         "sleipnir.client.preparation", "sleipnir.agents.finding", "sleipnir.client.batch", "sleipnir.graph.load",
-        "sleipnir.graph.model", "sleipnir.knowledge", "sleipnir.store.partitions", "sleipnir.runs.transitions", "sleipnir.client.streaming",
+        "sleipnir.graph.model", "sleipnir.knowledge", "sleipnir.store.partitions", "sleipnir.runs.transitions",
+        "sleipnir.client.streaming",
     }  # fmt: skip
     assert loaded & heavy == set()
 
