@@ -10,7 +10,8 @@ models  has litellm too, whose import costs more than all else together. For wor
 
 What is not as from a cold start: the hash seed is shared, `/proc/PID/cmdline` and `environ` are the server's. A command
 whose environment speaks to the interpreter or to a library is started cold (`suits`), and so is whatever our own
-command line starts: test_command_line.py, test_deployment.py and tests/unit/cli show that a cold start does the same.
+command line starts: test_command_line.py, test_deployment.py and tests/integration/cli show that a cold start does
+the same.
 """
 
 from __future__ import annotations

@@ -44,10 +44,10 @@ from sleipnir_workers.knowledge.failures import Unloadable, Unreadable
 from sleipnir_workers.knowledge.loaders.content import Content
 from sleipnir_workers.knowledge.parsing import Parser
 from sleipnir_workers.knowledge.web import Web
+from tests.integration.knowledge.loads import loaded
 from tests.other_user import as_user
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 from tests.system.test_inspection import HOLD, reads
-from tests.unit.knowledge.loads import loaded
 from tests.unit.workers.visits import is_gone
 
 PREFIX = "attacks"
@@ -658,7 +658,7 @@ nodes:
 
 def test_an_mcp_server_gets_what_its_configuration_says_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     from sleipnir_workers.mcp import Sessions
-    from tests.unit.workers.mcp.servers import lab_on_stdio
+    from tests.integration.workers.mcp.servers import lab_on_stdio
 
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     monkeypatch.setenv("SLEIPNIR_REDIS_URL", f"redis://:{SECRET}@example.org")

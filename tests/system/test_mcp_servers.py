@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.workers.mcp.servers import HERE
+from tests.integration.workers.mcp.test_sessions import is_alive
 from tests.processes import RedisServer, Stack, wait_until, write_agent
-from tests.unit.workers.mcp.servers import HERE
-from tests.unit.workers.mcp.test_sessions import is_alive
 
 GRAPH = """
 name: served

@@ -19,7 +19,7 @@ from sleipnir.testing import Call, ModelServer, Reply, Request
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 from tests.system.test_task_events import celery_app, events_of
 
-MCP_SERVER = Path(__file__).parents[1] / "unit/workers/mcp/lab_server.py"
+MCP_SERVER = Path(__file__).parents[1] / "integration/workers/mcp/lab_server.py"
 PLANTED: Mapping[str, str] = {
     "the environment": "planted-0-in-the-environment",
     "clients: of config.yaml": "planted-1-in-config-yaml",

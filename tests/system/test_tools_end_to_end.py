@@ -26,7 +26,7 @@ from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures" / "agents"
-PLAIN_SERVER = ROOT / "tests" / "unit" / "workers" / "mcp" / "plain_server.py"
+PLAIN_SERVER = ROOT / "tests" / "integration" / "workers" / "mcp" / "plain_server.py"
 KEY = "sk-planted-key-9876543210"
 
 GRAPH = """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sleipnir_workers.llm.reply import Answer, Malformed, Reply, ToolCall
-from tests.unit.workers.llm.raw_server import call
+from tests.integration.workers.llm.raw_server import call
 
 
 def answer(*pieces: dict[str, Any], place: str = "2") -> Answer:

@@ -17,7 +17,7 @@ from sleipnir_workers import mcp
 from sleipnir_workers.mcp import Sessions, answer, configured, declarations, split_name
 from sleipnir_workers.mcp.catalogue import Catalogue, Tool, described
 from sleipnir_workers.mcp.ranking import Ranking, words
-from tests.unit.workers.mcp.servers import plain
+from tests.integration.workers.mcp.servers import plain
 
 SERVERS = {"plain": plain(), "dying": plain("dies at start", "dying")}
 

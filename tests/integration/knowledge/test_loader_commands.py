@@ -11,10 +11,10 @@ import pytest
 from sleipnir_workers.knowledge import commands
 from sleipnir_workers.knowledge.base import Document
 from sleipnir_workers.knowledge.failures import Unreadable
+from tests.integration.knowledge.loads import loaded
+from tests.integration.knowledge.papers import pdf
+from tests.integration.knowledge.site import Answer, Site
 from tests.processes import wait_until
-from tests.unit.knowledge.loads import loaded
-from tests.unit.knowledge.papers import pdf
-from tests.unit.knowledge.site import Answer, Site
 
 
 def script(folder: Path, body: str, name: str = "loader") -> str:

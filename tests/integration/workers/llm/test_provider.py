@@ -17,8 +17,8 @@ from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.provider import ask
 from sleipnir_workers.llm.reply import Answer, ToolCall
+from tests.integration.workers.llm.raw_server import Raw, RawServer, call, delta, used, whole
 from tests.processes import wait_until
-from tests.unit.workers.llm.raw_server import Raw, RawServer, call, delta, used, whole
 
 # pytest puts its own filters over those that provider.py sets.
 pytestmark = [

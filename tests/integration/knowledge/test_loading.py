@@ -13,8 +13,8 @@ import pytest
 from sleipnir.errors import UsageError
 from sleipnir.knowledge.order import Progress
 from sleipnir_workers.knowledge.base import Document
-from tests.unit.knowledge.loads import Load, loaded
-from tests.unit.knowledge.papers import docx, pdf, workbook_of_one_string, zipped
+from tests.integration.knowledge.loads import Load, loaded
+from tests.integration.knowledge.papers import docx, pdf, workbook_of_one_string, zipped
 
 
 def one(folder: Path, name: str, content: str | bytes, **options: object) -> Load:

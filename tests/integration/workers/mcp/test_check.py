@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from sleipnir_workers.mcp import Checked, check, check_each
 from sleipnir_workers.mcp.__main__ import main
-from tests.unit.workers.mcp.servers import HERE, plain
+from tests.integration.workers.mcp.servers import HERE, plain
 
 GOOD = {"command": sys.executable, "args": ["-I", "-S", "plain_server.py", "none"], "cwd": str(HERE)}
 DEAD = {"command": "bash", "args": ["-c", "echo no $WORD >&2; exit 3"], "env": {"WORD": "{{MCP_TEST_SECRET}}"}}

@@ -21,8 +21,8 @@ import pytest
 from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer
 from sleipnir_workers.mcp import McpFailed, Sessions, child, session
 from sleipnir_workers.node import VisitLost
+from tests.integration.workers.mcp.servers import HERE, lab_on_http, lab_on_stdio, plain
 from tests.processes import wait_until
-from tests.unit.workers.mcp.servers import HERE, lab_on_http, lab_on_stdio, plain
 
 KEY = "sk-of-this-worker"
 

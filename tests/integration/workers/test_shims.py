@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir_workers import shims
-from tests.unit.workers.shim_files import ASDF, write_shim
+from tests.integration.workers.shim_files import ASDF, write_shim
 
 REST = os.environ.get("PATH", os.defpath)
 

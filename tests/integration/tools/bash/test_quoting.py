@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sleipnir.errors import ToolFileError
 from sleipnir.tools.bash import argv, declarations, parse, runnable
-from tests.unit.tools.bash.running import Run, in_folder, main
+from tests.integration.tools.bash.running import Run, in_folder, main
 
 
 @pytest.fixture

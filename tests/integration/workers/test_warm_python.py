@@ -20,7 +20,7 @@ import pytest
 
 from sleipnir_workers import group_guard, sandbox, warm_python
 from sleipnir_workers.node import ProcessLost, VisitLost
-from tests.unit.workers.shim_files import write_shim
+from tests.integration.workers.shim_files import write_shim
 from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
 
 ENV = {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "GRAPH_STATE": "{}"}

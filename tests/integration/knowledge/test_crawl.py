@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sleipnir_workers.knowledge import crawl, github
-from tests.unit.knowledge.loads import Load, loaded
-from tests.unit.knowledge.site import Answer, Site
+from tests.integration.knowledge.loads import Load, loaded
+from tests.integration.knowledge.site import Answer, Site
 
 
 def page(*links: str, text: str = "") -> str:

@@ -17,9 +17,9 @@ import pytest
 from sleipnir_workers.knowledge.base import Document
 from sleipnir_workers.knowledge.failures import Unloadable, Unreadable
 from sleipnir_workers.knowledge.web import Response, Status, Web, is_private
-from tests.unit.knowledge.loads import loaded
-from tests.unit.knowledge.papers import docx, pdf
-from tests.unit.knowledge.site import Answer, Site
+from tests.integration.knowledge.loads import loaded
+from tests.integration.knowledge.papers import docx, pdf
+from tests.integration.knowledge.site import Answer, Site
 
 Write = Callable[[bytes], Any]
 

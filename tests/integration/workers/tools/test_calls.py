@@ -13,8 +13,8 @@ from sleipnir_workers.node import VisitLost
 from sleipnir_workers.tools import languages
 from sleipnir_workers.tools.call import CATALOG, answer
 from sleipnir_workers.tools.loops import Call
+from tests.integration.workers.tools.places import Agent
 from tests.unit.workers import visits
-from tests.unit.workers.tools.places import Agent
 from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
 
 

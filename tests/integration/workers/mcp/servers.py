@@ -29,7 +29,7 @@ def lab_on_http(port: int = 0, *, sse: bool = False, many: int = 0) -> Iterator[
     """The server of lab_server.py, served by this process on a loopback port."""
     import uvicorn
 
-    from tests.unit.workers.mcp.lab_server import lab
+    from tests.integration.workers.mcp.lab_server import lab
 
     listening = socket.create_server(("127.0.0.1", port))
     app = lab(many).sse_app() if sse else lab(many).streamable_http_app()

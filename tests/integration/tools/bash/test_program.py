@@ -9,7 +9,7 @@ import pytest
 
 from sleipnir.tools.bash import argv, declarations, parse, runnable
 from sleipnir.tools.bash.program import WORDS_FILE
-from tests.unit.tools.bash.running import Ended, Run, execute, in_folder, main
+from tests.integration.tools.bash.running import Ended, Run, execute, in_folder, main
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "tools"
 

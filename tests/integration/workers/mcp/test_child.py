@@ -12,7 +12,7 @@ from sleipnir.tools.mcp_config import StdioServer
 from sleipnir_workers.mcp import child
 from sleipnir_workers.mcp.child import TAIL_CHARACTERS, LastWords, child_transport
 from sleipnir_workers.mcp.failure import McpFailed
-from tests.unit.workers.mcp.servers import HERE, plain
+from tests.integration.workers.mcp.servers import HERE, plain
 
 
 def python(code: str) -> StdioServer:

@@ -9,8 +9,8 @@ import pytest
 from sleipnir_workers.knowledge.failures import Unreadable
 from sleipnir_workers.knowledge.loaders.content import Content
 from sleipnir_workers.knowledge.parsing import Parser
-from tests.unit.knowledge.loads import loaded
-from tests.unit.knowledge.site import Answer, Site
+from tests.integration.knowledge.loads import loaded
+from tests.integration.knowledge.site import Answer, Site
 
 PAGE = b"<html><body><p>It is about ships.</p></body></html>"
 

@@ -11,7 +11,7 @@ from sleipnir.graph.model import LlmNode, Variable
 from sleipnir_workers.agent_environment import expand_env_file, parse_env_file
 from sleipnir_workers.tools.call import run_call
 from sleipnir_workers.tools.place import Place
-from tests.unit.workers.tools.places import Agent
+from tests.integration.workers.tools.places import Agent
 from tests.unit.workers.visits import PATH, host, visit
 
 SH = '# @cmd x\nt-t() {\n    env > "$COPY"\n}\neval "$(argc --argc-eval "$0" "$@")"\n'
