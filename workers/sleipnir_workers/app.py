@@ -42,7 +42,7 @@ from sleipnir_workers.strategy import VisitRequest
 from sleipnir_workers.tools import node as tool
 from sleipnir_workers.visit import Worker
 
-hardening.refuse_inspection()  # and so the children of a prefork pool
+hardening.refuse_inspection()  # the children of a prefork pool inherit it
 
 try:
     settings = Settings.from_env()
@@ -59,16 +59,16 @@ ANNOUNCE_S = 5.0
 NEWER_MS = 5_000  # until the next message for a visit whose message this release cannot read
 GOODBYE_S = 2.0
 SWEEP_TURNS = 12
-"""Announcements between two looks for scratch folders of runs that are over: a minute."""
+"""Announcements between two sweeps of the scratch folders of ended runs: a minute."""
 SWITCH_S = 0.0005
-"""How long a thread may keep the interpreter while others wait for it. With Python's 5 ms the loop that takes messages
-in waited so often that it became the bottleneck of 64 threads."""
+"""How long a thread may keep the interpreter while others wait for it. With Python's 5 ms the loop that receives
+messages waited so often that it became the bottleneck of 64 threads."""
 EXECUTORS = (script, function, llm, rag, turn, extraction, summary, tool, condition, reduction)
 """Importing one registers it. litellm itself is imported only where it is used."""
 
 drain = Drain()  # before any fork: the children of a prefork pool share it
 intake = Intake()  # and this
-pulse = Pulse(rests=lambda: bool(intake.stopped()))
+pulse = Pulse(has_stopped_queues=lambda: bool(intake.stopped()))
 _worker: tuple[int, Worker] | None = None
 _consumer: Any = None
 _lock = threading.Lock()
@@ -83,7 +83,7 @@ _name = f"{socket.gethostname()}:{os.getpid()}"
 def visit(call: dict[str, Any] | VisitCall) -> Shown:
     """Run one visit. The result is for Flower only; the real one was delivered to the store.
 
-    A worker that drains, or whose machine cannot run visits, puts the message back, where another one finds it at once.
+    A worker that drains, or whose machine cannot run visits, requeues the message; another worker takes it at once.
     """
     if drain.begun.is_set():
         raise Reject("this worker is stopping", requeue=True)
@@ -114,7 +114,7 @@ def worker() -> Worker:
 
 
 def _report(failure: MachineFailed) -> None:
-    """A visit of the message that is executed here and now failed by the machine's fault."""
+    """Report that the machine failed the visit whose message this thread executes."""
     delivered = visit.request.delivery_info or {}
     intake.report(delivered.get("routing_key") or strategy.taken_from or "", failure)
 
@@ -122,7 +122,7 @@ def _report(failure: MachineFailed) -> None:
 class FlushEvents(bootsteps.StartStopStep):
     """Send task events in batches every 0.2 s instead of one PUBLISH each, which costs as much as the task itself.
 
-    Flower reads them a moment later; events of a crashed worker are gone, and they are a view, not a log.
+    Flower reads them a moment later. The last events of a crashed worker are lost: they are a view, not a log.
     """
 
     requires = ("celery.worker.consumer.events:Events",)
@@ -145,7 +145,7 @@ class FlushEvents(bootsteps.StartStopStep):
 
 
 class StopByDrain(bootsteps.StartStopStep):
-    """Puts a drain in front of Celery's own warm shutdown (drain.py). Its thread starts after the pool has forked."""
+    """Runs a drain before Celery's own warm shutdown (drain.py). Its thread starts after the pool has forked."""
 
     requires = ("celery.worker.components:Pool",)
 
@@ -159,12 +159,12 @@ class StopByDrain(bootsteps.StartStopStep):
         ).start()
 
     def stop(self, worker: Any) -> None:
-        """Something else than a signal stops the worker, as `celery control shutdown` does: the same rules hold."""
+        """Drain also if the worker is stopped without a signal, as `celery control shutdown` does."""
         drain.begun.set()
 
 
 class Watched(bootsteps.StartStopStep):
-    """Feels the pulse of each connection's consumer; one made while the worker drains must not begin to consume."""
+    """Watches the consumer of each connection (pulse.py). One made while the worker drains must not consume."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -180,13 +180,13 @@ class Watched(bootsteps.StartStopStep):
 
 
 def stop_consuming(consumer: Any) -> None:
-    """Take no more messages. In the consumer's own loop only; what the broker sends meanwhile goes back to it."""
+    """Take no more messages. Call it in the consumer's own loop only. Messages that still arrive are sent back."""
     if consumer.task_consumer is not None:
         ignore_errors(consumer, consumer.task_consumer.cancel)
 
 
 def _stop_queue(queue: str) -> None:
-    """Leave a queue alone; one that the broker still sends a message of gets it back."""
+    """Stop consuming a queue. Messages that still arrive from it are sent back."""
     _in_loop(lambda consumer: consumer.cancel_task_queue(queue))
 
 
@@ -196,7 +196,7 @@ def _take_queue(queue: str) -> None:
 
 
 def _in_loop(act: Callable[[Any], None]) -> None:
-    """Do it in the loop of the consumer that there is now. One made after a reconnection consumes what was selected."""
+    """Call `act` in the loop of the current consumer. One made after a reconnection consumes the selected queues."""
     consumer = _consumer
     if consumer is not None:
         consumer.call_soon(ignore_errors, consumer, act, consumer)
@@ -209,7 +209,7 @@ def _watch_intake(queues: list[str]) -> None:
 
 def _stop_celery(consumer: Any) -> None:
     celery_state.should_stop = 0  # the exit code
-    consumer.call_soon(lambda: None)  # wakes the loop, which looks at it
+    consumer.call_soon(lambda: None)  # wakes the loop, which checks should_stop
 
 
 app.steps["worker"].add(StopByDrain)
@@ -225,17 +225,17 @@ def _start(sender: Any = None, **_: Any) -> None:
     configure(settings)
     sys.setswitchinterval(SWITCH_S)
     if "llm" in app.amqp.queues.consume_from:
-        _look_at_models()
+        _check_models()
     if settings.warm_llm and settings.replay is None and "llm" in app.amqp.queues.consume_from:
         provider.warm_up()  # seconds of imports, now instead of in the first visit; starts no thread, so forks are safe
     if "rag" in app.amqp.queues.consume_from:
-        # One search at a time is quick; a pool of its threads for each thread here would only wait for the other cores.
+        # A single search is quick; a thread pool of BLAS per thread of this worker would only wait for the cores.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         rag.warm_up()
 
 
-def _look_at_models() -> None:
-    """Say at once what every llm visit would say. Not fatal: the worker may have other work."""
+def _check_models() -> None:
+    """Log at the start what would fail every llm visit. Not fatal: the worker may have other work."""
     try:
         llm.check_configuration(here())
     except ConfigError as error:
@@ -244,8 +244,8 @@ def _look_at_models() -> None:
 
 @signals.worker_ready.connect
 def _ready(sender: Any, **_: Any) -> None:
-    gc.freeze()  # what exists now lives as long as the process; the collector need not look at it again
-    gc.set_threshold(20_000, 10, 10)  # what a visit makes is hardly ever in a cycle: half the time of collections
+    gc.freeze()  # what exists now lives as long as the process, so the collector can skip it
+    gc.set_threshold(20_000, 10, 10)  # visits hardly ever create cycles; this halves the time of collections
     announcer = threading.Thread(target=_announce, args=(_queues(sender),), name="announce", daemon=True)
     announcer.start()
     threading.Thread(target=_watch_intake, args=(_queues(sender),), name="intake", daemon=True).start()
@@ -259,9 +259,9 @@ def _ready(sender: Any, **_: Any) -> None:
 @signals.worker_shutdown.connect
 @signals.worker_process_shutdown.connect
 def _leave(**_: Any) -> None:
-    """No visit runs here any more. In a prefork pool each child has MCP servers, and spans to send, of its own.
+    """No visit runs in this process any more. Each child of a prefork pool has its own MCP servers and unsent spans.
 
-    The servers of a worker that dies without a word die with it (mcp/child.py).
+    The servers of a worker that is killed die with it (mcp/child.py).
     """
     mcp.close()
     tracing.flush()
@@ -272,17 +272,17 @@ def _queues(consumer: Any) -> list[str]:
 
 
 def _announce(queues: list[str]) -> None:
-    """Tell the fleet registry that this worker is there, and how it is, until it drains."""
+    """Announce this worker and its condition to the fleet registry until it drains."""
     folders = WorkFolders(settings.home, settings.work_retention_s)
     for number in itertools.count():
-        _tell_fleet(lambda store: store.fleet.announce_worker(_name, _taken(queues), _facts(store)))
+        _update_fleet(lambda store: store.fleet.announce_worker(_name, _consumed(queues), _facts(store)))
         if number % SWEEP_TURNS == 0:  # also at the start: private workers may live for less than a minute
-            _tell_fleet(partial(sweep, folders))
+            _update_fleet(partial(sweep, folders))
         if drain.begun.wait(ANNOUNCE_S):
-            return _tell_fleet(lambda store: store.fleet.leave(worker=_name))
+            return _update_fleet(lambda store: store.fleet.leave(worker=_name))
 
 
-def _taken(queues: list[str]) -> list[str]:
+def _consumed(queues: list[str]) -> list[str]:
     stopped = intake.stopped()
     return [queue for queue in queues if queue not in stopped]
 
@@ -298,12 +298,12 @@ def _facts(store: Store) -> dict[str, Any]:
 
 
 def _publish_soon(run: str, seq: int, attempt: int) -> None:
-    """Give up a visit whose message only a newer release can read; another worker may be of that one."""
-    _tell_fleet(lambda store: store.visits.publish_soon(run, seq, attempt, within_ms=NEWER_MS))
+    """Have a visit published again whose message only a newer release can read: another worker may have that one."""
+    _update_fleet(lambda store: store.visits.publish_soon(run, seq, attempt, within_ms=NEWER_MS))
 
 
-def _tell_fleet(tell: Callable[[Store], object]) -> None:
+def _update_fleet(update: Callable[[Store], object]) -> None:
     try:
-        tell(worker().store)
+        update(worker().store)
     except Exception as error:
-        structlog.get_logger().debug("the fleet cannot be told", error=str(error))
+        structlog.get_logger().debug("cannot write to the fleet registry", error=str(error))

@@ -3,7 +3,7 @@
 One daemon thread per worker process (per pool child in prefork), started with the first visit after a fork. It beats
 for all visits of the process in one round trip. A visit that was cancelled or taken back has lost its lease: its
 `lost` event is set, and the executor stops. If Redis is away or refuses to write, nothing is lost: the beat is repeated
-soon, and schedulers wait a lease after such a time before they take anything back (services/reaper.py).
+soon, and after such an outage schedulers wait the time of a lease before they take leases back (services/reaper.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGAIN_S = (0.1, 0.3, 1.0)
 
 
 class Heartbeat:
-    """`every_s` between beats; `lease_ms` is what each beat grants. `also` is done with each beat."""
+    """`every_s` between beats; `lease_ms` is what each beat grants. `also` is called with each beat."""
 
     def __init__(self, store: Store, *, every_s: float, lease_ms: int, also: Callable[[], None] = lambda: None) -> None:
         self._store, self._every_s, self._lease_ms, self._also = store, every_s, lease_ms, also
@@ -34,13 +34,13 @@ class Heartbeat:
         self._log = structlog.get_logger().bind(part="heartbeat")
 
     def hold(self, call: VisitCall, lost: threading.Event) -> None:
-        """Keep the lease of `call` from now on; `lost` is set when another has it."""
+        """Renew the lease of `call` from now on; `lost` is set when the visit was lost."""
         with self._lock:
             self._running[call.task_id] = (call, lost)
             self._ensure_thread()
 
     def release(self, call: VisitCall) -> None:
-        """The visit is over."""
+        """Stop renewing the lease of `call`: the visit is over."""
         with self._lock:
             self._running.pop(call.task_id, None)
 
@@ -52,10 +52,10 @@ class Heartbeat:
             return 0
         lost = self._store.visits.heartbeat([call for call, _ in running.values()], self._lease_ms)
         for task_id in lost:
-            call, ours_no_more = running[task_id]
+            call, lost_event = running[task_id]
             with handling(call.run, call.node, call.seq, call.attempt):
                 self._log.warning("visit was lost; stopping it")
-            ours_no_more.set()
+            lost_event.set()
         self._also()
         return len(lost)
 
@@ -91,5 +91,5 @@ class Heartbeat:
                 # The thread must outlive any single failure: without it every visit of this process loses its lease.
                 self._log.exception("heartbeat failed; repeating")
             if failures:
-                self._log.info("heartbeats are taken again", failures=failures)
+                self._log.info("heartbeats succeed again", failures=failures)
             failures = 0

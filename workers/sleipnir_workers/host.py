@@ -21,7 +21,7 @@ from sleipnir.settings import Settings
 class Host:
     """A worker's environment variables and settings. It holds secrets: never log or pickle one.
 
-    Its directories are looked for once: each visit of a script asks for them.
+    Its directories are looked up once, because each visit of a script needs them.
     """
 
     env: Mapping[str, str]
@@ -45,9 +45,9 @@ class Host:
     @functools.cached_property
     def agents_dirs(self) -> list[Path]:
         """The directories of this machine that agents are installed in, in the order in which they are looked up."""
-        named = [self.settings.agents_dir] if self.settings.agents_dir is not None else []
-        installed = [place / "agents" for place in config_directory.config_dirs(self.env)]
-        return list(dict.fromkeys([*named, self.settings.home / "agents", *installed]))
+        configured = [self.settings.agents_dir] if self.settings.agents_dir is not None else []
+        installed = [folder / "agents" for folder in config_directory.config_dirs(self.env)]
+        return list(dict.fromkeys([*configured, self.settings.home / "agents", *installed]))
 
     def agent_env_file(self, agent: str) -> Path | None:
         """The `.env` of an agent in this worker's own agents directories; None without one.
@@ -56,8 +56,8 @@ class Host:
         """
         if Path(agent).name != agent:
             return None
-        own = self.env.get(f"{env_name(agent)}_DATA_DIR")
-        folders = [Path(own)] if own else [place / agent for place in self.agents_dirs]
+        data_dir = self.env.get(f"{env_name(agent)}_DATA_DIR")
+        folders = [Path(data_dir)] if data_dir else [folder / agent for folder in self.agents_dirs]
         return next((file for folder in folders if (file := folder / ".env").is_file()), None)
 
 

@@ -1,8 +1,9 @@
-"""Say what a model says while it says it: from the callbacks of model calls to the run's live stream.
+"""Stream the text of models: from the callbacks of model calls to the run's live stream.
 
-One daemon thread per worker process sends for all visits: what came within EVERY_S becomes one piece per visit, and all
-pieces go in one round trip. Nobody waits for it. While Redis is slow or away a writer holds so much text; what is
-beyond is dropped and counted (`Piece.lost`), for it is a view: what counts is what the visit delivers.
+One daemon thread per worker process sends for all visits: the text of EVERY_S becomes one piece per visit, and all
+pieces go in one round trip. No model call waits for it. While Redis is slow or away, a writer holds MOST_HELD
+characters; further text is dropped and counted (`Piece.lost`). The stream is a view: the result is what the visit
+delivers.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from sleipnir.errors import StoreUnavailable
 from sleipnir.store.live import Piece
 from sleipnir.store.store import Store
 
-EVERY_S = 0.05  # a reader sees no difference to at once, and it spares Redis nine calls of ten
-MOST_PER_S = 640  # pieces of one process: of many visits at once, each one comes less often
+EVERY_S = 0.05  # too short for readers to notice; saves nine of ten calls to Redis
+MOST_PER_S = 640  # pieces of one process; with many visits at once, each visit sends less often
 FLUSH_S = 0.2  # how long the end of a visit may wait for its last piece
 RETRY_S = 0.5  # between tries while Redis is away
-GIVE_UP_S = 10.0  # a visit that has ended and could not be told of is forgotten
+GIVE_UP_S = 10.0  # after it, a closed writer whose text could not be sent is forgotten
 MOST_HELD = 65_536  # characters per visit: many minutes of any model
 MOST_IN_PIECE = 4_096
 
@@ -49,16 +50,16 @@ class LiveText:
         return writer
 
     def wake(self, *, now: bool = False) -> None:
-        """Something was written. `now`: do not wait for more."""
+        """Text was written. `now`: do not wait for more."""
         if now:
             self._hurry.set()
         if not self._written.is_set():
             self._written.set()
 
     def flush(self, *, only_closed: bool = False) -> bool:
-        """Send what there is, or only the ends of those who wait for it: the others come at their own pace.
+        """Send the text of all writers, or with `only_closed` that of closed ones, whose `close` waits for it.
 
-        False: Redis did not take all of it; it is kept, and goes first the next time.
+        False: Redis did not take all of it; the rest is kept and sent first the next time.
         """
         with self._lock:
             writers = [writer for writer in self._writers if writer.is_closed or not only_closed]
@@ -76,12 +77,12 @@ class LiveText:
         return not refused
 
     def _send(self, by_run: dict[str, list[Piece]]) -> set[str]:
-        """The runs whose pieces were not taken."""
+        """Returns the runs whose pieces Redis did not take."""
         try:
             with self._store.errors():
                 return self._store.live.add(by_run)
         except StoreUnavailable as error:
-            self._log.debug("what models say cannot be sent for now", error=str(error))
+            self._log.debug("text of models cannot be sent for now", error=str(error))
             return set(by_run)
 
     def _ensure_thread(self) -> None:
@@ -96,19 +97,19 @@ class LiveText:
         while True:
             self._written.wait()
             try:
-                taken = self._flush_ends(time.monotonic() + self._pause_s)  # what comes meanwhile goes along
+                ends_sent = self._flush_ends(time.monotonic() + self._pause_s)
                 self._written.clear()
-                if not (self.flush() and taken):
+                if not (self.flush() and ends_sent):
                     pause.wait(RETRY_S)
                     self._written.set()
             except Exception:
-                # The thread must outlive any single failure, and what makes it fail must not do so for ever.
-                self._log.exception("what models say cannot be sent; it is dropped")
+                # The thread must outlive any single failure; text that makes it fail must not fail it again.
+                self._log.exception("text of models cannot be sent; it is dropped")
                 self._drop()
                 pause.wait(RETRY_S)
 
     def _flush_ends(self, until_s: float) -> bool:
-        """Wait, and send what is in a hurry meanwhile. False, at once: Redis did not take it."""
+        """Wait, and send the text of writers that close meanwhile. Returns False at once if Redis did not take it."""
         while (left_s := until_s - time.monotonic()) > 0 and self._hurry.wait(left_s):
             self._hurry.clear()
             if not self.flush(only_closed=True):
@@ -131,7 +132,7 @@ class LiveText:
 class TokenWriter:
     """Takes the text of one model call, token by token; thread-safe. A context manager that closes it.
 
-    Nothing here raises, and nothing blocks but `close`, for up to FLUSH_S. `unsent` is the sending thread's.
+    No method raises, and only `close` blocks, for up to FLUSH_S. `unsent` belongs to the sending thread.
     """
 
     def __init__(self, to: LiveText, run: str, node: str, seq: int, attempt: int, turn: int) -> None:
@@ -140,81 +141,83 @@ class TokenWriter:
         self._draft, self._number = 1, 0
         self._parts: list[str] = []
         self._held = self._lost = 0
-        self._is_anew = False
+        self._is_restarted = False
         self._closed_s: float | None = None
-        self._lock, self._told = threading.Lock(), threading.Event()
+        self._lock, self._end_sent = threading.Lock(), threading.Event()
 
     def write(self, text: str) -> None:
-        """More text. Dropped, and counted, when too much is held already, or after `close`."""
+        """Append text. It is dropped and counted when too much is held already, and ignored after `close`."""
         if not text:
             return
         with self._lock:
             if self._closed_s is not None:
                 return
             if self._lost or self._held + len(text) > MOST_HELD:
-                self._lost += len(text)  # and so all that follows, until what is held is collected: no hole in between
+                self._lost += len(
+                    text
+                )  # like all text that follows until the held text is collected: one gap, at its end
             else:
                 self._parts.append(text)
                 self._held += len(text)
         self._to.wake()
 
     def restart(self) -> None:
-        """The call is made again within this attempt: readers drop what it has said so far."""
+        """The call is repeated within this attempt: readers drop its text so far."""
         with self._lock:
             self._take()
-            self._is_anew = self._is_anew or self._number > 0
+            self._is_restarted = self._is_restarted or self._number > 0
             self._draft += 1
             self._number = 0
         self._to.wake()
 
     def close(self) -> None:
-        """Nothing follows. Waits until readers can know all of it, for up to FLUSH_S; it is sent later if need be."""
+        """End the text. Waits up to FLUSH_S until all of it is sent; what is unsent then is sent later."""
         with self._lock:
             if self._closed_s is None:
                 self._closed_s = time.monotonic()
         self._to.wake(now=True)
-        self._told.wait(FLUSH_S)
+        self._end_sent.wait(FLUSH_S)
 
     @property
     def is_closed(self) -> bool:
         return self._closed_s is not None
 
     def collect(self) -> bool:
-        """Make pieces of what was written, unless some are still to be sent. True: there is something to send."""
+        """Make pieces of the written text, unless older ones are unsent. True: there is something to send."""
         if self.unsent:
             return True
         with self._lock:
-            is_last = self._closed_s is not None and not self._told.is_set()
-            says_something = self._parts or self._lost or self._is_anew or (is_last and self._number)
-            if says_something:
+            is_last = self._closed_s is not None and not self._end_sent.is_set()
+            has_content = self._parts or self._lost or self._is_restarted or (is_last and self._number)
+            if has_content:
                 self.unsent = self._pieces(*self._take(), is_last)
             elif is_last:
-                self._told.set()  # it said nothing, so nobody need know that it ends
+                self._end_sent.set()  # no text was sent, so readers need not see its end
         return bool(self.unsent)
 
     def sent(self) -> None:
-        """What was to be sent has been."""
+        """The unsent pieces have been sent."""
         if self.unsent and self.unsent[-1].last:
-            self._told.set()
+            self._end_sent.set()
         self.unsent = []
-        if self._parts or (self._closed_s is not None and not self._told.is_set()):
-            self._to.wake()  # it came while older pieces were still to be sent
+        if self._parts or (self._closed_s is not None and not self._end_sent.is_set()):
+            self._to.wake()  # for text that came while older pieces were unsent
 
     def drop(self) -> None:
-        """What was to be sent cannot be; that it is missing is told instead."""
+        """The unsent pieces cannot be sent: replace them by one that counts the lost text."""
         if self.unsent:
             lost = sum(len(piece.text) + piece.lost for piece in self.unsent)
             with self._lock:
                 self.unsent = [self._piece("", lost, self.unsent[-1].last)]
 
     def is_over(self) -> bool:
-        """Whether it is closed and told of, or that was tried for long enough."""
+        """Whether it is closed, and its end was sent or has been tried for GIVE_UP_S."""
         if self._closed_s is None:
             return False
-        return self._told.is_set() or time.monotonic() > self._closed_s + GIVE_UP_S
+        return self._end_sent.is_set() or time.monotonic() > self._closed_s + GIVE_UP_S
 
     def _take(self) -> tuple[str, int]:
-        """What is held, and how much after it was dropped; neither is, then."""
+        """Remove and return the held text, and the number of characters dropped after it."""
         text, lost = "".join(self._parts), self._lost
         self._parts, self._held, self._lost = [], 0, 0
         return text, lost
@@ -225,7 +228,7 @@ class TokenWriter:
         while rest:
             pieces.append(self._piece(first))
             first, rest = rest[:MOST_IN_PIECE], rest[MOST_IN_PIECE:]
-        self._is_anew = False
+        self._is_restarted = False
         return [*pieces, self._piece(first, lost, is_last)]
 
     def _piece(self, text: str, lost: int = 0, is_last: bool = False) -> Piece:

@@ -2,7 +2,7 @@
 
 Rules. A failure is the machine's in two cases. Before the node's own work has begun: every error of the operating
 system on our own files and processes (`MachineFailed.of`). After it has begun: an error that names an exhausted machine
-counts only if the machine fails its own check at that moment (`blamed`), because code of an author can raise any error.
+counts only if the machine fails its own check at that moment (`failure_behind`): an author's code can raise any error.
 The check costs a few milliseconds, so it is made after such a failure and before a queue is taken again, never before
 a visit.
 """
@@ -28,8 +28,8 @@ MEMORY_BYTES = 16 << 20
 FORK_S = 10.0
 
 
-def blamed(error: BaseException) -> MachineFailed | None:
-    """The machine's failure behind an error that code of a node raised, with `begun`; None: the node's own."""
+def failure_behind(error: BaseException) -> MachineFailed | None:
+    """The machine's failure, with `begun`, that caused an error of a node's code; None: the error is the node's own."""
     if not (isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in EXHAUSTED)):
         return None
     try:
@@ -52,7 +52,7 @@ def check(home: Path, programs: Iterable[str] = ()) -> None:
 
 
 def has_room(folder: Path) -> bool:
-    """Whether the disk of `folder` has room for a visit. One system call; True where it cannot be told."""
+    """Whether the disk of `folder` has room for a visit. One system call; True where that is unknown."""
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -61,14 +61,14 @@ def has_room(folder: Path) -> bool:
 
 
 def _check_disk(folder: Path) -> None:
-    folder = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+    folder = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
     try:
         if not has_room(folder):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(os.urandom(4096))
             file.flush()
-            os.fsync(file.fileno())  # some file systems find out only now that there is no room
+            os.fsync(file.fileno())  # some file systems notice only now that there is no room
     except OSError as error:
         raise MachineFailed.of(error, f"cannot write below {folder}") from error
 

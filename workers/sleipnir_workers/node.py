@@ -6,7 +6,7 @@ One kind of work, one module, one function:
     def run_script(node: ScriptNode, visit: Visit) -> VisitResult: ...
 
 An executor knows nothing of Redis, Celery, leases or retries of visits. It returns a VisitResult, or raises
-NodeFailed; the guard in app.py turns anything else into a failure of the visit. It must call
+NodeFailed; the guard in visit.py turns anything else into a failure of the visit. It must call
 `visit.check()` (or wait on `visit.lost`) wherever it can block, so that a cancel or a lost lease stops it.
 """
 
@@ -36,25 +36,25 @@ class VisitLost(BaseException):
 
 
 class ProcessLost(BaseException):
-    """A process of this worker that ran the visit's work died, and nobody knows how far the work had come.
+    """A process of this worker that executed the visit died; how much of the work is done is unknown.
 
-    The same as the death of the worker for this one visit: it is handed back, and another attempt starts.
+    For this visit it is the same as the death of the worker: it is handed back, and another attempt starts.
     """
 
 
 class DirectoryMissing(BaseException):
     """This machine does not have the directory that the visit's run asked for. Nothing has begun; the visit is handed
-    back, and another worker may have it."""
+    back, because another worker may have the directory."""
 
 
 class Teller(Protocol):
-    """Takes what a model says while it says it, for people who watch. Neither blocks nor raises."""
+    """Takes the text of a model while it is generated, for people who watch. Its methods neither block nor raise."""
 
     def write(self, text: str) -> None:
-        """More text."""
+        """Append text."""
 
     def restart(self) -> None:
-        """What was written does not count: the model is asked again."""
+        """Discard the text so far: the model is asked again."""
 
 
 class CallTokens(Protocol):
@@ -76,13 +76,13 @@ class ModelPermits(Protocol):
 class Visit:
     """One claimed visit, as an executor sees it.
 
-    `role` says what of the node is to be executed, `item` for which item of a map. `state` holds the keys that the node
+    `role` names the part of the node to execute, `item` the item of a map. `state` holds the keys that the node
     reads (everything for scripts and functions). `folder` is the agent's folder, materialised from the run's bundle:
     read-only. `cwd` is the directory that commands work in, `scratch` the same if it is the run's scratch folder.
     `variables` are the agent variables of the run, `knowledge` the digest of the node's knowledge base, if it has one.
-    `lost` is set when the visit was cancelled or taken over. `part` and `talk` say what of a loop it is, and what was
-    said there; `session` the name of the run's session, if it is in one, `depth` how many runs are above. `teller` is
-    told what a model says, and `permits` says when a model may be asked; None: nobody is told, and there are no limits.
+    `lost` is set when the visit was cancelled or taken over. `part` is its place in a loop, `talk` the messages of that
+    loop, `session` the name of the run's session, if it is in one, `depth` the number of runs above. `teller` takes the
+    text of a model (None: it is not streamed); `permits` limits calls of models (None: no limits).
     """
 
     run: str
@@ -113,27 +113,27 @@ class Visit:
         """Where its commands work. Raises DirectoryMissing."""
         assert self.cwd is not None, "a visit that starts programs is given a directory (directories.py)"
         if not can_be_entered(self.cwd):
-            raise DirectoryMissing(f"the working directory {str(self.cwd)!r} is not on this machine, or closed to us")
+            raise DirectoryMissing(f"the working directory {str(self.cwd)!r} is missing here, or cannot be entered")
         return self.cwd
 
     @property
     def result_key(self) -> str | None:
-        """The state key under which this visit leaves the result of its item; None: it is not the last body of one."""
+        """The state key that gets the result of this visit's item; None: it is not the last visit of an item."""
         if self.item is None:
             return None
         owner = self.graph.nodes.get(self.item.of)
         if not isinstance(owner, MapNode):
-            raise NodeFailed(f"'{self.item.of}' is no map node of this graph, so it has no items", "item")
+            raise NodeFailed(f"'{self.item.of}' is not a map node of this graph, so it has no items", "item")
         return owner.output_key if self.item.position == len(owner.body) - 1 else None
 
     def check(self) -> None:
         """Raise VisitLost if the visit was lost."""
         if self.lost.is_set():
-            raise VisitLost(f"visit {self.run}/{self.seq} is no longer this worker's")
+            raise VisitLost(f"this worker no longer owns visit {self.run}/{self.seq}")
 
 
 def can_be_entered(folder: Path) -> bool:
-    return os.path.isdir(folder) and os.access(folder, os.X_OK)  # noqa: PTH112  (Path.is_dir raises where it may not look)
+    return os.path.isdir(folder) and os.access(folder, os.X_OK)  # noqa: PTH112  (Path.is_dir raises without access)
 
 
 Executor = Callable[[Any, Visit], VisitResult]
@@ -155,7 +155,6 @@ def executor(kind: str) -> Callable[[E], E]:
 def executor_of(visit: Visit) -> Executor:
     """The executor of a visit. Raises NodeFailed when this worker has none."""
     kind = visit.node.kind if visit.role == "node" else visit.role
-    found = EXECUTORS.get(kind)
-    if found is None:
+    if kind not in EXECUTORS:
         raise NodeFailed(f"this worker cannot run {kind} nodes; start one that serves their queue", "no_executor")
-    return found
+    return EXECUTORS[kind]

@@ -1,8 +1,8 @@
 """Pulse: evidence that this worker really consumes. `sleipnir worker --health` judges it (sleipnir/cli/health.py).
 
 A worker that answers `celery inspect ping` may consume nothing: its loop may wait for a connection for ever, its slots
-may be held by tasks that have no visit any more. So the consumer's own loop leaves a trace at each turn and each time
-it hears from the broker, and the announcement that the worker makes of itself every few seconds says how old these are.
+may be held by tasks that have no visit any more. So the consumer's own loop notes the time of each turn and of each
+answer of the broker, and the worker announces the age of both every few seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ TICK_S = 1.0
 
 
 class Pulse:
-    """Written by the consumer's loop, read by the thread that announces. Ages are milliseconds. `rests` says
-    whether the worker leaves queues alone by itself (intake.py)."""
+    """Written by the consumer's loop, read by the thread that announces. Ages are milliseconds. `has_stopped_queues`
+    says whether the worker has stopped consuming queues because of its machine (intake.py)."""
 
-    def __init__(self, rests: Callable[[], bool] = lambda: False) -> None:
-        self._rests = rests
+    def __init__(self, has_stopped_queues: Callable[[], bool] = lambda: False) -> None:
+        self._has_stopped_queues = has_stopped_queues
         self._turned = self._heard = self._connected = time.monotonic()
         self._lost_at: float | None = time.monotonic()
         self._full_since: float | None = None
@@ -30,7 +30,7 @@ class Pulse:
         self._timer: Any = None
 
     def start(self, consumer: Any) -> None:
-        """Feel the pulse of a consumer that has (again) a connection to the broker."""
+        """Watch a consumer that has (again) a connection to the broker."""
         self._consumer, self._lost_at = consumer, None
         self._listen()
         self._turn()
@@ -45,7 +45,7 @@ class Pulse:
             self._lost_at = time.monotonic()
 
     def facts(self, leased: Callable[[Sequence[str]], int]) -> dict[str, Any]:
-        """What an announcement says. `leased` counts the tasks, given by id, whose visit this worker has a lease of."""
+        """The fields of an announcement. `leased` counts those tasks, given by id, whose visits are leased to us."""
         now = time.monotonic()
         if self._consumer is None:
             return {}
@@ -70,8 +70,8 @@ class Pulse:
 
     def _turn(self) -> None:
         self._turned = time.monotonic()
-        takes_nothing = self._rests() and not self._consumer.task_consumer.queues
-        if takes_nothing or self._is_full(len(celery_state.reserved_requests)):
+        has_no_queue = self._has_stopped_queues() and not self._consumer.task_consumer.queues
+        if has_no_queue or self._is_full(len(celery_state.reserved_requests)):
             self._heard = self._turned  # it does not poll, and should not
 
     def _listen(self) -> None:
@@ -92,7 +92,7 @@ class Pulse:
         handlers["BRPOP"] = read_and_note
 
     def _is_full(self, reserved: int) -> bool:
-        """No slot is free: as many tasks as slots, or as many messages that Celery never saw the end of."""
+        """No slot is free: as many tasks as slots, or as many messages that Celery has not seen acknowledged."""
         if reserved >= self._slots:
             return True
         qos = getattr(self._channel, "qos", None)

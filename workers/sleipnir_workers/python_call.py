@@ -43,7 +43,7 @@ def call(name: str, visit: Visit, use: Callable[[Callable[..., Any]], T], *, tim
     except NodeFailed:
         raise
     except (Exception, SystemExit) as error:
-        if failure := machine.blamed(error):
+        if failure := machine.failure_behind(error):
             raise failure from error
         message = f"Function '{name}' {_raised(error, visit.folder)}"
         message += bundle_writes.advice(str(error), visit.folder, None)

@@ -1,4 +1,4 @@
-"""What Flower shows of a visit's end: keys written and next edge, or the node's error, and never a value of the state.
+"""What Flower shows of a visit's end: keys written and next edge, or the node's error; never a value of the state.
 
 | the visit | in Flower | with |
 |---|---|---|
@@ -7,8 +7,8 @@
 | was put off, or handed back | RETRY | why; its next attempt is a task of its own |
 | was not this message's (any more), or came too late | REVOKED | |
 
-The text of a result says all of it, because a text is what Celery carries from a pool to its events.
-A failed node's task is none that Celery calls failed: it was executed, and its message is acknowledged like any other.
+The text of a result holds all of it, because Celery carries only text from a pool to its events.
+For Celery, the task of a failed node has succeeded: it was executed, and its message is acknowledged like any other.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 MOST_ERROR = 400
 MOST_RESULT = 1000
 MOST_TEXT = 2 * (MOST_ERROR + MOST_RESULT)
-"""Of what Celery is to carry of a Shown: more than all of it."""
+"""Characters of a Shown that Celery carries: more than one has."""
 SHORTEST_VALUE = 6
-"""Shorter ones are words and numbers that any error may hold."""
+"""Shorter values are words and numbers that any error may hold."""
 
 _OF_ERRORS = ("_error", "last_error")
-"""Keys of the state that hold earlier errors, which say the same words."""
+"""State keys that hold earlier errors, which contain the same words."""
 
 _FAILED, _LATER, _VOID = "failed: ", "later: ", "void: "
 
@@ -55,7 +55,7 @@ def event_of(text: str) -> tuple[str, dict[str, Any]]:
     if text.startswith(_LATER):
         return "task-retried", {"exception": text.removeprefix(_LATER), "traceback": None}
     if text.startswith(_VOID):
-        # Without more: the same visit may be known as a success, which this must not overwrite.
+        # No other fields: Flower may know the same visit as a success, which they would overwrite.
         return "task-revoked", {"terminated": False, "signum": None, "expired": False}
     return "task-succeeded", {"result": text}
 
@@ -63,7 +63,7 @@ def event_of(text: str) -> tuple[str, dict[str, Any]]:
 def shown_error(error: str, state: Mapping[str, str]) -> str:
     """One line. A value of the state that the error quotes is replaced by its key; `state` holds JSON text by key.
 
-    An error that is such a value as a whole stays: a graph may keep that of an earlier failure anywhere.
+    An error that equals a value stays as it is: a graph may store an earlier error under any key.
     """
     quoted = {
         (value, key)
@@ -72,10 +72,10 @@ def shown_error(error: str, state: Mapping[str, str]) -> str:
         for value in _leaves(json.loads(text))
         if len(value) >= SHORTEST_VALUE and value in error and value != error
     }
-    for value, key in sorted(quoted, key=lambda found: (-len(found[0]), found)):
+    for value, key in sorted(quoted, key=lambda quote: (-len(quote[0]), quote)):
         error = error.replace(value, f"<{key}>")
     line = " ".join(error.split())
-    half = MOST_ERROR // 2  # the end of a long one says as much as its beginning
+    half = MOST_ERROR // 2  # the end of a long error says as much as its beginning
     return line if len(line) <= MOST_ERROR else f"{line[:half]} ... {line[-half:]}"
 
 

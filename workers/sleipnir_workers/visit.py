@@ -1,7 +1,7 @@
 """One visit on a worker: claim, execute under a guard, deliver. What the Celery task calls.
 
-Any line here may be the last one this process runs: before the delivery the lease lapses and another worker starts
-over; after it the result is in Redis. A message that comes twice meets a claim that is taken.
+The process may die at any line. Before the delivery, the lease lapses and another worker starts over; after it, the
+result is in Redis. If a message is delivered twice, the second claim is refused.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ from sleipnir.messages import (
     SAID,
     ResultHeader,
     Role,
-    Send,
     Usage,
     VisitCall,
     VisitResult,
     overlay_text,
 )
-from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, Refused
@@ -75,10 +73,10 @@ class Worker:
     report: Callable[[MachineFailed], None] = lambda _: None
     """Called when this machine could not run a visit (intake.py)."""
     process: str = field(default_factory=lambda: os.urandom(12).hex())
-    """Random. With a number of `executions` it makes a token; a random token each would cost a system call each."""
+    """Random. A token is this and a number of `executions`; a random token per visit would cost a system call."""
     executions: Iterator[int] = field(default_factory=count)
     functions: dict[str, set[str]] = field(default_factory=dict)
-    """By bundle the nodes whose functions were called here."""
+    """By bundle, the nodes whose functions this process has called."""
     lacking: Lacking = field(default_factory=Lacking)
 
     @classmethod
@@ -98,10 +96,10 @@ class Worker:
         return cls(name, settings, store, bundles, heartbeat, drain, LiveText(store), permits, report)
 
     def run(self, call: VisitCall) -> dict[str, Any]:
-        """Execute a visit, if it is still to do. Returns the summary that Flower shows: keys written and next edge.
-        Raises MachineFailed when this machine cannot, and nothing was claimed.
+        """Execute a visit, if its claim succeeds. Returns the summary that Flower shows: keys written and next edge.
+        Raises MachineFailed when this machine cannot execute it and nothing was claimed.
 
-        Whatever is logged meanwhile names the visit, and spans belong to it.
+        Log lines of the execution name the visit, and its spans belong to the visit.
         """
         with handling(call.run, call.node, call.seq, call.attempt), self.bundles.used(call.bundle):
             if self.lacking.passes(call.run, call.seq):
@@ -117,10 +115,9 @@ class Worker:
             raise  # nothing is wrong with the bundle; the message is published again
         except MachineFailed as failure:
             self.report(failure)
-            raise  # nor here; another worker can take the visit
+            raise  # the bundle is sound; another worker can take the visit
         except Exception as error:
-            # Whatever is wrong with the bundle here must end in a visible failure of the visit, not in a message that
-            # is published again for ever.
+            # Any other error of the bundle must fail the visit visibly; otherwise its message is published for ever.
             if not isinstance(error, BundleError | GraphError):
                 structlog.get_logger().exception("bundle cannot be used")
             unpacked, problem = None, f"{type(error).__name__}: {error}"
@@ -134,17 +131,17 @@ class Worker:
             wanted=self._wanted(call.role, unpacked, node),
         )
         if isinstance(claim, Refused):
-            self._refused(call, claim.reason)
+            self._report_refusal(call, claim.reason)
             return {"refused": claim.reason}
         with tracing.executing(call.shown_name, (call.run, call.seq, call.attempt)) as span:
-            summary = self._claimed(call, claim, unpacked, node, token, problem)
+            summary = self._execute_claimed(call, claim, unpacked, node, token, problem)
             if span is not None:
                 span.set_attributes({"sleipnir.run": call.run, "sleipnir.worker": self.name})
                 if "refused" in summary or not summary.get("ok", True):
                     tracing.failed(span, "late_result" if "refused" in summary else summary.get("error", "failed"))
             return summary
 
-    def _refused(self, call: VisitCall, reason: str) -> None:
+    def _report_refusal(self, call: VisitCall, reason: str) -> None:
         log = structlog.get_logger()
         if reason == "forged":
             dropped.add(f"message of run {call.run} names another bundle, agent, node or role than the run's records")
@@ -154,10 +151,10 @@ class Worker:
         else:
             log.debug("claim refused", reason=reason)
 
-    def _claimed(
+    def _execute_claimed(
         self, call: VisitCall, claim: Claim, unpacked: Unpacked | None, node: Node | None, token: str, problem: str
     ) -> dict[str, Any]:
-        """Execute and deliver a visit that was claimed. Without a graph, or the node in it, it fails with `problem`."""
+        """Execute a claimed visit and deliver its result. Without a graph or its node, it fails with `problem`."""
         lost, started = threading.Event(), time.monotonic()
         self.heartbeat.hold(call, lost)
         try:
@@ -166,19 +163,19 @@ class Worker:
                     ok=False, error=problem or f"node {call.node!r} is not in the graph", error_kind=DEFINITION
                 )
             elif not self._may_begin(call, node, lost):
-                return self._stopped(call, token, "machine")
+                return self._end_without_result(call, token, "machine")
             else:
                 overrides = claim.spec.overrides.get(call.agent)
-                is_used = self._reads_its_folder(call, node)
-                unpacked = self.bundles.get(call.bundle, call.agent, overrides, intact=is_used)
+                intact = self._reads_bundle(call, node)
+                unpacked = self.bundles.get(call.bundle, call.agent, overrides, intact=intact)
                 visit = self._visit(call, claim, unpacked, unpacked.graph.nodes[call.node], lost)
                 self._log_state(visit, claim)
-                with self._told(visit) as visit:
+                with self._with_teller(visit) as visit:
                     result = execute(visit)
                 if is_command(call, node) and result is not None and result.ok:
                     result = _unless_changed(visit, unpacked, result)
             if result is None:
-                return self._stopped(call, token)
+                return self._end_without_result(call, token)
             took_ms = int((time.monotonic() - started) * 1000)
             return self._deliver(call, result, claim, node, token=token, took_ms=took_ms)
         except (BundleError, GraphError) as error:
@@ -186,34 +183,34 @@ class Worker:
             took_ms = int((time.monotonic() - started) * 1000)
             return self._deliver(call, result, claim, node, token=token, took_ms=took_ms)
         except ProcessLost:
-            return self._stopped(call, token, "process_lost")
+            return self._end_without_result(call, token, "process_lost")
         except MachineFailed as failure:
             structlog.get_logger().error("the machine cannot run the visit", reason=str(failure))
             self.report(failure)
-            return self._stopped(call, token, "process_lost" if failure.begun else "machine")
+            return self._end_without_result(call, token, "process_lost" if failure.begun else "machine")
         except DirectoryMissing as error:
             structlog.get_logger().warning("another worker may have the working directory", reason=str(error))
             if claim.spec.cwd:
                 self.lacking.add(call.run, call.seq, claim.spec.cwd)
-            return self._stopped(call, token, "directory")
+            return self._end_without_result(call, token, "directory")
         finally:
             self.heartbeat.release(call)
 
-    def _reads_its_folder(self, call: VisitCall, node: Node) -> bool:
-        """Whether the visit reads files of its bundle. Python functions are loaded once per process: only then."""
+    def _reads_bundle(self, call: VisitCall, node: Node) -> bool:
+        """Whether the visit reads files of its bundle. A Python function reads them once per process, when loaded."""
         if not isinstance(node, FunctionNode) and call.role not in ("branch", "reduce"):
             return True
-        known = self.functions.setdefault(call.bundle, set())
-        if call.node in known:
+        called_nodes = self.functions.setdefault(call.bundle, set())
+        if call.node in called_nodes:
             return False
         if len(self.functions) > KEPT:
             self.functions.clear()
-        known.add(call.node)
+        called_nodes.add(call.node)
         return True
 
     def _may_begin(self, call: VisitCall, node: Node, lost: threading.Event) -> bool:
-        """Wait until as many replicas as set have the claim of a visit that must happen once: should one of them become
-        the master, it knows that the visit has begun. False: it was lost meanwhile, or we are told to stop."""
+        """For a visit that must happen once, wait until `once_wait_replicas` replicas have its claim: a replica that
+        becomes the master then knows that the visit has begun. False: the visit was lost, or the worker drains."""
         replicas = self.settings.once_wait_replicas
         if (
             not replicas
@@ -242,7 +239,7 @@ class Worker:
     def _wanted(self, role: Role, unpacked: Unpacked | None, node: Node | None) -> Collection[str] | None:
         """The state keys to fetch: what the visit reads, or everything (None) when snapshots are logged.
 
-        Reducers read their visit's overlay alone, which comes anyway.
+        Reducers read only their visit's overlay, which every claim returns.
         """
         if unpacked is None or node is None or role in ("reduce", "tool", "summary"):
             return ()
@@ -263,7 +260,10 @@ class Worker:
 
     def _visit(self, call: VisitCall, claim: Claim, unpacked: Unpacked, node: Node, lost: threading.Event) -> Visit:
         spec = claim.spec
-        cwd, scratch = self._directory(call, spec, node)
+        cwd: Path | None = as_path(spec.cwd) if spec.cwd else None
+        scratch: Path | None = None
+        if is_command(call, node):
+            cwd, scratch = working_directory(call.run, spec, self.settings)
         return Visit(
             run=call.run,
             node=node,
@@ -288,15 +288,9 @@ class Worker:
             permits=self.permits,
         )
 
-    def _directory(self, call: VisitCall, spec: RunSpec, node: Node) -> tuple[Path | None, Path | None]:
-        """Where a visit works, and the same again if it is the run's scratch folder; only commands get one of these."""
-        if is_command(call, node):
-            return working_directory(call.run, spec, self.settings)
-        return as_path(spec.cwd) if spec.cwd else None, None
-
     @contextmanager
-    def _told(self, visit: Visit) -> Iterator[Visit]:
-        """The visit with somebody to tell what its model says."""
+    def _with_teller(self, visit: Visit) -> Iterator[Visit]:
+        """The visit, with a teller if the text of its model is streamed."""
         if not self.settings.stream or not isinstance(visit.node, LlmNode) or visit.role not in ("node", "turn"):
             yield visit
             return
@@ -304,8 +298,8 @@ class Worker:
         with self.live.open(visit.run, visit.node.id, visit.seq, visit.attempt, turn=turn) as teller:
             yield replace(visit, teller=teller)
 
-    def _stopped(self, call: VisitCall, token: str, reason: str = "") -> dict[str, Any]:
-        """The executor has stopped without a result: the visit was lost, or we cannot go on and hand it back."""
+    def _end_without_result(self, call: VisitCall, token: str, reason: str = "") -> dict[str, Any]:
+        """The executor has stopped without a result: the visit was lost, or this worker hands it back."""
         log = structlog.get_logger()
         if not reason and self.drain.over.is_set():
             reason = "drain"
@@ -316,7 +310,7 @@ class Worker:
         return {"lost": True}
 
     def _hand_back(self, call: VisitCall, token: str, reason: str) -> bool:
-        """False also when Redis is away: then the lease lapses, and the visit starts elsewhere a little later."""
+        """False also when Redis does not answer: then the lease lapses, and another worker starts the visit later."""
         try:
             with self.store.errors():
                 return self.store.visits.hand_back(call, token=token, reason=reason)
@@ -344,8 +338,8 @@ class Worker:
     def _deliver_while_leased(
         self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], token: str
     ) -> bool:
-        """Deliver, again and again while Redis is away: nothing is taken back until it is there again, so the result
-        still counts then. A worker that is told to stop gives up after a lease."""
+        """Deliver, and repeat while Redis does not answer: no lease is taken back until it does, so the result still
+        counts. A worker that drains gives up after the time of a lease."""
         deadline = time.monotonic() + self.settings.lease_s
         tries = 0
         while True:
@@ -374,9 +368,11 @@ def _unless_changed(visit: Visit, unpacked: Unpacked, result: VisitResult) -> Vi
 
 
 def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | None) -> str | tuple[str, ...] | None:
-    """Where the run goes on, as far as the visit knows: what it chose itself, or else its node's plain edges."""
-    goes_on = result.next is None and result.sends is None and result.ok and not result.calls and not result.goes_on
-    if not goes_on or node is None or node.branch or claim.item is not None or call.role not in ("node", "turn"):
+    """The next nodes as far as the visit knows them: its own choice, or else its node's plain edges."""
+    is_choice = result.next is not None or result.sends is not None
+    if is_choice or not result.ok or result.calls or result.goes_on:
+        return result.next
+    if node is None or node.branch or claim.item is not None or call.role not in ("node", "turn"):
         return result.next
     return node.next if node.next is None or isinstance(node.next, str) else tuple(node.next)
 
@@ -389,7 +385,7 @@ def execute(visit: Visit) -> VisitResult | None:
         result = executor_of(visit)(visit.node, visit)
         usage = result.usage
         if visit.role in ("tool", "summary") or result.calls or result.goes_on or result.later_ms is not None:
-            return result  # fields of the conversation, and nothing for the state
+            return result  # fields of the conversation, nothing for the state
         return typed_state.checked(visit, items.left_by(visit, result))
     except (ProcessLost, MachineFailed, DirectoryMissing):
         raise
@@ -398,7 +394,7 @@ def execute(visit: Visit) -> VisitResult | None:
     except NodeFailed as error:
         return failed(visit, str(error), error.kind, usage)
     except BaseException as error:
-        if failure := machine.blamed(error):
+        if failure := machine.failure_behind(error):
             raise failure from error
         # Also SystemExit, MemoryError and KeyboardInterrupt of a node's own code: one that leaves a Celery task
         # wedges a thread slot for ever or kills a prefork worker.
@@ -407,7 +403,7 @@ def execute(visit: Visit) -> VisitResult | None:
 
 
 def failed(visit: Visit, message: str, kind: str, usage: Usage | None = None) -> VisitResult:
-    """A failure with what the graph may read of it: `_error` for scripts and functions, `{{output}}` for llm nodes."""
+    """A failure with the keys that the graph may read: `_error` for scripts and functions, `output` for llm nodes."""
     node = visit.node
     if visit.role not in ("node", "turn") or visit.item is not None:
         return VisitResult(ok=False, error=message, error_kind=kind, usage=usage)
@@ -422,9 +418,9 @@ def failed(visit: Visit, message: str, kind: str, usage: Usage | None = None) ->
 
 
 def encoded(result: VisitResult, node: str, limit_bytes: int) -> tuple[VisitResult, dict[str, str]]:
-    """What the visit writes, as JSON text by state key, and under OVERLAYS the updates of its commands.
+    """The JSON texts that the visit writes, by state key, and under OVERLAYS the updates of its commands.
 
-    What cannot be stored makes the visit fail, with the key named; a reserved key is left out.
+    A value that cannot be stored fails the visit; the message names its key. A reserved key is left out.
     """
     if OVERLAYS in result.delta:
         result = replace(result, delta={key: value for key, value in result.delta.items() if key != OVERLAYS})
@@ -435,7 +431,8 @@ def encoded(result: VisitResult, node: str, limit_bytes: int) -> tuple[VisitResu
                 f"writes {len(values):,} state keys, at most {MOST_KEYS:,} are possible; nest them", "too_large"
             )
         if result.sends and any(send.update for send in result.sends):
-            values[OVERLAYS] = OVERLAY_END.join(map(_overlay, result.sends))
+            overlays = ({key: _json(key, value) for key, value in send.update.items()} for send in result.sends)
+            values[OVERLAYS] = OVERLAY_END.join(map(overlay_text, overlays))
         if result.said is not None:
             lines = [_json(SAID, message) for message in result.said.messages]
             values[SAID] = "\n".join([INSTEAD, *lines] if result.said.instead else lines)
@@ -452,10 +449,6 @@ def encoded(result: VisitResult, node: str, limit_bytes: int) -> tuple[VisitResu
         delta = {"_error": {"node": node, "message": message}, "last_error": message}
         failure = VisitResult(ok=False, delta=delta, error=message, error_kind=error.kind, usage=result.usage)
         return failure, {key: json.dumps(value) for key, value in delta.items()}
-
-
-def _overlay(send: Send) -> str:
-    return overlay_text({key: _json(key, value) for key, value in send.update.items()})
 
 
 def _largest(values: Mapping[str, str]) -> str:

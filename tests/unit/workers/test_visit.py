@@ -143,7 +143,7 @@ def test_a_visit_for_an_item_delivers_its_result_alone(tmp_path: Path) -> None:
 def test_a_claim_that_is_for_no_map_of_the_graph_is_a_failure(tmp_path: Path) -> None:
     redis = Redis({}, overlay={"one": 4}, item=Item(map=3, index=0, of="gone"))
     run(tmp_path, redis, function("double"))
-    assert redis.headers[0].error == "'gone' is no map node of this graph, so it has no items"
+    assert redis.headers[0].error == "'gone' is not a map node of this graph, so it has no items"
 
 
 def test_a_visit_whose_directory_is_not_here_is_handed_back_and_the_queue_is_served_on(tmp_path: Path) -> None:
