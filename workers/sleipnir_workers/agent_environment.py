@@ -1,8 +1,8 @@
 """Variables that an agent's commands get besides a clean environment: those of `.env` files, and agent variables.
 
 Rules. The value of an agent variable may name secrets of the worker, `{{NAME}}`: those of its secrets file, and
-variables that SLEIPNIR_SECRET_NAMES lists (keyring.py, spec 3.5). They are put in here, when the environment of a
-command is made: what is stored and sent around is the name.
+variables that SLEIPNIR_SECRET_NAMES lists (keyring.py, spec 3.5). They are inserted only when the environment of a
+command is made; only the name is stored and transmitted.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ def agent_variables(graph: Graph, given: Mapping[str, str], host: Host) -> dict[
 
 
 def without_secrets(result: VisitResult, graph: Graph, given: Mapping[str, str], host: Host) -> VisitResult:
-    """The result without the secrets that the variables of its run name: they are in the environment of what has run,
-    and no further."""
+    """The result without the secrets that the variables of its run name: only the environment of its command may hold
+    them."""
     named = {name for value in _values(graph, given).values() for name in PLACEHOLDER.findall(value)}
     if not named:
         return result
     try:
-        hidden = [secret for name in named if (secret := _secret(name, host)) is not None]
+        secrets = [secret for name in named if (secret := _secret(name, host)) is not None]
     except NodeFailed:
-        return result  # nothing has run with them either
+        return result  # no command has run with them either
     sends = result.sends and tuple(
-        replace(send, to=redacted(send.to, hidden), update=redacted(send.update, hidden)) for send in result.sends
+        replace(send, to=redacted(send.to, secrets), update=redacted(send.update, secrets)) for send in result.sends
     )
     return replace(
         result,
-        delta=redacted(result.delta, hidden),
-        next=redacted(result.next, hidden),
+        delta=redacted(result.delta, secrets),
+        next=redacted(result.next, secrets),
         sends=sends,
-        error=redacted(result.error, hidden),
-        error_type=redacted(result.error_type, hidden),
-        notes=redacted(result.notes, hidden),
+        error=redacted(result.error, secrets),
+        error_type=redacted(result.error_type, secrets),
+        notes=redacted(result.notes, secrets),
     )
 
 
@@ -62,17 +62,17 @@ def _values(graph: Graph, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_secrets(value: str, host: Host) -> str:
-    """The value, with the secrets that it names; what is no secret of this worker stays as it is."""
+    """The value with the secrets that it names. A placeholder of no secret of this worker stays as it is."""
 
-    def secret_or_text(found: re.Match[str]) -> str:
-        secret = _secret(found[1], host)
-        return found[0] if secret is None else secret
+    def secret_or_text(placeholder: re.Match[str]) -> str:
+        secret = _secret(placeholder[1], host)
+        return placeholder[0] if secret is None else secret
 
     return PLACEHOLDER.sub(secret_or_text, value)
 
 
 def _secret(name: str, host: Host) -> str | None:
-    """None for a name that agent variables may not name. Our own settings hold the password of the store."""
+    """None for a name that agent variables may not use, as settings of Sleipnir hold the password of the store."""
     try:
         return None if name.startswith(PREFIX) else keyring_of(host).named.get(name)
     except ConfigError as error:
@@ -80,21 +80,21 @@ def _secret(name: str, host: Host) -> str | None:
 
 
 def root_of(file: Path, usual: Path, others: Iterable[Path]) -> Path:
-    """LLM_ROOT_DIR for a program: the usual one, unless it names something below it that is not there, but in one of
-    the others."""
+    """LLM_ROOT_DIR for a program: the usual one, unless no file that the program names below it exists there, but one
+    does in one of the others."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return usual
-    named = [match[1] for match in _BELOW_ROOT.finditer(text)]
-    return next((root for root in (usual, *others) if any((root / name).exists() for name in named)), usual)
+    names = [match[1] for match in _BELOW_ROOT.finditer(text)]
+    return next((root for root in (usual, *others) if any((root / name).exists() for name in names)), usual)
 
 
 def roots(folder: Path, host: Host) -> list[Path]:
-    """The directories whose `agents` holds agents, and with them `agents/.shared`: that of the agent's folder, which is
-    its bundle's tree, and those of this machine."""
-    places = (folder.parent, *host.agents_dirs)
-    return [place.parent for place in places if place.name == "agents"]
+    """The directories whose `agents` holds agents and `agents/.shared`: the tree of the agent's bundle, and those of
+    this machine."""
+    agents_dirs = (folder.parent, *host.agents_dirs)
+    return [agents_dir.parent for agents_dir in agents_dirs if agents_dir.name == "agents"]
 
 
 def parse_env_file(text: str) -> dict[str, str]:
@@ -105,16 +105,17 @@ def parse_env_file(text: str) -> dict[str, str]:
 def expand_env_file(text: str, known: Mapping[str, str]) -> dict[str, str]:
     """As bash would read it: `$NAME` and `${NAME}` stand for earlier lines and `known`, but not in single quotes.
 
-    Nothing else of the shell is done; a command in a value stays text.
+    Other expansions of the shell are not done; a command in a value stays text.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
+
+    def value_of(reference: re.Match[str]) -> str:
+        name = reference[1] or reference[2]
+        return values[name] if name in values else known.get(name, "")
+
     for name, value, quote in _lines(text):
-        found[name] = value if quote == "'" else _expanded(value, {**known, **found})
-    return found
-
-
-def _expanded(value: str, known: Mapping[str, str]) -> str:
-    return _REFERENCE.sub(lambda reference: known.get(reference[1] or reference[2], ""), value)
+        values[name] = value if quote == "'" else _REFERENCE.sub(value_of, value)
+    return values
 
 
 def _lines(text: str) -> Iterator[tuple[str, str, str]]:

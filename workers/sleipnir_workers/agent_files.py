@@ -15,7 +15,7 @@ def agent_file(folder: Path, name: str, *, what: str) -> Path:
     root = folder.resolve()
     try:
         path = (root / name).resolve()
-        found = path.is_file()
+        is_file = path.is_file()
     except (OSError, RuntimeError, ValueError):  # a link loop, a name too long, a NUL
         raise NodeFailed(f"{what} file not found: '{name}'", "not_found") from None
     if not path.is_relative_to(root):
@@ -23,6 +23,6 @@ def agent_file(folder: Path, name: str, *, what: str) -> Path:
             f"{what} file '{name}' is outside the agent's folder; move it into the folder, next to graph.yaml",
             "outside",
         )
-    if not found:
+    if not is_file:
         raise NodeFailed(f"{what} file not found: '{name}'", "not_found")
     return path

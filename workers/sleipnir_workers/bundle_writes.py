@@ -1,8 +1,8 @@
-"""What an author is told whose script or tool writes to the agent's folder, which is read-only and shared by all runs.
+"""Advice for an author whose script or tool writes to the agent's folder, which is read-only and shared by all runs.
 
-The kernel refuses it, and the program prints an error in its own words, so we look for these and say where to write.
-Root may write anywhere, and the worker's user after a chmod: a visit fails if the agent's files were changed while it
-ran. Of two visits that run from one folder at once both fail then, as nobody knows which of them it was.
+The kernel refuses the write, and the program prints an error in its own words. We look for these and say where to
+write. Root may write anywhere, and the worker's user after a chmod: a visit fails if the agent's files were changed
+while it ran. Two visits that run from one folder at once both fail then, as it is unknown which of them it was.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ def advice(text: str, folder: Path, cwd: Path | None) -> str:
     tree = folder.parent.parent if folder.parent.name == "agents" else folder
     for line in text.splitlines():
         for phrase in _REFUSED:
-            before, found, after = line.partition(phrase)
-            named = _path(before, after) if found else ""
-            if not named:
+            before, separator, after = line.partition(phrase)
+            path = _path(before, after) if separator else ""
+            if not path:
                 continue
-            if named.startswith("/") and Path(named).is_relative_to(tree):
+            if path.startswith("/") and Path(path).is_relative_to(tree):
                 return f"\n{_rule(folder, cwd)}"
-            if cwd is not None and Path(cwd, named).is_relative_to(cwd) and _is_closed(cwd):
+            if cwd is not None and Path(cwd, path).is_relative_to(cwd) and _is_read_only(cwd):
                 return (
-                    f"\nThe worker's user may not write to the working directory, {str(cwd)!r}: give it the right, "
+                    f"\nThe worker's user may not write to the working directory, {str(cwd)!r}: give it permission, "
                     "run workers as the directory's owner, or submit with --cwd"
                 )
-            if not named.startswith("/"):
+            if not path.startswith("/"):
                 return f"\n{_rule(folder, cwd)}"
     return ""
 
 
-def _is_closed(cwd: Path) -> bool:
+def _is_read_only(cwd: Path) -> bool:
     return cwd.is_dir() and not os.access(cwd, os.W_OK)
 
 
 def _path(before: str, after: str) -> str:
-    """The path in `tool: PATH: Permission denied` or `Permission denied: 'PATH'`; empty: there is none."""
+    """The path in `tool: PATH: Permission denied` or `Permission denied: 'PATH'`; empty if there is none."""
     opening = min((after.find(quote) for quote in _QUOTES if quote in after), default=-1)
     if opening >= 0:
         return after[opening + 1 :].partition(_QUOTES[after[opening]])[0]
@@ -78,4 +78,4 @@ def refuse_changes(unpacked: Unpacked, cwd: Path | None) -> None:
 
 def _rule(folder: Path, cwd: Path | None) -> str:
     instead = f"below the working directory, {str(cwd)!r}" if cwd is not None else "to a temporary directory"
-    return f"The agent's folder, {str(folder)!r}, is read-only: write {instead}, or print what is to be kept"
+    return f"The agent's folder, {str(folder)!r}, is read-only: write {instead}, or print the data to keep"

@@ -1,5 +1,5 @@
-"""Celery's settings, as data. The reasons are measured in docs/celery-settings.md; in short: our leases own retries, so
-the broker only has to carry hints."""
+"""Celery's settings, as data. docs/celery-settings.md has the reasons and measurements; in short: leases own retries,
+so the broker only has to carry hints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLUSH_EVENTS_S = 0.2
 
 
 class SteadyConnection(Connection):  # type: ignore[misc]  # kombu has no types
-    """Looks every second for a broker that is away. Celery's own waits grow to 30 s, and no setting changes that."""
+    """Retries every second while the broker is away. Celery's own pauses grow to 30 s, and no setting changes that."""
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
         return super().ensure_connection(

@@ -1,4 +1,4 @@
-"""In a helper process: what a conditional edge chooses (condition.py). It may take for ever, and is ended then."""
+"""In a helper process: what a conditional edge chooses (condition.py). It may not end; the process is killed then."""
 
 from __future__ import annotations
 

@@ -1,20 +1,20 @@
 """Interrupt a Python call at its deadline, or as soon as its visit is lost, without a thread per call.
 
-One watchdog thread per process looks at all running calls every TICK_S and raises an exception in the
+One watchdog thread per process checks all running calls every TICK_S and raises an exception in the
 thread of a call that must stop (PyThreadState_SetAsyncExc). Arming and disarming touch one set and one
-lock and wake nobody, so a call that ends in time pays microseconds.
+lock and wake no thread, so a call that ends in time costs microseconds.
 
 The exception arrives at the next bytecode: a call that blocks in C (time.sleep, a socket without a
-timeout) is interrupted only when it comes back to Python. Code that swallows the exception gets it
+timeout) is interrupted only when it returns to Python. Code that swallows the exception gets it
 again every REPEAT_S.
 
-The race at the end. The exception may strike anywhere, so also while the call is being disarmed.
+The race at the end. The exception may arrive anywhere, even while the call is being disarmed.
 Disarming is therefore safe to repeat and is repeated until one pass was not interrupted; the watchdog
-raises only while it holds the call's lock and finds it not done; and an exception that may be pending
-is awaited before the lock is let go. After `call` returned, nothing can strike.
+raises only while it holds the call's lock and the call is not done; and a pending exception
+is awaited before the lock is released. After `call` has returned, no exception can arrive.
 
-It is awaited and not taken back, although PyThreadState_SetAsyncExc can do that: CPython 3.11 then leaves
-its request to look for exceptions set for ever. Each loop of the process becomes slower by that, and
+It is awaited and not cancelled, although PyThreadState_SetAsyncExc can do that: CPython 3.11 then never
+clears its flag to look for exceptions. This slows down each loop of the process, and
 the next function that a profiler or debugger follows (sys.setprofile) never ends.
 """
 
@@ -37,24 +37,24 @@ T = TypeVar("T")
 
 
 class DeadlinePassed(Exception):
-    """The call did not end in time."""
+    """The call did not end before its deadline."""
 
 
 class _Interrupt(BaseException):
-    """Raised in the thread of a call that must stop. A BaseException: `except Exception` must not stop it."""
+    """Raised in the thread of a call that must stop. A BaseException, so that `except Exception` does not catch it."""
 
 
 class _Watch:
     """One running call. The lock is reentrant because its holder may be interrupted while taking it."""
 
-    __slots__ = ("deadline", "done", "lock", "lost", "raise_at", "struck", "thread")
+    __slots__ = ("deadline", "done", "is_interrupted", "lock", "lost", "raise_at", "thread")
 
     def __init__(self, deadline: float, lost: threading.Event) -> None:
         self.thread = threading.get_ident()
         self.deadline = deadline
         self.lost = lost
         self.raise_at = 0.0
-        self.struck = False
+        self.is_interrupted = False
         self.done = False
         self.lock = threading.RLock()
 
@@ -63,13 +63,13 @@ def call(function: Callable[[], T], *, timeout_s: float, lost: threading.Event) 
     """Call `function` in this thread, under this process's watchdog.
 
     Raises DeadlinePassed after about `timeout_s`, VisitLost once `lost` is set; both also when the call
-    ended by itself after it was told to stop. Calls nest.
+    ended by itself after it was interrupted. Calls may nest.
     """
     return _of_this_process.call(function, timeout_s=timeout_s, lost=lost)
 
 
 class Watchdog:
-    """One thread that looks at the calls made through it every `tick_s`. `call` is the function above."""
+    """One thread that checks the calls made through it every `tick_s`. `call` is the function above."""
 
     def __init__(self, tick_s: float = TICK_S) -> None:
         self._tick_s = tick_s
@@ -82,39 +82,36 @@ class Watchdog:
         watch = _Watch(time.monotonic() + timeout_s, lost)
         try:
             try:
-                self._arm(watch)
+                self._armed.add(watch)
+                if self._asleep:
+                    self._wake_thread()
                 return function()
             finally:
                 self._disarm(watch)
         except _Interrupt:
-            self._disarm_at_last(watch)
-            if not watch.struck:  # meant for a call around this one
+            self._disarm_uninterrupted(watch)
+            if not watch.is_interrupted:  # meant for a call around this one
                 raise
         finally:
             _raise_verdict(watch)
         raise AssertionError("unreachable: an interrupted call has a verdict")
 
-    def _arm(self, watch: _Watch) -> None:
-        self._armed.add(watch)
-        if self._asleep:
-            self._rouse()
-
     def _disarm(self, watch: _Watch) -> None:
-        """Make sure that nothing strikes any more. Safe to interrupt and to repeat."""
+        """Make sure that no exception arrives any more. Safe to interrupt and to repeat."""
         with watch.lock:
             watch.done = True
             self._armed.discard(watch)
-            if watch.struck:
+            if watch.is_interrupted:
                 _await_interrupt()
 
-    def _disarm_at_last(self, watch: _Watch) -> None:
+    def _disarm_uninterrupted(self, watch: _Watch) -> None:
         while True:
             try:
                 return self._disarm(watch)
             except _Interrupt:
                 continue
 
-    def _rouse(self) -> None:
+    def _wake_thread(self) -> None:
         with self._wake:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch_calls, name="deadline-watchdog", daemon=True)
@@ -128,7 +125,7 @@ class Watchdog:
             now = time.monotonic()
             calls = tuple(self._armed)
             for watch in calls:
-                _strike_if_due(watch, now)
+                _interrupt_if_due(watch, now)
             if calls:
                 idle_since = now
             if now - idle_since > _IDLE_S:
@@ -139,29 +136,29 @@ class Watchdog:
     def _sleep(self) -> None:
         with self._wake:
             self._asleep = True
-            if self._armed:  # armed by someone who did not see us asleep yet
+            if self._armed:  # by a call that did not see `_asleep` yet
                 self._asleep = False
             while self._asleep:
                 self._wake.wait()
 
 
 def _raise_verdict(watch: _Watch) -> None:
-    if not watch.struck:
+    if not watch.is_interrupted:
         return
     if watch.lost.is_set():
         raise VisitLost("the visit was lost while its function was running") from None
     raise DeadlinePassed from None
 
 
-def _strike_if_due(watch: _Watch, now: float) -> None:
+def _interrupt_if_due(watch: _Watch, now: float) -> None:
     if now < watch.raise_at or not (watch.lost.is_set() or now >= watch.deadline):
         return
-    # Not blocking: whoever holds the lock is disarming, and may have been interrupted while at it.
+    # Not blocking: the holder of the lock is disarming, and may have been interrupted while doing so.
     if not watch.lock.acquire(blocking=False):
         return
     try:
         if not watch.done:
-            watch.struck = True
+            watch.is_interrupted = True
             watch.raise_at = now + REPEAT_S
             _interrupt(watch.thread)
     finally:
@@ -169,12 +166,12 @@ def _strike_if_due(watch: _Watch, now: float) -> None:
 
 
 def _interrupt(thread: int) -> None:
-    """Raise in `thread`, in place of what was raised there and did not arrive yet."""
+    """Raise in `thread`. It replaces an exception that was raised there and has not arrived yet."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_Interrupt))
 
 
 def _await_interrupt() -> None:
-    """Leave none pending in this thread: whether or not one is, another takes its place and arrives here."""
+    """Leave none pending in this thread: raise another one, which replaces a pending one and arrives here."""
     try:
         _interrupt(threading.get_ident())
         while True:
@@ -187,7 +184,7 @@ _of_this_process = Watchdog()
 
 
 def _after_fork() -> None:
-    """A child has none of its parent's threads, and its locks may be held by one of them."""
+    """A child has none of its parent's threads, which may hold the locks that it has copied."""
     global _of_this_process
     _of_this_process = Watchdog()
 

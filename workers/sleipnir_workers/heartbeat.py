@@ -59,7 +59,7 @@ class Heartbeat:
         self._also()
         return len(lost)
 
-    def let_go(self) -> None:
+    def stop_all(self) -> None:
         """Tell all running visits to stop, as if they were lost."""
         with self._lock:
             running = [lost for _, lost in self._running.values()]

@@ -1,11 +1,11 @@
 """Child processes for work on foreign data that may never end: parsing documents, evaluating conditions.
 
-Rules. A child answers one request at a time, in order; it keeps what it has imported. One that has not answered at its
-deadline is killed, and the next request starts another. Threads that ask at once get a child each; a few are kept. A
-child knows no secret: its environment holds none, and it gets what it needs with each request. Its memory is bounded.
-It dies with its worker (group_guard.py).
+Rules. A child answers one request at a time, in order; it keeps its imported modules. One that has not answered at its
+deadline is killed, and the next request starts another. Concurrent requests get a child each; KEPT idle ones are kept.
+A child has no secrets: its environment holds none, and each request brings what it needs. Its memory is bounded. It
+dies with its worker (group_guard.py).
 
-A request and its answer are an object of JSON and bytes; `helper_main.py` is the child's side.
+A request and its answer are a JSON object and bytes each; `helper_main.py` is the child's side.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "LANG", "LC_ALL
 
 
 class HelperFailed(Exception):
-    """The request was not answered. One line, as the end of a sentence."""
+    """The request was not answered. Its text is one line that ends a sentence."""
 
 
 class TookTooLong(HelperFailed):
@@ -71,14 +71,14 @@ class Helper:
         return answer
 
     def close(self) -> None:
-        """End the idle children. It may be used again."""
+        """End the idle children. The helper may be used again."""
         with self._lock:
             idle, self._idle = self._idle, []
         for child in idle:
             child.end()
 
     def forget(self) -> None:
-        """In a forked child: these are the parent's."""
+        """In a forked process: drop the idle children, which are the parent's."""
         self._lock = threading.Lock()
         for child in self._idle:
             child.forget()
@@ -92,7 +92,7 @@ class _Child:
                 [sys.executable, "-m", "sleipnir_workers.helper_main", module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # what libraries say of a hostile document does not belong in the log
+                stderr=subprocess.DEVNULL,  # messages of libraries about a hostile document do not belong in the log
                 env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                 start_new_session=True,
             )
@@ -133,7 +133,7 @@ class _Child:
             if pipe is not None:
                 try:
                     pipe.close()
-                except OSError:  # what was not written yet
+                except OSError:  # unwritten data
                     continue
 
     def _kill(self, late: threading.Event) -> None:
@@ -157,10 +157,10 @@ class _Child:
 
 
 def _exactly(pipe: IO[bytes], count: int) -> bytes:
-    found = pipe.read(count)
-    if len(found) < count:
+    data = pipe.read(count)
+    if len(data) < count:
         raise EOFError
-    return found
+    return data
 
 
 _all: weakref.WeakSet[Helper] = weakref.WeakSet()

@@ -13,7 +13,7 @@ _LENGTHS = struct.Struct(">QQ")
 
 
 def main(module: str) -> None:
-    # Whatever a library prints must not stand between the answers.
+    # Output of a library must not get between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     answer = importlib.import_module(module).answer

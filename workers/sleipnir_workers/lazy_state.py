@@ -1,7 +1,7 @@
-"""State whose values are parsed when they are looked at: a visit costs what it reads, whatever else the run holds.
+"""State whose values are parsed on first access: the cost of a visit depends on what it reads, not on what is stored.
 
 Both classes are made from JSON text by key, as the store has it. A function node gets a FunctionState: a dict in every
-respect, its own to change, in which a value that nobody asks for is never parsed.
+respect, which it may change, and whose unread values are never parsed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sleipnir.graph.model import Json
 
 
 class StoredState(Mapping[str, Json]):
-    """Read only. The same value object each time."""
+    """Read only. Each access to a key returns the same object."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = texts
@@ -33,10 +33,10 @@ class StoredState(Mapping[str, Json]):
 
 
 class FunctionState(dict[str, Any]):
-    """A dict of values that nobody else has.
+    """A dict whose values are shared with nothing else.
 
-    `dict` copies itself past a subclass' own methods in some places (`|`, `copy`); each of them is here, and parses
-    all. `__iter__` is here so that `{**state}` and `dict(state)` do not take that short cut either.
+    Some methods of `dict` (`|`, `copy`) bypass a subclass' own methods. All of them are overridden to parse all values.
+    `__iter__` is overridden so that `{**state}` and `dict(state)` do not bypass them either.
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
@@ -47,10 +47,9 @@ class FunctionState(dict[str, Any]):
         if key in self._texts:
             super().__setitem__(key, json.loads(self._texts.pop(key)))
 
-    def _all(self) -> dict[str, Any]:
+    def _parse_all(self) -> None:
         for key in list(self._texts):
             self._parse(key)
-        return self
 
     def __getitem__(self, key: str) -> Any:
         self._parse(key)
@@ -76,7 +75,7 @@ class FunctionState(dict[str, Any]):
         return super().pop(key, *default)
 
     def popitem(self) -> tuple[str, Any]:
-        self._all()
+        self._parse_all()
         return super().popitem()
 
     def clear(self) -> None:
@@ -88,11 +87,11 @@ class FunctionState(dict[str, Any]):
             self[key] = value
 
     def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
-        self._all()
+        self._parse_all()
         return super().items()
 
     def values(self) -> ValuesView[Any]:  # type: ignore[override]
-        self._all()
+        self._parse_all()
         return super().values()
 
     def copy(self) -> dict[str, Any]:
@@ -102,14 +101,14 @@ class FunctionState(dict[str, Any]):
         return super().__iter__()
 
     def __eq__(self, other: object) -> bool:
-        self._all()
+        self._parse_all()
         return super().__eq__(other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __repr__(self) -> str:
-        self._all()
+        self._parse_all()
         return super().__repr__()
 
     def __or__(self, other: Any) -> Any:

@@ -113,7 +113,9 @@ class Visit:
         """Where its commands work. Raises DirectoryMissing."""
         assert self.cwd is not None, "a visit that starts programs is given a directory (directories.py)"
         if not can_be_entered(self.cwd):
-            raise DirectoryMissing(f"the working directory {str(self.cwd)!r} is missing here, or cannot be entered")
+            raise DirectoryMissing(
+                f"the working directory {str(self.cwd)!r} is not on this machine, or cannot be entered"
+            )
         return self.cwd
 
     @property

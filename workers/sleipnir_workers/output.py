@@ -1,4 +1,4 @@
-"""What scripts and functions hand back: one JSON object of new state, with an optional `_next` (routing.py).
+"""What scripts and functions return: one JSON object of new state, with an optional `_next` (routing.py).
 
 Rules. `_next` is never stored. state_updates see the new keys. A failure merges nothing and runs no state_updates; it
 leaves `_error` (`{"node", "message"}`) and `last_error` in the state, so that the node it is routed to can react.
@@ -41,9 +41,9 @@ def success(node: ScriptNode | FunctionNode, visit: Visit, output: Mapping[str, 
     )
 
 
-def _route(node: ScriptNode | FunctionNode, found: Json, what: str) -> Route:
+def _route(node: ScriptNode | FunctionNode, value: Json, what: str) -> Route:
     try:
-        return route_of(found)
+        return route_of(value)
     except NodeFailed as error:
         raise NodeFailed(f"{what.capitalize()} '{_body_of(node)}': {error}", error.kind) from None
 
@@ -63,7 +63,7 @@ def failure(node: ScriptNode | FunctionNode, error: NodeFailed, *, what: str) ->
 
 
 def failed(error: NodeFailed, message: str) -> VisitResult:
-    """The result of a visit that failed, and of which the state shall know nothing."""
+    """The result of a visit that failed and writes nothing to the state."""
     return VisitResult(
         ok=False,
         error=message,

@@ -1,9 +1,9 @@
-"""Fold what a step has written with reducers of the agent's own: `reducer: file.py:name` (F02).
+"""Fold the values that a step has written with the agent's own reducers: `reducer: file.py:name` (F02).
 
 Rules. The visit's overlay holds, by state key, `incoming`, the values written, in visit order, and `current`, the value
-before them if there was one. A reducer is called as `name(current, incoming)`, once per value, with None for a value
-that is not there; values are objects where they are what the key is declared to hold. What it returns must be JSON, or
-such an object.
+before them if there was one. A reducer is called as `name(current, incoming)`, once per value, with None for a missing
+value. A value of the key's declared type is passed as an object of that type. The reducer returns JSON or such an
+object.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def fold(node: Node, visit: Visit) -> VisitResult:
 def _folded(key: str, values: Json, visit: Visit) -> Json:
     name = visit.graph.reducer_of(key)
     if name is None:
-        raise NodeFailed("the graph names none", "not_found")
+        raise NodeFailed("the graph declares none", "not_found")
 
     def use(reducer: Callable[..., Any]) -> Any:
         current = typed_state.as_object(visit, key, values.get("current"))
-        incoming = [_as_object_if_it_is_one(visit, key, value) for value in values["incoming"]]
+        incoming = [_as_object_if_valid(visit, key, value) for value in values["incoming"]]
         return typed_state.as_json(visit, key, reduce(reducer, incoming, current))
 
     folded = python_call.call(name, visit, use)
@@ -48,8 +48,8 @@ def _folded(key: str, values: Json, visit: Visit) -> Json:
     return folded
 
 
-def _as_object_if_it_is_one(visit: Visit, key: str, value: Json) -> Any:
-    """What nodes may write to a key with such a reducer is between them and the reducer."""
+def _as_object_if_valid(visit: Visit, key: str, value: Json) -> Any:
+    """Nodes may write values of another type to such a key, if its reducer accepts them."""
     try:
         return typed_state.as_object(visit, key, value)
     except NodeFailed:

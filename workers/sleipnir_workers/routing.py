@@ -1,10 +1,9 @@
-"""Where a script or function wants to go on: what its `_next` may be (spec/graph-package.md F10, F14).
+"""The next nodes that a script or function chooses: what its `_next` may be (spec/graph-package.md F10, F14).
 
 Rules. A string is one node, a list of strings several. A list that holds an object is a list of commands, each one
 visit: {"to": node, "update": {...}}, without `to` of the same node again; a string in it is a command without update.
-The empty list leads nowhere. A list that is none of these is a mistake, and so is what is neither text nor object in
-it; anything else than a string or a list is dropped without a word, as Loki does. Whether a target exists, the planner
-knows.
+The empty list selects no node. Any other element of a list is an error; a `_next` that is neither a string nor a list
+is ignored silently, as Loki does. The planner checks that targets exist.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ _SHOWN = 6  # names in a line of narration
 
 
 class Route(NamedTuple):
-    """As in VisitResult: `sends` None is no list of commands, `next` None the declared edges."""
+    """As in VisitResult: `sends` None means no list of commands, `next` None the declared edges."""
 
     next: str | tuple[str, ...] | None = None
     sends: tuple[Send, ...] | None = None
 
     def note(self, what: str, node: str) -> str | None:
-        """A line of narration: what `what` (the body of `node`) has chosen. None if it chose nothing."""
+        """A line of narration: the choice of `what` (the body of `node`). None if it chose nothing."""
         if isinstance(self.next, str):
             return f"{what} set _next = '{self.next}'"
         if self.next is not None:
@@ -46,17 +45,17 @@ EDGES = Route()
 """The edges that the node declares."""
 
 
-def route_of(found: Json) -> Route:
-    """The route that a `_next` says. Raises NodeFailed (`output`) that says which part of a list is wrong."""
-    if isinstance(found, str):
-        return Route(next=found)
-    if not isinstance(found, list | tuple):
+def route_of(value: Json) -> Route:
+    """The route that a `_next` selects. Raises NodeFailed (`output`) that names the wrong part of a list."""
+    if isinstance(value, str):
+        return Route(next=value)
+    if not isinstance(value, list | tuple):
         return EDGES
-    if len(found) > MOST_SENDS:
-        raise _wrong(f"{NEXT} names {len(found):,} visits, at most {MOST_SENDS:,} are possible; a map node takes more")
-    if found and all(isinstance(item, str) for item in found):
-        return Route(next=tuple(found))
-    return Route(sends=tuple(_send(item, f"{NEXT}[{index}]") for index, item in enumerate(found)))
+    if len(value) > MOST_SENDS:
+        raise _wrong(f"{NEXT} names {len(value):,} visits, at most {MOST_SENDS:,} are possible; a map node takes more")
+    if value and all(isinstance(item, str) for item in value):
+        return Route(next=tuple(value))
+    return Route(sends=tuple(_send(item, f"{NEXT}[{index}]") for index, item in enumerate(value)))
 
 
 def _send(item: Json, place: str) -> Send:

@@ -1,8 +1,8 @@
-"""Scratch folders: where the commands of a run work that has no directory of its caller on this machine.
+"""Scratch folders: the working directories of runs whose caller has no directory on this machine.
 
 Visits of one run see each other's files there as long as they run on one machine; other runs do not see them. Workers
-receive no message when a run ends, so the main process of a worker looks when it starts and once a minute which runs
-are over (work_folders.py), as `sleipnir gc` does. On a full disk the folders of ended runs go before their time.
+receive no message when a run ends, so the main process of a worker looks for ended runs at its start and once a minute
+(work_folders.py), as `sleipnir gc` does. On a full disk the folders of ended runs are removed early.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sleipnir_workers import machine
 
 
 def folder_of(run: str, home: Path) -> Path:
-    """The folder of a run below SLEIPNIR_HOME, made if need be. Raises MachineFailed."""
+    """The folder of a run below SLEIPNIR_HOME, created if it is missing. Raises MachineFailed."""
     folder = home / WORK / run
     try:
         folder.mkdir(mode=0o700)
@@ -28,9 +28,9 @@ def folder_of(run: str, home: Path) -> Path:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise MachineFailed.of(error, f"cannot make {folder}") from error
+            raise MachineFailed.of(error, f"cannot create {folder}") from error
     except OSError as error:
-        raise MachineFailed.of(error, f"cannot make {folder}") from error
+        raise MachineFailed.of(error, f"cannot create {folder}") from error
     return folder
 
 
@@ -45,5 +45,5 @@ def sweep(folders: WorkFolders, store: Store) -> int:
         if machine.has_room(folders.home):
             break
     if early:
-        structlog.get_logger().warning("the disk is full: scratch folders of runs that are over are gone", count=early)
+        structlog.get_logger().warning("the disk is full: removed scratch folders of ended runs early", count=early)
     return removed + early

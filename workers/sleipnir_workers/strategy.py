@@ -1,12 +1,12 @@
-"""How a worker takes a visit's message: Celery's `Task.Strategy`, short where nothing can happen between.
+"""How a worker handles a visit's message: Celery's `Task.Strategy`, with a short path for solo pools.
 
-A solo pool executes a message where it is received. Celery's way from here to the task is made for every pool and
+A solo pool executes a message where it is received. Celery's own path from here to the task is made for every pool and
 feature: a Request, a Context, a second decoding of the body, a tracer with result backends and callbacks, a generic
-repr. None of it has anything to do for a visit. Calling the task directly saves a quarter of a worker's time for a
-visit of no work; what people see stays: events for Flower, `inspect stats`, revokes, acknowledgement after execution.
+repr. A visit needs none of them. Calling the task directly saves a quarter of a worker's time for a visit without work;
+what people see stays: events for Flower, `inspect stats`, revokes, acknowledgement after execution.
 
-Any other pool, and any process that listens to Celery's task signals (tracing libraries do), gets Celery's own way, and
-there VisitRequest and Shown (shown.py) save a tenth of a worker's time.
+Any other pool, and any process that listens to Celery's task signals (tracing libraries do), uses Celery's own path.
+There VisitRequest and Shown (shown.py) save a tenth of a worker's time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from sleipnir_workers.shown import event_of
 Take = Callable[..., None]
 
 taken_from: str | None = None
-"""The queue of the message that a solo pool executes now; Celery's own way has it in the task's request."""
+"""The queue of the message that a solo pool executes now; on Celery's own path the task's request has it."""
 
 
 class Taken:
-    """What Celery's `reserved_requests` holds of a task while it is executed: draining and health checks look there."""
+    """Stands in Celery's `reserved_requests` for a task while it is executed: draining and health checks read that."""
 
     __slots__ = ("__weakref__", "id")
 
@@ -47,8 +47,8 @@ _TASK_SIGNALS = (
 
 
 class VisitRequest(Request):  # type: ignore[misc]
-    """For Celery's own way: hands on the decoded body, which the tracer would decode again, and tells Flower the same
-    as the short way does."""
+    """For Celery's own path: passes on the decoded body, which the tracer would decode again, and sends Flower the same
+    events as the short path."""
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **{**options, "body": message.payload, "decoded": True})
@@ -57,8 +57,8 @@ class VisitRequest(Request):  # type: ignore[misc]
         if type == "task-started":
             fields["routing_key"] = self.delivery_info.get("routing_key")
         elif type == "task-succeeded":
-            type, ended = event_of(fields.pop("result") or "")
-            fields |= ended
+            type, end_fields = event_of(fields.pop("result") or "")
+            fields |= end_fields
         super().send_event(type, **fields)
 
 
@@ -94,8 +94,8 @@ def strategy(task: Any, app: Any, consumer: Any) -> Take:
             log.exception("task failed outside of its visit, which will be published again", task=task_id)
             send("task-failed", uuid=task_id, exception=safe_repr(error), traceback="")
         else:
-            ended, fields = event_of(repr(result))
-            send(ended, uuid=task_id, runtime=monotonic() - started, **fields)
+            event, fields = event_of(repr(result))
+            send(event, uuid=task_id, runtime=monotonic() - started, **fields)
         finally:
             state.reserved_requests.discard(taken)
         ack(log, errors)
@@ -104,9 +104,9 @@ def strategy(task: Any, app: Any, consumer: Any) -> Take:
 
 
 def _announce(send: Callable[..., None], task_id: str, headers: dict[str, Any], queue: str | None) -> None:
-    """Received and started are one moment here. The counts are those of `inspect stats` and of the heartbeat.
+    """Received and started are the same moment here. The counts are those of `inspect stats` and of the heartbeat.
 
-    The queue comes with the second event, as Celery's own way offers no place for it in the first.
+    The second event has the queue, because the first has no field for it on Celery's own path.
     """
     name = headers.get("shadow") or headers["task"]
     send(

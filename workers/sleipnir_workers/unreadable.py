@@ -1,11 +1,10 @@
-"""Broker messages that are no call of a visit which this release can read: dropped, counted, logged once per reason.
+"""Broker messages that are no readable call of a visit: dropped, counted, logged once per reason.
 
-1. A message is a hint. What is dropped here is published again if a visit waits for it, so nothing is lost, and nothing
-   is put back: it would come again at once, for ever.
-2. A message of a newer version brings its visit's next publication forward, so that a worker that can read it gets it
-   soon.
-3. No message ends a worker process. Celery's own ways to refuse one put it back, look for a result backend, or raise in
-   the loop that takes messages.
+1. A message is a hint. If a visit waits for a dropped message, it is published again, so nothing is lost. A message is
+   never requeued: it would arrive again at once, for ever.
+2. A message of a newer version makes its visit be published again soon, so that a worker that can read it gets it.
+3. No message ends a worker process. Celery's own ways to refuse one requeue it, look for a result backend, or raise in
+   the loop that receives messages.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import TASK_NAME, VisitCall
 
 MOST_REASONS: Final = 100
-"""Reasons that are logged once each; those after them are counted only."""
+"""Reasons that are logged, once each; messages with further reasons are only counted."""
 
 _ENCODINGS = (None, "utf-8", "base64")
 
@@ -35,19 +34,19 @@ class Dropped:
 
     def __init__(self) -> None:
         self.count = 0
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._lock = threading.Lock()
         self.newer: Callable[[str, int, int], None] = lambda run, seq, attempt: None
-        """What to do for the visit that a message of a newer release names."""
+        """Called for the visit that a message of a newer release names."""
 
     def add(self, why: str) -> None:
         with self._lock:
             self.count += 1
-            is_new = why not in self._told and len(self._told) < MOST_REASONS
+            is_new = why not in self._logged and len(self._logged) < MOST_REASONS
             if is_new:
-                self._told.add(why)
+                self._logged.add(why)
         if is_new:
-            structlog.get_logger().warning("a message was dropped; others like it are counted only", reason=why)
+            structlog.get_logger().warning("a message was dropped; others like it are only counted", reason=why)
 
 
 dropped = Dropped()
@@ -57,13 +56,13 @@ def call_of(message: Any) -> VisitCall:
     """The call that a message carries. Raises RecordUnreadable."""
     headers = message.headers
     if type(headers) is not dict or headers.get("task") != TASK_NAME:
-        raise _damaged("it is no task of Sleipnir")
+        raise _damaged("it is not a task of Sleipnir")
     if type(headers.get("id")) is not str or not headers["id"]:
         raise _damaged("it has no id")
     if headers.get("eta") or headers.get("expires"):
-        raise _damaged("it is for a later time")
+        raise _damaged("it has an eta or an expiry")
     if type(message.delivery_info) is not dict:
-        raise _damaged("it does not say from which queue it is")
+        raise _damaged("it does not name its queue")
     try:
         payload = message.payload
     except Exception as error:  # each serializer and codec has its own errors
@@ -75,13 +74,13 @@ def call_of(message: Any) -> VisitCall:
         raise _damaged("its body is not the arguments of a visit")
     call = VisitCall.from_json(args[0])
     if headers["id"] != call.task_id:
-        raise _damaged("its id is of another visit")
+        raise _damaged("its id belongs to another visit")
     if not DIGEST.fullmatch(call.bundle):
         raise _damaged("its bundle is not named by a digest")
     try:
         f"{call.run}{call.node}{call.agent}".encode()
     except UnicodeError:
-        raise _damaged("half a surrogate pair is no name") from None
+        raise _damaged("a name in it contains half a surrogate pair") from None
     return call
 
 
@@ -102,9 +101,9 @@ class VisitConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
             except RecordUnreadable as error:
                 self._drop(message, str(error))
                 if error.newer:
-                    _hand_back(message.payload[0][0])
+                    _publish_again(message.payload[0][0])
                 return None
-            if is_alone:  # it is executed in this process: no need to read it again
+            if is_alone:  # the message is executed in this process, which need not read it again
                 message.payload[0][0] = call
             return handle(message)
 
@@ -118,17 +117,17 @@ class VisitConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         self._drop(message, f"its body cannot be decoded: {type(exc).__name__}")
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
-        self._drop(message, "it is no task of Sleipnir")
+        self._drop(message, "it is not a task of Sleipnir")
 
     def on_unknown_task(self, body: Any, message: Any, exc: BaseException) -> None:
-        self._drop(message, "it is no task of Sleipnir")
+        self._drop(message, "it is not a task of Sleipnir")
 
     def on_invalid_task(self, body: Any, message: Any, exc: BaseException) -> None:
-        self._drop(message, f"it is no task: {type(exc).__name__}")
+        self._drop(message, f"it is not a task: {type(exc).__name__}")
 
 
-def _hand_back(data: Mapping[str, Any]) -> None:
-    """Its visit, as far as the message of a newer release says which one it is."""
+def _publish_again(data: Mapping[str, Any]) -> None:
+    """Have the visit published again, if the message of a newer release names it."""
     run, seq, attempt = data.get("run"), data.get("seq"), data.get("attempt")
     if isinstance(run, str) and isinstance(seq, int) and isinstance(attempt, int):
         dropped.newer(run, seq, attempt)
@@ -136,7 +135,7 @@ def _hand_back(data: Mapping[str, Any]) -> None:
 
 @functools.cache
 def tolerant(transport: type[Any]) -> type[Any]:
-    """The same transport; of a broker that is a Redis one whose loop survives any element of a queue's list."""
+    """The same transport, but for a Redis broker one whose loop survives any element of a queue's list."""
     if getattr(transport, "driver_type", "") != "redis":
         return transport
 
@@ -157,7 +156,7 @@ def tolerant(transport: type[Any]) -> type[Any]:
 
     class Transport(transport):  # type: ignore[misc]
         is_taking = False
-        """Whether an element was taken from a list and is not a message yet."""
+        """Whether an element was taken from a list and has not become a message yet."""
 
         def _deliver(self, message: Any, queue: str) -> None:
             if (why := _problem(message)) is not None:
@@ -171,7 +170,7 @@ def tolerant(transport: type[Any]) -> type[Any]:
 
 
 def _problem(message: Any) -> str | None:
-    """Why an element of a list cannot be made a message of kombu's."""
+    """Why an element of a list cannot become a message of kombu."""
     if type(message) is not dict or type(message.get("properties")) is not dict:
         return "it has no properties"
     properties, headers = message["properties"], message.get("headers")
@@ -180,8 +179,8 @@ def _problem(message: Any) -> str | None:
     if type(headers) is not dict or "compression" in headers:
         return "its headers are not those of a task"
     encoding, body = properties.get("body_encoding"), message.get("body")
-    if encoding not in _ENCODINGS or not isinstance(body, str | bytes):  # kombu makes bytes of what it puts back
-        return "its body is no text"
+    if encoding not in _ENCODINGS or not isinstance(body, str | bytes):  # kombu makes bytes of a body that it requeues
+        return "its body is not text"
     if encoding == "base64":
         try:
             base64.b64decode(body)

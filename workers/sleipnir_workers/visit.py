@@ -92,7 +92,7 @@ class Worker:
         permits = Permits(store, settings)
         lease_ms = int(settings.lease_s * 1000)
         heartbeat = Heartbeat(store, every_s=settings.heartbeat_s, lease_ms=lease_ms, also=permits.renew)
-        drain.when_over(heartbeat.let_go)
+        drain.when_over(heartbeat.stop_all)
         return cls(name, settings, store, bundles, heartbeat, drain, LiveText(store), permits, report)
 
     def run(self, call: VisitCall) -> dict[str, Any]:

@@ -1,24 +1,24 @@
-"""Be a python3 that is ready: fork for every script, and run its file as `__main__` there.
+"""A python3 that is kept running: it forks for every script, and runs the script's file as `__main__` there.
 
-A worker starts it as `python3 warm_server.py CONTROL_FD` (warm_python.py, which says what the two tell each other).
-It is the python3 of the scripts, of any version from 3.9 on, so this file uses the standard library only, is never
-imported, and takes part in a script as little as it can: the file is run by the same C function that `python3 FILE`
-uses, in a fresh `__main__`, and the modules that are loaded here beyond a bare start are named to the worker, which
-starts a script cold when it has a file of such a name beside it.
+A worker starts it as `python3 warm_server.py CONTROL_FD` (warm_python.py, which describes their protocol).
+It is the python3 of the scripts, of any version from 3.9 on. So this file uses the standard library only, is never
+imported, and affects a script as little as it can: the file is run by the same C function that `python3 FILE`
+uses, in a fresh `__main__`. The worker is told which modules are loaded here beyond a bare start; it starts a script
+cold if a file of such a name is beside it.
 
-A script belongs to who holds the other end of its channel. When that is closed, the script's group is killed; the
-script is not reaped before, so that until then its number means nobody else.
+The holder of the other end of its channel owns a script. When that end is closed, the script's group is killed. The
+script is not reaped before, so that until then no other process has its number.
 """
 
-PRISTINE = dict(globals())  # of a `__main__` that has done nothing yet
+PRISTINE = dict(globals())  # of a `__main__` that has not executed anything
 
 import sys  # noqa: E402
 
 NATIVE = frozenset(sys.modules)
 if not getattr(sys.flags, "safe_path", False):
-    del sys.path[0]  # our folder; a script gets its own
+    del sys.path[0]  # the folder of this file; a script gets its own
 
-import _socket  # noqa: E402  (socket, with its enums, costs as much as the rest of our start)
+import _socket  # noqa: E402  (socket, with its enums, costs as much as all else of this start)
 import ctypes  # noqa: E402
 import gc  # noqa: E402
 import json  # noqa: E402, F401  (nearly every script reads its state with it)
@@ -45,16 +45,16 @@ class Script:
         self.pid, self.pidfd, self.channel = pid, pidfd, channel
         self.has_exited = self.is_released = False
 
-    def tell_end(self) -> None:
-        """Say how it ended. It stays a zombie."""
+    def report_end(self) -> None:
+        """Send how it ended. It stays a zombie."""
         self.has_exited = True
         status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         assert status is not None
         word = b"exited" if status.si_code == CLD_EXITED else b"killed"
-        tell(self.channel, b"%s %d" % (word, status.si_status))
+        send(self.channel, b"%s %d" % (word, status.si_status))
 
     def release(self) -> None:
-        """Nobody waits for it any more."""
+        """The worker does not wait for it any more: kill its group."""
         self.is_released = True
         try:
             os.killpg(self.pid, SIGKILL)
@@ -79,7 +79,7 @@ class Server:
     def serve(self) -> tuple[_socket.socket, list[int]]:
         self.poll.register(self.control.fileno(), select.POLLIN)
         while not self.is_closed or self.scripts:
-            for fd, _ in self.poll.poll():  # in the order of registration: no number of this round is reused in it
+            for fd, _ in self.poll.poll():  # in the order of registration: no descriptor of a round is reused in it
                 if fd == self.control.fileno():
                     forked = self.receive()
                     if forked is not None:
@@ -91,7 +91,7 @@ class Server:
     def receive(self) -> "tuple[_socket.socket, list[int]] | None":
         """Fork for the next request; the child's part, or None in the parent."""
         data, ancillary, _, _ = self.control.recvmsg(1, _socket.CMSG_SPACE(FDS * 4))
-        if not data:  # the worker is gone, or wants no more of us
+        if not data:  # the worker has ended, or does not need this server any more
             self.poll.unregister(self.control.fileno())
             self.is_closed = True
             return None
@@ -106,7 +106,7 @@ class Server:
                 os.close(fd)
             return None
         if pid == 0:
-            self.let_go()
+            self.close_inherited()
             become_leader(launcher)
             return channel, outputs
         for fd in outputs:
@@ -117,19 +117,19 @@ class Server:
     def watch(self, script: Script) -> None:
         self.scripts[script.pidfd] = self.scripts[script.channel.fileno()] = script
         self.poll.register(script.pidfd, select.POLLIN)
-        self.poll.register(script.channel.fileno(), 0)  # POLLHUP comes unasked
+        self.poll.register(script.channel.fileno(), 0)  # POLLHUP is always reported
 
     def note(self, script: Script, fd: int) -> None:
         self.poll.unregister(fd)
         if fd == script.pidfd:
-            script.tell_end()
+            script.report_end()
         else:
             script.release()
         if script.has_exited and script.is_released:
             del self.scripts[script.pidfd], self.scripts[script.channel.fileno()]
             script.reap()
 
-    def let_go(self) -> None:
+    def close_inherited(self) -> None:
         """In a child: close what belongs to the parent."""
         self.control.close()
         for script in set(self.scripts.values()):
@@ -137,8 +137,8 @@ class Server:
             script.channel.close()
 
 
-def tell(channel: _socket.socket, message: bytes) -> None:
-    """Send, unless nobody listens any more."""
+def send(channel: _socket.socket, message: bytes) -> None:
+    """Send, unless the other end is closed."""
     try:
         channel.send(message, _socket.MSG_NOSIGNAL)
     except OSError:
@@ -146,7 +146,7 @@ def tell(channel: _socket.socket, message: bytes) -> None:
 
 
 def become_leader(launcher: int) -> None:
-    """As launch.py does: a session of our own, death with the parent, and orphans come to this process."""
+    """As launch.py does: start a new session, die with the parent, and adopt orphaned descendants."""
     os.setsid()
     libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -155,14 +155,14 @@ def become_leader(launcher: int) -> None:
 
 
 def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, bytes]:
-    """Take over what the request says of the process. Returns the open file and its path.
+    """Set up this process as the request describes. Returns the open file and its path.
 
-    A request is `cwd \\0 argv[0] \\0 path \\0 name=value \\0 ...`; without one we were not needed after all.
+    A request is `cwd \\0 argv[0] \\0 path \\0 name=value \\0 ...`; without one this process was not needed.
     """
     # Both ends are non-blocking where the worker made them while it had a default timeout for sockets, as Celery has
     # while it connects.
     channel.setblocking(True)
-    tell(channel, b"ready %d" % os.getpid())
+    send(channel, b"ready %d" % os.getpid())
     try:
         request = channel.recv(REQUEST_BYTES)
     except ConnectionResetError:
@@ -183,14 +183,14 @@ def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, byt
         if not file:
             raise OSError(path)
     except BaseException:
-        tell(channel, b"refused")
+        send(channel, b"refused")
         os._exit(1)
     channel.close()
     return file, path
 
 
 def set_arguments(program: str, path: str) -> None:
-    """What `python3 PATH` finds in sys, and its `__main__`."""
+    """Set what `python3 PATH` finds in sys, and its `__main__`."""
     sys.argv = [path]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = [program, path]
@@ -208,11 +208,11 @@ control = _socket.socket(fileno=int(sys.argv[1]))
 if len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208
     sys.exit("python3 has started threads of its own: it cannot be forked")
 gc.collect()
-gc.freeze()  # a collection in a script would touch, and so copy, every page of what exists now
+gc.freeze()  # otherwise a collection in a script would touch, and so copy, every page of the objects that exist now
 control.send(b"ready " + ",".join(sorted(set(sys.modules) - NATIVE)).encode())
 file, path = become_script(*Server(control).serve())
 del control
-# Prints an exception and ends for SystemExit, all as `python3 FILE` does. A KeyboardInterrupt that nobody caught is
-# remembered by the interpreter, which dies of SIGINT if we end here in peace.
+# Prints an exception and exits for SystemExit, all as `python3 FILE` does. The interpreter remembers an uncaught
+# KeyboardInterrupt, and dies of SIGINT if this file ends normally.
 if run_file(file, path, 1, None) != 0 and sys.last_type is not KeyboardInterrupt:
     sys.exit(1)

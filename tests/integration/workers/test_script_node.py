@@ -281,7 +281,7 @@ def test_a_script_that_may_not_write_to_its_folder_is_told_where_it_may(
     """Finding U6 of the second review."""
     text = f"echo 'run.sh: line 1: notes.txt: Permission denied' >&2; exit {code}"
     result = run(tmp_path, text)
-    told = f"is read-only: write below the working directory, '{tmp_path}', or print what is to be kept"
+    told = f"is read-only: write below the working directory, '{tmp_path}', or print the data to keep"
     assert (told in str(result.error)) == is_told
     assert "notes.txt: Permission denied" in str(result.error)
 

@@ -50,7 +50,7 @@ def test_an_error_of_a_write_to_the_agents_folder_says_where_to_write(said: str,
     told = advice(said.replace("{folder}", str(folder)), folder, WORKING)
     assert told == (
         f"\nThe agent's folder, '{folder}', is read-only: write below the working directory, '/srv/project', or print "
-        "what is to be kept"
+        "the data to keep"
     )
 
 
@@ -96,7 +96,7 @@ def test_a_function_is_told_too(unpacked: Unpacked, tmp_path: Path) -> None:
     folder = tmp_path / "agents" / "scribe"
     (folder / "f.py").write_text("def f(state): raise PermissionError(13, 'Permission denied', __file__ + '.log')\n")
     result = run_function(FunctionNode(id="f", call="f.py:f"), visit(FunctionNode(id="f", call="f.py:f"), folder))
-    assert "is read-only: write to a temporary directory, or print what is to be kept" in str(result.error)
+    assert "is read-only: write to a temporary directory, or print the data to keep" in str(result.error)
 
 
 def _write(folder: Path) -> None:

@@ -65,7 +65,7 @@ def test_without_incoming_values_the_current_one_stays(tmp_path: Path) -> None:
             "Function 'merge.py:bad' returned something that is not JSON: key 'bad' is a set, which is not JSON",
             None,
         ),
-        ("other", 1, "the graph names none", None),
+        ("other", 1, "the graph declares none", None),
     ],
 )
 def test_a_reducer_that_fails_is_named_with_its_key(

@@ -198,5 +198,5 @@ def test_without_a_work_folder_there_is_nothing_to_do(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_the_machines_failure(tmp_path: Path) -> None:
     """Finding C18."""
     (tmp_path / "work").write_text("a file where the directory should be")
-    with pytest.raises(MachineFailed, match="cannot make"):
+    with pytest.raises(MachineFailed, match="cannot create"):
         folder_of("r1", tmp_path)
