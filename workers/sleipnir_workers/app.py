@@ -40,7 +40,7 @@ from sleipnir_workers.scratch import sweep
 from sleipnir_workers.shown import MOST_TEXT, Shown
 from sleipnir_workers.strategy import VisitRequest
 from sleipnir_workers.tools import node as tool
-from sleipnir_workers.visit import Worker
+from sleipnir_workers.worker import Worker
 
 hardening.refuse_inspection()  # the children of a prefork pool inherit it
 

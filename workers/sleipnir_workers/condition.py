@@ -15,8 +15,9 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Branch, Node
 from sleipnir.messages import VisitResult
 from sleipnir_workers import output, python_call, typed_state
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.helper import Helper, HelperFailed
-from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.node import executor
 
 NO_ROUTE = ""
 CONDITION_S = 10.0
@@ -25,13 +26,13 @@ _helper = Helper("sleipnir_workers.condition_child")
 
 
 @executor("branch")
-def choose(node: Node, visit: Visit) -> VisitResult:
+def choose(node: Node, execution: Execution) -> VisitResult:
     """Call the function of the node's conditional edge, or evaluate its conditions. Raises VisitLost."""
     branch = node.branch or Branch()
     if branch.call is None:
-        return _by_conditions(branch, visit)
+        return _by_conditions(branch, execution)
     try:
-        chosen = _chosen(branch, visit)
+        chosen = _chosen(branch, execution)
     except NodeFailed as error:
         return output.failed(error, f"conditional edge evaluation failed: {error}")
     labels = [chosen] if isinstance(chosen, str) else chosen
@@ -39,13 +40,13 @@ def choose(node: Node, visit: Visit) -> VisitResult:
     return VisitResult(ok=True, next=chosen, notes=(f"branch '{branch.call}' chose {told}",))
 
 
-def _by_conditions(branch: Branch, visit: Visit) -> VisitResult:
+def _by_conditions(branch: Branch, execution: Execution) -> VisitResult:
     request = {
         "by": branch.by,
         "cases": [(case.when, case.to) for case in branch.cases],
         "default": branch.default,
         "many": branch.many,
-        "state": dict(visit.state),
+        "state": dict(execution.state),
     }
     try:
         answer, _ = _helper.ask(request, timeout_s=CONDITION_S)
@@ -63,9 +64,9 @@ def _by_conditions(branch: Branch, visit: Visit) -> VisitResult:
     return VisitResult(ok=True, next=chosen, notes=(f"branch chose {told}",))
 
 
-def _chosen(branch: Branch, visit: Visit) -> str | tuple[str, ...]:
+def _chosen(branch: Branch, execution: Execution) -> str | tuple[str, ...]:
     assert branch.call is not None
-    found = python_call.call(branch.call, visit, lambda function: function(typed_state.seen(visit)))
+    found = python_call.call(branch.call, execution, lambda function: function(typed_state.seen(execution)))
     if found is None:
         return NO_ROUTE
     if isinstance(found, str):

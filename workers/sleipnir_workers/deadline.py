@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from sleipnir_workers.node import VisitLost
+from sleipnir_workers.execution import VisitLost
 
 TICK_S = 0.05
 REPEAT_S = 1.0

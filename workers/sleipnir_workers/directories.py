@@ -16,7 +16,7 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.address import is_local
 from sleipnir_workers import machine
-from sleipnir_workers.node import can_be_entered
+from sleipnir_workers.execution import can_be_entered
 from sleipnir_workers.scratch import folder_of
 
 PASSES = 5

@@ -16,25 +16,26 @@ from sleipnir.graph.model import FunctionNode, Json
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers import output, python_call, typed_state
-from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.execution import Execution
+from sleipnir_workers.node import executor
 from sleipnir_workers.routing import NEXT
 
 
 @executor("function")
-def run_function(node: FunctionNode, visit: Visit) -> VisitResult:
+def run_function(node: FunctionNode, execution: Execution) -> VisitResult:
     """Call the node's function. Raises VisitLost, nothing else (but KeyboardInterrupt and MemoryError)."""
     try:
-        return output.success(node, visit, _run(node, visit), what="function")
+        return output.success(node, execution, _run(node, execution), what="function")
     except NodeFailed as error:
         return output.failure(node, error, what="function")
 
 
-def _run(node: FunctionNode, visit: Visit) -> dict[str, Json]:
+def _run(node: FunctionNode, execution: Execution) -> dict[str, Json]:
     def use(function: Callable[..., Any]) -> dict[str, Json]:
-        found = _as_output(node.call, function(typed_state.seen(visit)))
-        return _as_json(visit, found) if visit.graph.state else found
+        found = _as_output(node.call, function(typed_state.seen(execution)))
+        return _as_json(execution, found) if execution.graph.state else found
 
-    found = python_call.call(node.call, visit, use, timeout_s=node.timeout)
+    found = python_call.call(node.call, execution, use, timeout_s=node.timeout)
     if problem := first_not_json(found):
         raise NodeFailed(f"Function '{node.call}' returned something that is not JSON: {problem}", "output")
     return found
@@ -54,19 +55,19 @@ def _as_output(call: str, returned: Any) -> dict[str, Json]:
     raise _refused(call, type(returned).__qualname__, "return a dict, a Command, a list of Commands, or None")
 
 
-def _as_json(visit: Visit, found: dict[str, Any]) -> dict[str, Json]:
+def _as_json(execution: Execution, found: dict[str, Any]) -> dict[str, Json]:
     """`found`, without the objects that keys of the state are declared to hold."""
     sends = found.get(NEXT)
-    written = typed_state.all_as_json(visit, {key: value for key, value in found.items() if key != NEXT})
+    written = typed_state.all_as_json(execution, {key: value for key, value in found.items() if key != NEXT})
     if isinstance(sends, list | tuple):
-        return {**written, NEXT: [_send_as_json(visit, send) for send in sends]}
+        return {**written, NEXT: [_send_as_json(execution, send) for send in sends]}
     return {**written, NEXT: sends} if NEXT in found else written
 
 
-def _send_as_json(visit: Visit, send: Any) -> Any:
+def _send_as_json(execution: Execution, send: Any) -> Any:
     if not isinstance(send, dict) or not isinstance(send.get("update"), dict):
         return send
-    return {**send, "update": typed_state.all_as_json(visit, send["update"])}
+    return {**send, "update": typed_state.all_as_json(execution, send["update"])}
 
 
 def _alone(call: str, command: Command) -> dict[str, Json]:

@@ -14,23 +14,23 @@ from typing import Any
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json
 from sleipnir.messages import VisitResult
-from sleipnir_workers.node import Visit
+from sleipnir_workers.execution import Execution
 
 
-def with_own_output(visit: Visit, delta: Mapping[str, Json], own: Json) -> Mapping[str, Json]:
+def with_own_output(execution: Execution, delta: Mapping[str, Json], own: Json) -> Mapping[str, Json]:
     """`delta`, to which a body adds its `own` output where that is the result of its item."""
-    key = visit.result_key
+    key = execution.result_key
     return delta if key is None or key in delta else {**delta, key: own}
 
 
-def left_by(visit: Visit, result: VisitResult) -> VisitResult:
+def left_by(execution: Execution, result: VisitResult) -> VisitResult:
     """What is delivered of a body's result. Raises NodeFailed (`output`) when it has left none."""
-    if visit.item is None:
+    if execution.item is None:
         return result
     delta: Mapping[str, Any] = result.delta if result.ok else {}
-    if result.ok and (key := visit.result_key) is not None:
+    if result.ok and (key := execution.result_key) is not None:
         if key not in delta:
-            place = f"map node '{visit.item.of}': sub-branch [{visit.item.index}]"
+            place = f"map node '{execution.item.of}': sub-branch [{execution.item.index}]"
             raise NodeFailed(f"{place} did not write `output_key` '{key}'", "output")
         delta = {key: delta[key]}
     return replace(result, delta=delta, next=None, sends=None)

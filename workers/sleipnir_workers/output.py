@@ -13,19 +13,21 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import FunctionNode, Json, ScriptNode
 from sleipnir.messages import VisitResult
 from sleipnir_workers import typed_state
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.items import with_own_output
-from sleipnir_workers.node import Visit
 from sleipnir_workers.routing import EDGES, NEXT, Route, route_of
 
 
-def success(node: ScriptNode | FunctionNode, visit: Visit, output: Mapping[str, Any], *, what: str) -> VisitResult:
+def success(
+    node: ScriptNode | FunctionNode, execution: Execution, output: Mapping[str, Any], *, what: str
+) -> VisitResult:
     """The result of a body that returned `output`. `what` names the body in the narration ("script").
 
     Raises NodeFailed (`output`) when `_next` is a list that cannot be followed.
     """
     merged = {key: value for key, value in output.items() if key != NEXT}
     route = _route(node, output[NEXT], what) if NEXT in output else EDGES
-    updates = typed_state.updates(visit, merged)
+    updates = typed_state.updates(execution, merged)
     notes = [f"running {what} '{_body_of(node)}'"]
     if merged:
         notes.append(f"merged: {', '.join(merged)}")
@@ -34,7 +36,7 @@ def success(node: ScriptNode | FunctionNode, visit: Visit, output: Mapping[str, 
     delta = {**merged, **updates}
     return VisitResult(
         ok=True,
-        delta=with_own_output(visit, delta, merged) if merged else delta,
+        delta=with_own_output(execution, delta, merged) if merged else delta,
         next=route.next,
         sends=route.sends,
         notes=tuple(notes),

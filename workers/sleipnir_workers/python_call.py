@@ -20,7 +20,7 @@ from sleipnir.errors import NodeFailed
 from sleipnir_workers import bundle_writes, deadline, machine
 from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.agent_modules import load
-from sleipnir_workers.node import Visit
+from sleipnir_workers.execution import Execution
 
 TIMEOUT_S = 30  # of what has no timeout of its own in the graph: as long as a function node's default
 
@@ -30,14 +30,14 @@ TRANSIENT = (ConnectionError, TimeoutError)
 T = TypeVar("T")
 
 
-def call(name: str, visit: Visit, use: Callable[[Callable[..., Any]], T], *, timeout_s: float = TIMEOUT_S) -> T:
+def call(name: str, execution: Execution, use: Callable[[Callable[..., Any]], T], *, timeout_s: float = TIMEOUT_S) -> T:
     """`use(function)` for the function called `name`, within `timeout_s`. Raises NodeFailed, VisitLost and
     MachineFailed.
 
     Loading counts towards the timeout: a module's top level is the user's code too.
     """
     try:
-        return deadline.call(lambda: use(function(name, visit.folder)), timeout_s=timeout_s, lost=visit.lost)
+        return deadline.call(lambda: use(function(name, execution.folder)), timeout_s=timeout_s, lost=execution.lost)
     except deadline.DeadlinePassed:
         raise NodeFailed(f"Function '{name}' timed out after {timeout_s}s", "timeout") from None
     except NodeFailed:
@@ -45,8 +45,8 @@ def call(name: str, visit: Visit, use: Callable[[Callable[..., Any]], T], *, tim
     except (Exception, SystemExit) as error:
         if failure := machine.failure_behind(error):
             raise failure from error
-        message = f"Function '{name}' {_raised(error, visit.folder)}"
-        message += bundle_writes.advice(str(error), visit.folder, None)
+        message = f"Function '{name}' {_raised(error, execution.folder)}"
+        message += bundle_writes.advice(str(error), execution.folder, None)
         raise NodeFailed(message, "exception", transient=isinstance(error, TRANSIENT)) from error
 
 

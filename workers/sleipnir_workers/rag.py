@@ -22,11 +22,12 @@ from sleipnir.knowledge.order import Question
 from sleipnir.messages import VisitResult
 from sleipnir.settings import Settings
 from sleipnir_workers import typed_state
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.items import with_own_output
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.spending import Spent
-from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.node import executor
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.reading_room import ReadingRoom
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 
 
 @executor("rag")
-def run_rag(node: RagNode, visit: Visit, host: Host | None = None) -> VisitResult:
+def run_rag(node: RagNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Search. `host` None means this process's. Raises VisitLost, ProcessLost and MachineFailed,
     nothing else."""
     spent = Spent()
     try:
-        return _searched(node, visit, host or here(), spent)
+        return _searched(node, execution, host or here(), spent)
     except PutOff as later:
         # For a scheduler of an older release, which does not know `later_ms`, it has failed, and not ended well.
         return VisitResult(ok=False, error=str(later), error_kind="limit", usage=spent.usage(), later_ms=later.until_ms)
@@ -55,13 +56,13 @@ def warm_up() -> None:
         import sleipnir_workers.knowledge.asking  # noqa: F401
 
 
-def _searched(node: RagNode, visit: Visit, host: Host, spent: Spent) -> VisitResult:
+def _searched(node: RagNode, execution: Execution, host: Host, spent: Spent) -> VisitResult:
     """Raises NodeFailed, PutOff, VisitLost, ProcessLost and MachineFailed."""
     try:
-        query = render(node.query, visit.state)
+        query = render(node.query, execution.state)
     except TemplateError as error:
         raise NodeFailed(f"Failed to interpolate rag node query: {error}", "template") from error
-    if visit.knowledge is None:
+    if execution.knowledge is None:
         raise NodeFailed(f"rag node '{node.id}' has no initialized knowledge base", "knowledge")
     try:
         from sleipnir_workers.knowledge.asking import Asking
@@ -71,14 +72,14 @@ def _searched(node: RagNode, visit: Visit, host: Host, spent: Spent) -> VisitRes
         host,
         timeout_s=node.timeout,
         spent=spent,
-        permits=visit.permits,
-        caller=f"{visit.run}/{visit.seq}",
+        permits=execution.permits,
+        caller=f"{execution.run}/{execution.seq}",
         waits=False,
-        tick=visit.check,
+        tick=execution.check,
     )
-    meanwhile = f": knowledge base {visit.knowledge[:12]} was still being fetched from {shelf_name(host.settings)}"
+    meanwhile = f": knowledge base {execution.knowledge[:12]} was still being fetched from {shelf_name(host.settings)}"
     try:
-        with _reading_room(host.settings, os.getpid()).read(visit.knowledge, asking.check) as index:
+        with _reading_room(host.settings, os.getpid()).read(execution.knowledge, asking.check) as index:
             meanwhile = ""
             top_k = index.info.recipe.top_k if node.top_k is None else node.top_k
             found = asking.search(index, Question(query, top_k, tuple(node.sources or ()), node.per_source))
@@ -92,7 +93,7 @@ def _searched(node: RagNode, visit: Visit, host: Host, spent: Spent) -> VisitRes
     output = _output(found)
     return VisitResult(
         ok=True,
-        delta=with_own_output(visit, typed_state.updates(visit, {}, value=output), output),
+        delta=with_own_output(execution, typed_state.updates(execution, {}, value=output), output),
         usage=spent.usage(),
         notes=(f"rag lookup: node={node.id} top_k={top_k}",),
     )

@@ -17,40 +17,41 @@ from sleipnir.graph.model import Json, Node
 from sleipnir.graph.plain import first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers import output, python_call, typed_state
-from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.execution import Execution
+from sleipnir_workers.node import executor
 
 
 @executor("reduce")
-def fold(node: Node, visit: Visit) -> VisitResult:
+def fold(node: Node, execution: Execution) -> VisitResult:
     """Call the reducers, each for as long as a function node may run. Raises VisitLost."""
     folded: dict[str, Json] = {}
-    for key, values in visit.state.items():
+    for key, values in execution.state.items():
         try:
-            folded[key] = _folded(key, values, visit)
+            folded[key] = _folded(key, values, execution)
         except NodeFailed as error:
             return output.failed(error, f"the reducer of state key '{key}' failed: {error}")
     return VisitResult(ok=True, delta=folded, notes=(f"reduced: {', '.join(folded)}",))
 
 
-def _folded(key: str, values: Json, visit: Visit) -> Json:
-    name = visit.graph.reducer_of(key)
+def _folded(key: str, values: Json, execution: Execution) -> Json:
+    name = execution.graph.reducer_of(key)
     if name is None:
         raise NodeFailed("the graph declares none", "not_found")
 
     def use(reducer: Callable[..., Any]) -> Any:
-        current = typed_state.as_object(visit, key, values.get("current"))
-        incoming = [_as_object_if_valid(visit, key, value) for value in values["incoming"]]
-        return typed_state.as_json(visit, key, reduce(reducer, incoming, current))
+        current = typed_state.as_object(execution, key, values.get("current"))
+        incoming = [_as_object_if_valid(execution, key, value) for value in values["incoming"]]
+        return typed_state.as_json(execution, key, reduce(reducer, incoming, current))
 
-    folded = python_call.call(name, visit, use)
+    folded = python_call.call(name, execution, use)
     if problem := first_not_json({key: folded}):
         raise NodeFailed(f"Function '{name}' returned something that is not JSON: {problem}", "output")
     return folded
 
 
-def _as_object_if_valid(visit: Visit, key: str, value: Json) -> Any:
+def _as_object_if_valid(execution: Execution, key: str, value: Json) -> Any:
     """Nodes may write values of another type to such a key, if its reducer accepts them."""
     try:
-        return typed_state.as_object(visit, key, value)
+        return typed_state.as_object(execution, key, value)
     except NodeFailed:
         return value

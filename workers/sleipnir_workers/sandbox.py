@@ -31,7 +31,7 @@ from typing import Literal, Protocol, TypeAlias
 from sleipnir.errors import EXHAUSTED, MachineFailed
 from sleipnir.local import launch
 from sleipnir_workers import descendants, group_guard, warm_python
-from sleipnir_workers.node import ProcessLost, VisitLost
+from sleipnir_workers.execution import ProcessLost, VisitLost
 
 TICK_S = 0.1  # how late we may see that the visit was lost; an Event cannot be waited for together with pipes
 GRACE_S = 2.0  # between SIGTERM and SIGKILL

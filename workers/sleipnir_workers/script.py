@@ -24,8 +24,9 @@ from sleipnir.messages import VisitResult
 from sleipnir_workers import bundle_writes, machine, output, sandbox
 from sleipnir_workers.agent_environment import agent_variables, parse_env_file, root_of, roots, without_secrets
 from sleipnir_workers.agent_files import agent_file
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
-from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.node import executor
 
 INLINE_STATE_BYTES = 32 * 1024  # Loki's limit; the kernel's for one variable is 128 KiB
 
@@ -41,17 +42,17 @@ NEEDED = ("bash", "python3")
 
 
 @executor("script")
-def run_script(node: ScriptNode, visit: Visit, host: Host | None = None) -> VisitResult:
+def run_script(node: ScriptNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Run the node's script. `host` None means this process's. Raises VisitLost, ProcessLost and MachineFailed."""
     host = host or here()
     try:
-        result = output.success(node, visit, _run(node, visit, host), what="script")
+        result = output.success(node, execution, _run(node, execution, host), what="script")
     except NodeFailed as error:
         # A script that fails on a full disk has failed for want of room, as far as anybody can tell.
         if error.kind in ("exit", "output") and not machine.has_room(host.settings.home):
             raise MachineFailed("disk", f"no room on the disk of {host.settings.home}", begun=True) from error
         result = output.failure(node, error, what="script")
-    return without_secrets(result, visit.graph, visit.variables, host)
+    return without_secrets(result, execution.graph, execution.variables, host)
 
 
 def command_for(path: Path, name: str) -> list[str]:
@@ -69,40 +70,40 @@ def command_for(path: Path, name: str) -> list[str]:
     return [*INTERPRETERS[extension], str(path)]
 
 
-def _run(node: ScriptNode, visit: Visit, host: Host) -> dict[str, Json]:
-    argv = command_for(agent_file(visit.folder, node.script, what="Script"), node.script)
-    env = environment(node, visit, host)
+def _run(node: ScriptNode, execution: Execution, host: Host) -> dict[str, Json]:
+    argv = command_for(agent_file(execution.folder, node.script, what="Script"), node.script)
+    env = environment(node, execution, host)
     _need_interpreter(node, argv[0], env["PATH"], host)
     limit = host.settings.max_output_bytes
-    with _state_variables(visit.state) as state:
+    with _state_variables(execution.state) as state:
         try:
             outcome = sandbox.run(
                 argv,
                 env={**env, **state},
-                cwd=visit.directory,
+                cwd=execution.directory,
                 timeout_s=node.timeout,
-                lost=visit.lost,
+                lost=execution.lost,
                 max_stdout_bytes=limit,
                 warm=host.settings.warm_python,
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL in a variable
             raise NodeFailed(f"Failed to spawn script process for '{node.script}': {error}", "spawn") from error
-    _raise_for_end(node, outcome, limit, visit)
+    _raise_for_end(node, outcome, limit, execution)
     return _parse(node, outcome.stdout)
 
 
-def environment(node: ScriptNode, visit: Visit, host: Host) -> dict[str, str]:
+def environment(node: ScriptNode, execution: Execution, host: Host) -> dict[str, str]:
     """What the script of this visit sees, apart from the state (spec 3.7). Raises NodeFailed (`config`)."""
-    env = {**_env_file(host, visit.agent), **sandbox.clean_environment(host.env)}
+    env = {**_env_file(host, execution.agent), **sandbox.clean_environment(host.env)}
     for name in ("GRAPH_STATE", "GRAPH_STATE_FILE"):
         env.pop(name, None)
-    config, folder = host.config_dir, str(visit.folder)
+    config, folder = host.config_dir, str(execution.folder)
     bin_dir = str(host.functions_dir / "bin")
     env |= {
         "PATH": os.pathsep.join([bin_dir, env.get("PATH") or os.defpath]),
-        "LLM_ROOT_DIR": str(root_of(visit.folder / node.script, config, roots(visit.folder, host))),
+        "LLM_ROOT_DIR": str(root_of(execution.folder / node.script, config, roots(execution.folder, host))),
         "LLM_PROMPT_UTILS_FILE": str(host.functions_dir / "utils" / "prompt-utils.sh"),
-        "LLM_AGENT_NAME": visit.agent,
+        "LLM_AGENT_NAME": execution.agent,
         "LLM_AGENT_ROOT_DIR": folder,
         "LLM_AGENT_DATA_DIR": folder,
         "AUTO_CONFIRM": "true",
@@ -110,15 +111,15 @@ def environment(node: ScriptNode, visit: Visit, host: Host) -> dict[str, str]:
         "FORCE_COLOR": "1",
         # The folder belongs to every visit of this bundle: importing a neighbour must not write into it.
         "PYTHONDONTWRITEBYTECODE": "1",
-        "GRAPH_RUN_ID": visit.run,
-        "GRAPH_NODE_ID": visit.node.id,
-        "GRAPH_VISIT": f"{visit.run}/{visit.seq}",
+        "GRAPH_RUN_ID": execution.run,
+        "GRAPH_NODE_ID": execution.node.id,
+        "GRAPH_VISIT": f"{execution.run}/{execution.seq}",
     }
-    if visit.caller_dir is not None:
-        env["GRAPH_CALLER_DIR"] = str(visit.caller_dir)
-    if visit.scratch is not None:
-        env["GRAPH_SCRATCH_DIR"] = str(visit.scratch)
-    return env | agent_variables(visit.graph, visit.variables, host)
+    if execution.caller_dir is not None:
+        env["GRAPH_CALLER_DIR"] = str(execution.caller_dir)
+    if execution.scratch is not None:
+        env["GRAPH_SCRATCH_DIR"] = str(execution.scratch)
+    return env | agent_variables(execution.graph, execution.variables, host)
 
 
 def _env_file(host: Host, agent: str) -> dict[str, str]:
@@ -166,7 +167,7 @@ def _compact(state: Mapping[str, Json]) -> str:
     return text
 
 
-def _raise_for_end(node: ScriptNode, outcome: sandbox.Outcome, limit: int, visit: Visit) -> None:
+def _raise_for_end(node: ScriptNode, outcome: sandbox.Outcome, limit: int, execution: Execution) -> None:
     """Raise NodeFailed unless the script ended with exit code 0 in time."""
     stderr = outcome.stderr.strip()
     detail = f":\n{stderr}" if stderr else ""
@@ -185,7 +186,7 @@ def _raise_for_end(node: ScriptNode, outcome: sandbox.Outcome, limit: int, visit
         raise NodeFailed(f"Script '{node.script}' failed: killed by {_signal_name(outcome.signal)}{detail}", "signal")
     if outcome.code != 0:
         is_no_program = outcome.code == NOT_EXECUTABLE
-        hint = "" if is_no_program else bundle_writes.advice(stderr, visit.folder, visit.cwd)
+        hint = "" if is_no_program else bundle_writes.advice(stderr, execution.folder, execution.cwd)
         message = f"Script '{node.script}' failed with exit code {outcome.code}{detail}{hint}"
         raise NodeFailed(message, "exit", transient=outcome.code == os.EX_TEMPFAIL)
 

@@ -21,8 +21,8 @@ from sleipnir.graph.state import from_json, is_model, of_text, problem, to_json,
 from sleipnir.graph.template import TemplateError, apply_updates, updates_read
 from sleipnir.messages import VisitResult
 from sleipnir_workers import python_call
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.lazy_state import FunctionState
-from sleipnir_workers.node import Visit
 
 _WHOLE = (None, "overwrite", "first", "last")
 """Reducers to which a node gives a whole value of the key, and not a part of one."""
@@ -33,13 +33,13 @@ Problem = Callable[[StateField, Json], str | None]
 # What nodes write
 
 
-def updates(visit: Visit, merged: Mapping[str, Json], *, value: Json = None) -> dict[str, Json]:
+def updates(execution: Execution, merged: Mapping[str, Json], *, value: Json = None) -> dict[str, Json]:
     """What the node's state_updates write, given what its body has `merged` into the state and the body's `value`.
     Raises NodeFailed (`template`)."""
-    node, fields = visit.node, visit.graph.state
+    node, fields = execution.node, execution.graph.state
     if not node.state_updates:
         return {}
-    state = {**{key: visit.state[key] for key in updates_read(node) if key in visit.state}, **merged}
+    state = {**{key: execution.state[key] for key in updates_read(node) if key in execution.state}, **merged}
     try:
         written = apply_updates(node.state_updates, state, scoped=node.scoped, value=value)
     except TemplateError as error:
@@ -49,44 +49,44 @@ def updates(visit: Visit, merged: Mapping[str, Json], *, value: Json = None) -> 
     return {key: of_text(fields[key], text) if key in fields else text for key, text in written.items()}
 
 
-def checked(visit: Visit, result: VisitResult) -> VisitResult:
+def checked(execution: Execution, result: VisitResult) -> VisitResult:
     """`result`, if what it writes fits. Raises NodeFailed (`state`). A failure leaves the keys that fit."""
-    if not visit.graph.state:
+    if not execution.graph.state:
         return result
-    fits: Problem = problem if visit.role == "reduce" else update_problem
-    wrong = _problems(visit, result.delta, fits)
+    fits: Problem = problem if execution.role == "reduce" else update_problem
+    wrong = _problems(execution, result.delta, fits)
     if not result.ok:
         return replace(result, delta={key: value for key, value in result.delta.items() if key not in wrong})
     for index, send in enumerate(result.sends or ()):
-        for found in _problems(visit, send.update, problem).values():
-            raise _wrong(visit, f"_next[{index}].update: {found}")
+        for found in _problems(execution, send.update, problem).values():
+            raise _wrong(execution, f"_next[{index}].update: {found}")
     for found in wrong.values():
-        raise _wrong(visit, found)
+        raise _wrong(execution, found)
     return result
 
 
-def _problems(visit: Visit, written: Mapping[str, Json], fits: Problem) -> dict[str, str]:
+def _problems(execution: Execution, written: Mapping[str, Json], fits: Problem) -> dict[str, str]:
     """By state key, what is wrong with the value."""
-    fields, found = visit.graph.state, {}
+    fields, found = execution.graph.state, {}
     for key, value in written.items():
         if key in fields and (wrong := fits(fields[key], value)) is not None:
             found[key] = f"state key '{key}' {wrong}"
     return found
 
 
-def _wrong(visit: Visit, message: str) -> NodeFailed:
-    return NodeFailed(f"node '{visit.node.id}' writes what the graph's `state:` does not allow: {message}", "state")
+def _wrong(execution: Execution, message: str) -> NodeFailed:
+    return NodeFailed(f"node '{execution.node.id}' writes what the graph's `state:` does not allow: {message}", "state")
 
 
 # What Python functions see
 
 
-def seen(visit: Visit) -> dict[str, Any]:
+def seen(execution: Execution) -> dict[str, Any]:
     """The state for a Python function, its own to change; objects where the graph declares them. Raises NodeFailed."""
-    state = FunctionState(visit.state.texts)
-    for key, field in visit.graph.state.items():
+    state = FunctionState(execution.state.texts)
+    for key, field in execution.graph.state.items():
         if key in state and _holds_objects(field):
-            state[key] = as_object(visit, key, state[key])
+            state[key] = as_object(execution, key, state[key])
     return state
 
 
@@ -94,40 +94,40 @@ def _holds_objects(field: StateField) -> bool:
     return any(name in ("datetime", "bytes") or (name and is_model(name)) for name in (field.type, field.items))
 
 
-def as_object(visit: Visit, key: str, value: Json) -> Any:
+def as_object(execution: Execution, key: str, value: Json) -> Any:
     """A stored value as a Python function sees it. Raises NodeFailed (`state`)."""
-    field = visit.graph.state.get(key)
+    field = execution.graph.state.get(key)
     if field is None:
         return value
     try:
-        return _each(field, from_json(field, value), lambda model, item: model.model_validate(item), visit)
+        return _each(field, from_json(field, value), lambda model, item: model.model_validate(item), execution)
     except ValueError as error:
         raise _unlike(key, field, error) from None
 
 
-def as_json(visit: Visit, key: str, value: Any) -> Any:
+def as_json(execution: Execution, key: str, value: Any) -> Any:
     """What a Python function wrote to a key, as it is stored. Raises NodeFailed (`state`) where it is no such model."""
-    field = visit.graph.state.get(key)
+    field = execution.graph.state.get(key)
     if field is None:
         return value
     whole = field.reducer in _WHOLE or field.type == "list"
     try:
-        return _each(field, to_json(field, value), lambda model, item: _dumped(model, item, whole), visit)
+        return _each(field, to_json(field, value), lambda model, item: _dumped(model, item, whole), execution)
     except ValueError as error:
         raise _unlike(key, field, error) from None
 
 
-def all_as_json(visit: Visit, written: Mapping[str, Any]) -> dict[str, Any]:
+def all_as_json(execution: Execution, written: Mapping[str, Any]) -> dict[str, Any]:
     """The same for every key."""
-    return {key: as_json(visit, key, value) for key, value in written.items()}
+    return {key: as_json(execution, key, value) for key, value in written.items()}
 
 
-def _each(field: StateField, value: Any, convert: Callable[[type[BaseModel], Any], Any], visit: Visit) -> Any:
+def _each(field: StateField, value: Any, convert: Callable[[type[BaseModel], Any], Any], execution: Execution) -> Any:
     """`value`, converted where it, or each of its elements, is declared to be a pydantic model."""
     name = field.items if field.type == "list" else field.type
     if name is None or not is_model(name) or value is None:
         return value
-    model = _model(name, visit)
+    model = _model(name, execution)
     if field.type == "list" and isinstance(value, list | tuple):
         return [convert(model, item) for item in value]
     return convert(model, value)
@@ -139,8 +139,8 @@ def _dumped(model: type[BaseModel], value: Any, whole: bool) -> Any:
     return model.model_validate(value).model_dump(mode="json") if whole else value
 
 
-def _model(name: str, visit: Visit) -> type[BaseModel]:
-    found: Any = python_call.function(name, visit.folder)
+def _model(name: str, execution: Execution) -> type[BaseModel]:
+    found: Any = python_call.function(name, execution.folder)
     if not isinstance(found, type) or not issubclass(found, BaseModel):
         raise NodeFailed(f"'{name}', the type of a state key, is no pydantic model", "state")
     return found

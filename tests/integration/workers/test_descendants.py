@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir_workers import descendants, sandbox
-from sleipnir_workers.node import VisitLost
+from sleipnir_workers.execution import VisitLost
 from tests.unit.workers.visits import PATH, When, is_gone, text_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux'")

@@ -16,7 +16,7 @@ from sleipnir.errors import MachineFailed
 from sleipnir.graph.model import FunctionNode
 from sleipnir_workers import machine
 from sleipnir_workers.script import run_script
-from sleipnir_workers.visit import execute
+from sleipnir_workers.worker import execute
 from tests.disks import SIZE_BYTES, full_disk
 from tests.unit.workers.visits import host, script, visit
 

@@ -25,11 +25,11 @@ from sleipnir.runs.run import Item
 from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
 from sleipnir_workers import rag
+from sleipnir_workers.execution import VisitLost
 from sleipnir_workers.knowledge import artefact
 from sleipnir_workers.knowledge.base import Base, Chunk, Source
 from sleipnir_workers.knowledge.shelf import FolderShelf, Open
 from sleipnir_workers.llm.permits import Permit, PutOff
-from sleipnir_workers.node import VisitLost
 from sleipnir_workers.rag import run_rag
 from tests.unit.workers.visits import host, visit
 

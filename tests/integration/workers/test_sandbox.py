@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sleipnir_workers import group_guard, sandbox
-from sleipnir_workers.node import VisitLost
+from sleipnir_workers.execution import VisitLost
 from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
 
 

@@ -15,7 +15,7 @@ import pytest
 from sleipnir.graph.model import ScriptNode, Variable
 from sleipnir.messages import VisitResult
 from sleipnir_workers import script
-from sleipnir_workers.node import DirectoryMissing, VisitLost
+from sleipnir_workers.execution import DirectoryMissing, VisitLost
 from tests.unit.workers import visits
 from tests.unit.workers.visits import PATH, When, host, is_gone, text_of, visit, wait_until
 from tests.unit.workers.visits import script as write

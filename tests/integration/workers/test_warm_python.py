@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from sleipnir_workers import group_guard, sandbox, warm_python
-from sleipnir_workers.node import ProcessLost, VisitLost
+from sleipnir_workers.execution import ProcessLost, VisitLost
 from tests.integration.workers.shim_files import write_shim
 from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
 

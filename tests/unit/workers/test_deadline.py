@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sleipnir_workers import deadline
-from sleipnir_workers.node import VisitLost
+from sleipnir_workers.execution import VisitLost
 
 
 def spin(seconds: float = 30.0) -> str:

@@ -14,7 +14,7 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir_workers import machine
 from sleipnir_workers.directories import PASSES, Lacking, working_directory
-from sleipnir_workers.node import DirectoryMissing
+from sleipnir_workers.execution import DirectoryMissing
 from tests.unit.workers.visits import visit
 from tests.unprivileged import unprivileged
 

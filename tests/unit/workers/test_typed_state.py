@@ -13,7 +13,7 @@ from sleipnir.graph.model import Branch, FunctionNode, StateField
 from sleipnir.messages import VisitResult
 from sleipnir_workers import typed_state
 from sleipnir_workers.script import run_script
-from sleipnir_workers.visit import execute
+from sleipnir_workers.worker import execute
 from tests.unit.workers.visits import EXECUTORS, host, script, visit
 
 assert EXECUTORS

@@ -15,10 +15,10 @@ from sleipnir.graph.model import Graph, Node, ScriptNode
 from sleipnir.settings import Settings
 from sleipnir_workers import condition, function, reduction
 from sleipnir_workers import script as script_
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
 from sleipnir_workers.lazy_state import StoredState
 from sleipnir_workers.llm import node as llm
-from sleipnir_workers.node import Visit
 
 # The interpreter of the test run first: a version manager's `python3` costs a tenth of a second per start.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -37,14 +37,14 @@ def host(env: dict[str, str] | None = None, **settings: Any) -> Host:
 
 def visit(
     node: Node, folder: Path, *, graph: dict[str, Any] | None = None, others: Sequence[Node] = (), **fields: Any
-) -> Visit:
+) -> Execution:
     """The seventh visit of run r1, to `node` of agent `triage`, whose graph has `others` too."""
     nodes = {each.id: each for each in (node, *others)}
     written = Graph(name="Triage", start=node.id, nodes=nodes, **(graph or {}))
     defaults: dict[str, Any] = {"run": "r1", "seq": 7, "attempt": 1, "agent": "triage", "state": {}, "cwd": folder}
     given = defaults | fields
     given["state"] = StoredState({key: json.dumps(value) for key, value in given["state"].items()})
-    return Visit(node=node, graph=written, folder=folder, **given)
+    return Execution(node=node, graph=written, folder=folder, **given)
 
 
 def script(folder: Path, name: str, text: str, **fields: Any) -> ScriptNode:

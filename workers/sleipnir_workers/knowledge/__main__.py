@@ -17,10 +17,10 @@ from typing import NoReturn, TextIO
 from sleipnir import hardening, logs
 from sleipnir.errors import KnowledgeError, NodeFailed, SleipnirError, StoreUnavailable
 from sleipnir.knowledge.order import Done, Failed, Told, order_of, told_line
+from sleipnir_workers.execution import ProcessLost
 from sleipnir_workers.host import here
 from sleipnir_workers.knowledge.failures import LoadFailed
 from sleipnir_workers.llm.failure import CallFailed
-from sleipnir_workers.node import ProcessLost
 
 
 class Stopped(BaseException):

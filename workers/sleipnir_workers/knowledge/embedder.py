@@ -24,6 +24,7 @@ from sleipnir.agents.config_directory import variable
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.knowledge.views import Spent
 from sleipnir.models.limits import estimated_tokens
+from sleipnir_workers.execution import CallTokens, ModelPermits
 from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache, keys_of
 from sleipnir_workers.llm import embedding
@@ -33,7 +34,6 @@ from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permit, PutOff, names_of
 from sleipnir_workers.llm.reach import Reached, reach
 from sleipnir_workers.llm.spans import span_of, used
-from sleipnir_workers.node import CallTokens, ModelPermits
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors

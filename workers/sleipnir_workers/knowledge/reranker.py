@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.models.limits import estimated_tokens
+from sleipnir_workers.execution import CallTokens, ModelPermits
 from sleipnir_workers.knowledge.embedder import TICK_S
 from sleipnir_workers.llm import reranking
 from sleipnir_workers.llm.failure import CallFailed
@@ -21,7 +22,6 @@ from sleipnir_workers.llm.permits import Permit, names_of
 from sleipnir_workers.llm.reach import Reached
 from sleipnir_workers.llm.reranking import Reranked
 from sleipnir_workers.llm.spans import span_of, used
-from sleipnir_workers.node import CallTokens, ModelPermits
 
 
 class Reranker:

@@ -15,6 +15,7 @@ from typing import Any
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json, LlmNode
 from sleipnir.graph.template import TemplateError, render
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
 from sleipnir_workers.llm import structured
 from sleipnir_workers.llm.clients import Traits
@@ -22,37 +23,36 @@ from sleipnir_workers.llm.documents import with_found
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.reply import Message
 from sleipnir_workers.llm.system_prompt import system_prompt
-from sleipnir_workers.node import Visit
 from sleipnir_workers.skills import skills_of
 
 _WORD = re.compile(r"\w+")
 
 
-def first_messages(node: LlmNode, visit: Visit, host: Host) -> list[Message]:
+def first_messages(node: LlmNode, execution: Execution, host: Host) -> list[Message]:
     """What the node's conversation begins with. Raises NodeFailed: `template` when a template cannot be rendered,
     `tools` when the tools of the agent cannot be read that its instructions are to list."""
-    loop = visit.graph.loop
+    loop = execution.graph.loop
     if loop is None:
-        instructions = _rendered("instructions", node.instructions or "", visit.state)
+        instructions = _rendered("instructions", node.instructions or "", execution.state)
     else:
-        instructions = system_prompt(node, loop, visit, host)
-    prompt = with_found(question(node, visit), visit)
+        instructions = system_prompt(node, loop, execution, host)
+    prompt = with_found(question(node, execution), execution)
     if node.output_schema is not None and instructions:
         instructions = structured.with_hint(instructions, node.output_schema)
     elif node.output_schema is not None:
         prompt = structured.with_hint(prompt, node.output_schema)
-    return chat("\n\n".join(text for text in (instructions, _about_skills(node, visit, host)) if text), prompt)
+    return chat("\n\n".join(text for text in (instructions, _about_skills(node, execution, host)) if text), prompt)
 
 
-def _about_skills(node: LlmNode, visit: Visit, host: Host) -> str:
+def _about_skills(node: LlmNode, execution: Execution, host: Host) -> str:
     """What the model is told of skills; empty where it has none to load."""
-    may_load = skills_of(node, visit.graph, host, visit.folder)
+    may_load = skills_of(node, execution.graph, host, execution.folder)
     return may_load.hint or "" if may_load is not None and may_load.available() else ""
 
 
-def question(node: LlmNode, visit: Visit) -> str:
+def question(node: LlmNode, execution: Execution) -> str:
     """The prompt, without what was found for it in documents. Raises NodeFailed (`template`)."""
-    return _rendered("prompt", node.prompt, visit.state)
+    return _rendered("prompt", node.prompt, execution.state)
 
 
 def chat(system: str, user: str) -> list[Message]:

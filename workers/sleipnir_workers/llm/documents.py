@@ -14,17 +14,17 @@ from pathlib import Path
 
 from sleipnir.graph.template import as_text
 from sleipnir.graph.tools import FOUND_CONTEXT, FOUND_SOURCES
-from sleipnir_workers.node import Visit
+from sleipnir_workers.execution import Execution
 
 _PARTS = re.compile("__CONTEXT__|__SOURCES__|__INPUT__")
 
 
-def with_found(prompt: str, visit: Visit, template: str | None = None) -> str:
+def with_found(prompt: str, execution: Execution, template: str | None = None) -> str:
     """The user's words with what the visit's state says was found for them. `template` None: the one here."""
-    context = as_text(visit.state.get(FOUND_CONTEXT) or "")
-    if visit.graph.loop is None or not context:
+    context = as_text(execution.state.get(FOUND_CONTEXT) or "")
+    if execution.graph.loop is None or not context:
         return prompt
-    sources = json.loads(as_text(visit.state.get(FOUND_SOURCES) or "[]"))
+    sources = json.loads(as_text(execution.state.get(FOUND_SOURCES) or "[]"))
     parts = {"__CONTEXT__": context, "__SOURCES__": "\n".join(f"- {each}" for each in sources), "__INPUT__": prompt}
     return _PARTS.sub(lambda found: parts[found[0]], template or _ours())
 

@@ -8,22 +8,23 @@ from dataclasses import replace
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import AgentNode, LlmNode
 from sleipnir.messages import VisitResult
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.session import Session
-from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.node import executor
 
 
 @executor("agent")
-def run_extraction(node: AgentNode, visit: Visit, host: Host | None = None) -> VisitResult:
+def run_extraction(node: AgentNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """The child's text as data, by the graph's model where the text is no JSON. A failure fails the graph, and writes
     nothing. `host` None means this process's. Raises VisitLost, nothing else."""
     asking = LlmNode(id=node.id, prompt="", output_schema=node.output_schema, state_updates=node.state_updates)
-    session = Session(asking, visit, host or here())
+    session = Session(asking, execution, host or here())
     try:
         session.open()
         result = session.finish(
-            json.loads(visit.talk.told), f"Agent '{node.agent}' output failed structured-output extraction"
+            json.loads(execution.talk.told), f"Agent '{node.agent}' output failed structured-output extraction"
         )
     except PutOff as later:
         return session.put_off(later)

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json
 from sleipnir.messages import Said
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
 from sleipnir_workers.llm.conversation import chat, estimated_tokens, tool_message
 from sleipnir_workers.llm.reply import Message
 from sleipnir_workers.llm.session import Session
 from sleipnir_workers.llm.todo import TodoList
-from sleipnir_workers.node import Visit
 
 SUMMARIZATION_PROMPT = """\
 You get the record of a conversation between a user and an assistant that has become too long to be kept. Write what
@@ -40,13 +40,15 @@ def with_history(told: Sequence[Message], history: str) -> list[Message]:
     return [*system, *(json.loads(history) if history else []), user]
 
 
-def said_in(visit: Visit, told: Sequence[Message], since: Sequence[Message], session: Session, host: Host) -> Said:
+def said_in(
+    execution: Execution, told: Sequence[Message], since: Sequence[Message], session: Session, host: Host
+) -> Said:
     """What the run adds to its session. `told` is what the conversation began with, `since` what followed, the last
     answer included. Raises VisitLost."""
     before = [message for message in told[:-1] if message["role"] != "system"]
     added = (told[-1], *since)
     whole = [*before, *added]
-    if estimated_tokens(whole) < _threshold(visit, host):
+    if estimated_tokens(whole) < _threshold(execution, host):
         return Said(added)
     try:
         summary = session.aside(chat(SUMMARIZATION_PROMPT, _record(whole))).strip()
@@ -79,8 +81,8 @@ def _calls_that_make(todos: TodoList) -> list[Message]:
     return [{"role": "assistant", "content": None, "tool_calls": calls}, *results]
 
 
-def _threshold(visit: Visit, host: Host) -> int:
-    own = visit.graph.loop.compression_threshold if visit.graph.loop is not None else None
+def _threshold(execution: Execution, host: Host) -> int:
+    own = execution.graph.loop.compression_threshold if execution.graph.loop is not None else None
     return host.settings.compression_threshold if own is None else own
 
 

@@ -10,20 +10,21 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir.models import limits
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.keyring import keyring_of
 from sleipnir_workers.llm.clients import clients_of
 from sleipnir_workers.llm.conversation import first_messages
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.session import Session
-from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.node import executor
 
 
 @executor("llm")
-def run_llm(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResult:
+def run_llm(node: LlmNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Ask the model. `host` None means this process's. Raises VisitLost, nothing else."""
     host = host or here()
-    session = Session(node, visit, host)
+    session = Session(node, execution, host)
     try:
         if node.tools:
             raise NodeFailed(
@@ -31,7 +32,7 @@ def run_llm(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResul
                 "them; upgrade the schedulers, and run it again",
                 "tools",
             )
-        messages = first_messages(node, visit, host)
+        messages = first_messages(node, execution, host)
         session.open()
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")

@@ -18,10 +18,10 @@ from sleipnir.errors import StoreUnavailable
 from sleipnir.models.limits import Granted, ModelLimits, Refused, estimated_tokens, load
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
+from sleipnir_workers.execution import ProcessLost
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import Message
-from sleipnir_workers.node import ProcessLost
 
 ANSWER_TOKENS = 1_000  # what an answer is taken to need where the model's longest is not known
 

@@ -15,6 +15,7 @@ from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.graph.model import Graph, Json, LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir_workers import keyring, typed_state
+from sleipnir_workers.execution import CallTokens, Execution
 from sleipnir_workers.host import Host
 from sleipnir_workers.items import with_own_output
 from sleipnir_workers.llm import clients, efforts, models, provider, structured, taped
@@ -26,7 +27,6 @@ from sleipnir_workers.llm.permits import Permit, PutOff, names_of, tokens_of_cha
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.spans import span_of, used
 from sleipnir_workers.llm.spending import Spent
-from sleipnir_workers.node import CallTokens, Visit
 
 if TYPE_CHECKING:
     from sleipnir.testing.tape import Tape
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class Session:
     """Ask with `ask`, then say what came of it: `finish`, `success` or `failure`. `notes` are lines of narration."""
 
-    def __init__(self, node: LlmNode, visit: Visit, host: Host) -> None:
+    def __init__(self, node: LlmNode, execution: Execution, host: Host) -> None:
         self._node = node
-        self._visit = visit
+        self._visit = execution
         self._host = host
         self._keys = keyring.hidden_in(host)
         self._literal_keys: frozenset[str] = frozenset()

@@ -11,11 +11,12 @@ from dataclasses import replace
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.messages import RESULT, VisitResult
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.llm.conversation import chat
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.session import Session
-from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.node import executor
 
 SUMMARIZER = """\
 You summarise with precision what an agent reported to the agent that it works for.
@@ -25,10 +26,10 @@ Your summary has less than 30 % of the length of the report."""
 
 
 @executor("summary")
-def run_summary(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResult:
+def run_summary(node: LlmNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """The result that is collected, with a summary as its output. `host` None means this process's. Raises VisitLost,
     nothing else."""
-    agent, result = visit.graph.loop or LoopAgent(), json.loads(visit.talk.told)
+    agent, result = execution.graph.loop or LoopAgent(), json.loads(execution.talk.told)
     asking = LlmNode(
         id=node.id,
         prompt="",
@@ -38,8 +39,8 @@ def run_summary(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitR
         reasoning_effort=None if agent.summarization_model else node.reasoning_effort,
     )
     if agent.summarization_model is not None:  # which has levels of its own
-        visit = replace(visit, graph=replace(visit.graph, reasoning_effort=None))
-    session = Session(asking, visit, host or here())
+        execution = replace(execution, graph=replace(execution.graph, reasoning_effort=None))
+    session = Session(asking, execution, host or here())
     question = f"Summarize the following sub-agent output from '{result['agent']}':\n\n{result['output']}"
     try:
         session.open()

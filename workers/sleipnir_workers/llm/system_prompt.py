@@ -19,33 +19,35 @@ from sleipnir.graph.template import as_text
 from sleipnir.graph.tools import INSTRUCTIONS
 from sleipnir.tools.folder import tools_of
 from sleipnir_workers import mcp
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
-from sleipnir_workers.node import Visit
 
 _INJECTED = Path(__file__).with_name("injected")
 
 
-def system_prompt(node: LlmNode, loop: LoopAgent, visit: Visit, host: Host) -> str:
+def system_prompt(node: LlmNode, loop: LoopAgent, execution: Execution, host: Host) -> str:
     """What the model is told first. `loop` is that of the visit's graph. Raises NodeFailed (`tools`)."""
-    text = "\n\n".join(block for block in [_instructions(loop, visit, host), *_injected(node, loop)] if block)
-    cwd = visit.cwd or visit.caller_dir or visit.folder  # where its tools work, if they are on the caller's machine
-    return interpolated(text, visit.variables, special_variables(host.env, cwd, datetime.now().astimezone()))
+    text = "\n\n".join(block for block in [_instructions(loop, execution, host), *_injected(node, loop)] if block)
+    cwd = (
+        execution.cwd or execution.caller_dir or execution.folder
+    )  # where its tools work, if they are on the caller's machine
+    return interpolated(text, execution.variables, special_variables(host.env, cwd, datetime.now().astimezone()))
 
 
-def _instructions(loop: LoopAgent, visit: Visit, host: Host) -> str:
+def _instructions(loop: LoopAgent, execution: Execution, host: Host) -> str:
     if loop.dynamic_instructions:
-        return as_text(visit.state[INSTRUCTIONS]).strip()
+        return as_text(execution.state[INSTRUCTIONS]).strip()
     written, placeholder = loop.instructions.strip(), f"{{{{{TOOLS}}}}}"
-    return written.replace(placeholder, _listing(visit, host)) if placeholder in written else written
+    return written.replace(placeholder, _listing(execution, host)) if placeholder in written else written
 
 
-def _listing(visit: Visit, host: Host) -> str:
+def _listing(execution: Execution, host: Host) -> str:
     """What `{{__tools__}}` stands for: a numbered line for each tool of a file and each function of an MCP server."""
     try:
-        tools = tools_of(visit.folder, host.functions_dir, visit.graph)
+        tools = tools_of(execution.folder, host.functions_dir, execution.graph)
     except ToolFileError as error:
-        raise NodeFailed(f"the tools of agent '{visit.agent}' cannot be read: {error}", "tools") from error
-    functions = [each["function"] for each in mcp.declarations(visit.graph.mcp_servers)]
+        raise NodeFailed(f"the tools of agent '{execution.agent}' cannot be read: {error}", "tools") from error
+    functions = [each["function"] for each in mcp.declarations(execution.graph.mcp_servers)]
     told = [(each.name, each.description) for each in tools.declarations]
     told += [(each["name"], each["description"]) for each in functions]
     return "\n".join(f"{number}. {name}: {about.partition(chr(10))[0]}" for number, (name, about) in enumerate(told, 1))

@@ -33,6 +33,7 @@ from sleipnir.store.visits import Talk
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import tools_of
 from sleipnir_workers import mcp, skills
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.llm import memory, spawn_tools, todo, user_tools
 from sleipnir_workers.llm.continuing import Continuation, continuation
@@ -41,7 +42,7 @@ from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.session import Session
 from sleipnir_workers.llm.todo import TodoList
-from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.node import executor
 from sleipnir_workers.skills import Skill, Skills, skills_of, with_grants
 from sleipnir_workers.tools import loops
 from sleipnir_workers.tools.loops import Call
@@ -53,16 +54,16 @@ ESCALATIONS = "__escalation_notification"
 
 
 @executor("turn")
-def run_turn(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResult:
+def run_turn(node: LlmNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Ask the model for its next message. `host` None means this process's. Raises VisitLost, nothing else."""
     host = host or here()
-    session = Session(node, visit, host)
+    session = Session(node, execution, host)
     try:
-        told = json.loads(visit.talk.told) if visit.talk.told else _first_messages(node, visit, host)
-        conversation = [*told, *_said(visit.talk)]
-        may_load = skills_of(node, visit.graph, host, visit.caller_dir or visit.cwd or visit.folder)
+        told = json.loads(execution.talk.told) if execution.talk.told else _first_messages(node, execution, host)
+        conversation = [*told, *_said(execution.talk)]
+        may_load = skills_of(node, execution.graph, host, execution.caller_dir or execution.cwd or execution.folder)
         loaded = {} if may_load is None else skills.loaded_in(conversation)
-        offered = offer(node, visit, host, may_load, loaded)
+        offered = offer(node, execution, host, may_load, loaded)
         if not session.open(tools=", ".join(node.tools or ())).traits.supports_function_calling:
             session.notes.append("the model cannot call functions (supports_function_calling), so no tools are offered")
             offered = []
@@ -75,44 +76,48 @@ def run_turn(node: LlmNode, visit: Visit, host: Host | None = None) -> VisitResu
     except NodeFailed as error:
         return session.failure(error)
     if answer.calls:
-        todos = _Todos(visit, conversation, has_functions=bool(offered))
+        todos = _Todos(execution, conversation, has_functions=bool(offered))
         own: list[_Todos | _Loading] = [
             _Loading(may_load, loaded, {each["function"]["name"] for each in offered}),
             todos,
         ]
-        return _asks_for(node, answer, visit, told, session, host, own)
-    if offered and (further := _further(answer, visit, conversation)) is not None:
-        return _goes_on(answer, visit, told, session, further)
-    result = session.finish("\n".join(text for text in [*_texts(visit.talk), answer.text] if text))
-    if visit.session is None or not result.ok:
+        return _asks_for(node, answer, execution, told, session, host, own)
+    if offered and (further := _further(answer, execution, conversation)) is not None:
+        return _goes_on(answer, execution, told, session, further)
+    result = session.finish("\n".join(text for text in [*_texts(execution.talk), answer.text] if text))
+    if execution.session is None or not result.ok:
         return result
-    asked = [*told[:-1], user_message(question(node, visit))]
-    said = memory.said_in(visit, asked, [*_said(visit.talk), answer.message], session, host)
+    asked = [*told[:-1], user_message(question(node, execution))]
+    said = memory.said_in(execution, asked, [*_said(execution.talk), answer.message], session, host)
     return replace(result, said=said, usage=session.spent.usage(), notes=tuple(session.notes))
 
 
-def _first_messages(node: LlmNode, visit: Visit, host: Host) -> list[Message]:
-    return memory.with_history(first_messages(node, visit, host), visit.talk.history)
+def _first_messages(node: LlmNode, execution: Execution, host: Host) -> list[Message]:
+    return memory.with_history(first_messages(node, execution, host), execution.talk.history)
 
 
 def offer(
-    node: LlmNode, visit: Visit, host: Host, may_load: Skills | None = None, loaded: Mapping[str, Skill] = NOTHING
+    node: LlmNode,
+    execution: Execution,
+    host: Host,
+    may_load: Skills | None = None,
+    loaded: Mapping[str, Skill] = NOTHING,
 ) -> list[dict[str, Any]]:
     """What the model may call, in the form of OpenAI's `tools`, tools of the skills that are `loaded` included. Raises
     NodeFailed (`tools`) for a name without a tool behind it."""
-    graph, granted = with_grants(visit.graph, may_load, [tool for each in loaded.values() for tool in each.tools])
+    graph, granted = with_grants(execution.graph, may_load, [tool for each in loaded.values() for tool in each.tools])
     names, of_todos = node.tools or [], todo_tools(graph)
     try:
-        tools = tools_of(visit.folder, host.functions_dir, graph)
+        tools = tools_of(execution.folder, host.functions_dir, graph)
     except ToolFileError as error:
-        raise NodeFailed(f"the tools of agent '{visit.agent}' cannot be read: {error}", "tools") from error
+        raise NodeFailed(f"the tools of agent '{execution.agent}' cannot be read: {error}", "tools") from error
     of_servers = {each["function"]["name"]: each for each in mcp.declarations(graph.mcp_servers)}
     of_agents = (*MESSAGE_TOOLS, *(SPAWN_TOOLS if graph.can_spawn_agents else ()))
     provided = [*tools.names, *of_servers, *USER_TOOLS, *of_agents, *of_todos]
     offered: dict[str, dict[str, Any]] = {}
     for name in names:
         if name.startswith(MCP):
-            offered |= _functions_of(name.removeprefix(MCP), visit)
+            offered |= _functions_of(name.removeprefix(MCP), execution)
         elif name == OWN_TOOLS:
             offered |= {each.name: _as_offered(each) for each in tools.declarations if each.agent}
         elif name in of_todos:
@@ -128,7 +133,8 @@ def offer(
         else:
             listed = ", ".join(provided)
             raise NodeFailed(
-                f"llm node references unknown tool '{stem(name)}'. Agent '{visit.agent}' provides: {listed}", "tools"
+                f"llm node references unknown tool '{stem(name)}'. Agent '{execution.agent}' provides: {listed}",
+                "tools",
             )
     if may_load is not None:
         offered |= {name: skills.declaration(name) for name in SKILL_TOOLS}
@@ -138,11 +144,11 @@ def offer(
     return list(offered.values())
 
 
-def _functions_of(server: str, visit: Visit) -> dict[str, dict[str, Any]]:
-    if server not in visit.graph.mcp_servers:
+def _functions_of(server: str, execution: Execution) -> dict[str, dict[str, Any]]:
+    if server not in execution.graph.mcp_servers:
         raise NodeFailed(
-            f"llm node references unknown MCP server '{MCP}{server}'. Agent '{visit.agent}' has MCP servers: "
-            f"[{', '.join(visit.graph.mcp_servers)}]",
+            f"llm node references unknown MCP server '{MCP}{server}'. Agent '{execution.agent}' has MCP servers: "
+            f"[{', '.join(execution.graph.mcp_servers)}]",
             "tools",
         )
     return {each["function"]["name"]: each for each in mcp.declarations([server])}
@@ -178,9 +184,9 @@ def _texts(talk: Talk) -> list[str]:
 class _Todos:
     """The todo list of an agent, in the course of the calls of a turn."""
 
-    def __init__(self, visit: Visit, conversation: Sequence[Message], *, has_functions: bool) -> None:
-        self._agent, self._has_functions = visit.graph.loop, has_functions
-        self._enabled = bool(todo_tools(visit.graph))
+    def __init__(self, execution: Execution, conversation: Sequence[Message], *, has_functions: bool) -> None:
+        self._agent, self._has_functions = execution.graph.loop, has_functions
+        self._enabled = bool(todo_tools(execution.graph))
         self._list = TodoList.of(conversation) if self._enabled else TodoList()
 
     def answer(self, name: str, arguments: str) -> Json | None:
@@ -222,18 +228,18 @@ class _Loading:
 def _asks_for(
     node: LlmNode,
     answer: Answer,
-    visit: Visit,
+    execution: Execution,
     told: Sequence[Message],
     session: Session,
     host: Host,
     own: Sequence[_Todos | _Loading],
 ) -> VisitResult:
     """The result of a turn that asks for calls."""
-    earlier = [Call(call["function"]["name"], call["function"]["arguments"]) for call in _earlier_calls(visit.talk)]
-    delta = _replied(answer, visit, told)
+    earlier = [Call(call["function"]["name"], call["function"]["arguments"]) for call in _earlier_calls(execution.talk)]
+    delta = _replied(answer, execution, told)
     calls = []
     for number, call in enumerate(answer.calls):
-        result = _refusal(node, call.name, call.arguments, earlier, loops.CHILD if visit.depth else loops.ROOT)
+        result = _refusal(node, call.name, call.arguments, earlier, loops.CHILD if execution.depth else loops.ROOT)
         for each in own:
             if result is None:
                 result = each.answer(call.name, call.arguments)
@@ -246,24 +252,24 @@ def _asks_for(
     )
 
 
-def _further(answer: Answer, visit: Visit, conversation: Sequence[Message]) -> Continuation | None:
+def _further(answer: Answer, execution: Execution, conversation: Sequence[Message]) -> Continuation | None:
     """How an agent goes on by itself after a reply without calls, if it does."""
-    if visit.graph.loop is None or not visit.graph.loop.auto_continue:
+    if execution.graph.loop is None or not execution.graph.loop.auto_continue:
         return None
-    return continuation(visit.graph.loop, visit.talk, answer.text, TodoList.of(conversation))
+    return continuation(execution.graph.loop, execution.talk, answer.text, TodoList.of(conversation))
 
 
 def _goes_on(
-    answer: Answer, visit: Visit, told: Sequence[Message], session: Session, further: Continuation
+    answer: Answer, execution: Execution, told: Sequence[Message], session: Session, further: Continuation
 ) -> VisitResult:
     """The result of a turn without calls after which the agent goes on."""
-    delta = _replied(answer, visit, told) | {FOLLOW_UP: dict(further.message)}
+    delta = _replied(answer, execution, told) | {FOLLOW_UP: dict(further.message)}
     return VisitResult(ok=True, delta=delta, usage=session.spent.usage(), notes=(further.note,), goes_on=True)
 
 
-def _replied(answer: Answer, visit: Visit, told: Sequence[Message]) -> dict[str, Json]:
+def _replied(answer: Answer, execution: Execution, told: Sequence[Message]) -> dict[str, Json]:
     """What is kept of a reply, and in the first turn of what the model was told."""
-    first: dict[str, Json] = {} if visit.talk.told else {MESSAGES: [dict(message) for message in told]}
+    first: dict[str, Json] = {} if execution.talk.told else {MESSAGES: [dict(message) for message in told]}
     return {ANSWER: dict(answer.message), **first}
 
 

@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer, login_needed
+from sleipnir_workers.execution import VisitLost
 from sleipnir_workers.mcp.catalogue import Catalogue, Tool, described, not_found
 from sleipnir_workers.mcp.declarations import MOST_TOP_K, TOP_K
 from sleipnir_workers.mcp.failure import ConnectionLost, McpFailed
 from sleipnir_workers.mcp.session import Session
-from sleipnir_workers.node import VisitLost
 
 START_S = 30.0  # a server that npx has to download first takes half of that
 CALL_S = 120.0

@@ -19,8 +19,9 @@ from sleipnir.tools.folder import tools_of
 from sleipnir.tools.mcp_config import StdioServer
 from sleipnir_workers import mcp
 from sleipnir_workers.agent_environment import without_secrets
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
-from sleipnir_workers.node import Visit, executor
+from sleipnir_workers.node import executor
 from sleipnir_workers.skills import Skills, skills_of, with_grants
 from sleipnir_workers.tools import patience, results
 from sleipnir_workers.tools.call import answer
@@ -31,40 +32,42 @@ from sleipnir_workers.tools.results import ToolResult, failed
 
 
 @executor("tool")
-def run_tool(node: LlmNode | ToolNode, visit: Visit, host: Host | None = None) -> VisitResult:
+def run_tool(node: LlmNode | ToolNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Execute the call, or the function of a tool node. `host` None means this process's. Raises VisitLost,
     ProcessLost and NodeFailed (`config`)."""
     host = host or here()
-    result = run_own(node, visit, host) if isinstance(node, ToolNode) else _asked_for(node, visit, host)
-    return without_secrets(result, visit.graph, visit.variables, host)
+    result = run_own(node, execution, host) if isinstance(node, ToolNode) else _asked_for(node, execution, host)
+    return without_secrets(result, execution.graph, execution.variables, host)
 
 
-def _asked_for(node: LlmNode, visit: Visit, host: Host) -> VisitResult:
+def _asked_for(node: LlmNode, execution: Execution, host: Host) -> VisitResult:
     """The call that this visit is of, from the model's own message."""
-    assert visit.part is not None
-    [(reply, _)] = visit.talk.turns
-    function = json.loads(reply)["tool_calls"][visit.part.call]["function"]
+    assert execution.part is not None
+    [(reply, _)] = execution.talk.turns
+    function = json.loads(reply)["tool_calls"][execution.part.call]["function"]
     call = Call(function["name"], function["arguments"])
-    result = _of_server(node, visit, call, host) if mcp.split_name(call.name) else _of_file(node, visit, call, host)
+    result = (
+        _of_server(node, execution, call, host) if mcp.split_name(call.name) else _of_file(node, execution, call, host)
+    )
     error = None if result.failure is None else f"tool '{call.name}' failed: {result.failure}"
     value = results.storable(result.value)
     return VisitResult(ok=error is None, delta={RESULT: value}, error=error, error_kind=result.failure)
 
 
-def _of_file(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResult:
-    graph, granted = with_grants(visit.graph, _skills(node, visit, host))
+def _of_file(node: LlmNode, execution: Execution, call: Call, host: Host) -> ToolResult:
+    graph, granted = with_grants(execution.graph, _skills(node, execution, host))
     try:
-        tools = tools_of(visit.folder, host.functions_dir, graph)
+        tools = tools_of(execution.folder, host.functions_dir, graph)
     except ToolFileError as error:
-        return failed("tool_file", f"the tools of agent '{visit.agent}' cannot be read: {error}")
-    place = Place.of_visit(visit, host)
-    timeout_s = patience.seconds_of(node, visit.graph, host)
+        return failed("tool_file", f"the tools of agent '{execution.agent}' cannot be read: {error}")
+    place = Place.of_visit(execution, host)
+    timeout_s = patience.seconds_of(node, execution.graph, host)
     return answer(call, tools, place, allowed=[*(node.tools or ()), *granted], timeout_s=timeout_s)
 
 
-def _of_server(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResult:
+def _of_server(node: LlmNode, execution: Execution, call: Call, host: Host) -> ToolResult:
     _, server = mcp.split_name(call.name) or ("", "")
-    may_load = _skills(node, visit, host)
+    may_load = _skills(node, execution, host)
     granted = set() if may_load is None else may_load.servers()
     if server not in granted and not {call.name, f"{MCP}{server}"} & set(node.tools or ()):
         return failed("not_allowed", f"The tool '{call.name}' is not among the tools of this node.")
@@ -76,17 +79,17 @@ def _of_server(node: LlmNode, visit: Visit, call: Call, host: Host) -> ToolResul
     except ConfigError as error:
         return failed("tool_file", f"MCP servers cannot be reached: {error}")
     found = servers.get(server)
-    if isinstance(found, StdioServer) and visit.scratch is None:
+    if isinstance(found, StdioServer) and execution.scratch is None:
         # Not in a scratch folder: each run would start a server of its own, where all can share one.
-        servers = {**servers, server: found.started_in(visit.directory)}
-    timeout_s = patience.seconds_of(node, visit.graph, host)
-    value = mcp.answer(call.name, arguments, servers, mcp.here(), timeout_s=timeout_s, lost=visit.lost)
+        servers = {**servers, server: found.started_in(execution.directory)}
+    timeout_s = patience.seconds_of(node, execution.graph, host)
+    value = mcp.answer(call.name, arguments, servers, mcp.here(), timeout_s=timeout_s, lost=execution.lost)
     is_error = isinstance(value, dict) and "tool_call_error" in value
     return ToolResult(results.limited(value, host.settings.max_tool_result_bytes), "server" if is_error else None)
 
 
-def _skills(node: LlmNode, visit: Visit, host: Host) -> Skills | None:
-    return skills_of(node, visit.graph, host, visit.folder)
+def _skills(node: LlmNode, execution: Execution, host: Host) -> Skills | None:
+    return skills_of(node, execution.graph, host, execution.folder)
 
 
 def _object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any] | None:

@@ -13,8 +13,8 @@ from sleipnir.graph.model import ToolNode
 from sleipnir.messages import VisitResult
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import agent_tools
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
-from sleipnir_workers.node import Visit
 from sleipnir_workers.tools import patience
 from sleipnir_workers.tools.call import run_call
 from sleipnir_workers.tools.place import Place
@@ -25,19 +25,19 @@ _NO_TERMINAL = (
 )
 
 
-def run_own(node: ToolNode, visit: Visit, host: Host) -> VisitResult:
+def run_own(node: ToolNode, execution: Execution, host: Host) -> VisitResult:
     """Call the node's function. Raises NodeFailed (`config`), VisitLost and ProcessLost."""
-    place = Place.of_visit(visit, host)
+    place = Place.of_visit(execution, host)
     try:
-        text = _text(node, visit, place)
+        text = _text(node, execution, place)
     except NodeFailed as error:
         return VisitResult(ok=False, error=str(error), error_kind=error.kind)
     return VisitResult(ok=True, delta={node.output_key: text}, notes=(f"running tool '{node.tool}'",))
 
 
-def _text(node: ToolNode, visit: Visit, place: Place) -> str:
-    timeout_s = patience.seconds_of(node, visit.graph, place.host)
-    result = run_call(_declared(node.tool, visit), {}, place, timeout_s=timeout_s)
+def _text(node: ToolNode, execution: Execution, place: Place) -> str:
+    timeout_s = patience.seconds_of(node, execution.graph, place.host)
+    result = run_call(_declared(node.tool, execution), {}, place, timeout_s=timeout_s)
     if result.failure is not None:
         raise NodeFailed(_said(result.value), result.failure)
     if result.cut_bytes:
@@ -48,14 +48,14 @@ def _text(node: ToolNode, visit: Visit, place: Place) -> str:
     return result.left.strip()
 
 
-def _declared(name: str, visit: Visit) -> Declaration:
+def _declared(name: str, execution: Execution) -> Declaration:
     try:
-        for declaration in agent_tools(visit.folder):
+        for declaration in agent_tools(execution.folder):
             if declaration.name == name:
                 return declaration
     except ToolFileError as error:
-        raise NodeFailed(f"the tools of agent '{visit.agent}' cannot be read: {error}", "tool_file") from error
-    raise NodeFailed(f"the tools file of agent '{visit.agent}' has no function '{name}'", "not_found")
+        raise NodeFailed(f"the tools of agent '{execution.agent}' cannot be read: {error}", "tool_file") from error
+    raise NodeFailed(f"the tools file of agent '{execution.agent}' has no function '{name}'", "not_found")
 
 
 def _said(value: Any) -> str:

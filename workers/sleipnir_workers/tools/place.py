@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sleipnir_workers.agent_environment import agent_variables
+from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
-from sleipnir_workers.node import Visit
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,16 @@ class Place:
     lost: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
-    def of_visit(cls, visit: Visit, host: Host) -> Place:
+    def of_visit(cls, execution: Execution, host: Host) -> Place:
         """The place of a visit's calls; they run where its scripts would. Raises NodeFailed (`config`)."""
         names = {
-            "GRAPH_RUN_ID": visit.run,
-            "GRAPH_NODE_ID": visit.node.id,
-            "GRAPH_VISIT": f"{visit.run}/{visit.seq}",
+            "GRAPH_RUN_ID": execution.run,
+            "GRAPH_NODE_ID": execution.node.id,
+            "GRAPH_VISIT": f"{execution.run}/{execution.seq}",
         }
-        if visit.caller_dir is not None:
-            names["GRAPH_CALLER_DIR"] = str(visit.caller_dir)
-        if visit.scratch is not None:
-            names["GRAPH_SCRATCH_DIR"] = str(visit.scratch)
-        variables = {**agent_variables(visit.graph, visit.variables, host), **names}
-        return cls(visit.agent, visit.folder, visit.directory, host, variables, visit.lost)
+        if execution.caller_dir is not None:
+            names["GRAPH_CALLER_DIR"] = str(execution.caller_dir)
+        if execution.scratch is not None:
+            names["GRAPH_SCRATCH_DIR"] = str(execution.scratch)
+        variables = {**agent_variables(execution.graph, execution.variables, host), **names}
+        return cls(execution.agent, execution.folder, execution.directory, host, variables, execution.lost)

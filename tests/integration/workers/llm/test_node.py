@@ -19,10 +19,10 @@ from sleipnir.graph.model import LlmNode, MapNode, StateField
 from sleipnir.messages import Usage, VisitResult
 from sleipnir.runs.run import Item
 from sleipnir.testing import ModelServer, Reply
+from sleipnir_workers.execution import VisitLost
 from sleipnir_workers.llm import node as llm
 from sleipnir_workers.llm import provider, structured
 from sleipnir_workers.llm.permits import Permit, PutOff
-from sleipnir_workers.node import VisitLost
 from tests.unit.workers.visits import When, host, visit
 
 # pytest puts its own filters over the one that provider.py sets.

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer
+from sleipnir_workers.execution import VisitLost
 from sleipnir_workers.mcp import McpFailed, Sessions, child, session
-from sleipnir_workers.node import VisitLost
 from tests.integration.workers.mcp.servers import HERE, lab_on_http, lab_on_stdio, plain
 from tests.processes import wait_until
 

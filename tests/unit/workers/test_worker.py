@@ -19,7 +19,7 @@ from sleipnir.runs.run import Item, RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.visits import Claim
 from sleipnir_workers.drain import Drain
-from sleipnir_workers.visit import Worker
+from sleipnir_workers.worker import Worker
 from tests.unit.workers.visits import EXECUTORS, script
 
 assert EXECUTORS

@@ -45,11 +45,12 @@ from sleipnir.store.visits import Claim, Refused
 from sleipnir_workers import bundle_writes, items, machine, output, typed_state
 from sleipnir_workers.directories import PASS_MS, Lacking, as_path, working_directory
 from sleipnir_workers.drain import Drain
+from sleipnir_workers.execution import DirectoryMissing, Execution, ProcessLost, VisitLost
 from sleipnir_workers.heartbeat import Heartbeat
 from sleipnir_workers.lazy_state import StoredState
 from sleipnir_workers.live import LiveText
 from sleipnir_workers.llm.permits import Permits
-from sleipnir_workers.node import DirectoryMissing, ProcessLost, Visit, VisitLost, executor_of
+from sleipnir_workers.node import executor_of
 from sleipnir_workers.shown import shown_error
 from sleipnir_workers.unreadable import dropped
 
@@ -168,12 +169,12 @@ class Worker:
                 overrides = claim.spec.overrides.get(call.agent)
                 intact = self._reads_bundle(call, node)
                 unpacked = self.bundles.get(call.bundle, call.agent, overrides, intact=intact)
-                visit = self._visit(call, claim, unpacked, unpacked.graph.nodes[call.node], lost)
-                self._log_state(visit, claim)
-                with self._with_teller(visit) as visit:
-                    result = execute(visit)
+                execution = self._execution(call, claim, unpacked, unpacked.graph.nodes[call.node], lost)
+                self._log_state(execution, claim)
+                with self._with_teller(execution) as execution:
+                    result = execute(execution)
                 if is_command(call, node) and result is not None and result.ok:
-                    result = _unless_changed(visit, unpacked, result)
+                    result = _unless_changed(execution, unpacked, result)
             if result is None:
                 return self._end_without_result(call, token)
             took_ms = int((time.monotonic() - started) * 1000)
@@ -248,23 +249,25 @@ class Worker:
         snapshots = self.settings.log_level in ("debug", "trace") and unpacked.graph.settings.log_state_snapshots
         return None if snapshots else state_read_by(node, unpacked.graph.loop)
 
-    def _log_state(self, visit: Visit, claim: Claim) -> None:
+    def _log_state(self, execution: Execution, claim: Claim) -> None:
         """Size and keys at debug; the values at trace only, because state can hold secrets (spec 2.13)."""
-        if not visit.graph.settings.log_state_snapshots or self.settings.log_level not in ("debug", "trace"):
+        if not execution.graph.settings.log_state_snapshots or self.settings.log_level not in ("debug", "trace"):
             return
-        log, place = structlog.get_logger(), f"[graph:{visit.agent}] [{visit.node.id}]"
+        log, place = structlog.get_logger(), f"[graph:{execution.agent}] [{execution.node.id}]"
         size = sum(len(key) + len(text) for key, text in claim.state.items())
         log.debug(f"{place} state: {size} bytes, keys={sorted(claim.state)}")
         if self.settings.log_level == "trace":
-            log.debug(f"{place} full state: {json.dumps(dict(visit.state), ensure_ascii=False)}")
+            log.debug(f"{place} full state: {json.dumps(dict(execution.state), ensure_ascii=False)}")
 
-    def _visit(self, call: VisitCall, claim: Claim, unpacked: Unpacked, node: Node, lost: threading.Event) -> Visit:
+    def _execution(
+        self, call: VisitCall, claim: Claim, unpacked: Unpacked, node: Node, lost: threading.Event
+    ) -> Execution:
         spec = claim.spec
         cwd: Path | None = as_path(spec.cwd) if spec.cwd else None
         scratch: Path | None = None
         if is_command(call, node):
             cwd, scratch = working_directory(call.run, spec, self.settings)
-        return Visit(
+        return Execution(
             run=call.run,
             node=node,
             seq=call.seq,
@@ -289,14 +292,18 @@ class Worker:
         )
 
     @contextmanager
-    def _with_teller(self, visit: Visit) -> Iterator[Visit]:
+    def _with_teller(self, execution: Execution) -> Iterator[Execution]:
         """The visit, with a teller if the text of its model is streamed."""
-        if not self.settings.stream or not isinstance(visit.node, LlmNode) or visit.role not in ("node", "turn"):
-            yield visit
+        if (
+            not self.settings.stream
+            or not isinstance(execution.node, LlmNode)
+            or execution.role not in ("node", "turn")
+        ):
+            yield execution
             return
-        turn = visit.part.turn if visit.part is not None else 0
-        with self.live.open(visit.run, visit.node.id, visit.seq, visit.attempt, turn=turn) as teller:
-            yield replace(visit, teller=teller)
+        turn = execution.part.turn if execution.part is not None else 0
+        with self.live.open(execution.run, execution.node.id, execution.seq, execution.attempt, turn=turn) as teller:
+            yield replace(execution, teller=teller)
 
     def _end_without_result(self, call: VisitCall, token: str, reason: str = "") -> dict[str, Any]:
         """The executor has stopped without a result: the visit was lost, or this worker hands it back."""
@@ -358,13 +365,13 @@ def is_command(call: VisitCall, node: Node) -> bool:
     return isinstance(node, ScriptNode | ToolNode) or call.role == "tool"
 
 
-def _unless_changed(visit: Visit, unpacked: Unpacked, result: VisitResult) -> VisitResult:
+def _unless_changed(execution: Execution, unpacked: Unpacked, result: VisitResult) -> VisitResult:
     """The result, or a failure if the agent's folder was written to."""
     try:
-        bundle_writes.refuse_changes(unpacked, visit.cwd)
+        bundle_writes.refuse_changes(unpacked, execution.cwd)
         return result
     except NodeFailed as error:
-        return failed(visit, str(error), error.kind, result.usage)
+        return failed(execution, str(error), error.kind, result.usage)
 
 
 def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | None) -> str | tuple[str, ...] | None:
@@ -377,41 +384,41 @@ def _next_edge(call: VisitCall, result: VisitResult, claim: Claim, node: Node | 
     return node.next if node.next is None or isinstance(node.next, str) else tuple(node.next)
 
 
-def execute(visit: Visit) -> VisitResult | None:
+def execute(execution: Execution) -> VisitResult | None:
     """Run the visit's executor. None means that the visit was lost. Raises ProcessLost, MachineFailed and
     DirectoryMissing, nothing else."""
     usage: Usage | None = None
     try:
-        result = executor_of(visit)(visit.node, visit)
+        result = executor_of(execution)(execution.node, execution)
         usage = result.usage
-        if visit.role in ("tool", "summary") or result.calls or result.goes_on or result.later_ms is not None:
+        if execution.role in ("tool", "summary") or result.calls or result.goes_on or result.later_ms is not None:
             return result  # fields of the conversation, nothing for the state
-        return typed_state.checked(visit, items.left_by(visit, result))
+        return typed_state.checked(execution, items.left_by(execution, result))
     except (ProcessLost, MachineFailed, DirectoryMissing):
         raise
     except VisitLost:
         return None
     except NodeFailed as error:
-        return failed(visit, str(error), error.kind, usage)
+        return failed(execution, str(error), error.kind, usage)
     except BaseException as error:
         if failure := machine.failure_behind(error):
             raise failure from error
         # Also SystemExit, MemoryError and KeyboardInterrupt of a node's own code: one that leaves a Celery task
         # wedges a thread slot for ever or kills a prefork worker.
         structlog.get_logger().exception("executor crashed")
-        return failed(visit, f"{type(error).__name__}: {error}", "crash", usage)
+        return failed(execution, f"{type(error).__name__}: {error}", "crash", usage)
 
 
-def failed(visit: Visit, message: str, kind: str, usage: Usage | None = None) -> VisitResult:
+def failed(execution: Execution, message: str, kind: str, usage: Usage | None = None) -> VisitResult:
     """A failure with the keys that the graph may read: `_error` for scripts and functions, `output` for llm nodes."""
-    node = visit.node
-    if visit.role not in ("node", "turn") or visit.item is not None:
+    node = execution.node
+    if execution.role not in ("node", "turn") or execution.item is not None:
         return VisitResult(ok=False, error=message, error_kind=kind, usage=usage)
     if isinstance(node, LlmNode):
         text = f"LLM node failed: {message}"
-        delta = typed_state.updates(visit, {}, value=text)
+        delta = typed_state.updates(execution, {}, value=text)
         failure = VisitResult(ok=False, delta=delta, error=text, error_kind=kind, usage=usage)
-        return typed_state.checked(visit, failure)
+        return typed_state.checked(execution, failure)
     if isinstance(node, ScriptNode | FunctionNode):
         return output.failure(node, NodeFailed(message, kind), what=node.kind)
     return VisitResult(ok=False, error=message, error_kind=kind, usage=usage)
