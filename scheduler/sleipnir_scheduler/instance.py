@@ -23,7 +23,7 @@ from sleipnir_scheduler.services import archiver as archiving
 from sleipnir_scheduler.services import janitor, reaper, timers
 from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.advance import Advance
-from sleipnir_scheduler.services.effects import Deliveries
+from sleipnir_scheduler.services.deliveries import Deliveries
 from sleipnir_scheduler.services.forgotten import Forgotten
 from sleipnir_scheduler.services.generation import Watch
 from sleipnir_scheduler.services.loop import Turns

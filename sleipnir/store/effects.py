@@ -39,7 +39,7 @@ _GONE, _COMPLETED = 0, 2  # what retry_child.lua says of a child that cannot go 
 
 
 @dataclass(frozen=True)
-class Owed:
+class OwedEffect:
     """An effect of a commit of `run`. `effect` is None for one of a newer release, and for one that cannot be read:
     `damage` says why no release can."""
 
@@ -61,7 +61,7 @@ class Owed:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedRun:
     """How a run has ended, and which visit of its parent waits for that, where it is not the one of its spec."""
 
     info: RunInfo
@@ -74,7 +74,7 @@ class Ended:
 class Delivery:
     """What an effect comes to; `command` None: nothing at all."""
 
-    owed: Owed
+    owed: OwedEffect
     command: Command | None
 
 
@@ -85,7 +85,7 @@ class Effects:
         self._client, self._keys, self._runs, self._batches = client, keys, runs, batches
         self.slots, self.dead_letters = slots, DeadLetters(client, keys)
 
-    def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[Owed]:
+    def read(self, after: Mapping[int, str], *, limit: int, block_ms: int) -> list[OwedEffect]:
         """The oldest undelivered effects of partitions, up to `limit` each, that come after an entry ("0-0": all);
         waits up to `block_ms` for the first."""
         streams = {self._of(partition): partition for partition in after}
@@ -123,7 +123,7 @@ class Effects:
         found = {batch: self._batches.spec(batch) for batch in batches}
         return {batch: spec for batch, spec in found.items() if spec is not None}
 
-    def ends(self, run_ids: Sequence[str]) -> dict[str, Ended]:
+    def ends(self, run_ids: Sequence[str]) -> dict[str, EndedRun]:
         """How runs have ended; those that go on, or have expired, are left out."""
         if not run_ids:
             return {}
@@ -134,17 +134,17 @@ class Effects:
         waiting = pipe.execute()
         found = zip(run_ids, self._runs.found(run_ids), self._runs.outputs(run_ids), waiting, strict=True)
         return {
-            run_id: Ended(info, output, *(None if number is None else int(number) for number in visit))
+            run_id: EndedRun(info, output, *(None if number is None else int(number) for number in visit))
             for run_id, info, output, visit in found
             if info is not None and info.is_final
         }
 
-    def deliver(self, deliveries: Sequence[Delivery]) -> list[tuple[Owed, str]]:
+    def deliver(self, deliveries: Sequence[Delivery]) -> list[tuple[OwedEffect, str]]:
         """Deliver what is still owed; what one partition owes to one target goes there in order: no effect overtakes
         one that was refused. Returns the effects that Redis refuses for good, and why: they must be set aside, or they
         come again, and those after them. Raises what redis-py does when the server or the connection is in trouble."""
         owed = self._still_owed(deliveries)
-        refused: dict[tuple[int, Arg], tuple[Owed, Exception]] = {}
+        refused: dict[tuple[int, Arg], tuple[OwedEffect, Exception]] = {}
         while owed:
             wave, owed = _next_wave(owed, refused.keys())
             sent = [(each.owed, each.command) for each in wave if each.command is not None]
@@ -172,7 +172,7 @@ class Effects:
             pipe.xrange(self._of(each.owed.partition), each.owed.id, each.owed.id)
         return [each for each, found in zip(deliveries, pipe.execute(), strict=True) if found]
 
-    def _done(self, owed: Sequence[Owed]) -> None:
+    def _done(self, owed: Sequence[OwedEffect]) -> None:
         """They need not come again."""
         by_partition: dict[int, list[str]] = {}
         for each in owed:
@@ -182,7 +182,7 @@ class Effects:
             pipe.xdel(self._of(partition), *ids)
         pipe.execute()
 
-    def _follow_up(self, answers: Sequence[tuple[Owed, Any]]) -> None:
+    def _follow_up(self, answers: Sequence[tuple[OwedEffect, Any]]) -> None:
         """Tell parents of children that cannot be started or go on, or that have no need to."""
         commands, completed = [], []
         for owed, reply in answers:
@@ -217,7 +217,7 @@ class Effects:
             row_run_id(batch, row), "retried", NO_FENCE, "by", f"batch {batch}", version=version
         )
 
-    def tell_batch(self, place: str, version: int, ended: Ended) -> Command:
+    def tell_batch(self, place: str, version: int, ended: EndedRun) -> Command:
         """Let a batch know how one of its rows has ended."""
         return self._batches.ended(place, ended.info.status, version, ended.info.usage, ended.info.failed_visits.count)
 
@@ -250,7 +250,7 @@ class Effects:
         """Let a run know something; one that is over, or gone, is left alone."""
         return self._runs.telling_once(run_id, "told", fence, "what", what, "data", dumps(data))
 
-    def tell_parent(self, spec: RunSpec, ended: Ended) -> Command:
+    def tell_parent(self, spec: RunSpec, ended: EndedRun) -> Command:
         """Let the visit that waits for a child know how that has ended."""
         assert spec.parent is not None
         info = ended.info
@@ -303,7 +303,7 @@ class Effects:
         return self._keys.of_partition(partition).effects
 
 
-def _owed(id_: str, partition: int, fields: Mapping[str, str]) -> Owed:
+def _owed(id_: str, partition: int, fields: Mapping[str, str]) -> OwedEffect:
     """An entry of the stream."""
     run_id = fields.get("run", "")
     try:
@@ -313,14 +313,14 @@ def _owed(id_: str, partition: int, fields: Mapping[str, str]) -> Owed:
         data = decoded(fields.get("e", ""), "effect")
         if type(data) is not dict:
             raise RecordUnreadable("effect", "", "damaged: it is not a JSON object")
-        return Owed(id_, partition, run_id, effect_of(data))
+        return OwedEffect(id_, partition, run_id, effect_of(data))
     except RecordUnreadable as error:
-        return Owed(id_, partition, run_id, None, error.why)
+        return OwedEffect(id_, partition, run_id, None, error.why)
     except UnicodeError:
-        return Owed(id_, partition, "", None, "damaged: its run's id is not UTF-8")
+        return OwedEffect(id_, partition, "", None, "damaged: its run's id is not UTF-8")
 
 
-def _way(owed: Owed, command: Command) -> tuple[int, Arg]:
+def _way(owed: OwedEffect, command: Command) -> tuple[int, Arg]:
     """Where a command comes from and where it leads to: the first key of a script is its target."""
     return owed.partition, command.vector[0]
 

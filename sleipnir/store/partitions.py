@@ -85,7 +85,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Drop:
+class IgnoredEntry:
     """An entry that changes nothing, as decided on `run` (None: no such run), and what watchers should know."""
 
     entry: Entry
@@ -111,7 +111,7 @@ APPLIED, STALE, NOT_OWNER, REFUSED, CLAIMED = 1, 0, -1, -2, 2
 
 
 @dataclass(frozen=True)
-class Owned:
+class OwnedPartition:
     """A partition that this scheduler owns: the epoch that fences our commits, and whether the deployment is paused."""
 
     epoch: int
@@ -119,7 +119,7 @@ class Owned:
 
 
 @dataclass(frozen=True)
-class Due:
+class DueVisit:
     """A queued visit to publish (again), unless its run is `held`. `published_ms` is when it was published last, as far
     as the outbox knows: not earlier than that; 0 of a deployment that goes on after a pause. `is_new`: the outbox has
     not looked at it yet."""
@@ -154,7 +154,9 @@ class Partitions:
 
     # Ownership
 
-    def own(self, partitions: Iterable[int], instance: str, ttl_ms: int, generation: str = "") -> dict[int, Owned]:
+    def own(
+        self, partitions: Iterable[int], instance: str, ttl_ms: int, generation: str = ""
+    ) -> dict[int, OwnedPartition]:
         """Take or keep partitions; those that it owns now. `ttl_ms` 0 gives them back. With another `generation` than
         before they get another epoch."""
         wanted = list(partitions)
@@ -164,7 +166,7 @@ class Partitions:
             vectors.append(_OWN.vector(keys, {"instance": instance, "ttl_ms": ttl_ms, "generation": generation}))
         replies = map(_checked, run_batch(self._client, _OWN, vectors))
         return {
-            partition: Owned(int(epoch), bool(held))
+            partition: OwnedPartition(int(epoch), bool(held))
             for partition, (epoch, held) in zip(wanted, replies, strict=True)
             if epoch
         }
@@ -276,7 +278,7 @@ class Partitions:
             unreadable = Unreadable(fields.get("t", ""), f"damaged: it lacks {missing.args[0]}")
         return Entry(id_, partition, run_id, unreadable)
 
-    def discard(self, drops: Sequence[Drop], epochs: Mapping[int, int]) -> list[int]:
+    def discard(self, drops: Sequence[IgnoredEntry], epochs: Mapping[int, int]) -> list[int]:
         """Delete entries that change nothing, one round trip for all. Outcomes as of `commit`."""
         vectors = []
         for drop in drops:
@@ -499,20 +501,20 @@ class Partitions:
         fired = _FIRE_TIMERS(self._client, {"timers": part.timers, "inbox": part.inbox}, {"limit": limit})
         return int(fired)
 
-    def due(self, partition: int, now_ms: int, limit: int) -> list[Due]:
+    def due(self, partition: int, now_ms: int, limit: int) -> list[DueVisit]:
         """Visits in the outbox that are due for a look. Entries of visits that are over are removed on the way."""
         key = self._of(partition).outbox
         return self._unclaimed(
             partition, self._client.zrangebyscore(key, "-inf", now_ms + 1, start=0, num=limit, withscores=True)
         )
 
-    def unclaimed(self, partition: int, limit: int) -> list[Due]:
+    def unclaimed(self, partition: int, limit: int) -> list[DueVisit]:
         """Visits in the outbox whether due or not, those due first."""
         return self._unclaimed(
             partition, self._client.zrange(self._of(partition).outbox, 0, limit - 1, withscores=True)
         )
 
-    def _unclaimed(self, partition: int, found_names: Sequence[tuple[str, float]]) -> list[Due]:
+    def _unclaimed(self, partition: int, found_names: Sequence[tuple[str, float]]) -> list[DueVisit]:
         part = self._of(partition)
         readable = set(self._members(part.outbox, [name for name, _ in found_names]))
         found_names = [found for found in found_names if found[0] in readable]
@@ -527,7 +529,7 @@ class Partitions:
             pipe.hmget(run.run, "status", "batch")
             pipe.get(run.spec)
         replies = pipe.execute()
-        found: list[Due] = []
+        found: list[DueVisit] = []
         gone: list[str] = []
         unreadable: list[str] = []
         for (name, score), text, (status, batch), spec_text in zip(
@@ -545,7 +547,7 @@ class Partitions:
                 gone.append(name)
                 continue
             call = call_of(run_id, spec, visit, batch)
-            due = Due(call, str(visit.queue), name, visit.opened_ms, held=status == "paused")
+            due = DueVisit(call, str(visit.queue), name, visit.opened_ms, held=status == "paused")
             found.append(replace(due, published_ms=self._published_ms(score), is_new=score.is_integer()))
         if gone:
             self._client.zrem(part.outbox, *gone)
@@ -554,7 +556,7 @@ class Partitions:
             self._client.zadd(part.outbox, dict.fromkeys(unreadable, later_ms), xx=True)
         return found
 
-    def published(self, partition: int, dues: Sequence[Due], now_ms: int, most_ms: int) -> None:
+    def published(self, partition: int, dues: Sequence[DueVisit], now_ms: int, most_ms: int) -> None:
         """Note publications. The next look comes after the visit's age again (so the wait doubles), within bounds.
 
         XX: a visit that was claimed meanwhile is not put back.
@@ -563,7 +565,7 @@ class Partitions:
         scores = {name: self._look_at(now_ms, now_ms + wait) for name, wait in waits.items()}
         self._client.zadd(self._of(partition).outbox, scores, xx=True)
 
-    def not_published(self, partition: int, dues: Sequence[Due], now_ms: int, most_ms: int) -> None:
+    def not_published(self, partition: int, dues: Sequence[DueVisit], now_ms: int, most_ms: int) -> None:
         """Look again after the time since the last publication again, within bounds. Safe to repeat."""
         waits = {due.member: max(self._unit_ms, min(now_ms - due.published_ms, most_ms)) for due in dues}
         scores = {due.member: self._look_at(due.published_ms, now_ms + waits[due.member]) for due in dues}

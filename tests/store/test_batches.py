@@ -18,7 +18,7 @@ from sleipnir.store.batches import Added, Look
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.admission import Admission
-from sleipnir_scheduler.services.effects import Deliveries
+from sleipnir_scheduler.services.deliveries import Deliveries
 from tests.model_store import graph_of
 from tests.store.test_advance import advance_of
 

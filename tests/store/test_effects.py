@@ -16,11 +16,11 @@ from sleipnir.errors import BundleError, UsageError
 from sleipnir.runs.run import Pause, RunSpec, child_id
 from sleipnir.runs.sessions import SessionName
 from sleipnir.store import dead_letters
-from sleipnir.store.effects import Owed
+from sleipnir.store.effects import OwedEffect
 from sleipnir.store.runs import Fence
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
-from sleipnir_scheduler.services.effects import AT_ONCE, Deliveries
+from sleipnir_scheduler.services.deliveries import AT_ONCE, Deliveries
 from tests.model_store import graph_of
 from tests.store.test_advance import advance_of
 from tests.unreadable import Unreadable, cases
@@ -134,11 +134,11 @@ def test_what_another_has_delivered_meanwhile_is_not_delivered_again(store: Stor
     assert [store.runs.info(run).status for run in (RUN, CHILD)] == ["waiting", "waiting"]
 
 
-def all_owed(store: Store) -> list[Owed]:
+def all_owed(store: Store) -> list[OwedEffect]:
     return store.effects.read(dict.fromkeys(range(store.keys.partitions), "0-0"), limit=100, block_ms=1)
 
 
-def deliver_as_one_that_was_frozen(world: World, stale: list[Owed], monkeypatch: pytest.MonkeyPatch) -> None:
+def deliver_as_one_that_was_frozen(world: World, stale: list[OwedEffect], monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read them, and has looked whether they are owed; then others went on, and now it sends."""
     with monkeypatch.context() as patched:
         patched.setattr(world.store.effects, "_still_owed", list)

@@ -17,7 +17,7 @@ from sleipnir.runs.run import Ended, Gate, RunSpec, Visit
 from sleipnir.runs.transitions import Notice, Step, Transition, Write
 from sleipnir.runs.values import Known, Wanted
 from sleipnir.runs.views import Reason
-from sleipnir.store.partitions import _FORGET, APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Drop, Entry
+from sleipnir.store.partitions import _FORGET, APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Entry, IgnoredEntry
 from sleipnir.store.runs import _TELL, Fence
 from sleipnir.store.scripts import Command, run_in_order
 from sleipnir.store.store import Store
@@ -346,7 +346,7 @@ def test_an_entry_that_changes_nothing_is_dropped_with_its_delta(bench: Bench) -
     bench.deliver(call, x=1)
     entry = bench.entries()[0]
     view = bench.store.partitions.load([RUN])[RUN]
-    drop = Drop(entry, view, Notice("late_result", {"seq": 1}))
+    drop = IgnoredEntry(entry, view, Notice("late_result", {"seq": 1}))
     assert bench.store.partitions.discard([drop], bench.epochs) == [APPLIED]
     assert bench.entries() == []
     assert bench.store.partitions.discard([drop], bench.epochs) == [APPLIED]
@@ -374,10 +374,10 @@ def test_a_result_is_not_dropped_on_the_word_of_an_old_view_or_of_a_former_owner
     bench.claim(call)
     bench.deliver(call, x=1)
     entry = bench.entries()[0]
-    assert bench.store.partitions.discard([Drop(entry, old)], bench.epochs) == [STALE]
-    assert bench.store.partitions.discard([Drop(entry, None)], bench.epochs) == [STALE]
+    assert bench.store.partitions.discard([IgnoredEntry(entry, old)], bench.epochs) == [STALE]
+    assert bench.store.partitions.discard([IgnoredEntry(entry, None)], bench.epochs) == [STALE]
     view = bench.store.partitions.load([RUN])[RUN]
-    assert bench.store.partitions.discard([Drop(entry, view)], {bench.partition: 99}) == [NOT_OWNER]
+    assert bench.store.partitions.discard([IgnoredEntry(entry, view)], {bench.partition: 99}) == [NOT_OWNER]
     assert bench.entries() == [entry]
 
 
@@ -626,7 +626,7 @@ def test_a_view_from_before_redis_went_back_in_time_commits_and_drops_nothing(be
     bench.store._client.hset(bench.store.keys.of_run(RUN).run, "last_event", "1-1")
     opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, "scripts"),))
     assert bench.store.partitions.commit([Commit(entry, view, opened)], bench.epochs) == [STALE]
-    assert bench.store.partitions.discard([Drop(entry, view)], bench.epochs) == [STALE]
+    assert bench.store.partitions.discard([IgnoredEntry(entry, view)], bench.epochs) == [STALE]
     assert bench.entries() == [entry]
 
 

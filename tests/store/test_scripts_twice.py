@@ -23,7 +23,7 @@ from sleipnir.runs.transitions import Transition
 from sleipnir.store import scripts
 from sleipnir.store.keys import lines_of
 from sleipnir.store.live import Piece
-from sleipnir.store.partitions import Drop
+from sleipnir.store.partitions import IgnoredEntry
 from sleipnir.store.runs import Fence
 from sleipnir.store.scripts import Script, run_in_order
 from sleipnir.store.store import Store
@@ -187,7 +187,7 @@ def discard(store: Store) -> Act:
     bench = Bench(store)
     bench.create()
     view = store.partitions.load([RUN])[RUN]
-    return lambda: store.partitions.discard([Drop(bench.entries()[0], view)], bench.epochs)
+    return lambda: store.partitions.discard([IgnoredEntry(bench.entries()[0], view)], bench.epochs)
 
 
 def fire_timers(store: Store) -> Act:

@@ -12,7 +12,7 @@ from sleipnir.store.scripts import Command, run_in_order
 from sleipnir.store.slots import KNOWN_MS, LOOK_MS
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services import janitor
-from sleipnir_scheduler.services.effects import Deliveries
+from sleipnir_scheduler.services.deliveries import Deliveries
 from tests.model_store import graph_of
 from tests.store.test_advance import advance_of
 

@@ -37,8 +37,8 @@ from sleipnir.store.partitions import (
     NOT_OWNER,
     REFUSED,
     Commit,
-    Drop,
     Entry,
+    IgnoredEntry,
     Partitions,
     call_of,
 )
@@ -153,7 +153,7 @@ class Advance:
                 self._parking.went_on(commit.entry)
                 published += self._applied(commit)
             elif outcome == CLAIMED:
-                drops.append(Drop(commit.entry, commit.run))
+                drops.append(IgnoredEntry(commit.entry, commit.run))
             else:
                 self._mistaken(commit.entry, by_run, outcome)
         self.backlog = self._publish(published)
@@ -228,10 +228,10 @@ class Advance:
                 self._views.put(view)
         self._views.shrink(len(run_ids))
 
-    def _plan_all(self, by_run: Mapping[str, deque[Entry]]) -> tuple[list[Commit], list[Drop]]:
+    def _plan_all(self, by_run: Mapping[str, deque[Entry]]) -> tuple[list[Commit], list[IgnoredEntry]]:
         """Plan what can be; values are fetched for all runs that need some, in one round trip, and they are planned."""
         commits: list[Commit] = []
-        drops: list[Drop] = []
+        drops: list[IgnoredEntry] = []
         known: dict[tuple[str, str], Known] = {}  # entries of two partitions may have the same id
         todo: Iterable[str] = by_run
         while todo:
@@ -251,7 +251,11 @@ class Advance:
         return commits, drops
 
     def _plan_run(
-        self, queue: deque[Entry], known: Mapping[tuple[str, str], Known], commits: list[Commit], drops: list[Drop]
+        self,
+        queue: deque[Entry],
+        known: Mapping[tuple[str, str], Known],
+        commits: list[Commit],
+        drops: list[IgnoredEntry],
     ) -> Wanted | None:
         """Plan entries of one run and take them from `queue`; what the first one needs to know, if it cannot be
         planned.
@@ -272,7 +276,7 @@ class Advance:
                 return None
             queue.popleft()
             if not isinstance(outcome, Transition):
-                drops.append(Drop(entry, run, outcome.notice))
+                drops.append(IgnoredEntry(entry, run, outcome.notice))
                 return None
             assert run is not None
             commits.append(Commit(entry, run, outcome))

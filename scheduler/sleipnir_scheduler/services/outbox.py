@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 
 from sleipnir.store.fleet import Line
 from sleipnir.store.keys import line_of
-from sleipnir.store.partitions import Due, Partitions
+from sleipnir.store.partitions import DueVisit, Partitions
 from sleipnir_scheduler.dispatch import Dispatcher
 
 BLIND_MS = 60 * 60_000
@@ -68,7 +68,7 @@ class Outbox:
                 self._store.not_published(partition, waiting, now_ms, LOOK_MS)
         return count
 
-    def _is_gone(self, due: Due, line: Line | None, now_ms: int) -> bool:
+    def _is_gone(self, due: DueVisit, line: Line | None, now_ms: int) -> bool:
         """Whether the message of a visit that is due has left its line."""
         if line is not None and line.length == 0:
             return True
@@ -80,7 +80,7 @@ class Outbox:
         waited_ms = max(due.published_ms - due.opened_ms, 0)
         return now_ms - due.published_ms >= max(BLIND_MS, BLIND_GROWS * waited_ms)
 
-    def _is_lost(self, due: Due, lost_from: set[str], now_ms: int) -> bool:
+    def _is_lost(self, due: DueVisit, lost_from: set[str], now_ms: int) -> bool:
         """Whether its line is empty, and its first message had the time to be claimed (or is of the future, from before
         the clock was set back)."""
         is_young = due.is_new and abs(now_ms - due.published_ms) <= self._patience_ms
@@ -92,6 +92,6 @@ class Outbox:
         return before & self._empty
 
 
-def _line(due: Due, lines: Mapping[str, Line]) -> Line | None:
+def _line(due: DueVisit, lines: Mapping[str, Line]) -> Line | None:
     """The line of a visit; brokers without priorities have one for each queue."""
     return lines.get(line_of(due.queue, due.call.batch)) or lines.get(due.queue)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
-from sleipnir.store.partitions import Owned, Partitions
+from sleipnir.store.partitions import OwnedPartition, Partitions
 
 
 class Ownership:
@@ -99,7 +99,7 @@ class Ownership:
             )
         return len(epochs)
 
-    def _own(self, partitions: Collection[int]) -> dict[int, Owned]:
+    def _own(self, partitions: Collection[int]) -> dict[int, OwnedPartition]:
         return self._store.own(sorted(partitions), self.instance, self._ttl_ms, self._generation())
 
     def _surplus(self, owned: Collection[int]) -> frozenset[int]:

@@ -36,7 +36,7 @@ from sleipnir.runs.transitions import (
     TellRun,
 )
 from sleipnir.store.connect import is_lasting
-from sleipnir.store.effects import Delivery, Effects, Ended, Owed
+from sleipnir.store.effects import Delivery, Effects, EndedRun, OwedEffect
 from sleipnir.store.scripts import Command
 from sleipnir_scheduler.graphs import Graphs
 
@@ -86,9 +86,9 @@ class Deliveries:
             raise
         return sum(each.effect is not None for each in owed)
 
-    def _deliver(self, owed: Sequence[Owed]) -> None:
+    def _deliver(self, owed: Sequence[OwedEffect]) -> None:
         """Deliver some, in order: what is told to one run by another comes as it was said."""
-        passed: list[Owed] = []
+        passed: list[OwedEffect] = []
         is_settled = self._deliver_known([each for each in owed if each.effect is not None], passed)
         for each in owed:
             if each.damage is not None:
@@ -99,7 +99,7 @@ class Deliveries:
             for each in sorted(passed, key=owed.index):
                 self._passed[each.partition] = each.id
 
-    def _deliver_known(self, known: Sequence[Owed], passed: list[Owed]) -> bool:
+    def _deliver_known(self, known: Sequence[OwedEffect], passed: list[OwedEffect]) -> bool:
         """What makes one fail for good must not keep the others: then each goes by itself, and that one is set aside.
         False: some were not delivered, as one before them to the same target became a dead letter."""
         try:
@@ -119,7 +119,7 @@ class Deliveries:
         buried = [self._bury(each, why, passed) for each, why in refused]
         return len(known) == 1 or not any(buried)
 
-    def _deliveries(self, known: Sequence[Owed]) -> list[Delivery]:
+    def _deliveries(self, known: Sequence[OwedEffect]) -> list[Delivery]:
         parents = [each.run for each in known if isinstance(each.effect, StartChild)]
         ended = [each.run for each in known if isinstance(each.effect, TellParent | TellBatch)]
         telling = [each.run for each in known if isinstance(each.effect, TellParent | TellRoot | RetryChild)]
@@ -128,14 +128,14 @@ class Deliveries:
         ends, batches = self._store.ends(ended), self._store.batches_of(parents)
         return [Delivery(each, self._command(each, specs, ends, batches)) for each in known]
 
-    def _bury(self, owed: Owed, why: str, passed: list[Owed]) -> bool:
+    def _bury(self, owed: OwedEffect, why: str, passed: list[OwedEffect]) -> bool:
         if self._store.dead_letters.bury(owed.partition, owed.id, why[:MOST_REASON]):
             self._log.error("an effect became a dead letter", entry=owed.id, run=owed.run, reason=why)
             return True
         self._pass(owed, f"its partition has too many dead letters; {why}", passed)
         return False
 
-    def _pass(self, owed: Owed, why: str, passed: list[Owed]) -> None:
+    def _pass(self, owed: OwedEffect, why: str, passed: list[OwedEffect]) -> None:
         """Leave it where it is, for a scheduler of a newer release."""
         passed.append(owed)
         if (owed.partition, owed.id) not in self._told:
@@ -145,7 +145,7 @@ class Deliveries:
             self._log.warning("an effect is left alone", entry=owed.id, run=owed.run, reason=why)
 
     def _command(
-        self, owed: Owed, specs: Mapping[str, RunSpec], ends: Mapping[str, Ended], batches: Mapping[str, str]
+        self, owed: OwedEffect, specs: Mapping[str, RunSpec], ends: Mapping[str, EndedRun], batches: Mapping[str, str]
     ) -> Command | None:
         """What an effect comes to; None: nothing, as its run has expired, or goes on."""
         spec = specs.get(owed.run)
