@@ -21,7 +21,7 @@ from ops.bench.costs import is_quiet
 from ops.bench.engine import Stack, finish, no_op_agent, stack, under_load, write_agent
 from ops.bench.figures import BenchFailed, Values
 from ops.bench.processes import PYTHON, environment, output_of, wait_until
-from sleipnir.cli.runs import UNFINISHED
+from sleipnir.cli.runs.ps import UNFINISHED
 from sleipnir.client.client import Client
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH
 from sleipnir.store.connect import connect

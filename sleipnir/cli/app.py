@@ -16,9 +16,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from sleipnir.cli import exit_codes, front_page, terminal
+from sleipnir.cli import exit_codes, front_page
 from sleipnir.cli.failures import report
 from sleipnir.cli.options import GlobalOptions
+from sleipnir.cli.terminal import terminal
 from sleipnir.errors import SleipnirError
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sleipnir.cli import exit_codes, terminal
+from sleipnir.cli import exit_codes
+from sleipnir.cli.terminal import terminal
 from sleipnir.errors import (
     BundleError,
     ConfigError,

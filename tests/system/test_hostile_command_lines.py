@@ -466,7 +466,7 @@ MODULES = [
     "sleipnir.cli.last_resort",
     "click",
     "sleipnir.cli.app",
-    "sleipnir.cli.render",
+    "sleipnir.cli.terminal.render",
     "sleipnir.settings",
     "redis",
     "sleipnir.client.client",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.cli.init import KINDS
+from sleipnir.cli.agents.init import KINDS
 
 ROOT = Path(__file__).parents[2]
 

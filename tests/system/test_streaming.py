@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.cli.follow import follow, print_result
+from sleipnir.cli.runs.follow import follow, print_result
 from sleipnir.client.client import Client, Run
 from sleipnir_workers.live import LiveText
 from tests.processes import Stack, wait_until, write_agent

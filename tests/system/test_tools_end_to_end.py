@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from sleipnir.cli.reasons import places
+from sleipnir.cli.runs.reasons import places
 from sleipnir.client.client import Client, Run
 from sleipnir.runs.views import RunInfo, StepInfo
 from sleipnir.testing import Call, ModelServer, Reply, Request

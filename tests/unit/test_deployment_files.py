@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sleipnir.cli.doctor import SECURE
-from sleipnir.cli.services import scheduler_command, worker_command
+from sleipnir.cli.fleet.doctor import SECURE
+from sleipnir.cli.fleet.services import scheduler_command, worker_command
 from sleipnir.settings import Settings
 from tests.deployments import (
     COMPOSE,

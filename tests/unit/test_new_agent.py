@@ -11,7 +11,7 @@ import pytest
 
 from sleipnir.agents import creation
 from sleipnir.cli import main
-from sleipnir.cli.init import KINDS
+from sleipnir.cli.agents.init import KINDS
 from sleipnir.graph.check import validate
 from sleipnir.graph.load import load_graph
 from sleipnir.graph.model import SLEIPNIR

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sleipnir.agents.variables import env_name, resolved_variables
-from sleipnir.cli.ask import ask_variable
+from sleipnir.cli.runs.ask import ask_variable
 from sleipnir.errors import UsageError
 from sleipnir.graph.model import EndNode, Graph, Variable
 from tests.unit.cli.test_ask import typed

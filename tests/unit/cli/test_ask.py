@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.cli.ask import NobodyAnswers, ScriptedAnswers, ask, how_to_answer
 from sleipnir.cli.options import GlobalOptions
+from sleipnir.cli.runs.ask import NobodyAnswers, ScriptedAnswers, ask, how_to_answer
 from sleipnir.runs.views import GateInfo
 
 APPROVAL = GateInfo("r1run", 4, "approve", "approval", "Send the report?", ("yes", "no"), None, 0)

@@ -11,10 +11,13 @@ from rich.console import Console
 
 from sleipnir.batches.records import BatchInfo, BatchPlan, ErrorGroup, submission_id
 from sleipnir.batches.rows import BadRow
-from sleipnir.cli import batch_submit, batch_view, main, terminal
-from sleipnir.cli.batch import error_row
-from sleipnir.cli.batch_submit import Source, SubmitView, in_words
+from sleipnir.cli import main
+from sleipnir.cli.batches import submit as batch_submit
+from sleipnir.cli.batches import view as batch_view
+from sleipnir.cli.batches.batch import error_row
+from sleipnir.cli.batches.submit import Source, SubmitView, in_words
 from sleipnir.cli.options import GlobalOptions
+from sleipnir.cli.terminal import terminal
 from sleipnir.client.batch import Submitted
 from sleipnir.messages import Usage
 

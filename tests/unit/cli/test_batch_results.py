@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.batches.records import RowResult, RowState, row_run_id
-from sleipnir.cli.batch_results import Format, ResultFile, format_of, line_of
+from sleipnir.cli.batches.results import Format, ResultFile, format_of, line_of
 from sleipnir.errors import SleipnirError, UsageError
 
 HARD = 'a "quoted"\nläng, cell\r\n""'

@@ -9,7 +9,7 @@ import pytest
 
 from sleipnir.agents.finding import look_up
 from sleipnir.cli import main
-from sleipnir.cli.beforehand import warn
+from sleipnir.cli.runs.agent_warnings import warn
 from sleipnir.settings import Settings
 
 BOSS = "name: boss\ncan_spawn_agents: true\nspawnable_agents: [worker, graph, absent]\nhooks: {a: b}\nmemory: true\n"

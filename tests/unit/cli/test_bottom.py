@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.cli.bottom import Bottom
+from sleipnir.cli.terminal.bottom import Bottom
 from sleipnir.runs.views import RunEvent
 from tests.processes import wait_until
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sleipnir.cli import building, terminal
-from sleipnir.cli.building import BuildView, asker, summary
+from sleipnir.cli.knowledge import building
+from sleipnir.cli.knowledge.building import BuildView, asker, summary
+from sleipnir.cli.terminal import terminal
 from sleipnir.knowledge.application import Application
 from sleipnir.knowledge.order import Done, Notice, Progress
 from sleipnir.knowledge.rules import Wanted

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sleipnir.cli.bottom import Bottom
-from sleipnir.cli.delays import AFTER_S, AFTER_START_S, DelayNotice, missing_in_words, patience_s
-from sleipnir.cli.follow import follow
 from sleipnir.cli.options import GlobalOptions
+from sleipnir.cli.runs.delays import AFTER_S, AFTER_START_S, DelayNotice, missing_in_words, patience_s
+from sleipnir.cli.runs.follow import follow
+from sleipnir.cli.terminal.bottom import Bottom
 from sleipnir.errors import StoreUnavailable
 from sleipnir.runs.views import Missing, RunEvent
 
@@ -92,7 +92,7 @@ def test_who_follows_a_run_that_nothing_moves_is_told(capsys: Any, monkeypatch: 
             assert told.wait(30)
             yield RunEvent("1-0", 0, "run_ended", {"status": "completed", "took_ms": 10})
 
-    monkeypatch.setattr("sleipnir.cli.follow.patience_s", lambda options: 0.05)
+    monkeypatch.setattr("sleipnir.cli.runs.follow.patience_s", lambda options: 0.05)
     say = Bottom.say
 
     def say_and_tell(bottom: Bottom, lines: Sequence[str]) -> None:

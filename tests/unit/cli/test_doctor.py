@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.cli import main
-from sleipnir.cli.doctor import (
+from sleipnir.cli.fleet.doctor import (
     Finding,
     look_at_agreement,
     look_at_archive,
@@ -22,7 +22,7 @@ from sleipnir.cli.doctor import (
     look_at_model,
     look_at_version,
 )
-from sleipnir.cli.services import scheduler_command, worker_command
+from sleipnir.cli.fleet.services import scheduler_command, worker_command
 from sleipnir.runs.views import ArchiveState, Generation, Health, WorkerInfo
 from sleipnir.settings import Settings
 
@@ -110,7 +110,7 @@ def test_what_knowledge_bases_need_is_looked_at(tmp_path: Path, monkeypatch: pyt
     lost = Settings(home=tmp_path, knowledge=str(tmp_path / "file" / "below"))
     assert levels(list(look_at_knowledge(lost))) == {"shelf": "warn"}
     assert levels(list(look_at_knowledge(Settings(home=tmp_path, knowledge="s3://bucket/kb")))) == {"shelf": "ok"}
-    monkeypatch.setattr("sleipnir.cli.doctor.find_spec", lambda name: None)
+    monkeypatch.setattr("sleipnir.cli.fleet.doctor.find_spec", lambda name: None)
     bare = list(look_at_knowledge(Settings(home=tmp_path, knowledge="s3://bucket/kb")))
     assert levels(bare) == {"knowledge": "warn", "shelf": "warn"}
     assert [finding.hint.partition("pip ")[2] for finding in bare] == [

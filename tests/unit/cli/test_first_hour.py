@@ -11,9 +11,9 @@ import pytest
 
 from sleipnir import Client
 from sleipnir.cli import main
-from sleipnir.cli.ask import refuse_unknown
 from sleipnir.cli.options import MOMENT, Seconds
-from sleipnir.cli.runs import UNFINISHED, _none_found
+from sleipnir.cli.runs.ask import refuse_unknown
+from sleipnir.cli.runs.ps import UNFINISHED, _none_found
 from sleipnir.errors import ConfigError, UsageError
 from sleipnir.graph.duration import seconds
 from sleipnir.graph.findings import closest

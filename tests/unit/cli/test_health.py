@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.cli.health import choose, why_not
+from sleipnir.cli.fleet.health import choose, why_not
 from sleipnir.runs.views import WorkerInfo
 from tests.unit.cli.test_start import loaded_by
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sleipnir.cli.history import history_table, with_late_results
-from sleipnir.cli.render import plain_table
+from sleipnir.cli.runs.history import history_table, with_late_results
+from sleipnir.cli.terminal.render import plain_table
 from sleipnir.runs.run import Part
 from sleipnir.runs.views import LateResult, StepInfo
 

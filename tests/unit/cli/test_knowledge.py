@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from sleipnir.cli import main, terminal
+from sleipnir.cli import main
 from sleipnir.cli.app import app
-from sleipnir.cli.bases import print_base, print_forecast, print_hits
+from sleipnir.cli.knowledge.bases import print_base, print_forecast, print_hits
+from sleipnir.cli.terminal import terminal
 
 GRAPH = """\
 name: helper

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sleipnir.cli import main
-from sleipnir.cli.limits import COLUMNS, row, show, to_data
-from sleipnir.cli.render import plain_table
+from sleipnir.cli.fleet.limits import COLUMNS, row, show, to_data
+from sleipnir.cli.terminal.render import plain_table
 from sleipnir.models.limits import Limit, LimitUse, Slot
 
 NOW_MS = 1_800_000_000_000

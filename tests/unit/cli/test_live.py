@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from sleipnir.cli.live import TextLines, Texts, wrapped
+from sleipnir.cli.terminal.live import TextLines, Texts, wrapped
 from sleipnir.runs.views import RunEvent
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.cli.narrate import Narrator
+from sleipnir.cli.runs.narrate import Narrator
 from sleipnir.runs.views import RunEvent
 
 

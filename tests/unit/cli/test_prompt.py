@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.cli.run import prompt_text
+from sleipnir.cli.runs.run import prompt_text
 
 
 @pytest.mark.conformance("N01")

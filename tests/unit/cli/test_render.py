@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.cli.render import duration, plain_table, print_fields, print_json, print_table
-from sleipnir.cli.terminal import one_line, printable
+from sleipnir.cli.terminal.render import duration, plain_table, print_fields, print_json, print_table
+from sleipnir.cli.terminal.terminal import one_line, printable
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.cli.story import story_of
+from sleipnir.cli.runs.story import story_of
 from sleipnir.graph.draw import Mark
 from sleipnir.messages import RunStatus
 from sleipnir.runs.run import Part

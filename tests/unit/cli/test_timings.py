@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sleipnir.cli.timings import summary
+from sleipnir.cli.runs.timings import summary
 from sleipnir.runs.views import RunEvent
 
 

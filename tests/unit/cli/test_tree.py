@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sleipnir.cli.tree import MOST, data_of, lines_of
+from sleipnir.cli.runs.tree import MOST, data_of, lines_of
 from sleipnir.runs.views import RunInfo, RunTree
 
 NOW_MS = 10_000

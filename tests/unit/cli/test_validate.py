@@ -9,8 +9,8 @@ from typing import Any, cast
 import jsonschema
 import pytest
 
-from sleipnir.cli import beforehand
 from sleipnir.cli.app import main
+from sleipnir.cli.runs import agent_warnings
 from sleipnir.client.client import Client
 from sleipnir.client.preparation import Preparation
 from sleipnir.errors import GraphError, Problem
@@ -174,7 +174,7 @@ class Warned:
 def told(
     capsys: pytest.CaptureFixture[str], found: list[Problem] | Exception, given: tuple[str, ...] | None = ()
 ) -> list[str]:
-    beforehand.tell_warnings(cast(Client, Warned(found)), "answer", given)
+    agent_warnings.tell_warnings(cast(Client, Warned(found)), "answer", given)
     return capsys.readouterr().err.splitlines()
 
 
@@ -190,7 +190,7 @@ def test_warnings_are_told_on_a_line_each(capsys: pytest.CaptureFixture[str]) ->
 
 def test_many_warnings_are_cut_and_the_rest_counted(capsys: pytest.CaptureFixture[str]) -> None:
     lines = told(capsys, [problem(number) for number in range(1, 9)])
-    assert len(lines) == beforehand.MOST_WARNINGS + 1
+    assert len(lines) == agent_warnings.MOST_WARNINGS + 1
     assert lines[-1] == "warning: 3 more; `sleipnir validate answer` lists all"
 
 

@@ -1,0 +1,1 @@
+"""Commands on agents: how is one found, made, checked, drawn and changed?"""

@@ -1,0 +1,119 @@
+"""`agents`: what can be run. Needs no Redis. `agents install`: install.py; whether an agent is right: validate.py."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sleipnir.cli.agents.install import install
+from sleipnir.cli.completion import complete_agent
+from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.terminal import terminal
+from sleipnir.cli.terminal.render import print_json, print_table
+from sleipnir.errors import GraphError
+
+if TYPE_CHECKING:
+    from sleipnir.graph.model import Graph
+    from sleipnir.runs.views import AgentInfo
+    from sleipnir.settings import Settings
+
+
+@click.group(invoke_without_command=True, subcommand_metavar="[show AGENT | install ...]")
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+@click.pass_context
+@pass_options
+def agents(options: GlobalOptions, ctx: click.Context, as_data: bool) -> None:
+    """List the agents that can be run by name, and what is wrong with those that cannot.
+
+    `agents show AGENT` says more of one. `agents install` copies the shipped ones to your own directory, where you may
+    change them.
+    """
+    if ctx.invoked_subcommand is None:
+        _list_agents(options, as_data)
+
+
+agents.add_command(install)
+
+
+@agents.command()
+@click.argument("agent", metavar="AGENT|FOLDER", shell_complete=complete_agent)
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON object.")
+@pass_options
+def show(options: GlobalOptions, agent: str, as_data: bool) -> None:
+    """Say more of one agent: also what it suggests to begin a conversation with."""
+    from sleipnir.agents.finding import describe, find
+
+    folder = find(agent, options.settings())
+    _show(describe(folder, None if "/" in agent or agent in (".", "..") else agent), as_data=as_data)
+
+
+def _list_agents(options: GlobalOptions, as_data: bool) -> None:
+    from sleipnir.agents.finding import known_agents, places
+
+    settings = options.settings()
+    found = known_agents(settings)
+    if as_data:
+        print_json(found)
+    elif found:
+        rows = [(agent.name, agent.kind, str(agent.folder), agent.problem or agent.description) for agent in found]
+        print_table(("agent", "kind", "folder", "description"), rows)
+    else:
+        searched = "".join(f"\n  {place}" for place in places(settings))
+        terminal.note(f"no agents. Searched in:{searched}")
+
+
+def _show(agent: AgentInfo, *, as_data: bool) -> None:
+    if as_data:
+        print_json(agent)
+        return
+    said = {"agent": agent.name, "kind": agent.kind, "folder": str(agent.folder), "description": agent.description}
+    for title, text in (said | {"problem": agent.problem or ""}).items():
+        if text:
+            click.echo(f"{title:13}{terminal.one_line(text)}")
+    for number, starter in enumerate(agent.conversation_starters, 1):
+        click.echo(f"{'starters' if number == 1 else '':13}{number}. {terminal.one_line(starter)}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A graph file, or an agent folder, and the file that the environment names in place of its config.yaml."""
+
+    path: Path
+    config_file: Path | None = None
+
+
+def locate(target: str, settings: Settings) -> Source:
+    """The graph file, or the agent folder, that is meant. Raises AgentNotFound.
+
+    A path is tried before a name when it has a slash in it or is an existing file, so that `validate graph.yaml`
+    works beside the file.
+    """
+    from sleipnir.agents.finding import find, is_folder, named_file
+
+    path = Path(target)
+    if _is_file(path):
+        return Source(path)
+    if ("/" in target or target in (".", "..")) and is_folder(path):
+        return Source(path, named_file(Path(os.path.normpath(path.absolute())).name))
+    return Source(find(target, settings), named_file(target))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # too long, or closed to us; what looks for a folder says so
+        return False
+
+
+def read(source: Source) -> Graph:
+    """The graph of a file or folder. Raises GraphError with every problem."""
+    from sleipnir.graph.load import load_file
+
+    loaded = load_file(source.path, source.config_file)
+    if loaded.graph is None:
+        raise GraphError(f"{source.path} cannot be read", loaded.problems)
+    return loaded.graph

@@ -1,0 +1,274 @@
+"""`batch submit`: rows from a file into a batch, and what is seen of it meanwhile.
+
+A submission is known by its name, or without one by what the file holds: the same command again goes on with the same
+batch, and adds what is missing there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, cast
+
+import click
+
+from sleipnir.batches.records import DEFAULT_PARALLEL, DEFAULT_PRIORITY, PRIORITIES, submission_id
+from sleipnir.cli import exit_codes
+from sleipnir.cli.knowledge.building import BuildView, asker, counted
+from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
+from sleipnir.cli.runs import agent_warnings
+from sleipnir.cli.runs.run import AGENT, AGENT_VARIABLE, CWD, STRICT, VAR, Pairs, variable_asker
+from sleipnir.cli.terminal import terminal
+from sleipnir.cli.terminal.render import print_json
+from sleipnir.cli.terminal.terminal import MARK
+from sleipnir.errors import SleipnirError, UsageError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from sleipnir.batches.rows import BadRow
+    from sleipnir.client.batch import Submitted
+
+SAY_S: Final = 10.0
+DRAW_S: Final = 0.1
+STDIN: Final = "-"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows to read, from an open file. `size` and `digest` are of its bytes, None for a pipe, which is read once."""
+
+    file: BufferedReader
+    name: str
+    as_csv: bool = False
+    size: int | None = None
+    digest: str | None = None
+
+
+@click.command()
+@AGENT
+@click.argument("rows", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--key", metavar="COLUMN", help="The column that tells rows apart. Default: their numbers do.")
+@click.option("--name", default="", help="What to call the batch. A new name makes another batch of the same rows.")
+@click.option(
+    "--parallel", type=COUNT, metavar="N",
+    help=f"At most so many rows under way at once. Default: {DEFAULT_PARALLEL:,}.",
+)  # fmt: skip
+@click.option(
+    "--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), default=DEFAULT_PRIORITY, show_default=True,
+    help="Its share beside other batches: one of 3 gets three rows for each of one of 1.",
+)  # fmt: skip
+@click.option("--canary", type=COUNT, metavar="N", help="Run N rows, then wait for `batch resume`.")
+@click.option(
+    "--max-cost", "max_cost_usd", type=Amount(min=0, min_open=True), metavar="USD",
+    help="Begin no more rows when those that are over have cost so much.",
+)  # fmt: skip
+@click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
+@VAR
+@AGENT_VARIABLE
+@CWD
+@STRICT
+@click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of the id.")
+@pass_options
+def submit(
+    options: GlobalOptions,
+    agent: str,
+    rows: str,
+    key: str | None,
+    name: str,
+    parallel: int | None,
+    priority: int,
+    canary: int | None,
+    max_cost_usd: float | None,
+    max_tokens: int | None,
+    variables: Pairs,
+    agent_variables: Pairs,
+    cwd: Path | None,
+    strict: bool | None,
+    as_data: bool,
+) -> int:
+    """Start a run of AGENT for each row of a file, and print the id of the batch that they are.
+
+    ROWS is a file of JSON lines, or of CSV if it ends in .csv; `-` reads JSON lines from standard input. The column
+    `prompt` is the prompt, the others are values that the state begins with. Rows that cannot run are told on stderr
+    and left out.
+
+    Safe to repeat: the same command adds only what the batch lacks, as it does for a file that has grown since, if the
+    batch has a name. What else is said of the batch counts when it begins.
+
+    Exit codes: 0 every row is in the batch, 1 some could not be, 2 wrong usage, a broken agent or no good row at all,
+    130 interrupted (rows that are in the batch run).
+    """
+    from sleipnir.agents.finding import look_up
+    from sleipnir.batches.rows import read_from
+
+    settings = options.settings()
+    found = look_up(agent, settings)  # before a stack is started for an agent that does not exist
+    agent_warnings.warn(agent, found, settings)
+    with _opened(rows) as source, options.connected(workers=False) as client, SubmitView(source) as view:
+        agent_warnings.tell_warnings(client, agent, None)
+        batch_id = _id_for(found.name, source, key, name)
+        try:
+            with BuildView() as building:
+                batch = client.batch(
+                    agent,
+                    read_from(source.file, source.name, key, as_csv=source.as_csv),
+                    id=batch_id,
+                    key=key,
+                    name=name,
+                    priority=priority,
+                    parallel=parallel,
+                    canary=canary,
+                    max_cost_usd=max_cost_usd,
+                    max_tokens=max_tokens,
+                    variables=dict([*agent_variables, *variables]),
+                    cwd=cwd,
+                    strict=strict,
+                    ask_variable=variable_asker(),
+                    ask_knowledge=asker(building),
+                    tell_knowledge=building.tell,
+                    on_bad=view.refuse,
+                    on_progress=view.see,
+                )
+        except KeyboardInterrupt:
+            view.hide()
+            _say_it_is_unfinished(batch_id, source, view, options)
+            return exit_codes.INTERRUPTED
+        except SleipnirError:
+            view.hide()
+            if view.so_far is not None:
+                _say_it_is_unfinished(batch_id, source, view, options)
+            raise
+    submitted = batch.submitted
+    assert submitted is not None, "this process has submitted it"
+    terminal.narrate_lines([f"{MARK}{in_words(submitted, batch_id)}"])
+    if as_data:
+        print_json({"id": batch_id, "added": submitted.added, "known": submitted.known, "bad": submitted.bad})
+    else:
+        click.echo(batch_id)
+    if options.is_embedded:
+        watch = options.command("batch", "watch", batch_id)
+        terminal.note(f"it runs while `sleipnir up` does; or follow it here: {watch}")
+    return exit_codes.FAILED if submitted.bad else exit_codes.COMPLETED
+
+
+def in_words(submitted: Submitted, batch_id: str) -> str:
+    """What came of a submission."""
+    bad = f"; {counted(submitted.bad, 'bad row')} left out" if submitted.bad else ""
+    if submitted.known and not submitted.added:
+        have = f"nothing is added: batch {batch_id} has {counted(submitted.known, 'row')} of these already"
+        return f"{have}{bad}; another --name makes another batch"
+    known = f", {submitted.known:,} more were there already" if submitted.known else ""
+    return f"{counted(submitted.added, 'row')} added to batch {batch_id}{known}{bad}"
+
+
+def _id_for(agent: str, source: Source, key: str | None, name: str) -> str:
+    if name:
+        return submission_id(agent, "name", name)
+    return submission_id(agent, "rows", source.digest or os.urandom(16).hex(), key or "")
+
+
+@contextlib.contextmanager
+def _opened(rows: str) -> Iterator[Source]:
+    if rows == STDIN:
+        yield Source(cast(BufferedReader, sys.stdin.buffer), "standard input")
+        return
+    try:
+        file = Path(rows).open("rb")  # noqa: SIM115  (closed below; errors while rows are read are others)
+    except OSError as error:
+        raise UsageError(f"{rows} cannot be read: {error.strerror or error}") from error
+    as_csv = Path(rows).suffix.lower() == ".csv"
+    with file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            yield Source(file, rows, as_csv)
+            return
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.tell()
+        file.seek(0)
+        yield Source(file, rows, as_csv, size, digest)
+
+
+def _say_it_is_unfinished(batch_id: str, source: Source, view: SubmitView, options: GlobalOptions) -> None:
+    """After Ctrl-C, or when Redis went away."""
+    if view.so_far is None:
+        terminal.note("\nnothing was submitted")
+        return
+    there = view.so_far.added + view.so_far.known
+    terminal.note(f"\nbatch {batch_id} has {counted(there, 'row')} of these, which run")
+    if source.digest is not None:
+        terminal.note("  the same command again adds the others")
+    terminal.note(f"  {options.command('batch', 'cancel', batch_id)}   to stop it")
+
+
+class SubmitView:
+    """A context manager. On a terminal a bar of how much of the file is read, elsewhere a line every SAY_S seconds;
+    bad rows are told as they come."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._began_s = source, time.monotonic()
+        self._said_s, self._drawn_s = self._began_s, 0.0
+        self._progress: Progress | None = None
+        self.so_far: Submitted | None = None
+
+    def refuse(self, bad: BadRow) -> None:
+        terminal.note(terminal.printable(str(bad)))
+
+    def see(self, submitted: Submitted) -> None:
+        """Show how far it is."""
+        self.so_far = submitted
+        now_s = time.monotonic()
+        if terminal.can_redraw():
+            if now_s - self._drawn_s >= DRAW_S:
+                self._drawn_s = now_s
+                self._draw(self._amount(now_s))
+        elif now_s - self._said_s >= SAY_S:
+            self._said_s = now_s
+            terminal.narrate_lines([f"{MARK}{self._amount(now_s)}"])
+
+    def _amount(self, now_s: float) -> str:
+        assert self.so_far is not None
+        done = self.so_far.added + self.so_far.known + self.so_far.bad
+        rate = done / max(now_s - self._began_s, 0.001)
+        bad = f", {self.so_far.bad:,} bad" if self.so_far.bad else ""
+        return f"{counted(done, 'row')}{bad}, {rate:,.0f}/s"
+
+    def _draw(self, amount: str) -> None:
+        if self._progress is None:
+            self._progress = _progress()
+            self._progress.add_task("submitting", total=self._source.size, amount=amount)
+            self._progress.start()
+        [bar] = self._progress.task_ids
+        read = self._source.file.tell() if self._source.size is not None else 0
+        self._progress.update(bar, completed=read, amount=amount, refresh=True)
+
+    def hide(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+        self._progress = None
+
+    def __enter__(self) -> SubmitView:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.hide()
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True, color_system="auto" if terminal.wants_colour(sys.stderr) else None)
+    amount = TextColumn("{task.fields[amount]}", markup=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount)
+    return Progress(*columns, console=console, transient=True, auto_refresh=False)

@@ -1,0 +1,127 @@
+"""`sessions`, and `--session` of other commands: what was said before to agents with a config.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sleipnir.cli.completion import complete_agent
+from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.terminal import terminal
+from sleipnir.cli.terminal.render import moment, print_json, print_table
+from sleipnir.errors import UsageError
+from sleipnir.runs.sessions import NO_SESSIONS, TEMP
+
+if TYPE_CHECKING:
+    from sleipnir.client.client import Client
+    from sleipnir.graph.load import AgentFolder
+
+SESSION = click.option(
+    "--session", "session", is_flag=False, flag_value=TEMP, metavar="NAME",
+    help="Go on with what was said in this session of a config.yaml agent, and add to it. Default: the agent's own "
+    f"(`agent_session`). `{TEMP}` is a new one that is not kept.",
+)  # fmt: skip
+NO_SESSION = click.option("--no-session", "without_session", is_flag=True, help="Begin with nothing, and keep nothing.")
+
+
+def refuse_session(session: str | None, without: bool, agent: AgentFolder) -> None:
+    """Raises UsageError for a session of a graph, and for one that is wanted and not wanted."""
+    if session is not None and agent.kind == "graph":
+        raise UsageError(NO_SESSIONS.format(agent=agent.name))
+    if session is not None and without:
+        raise UsageError("--session and --no-session exclude each other")
+
+
+def session_of(client: Client, agent: str, asked: str | None, without: bool) -> str | None:
+    """The session that was asked for, else the agent's own; None: there is none."""
+    if asked is not None or without:
+        return asked
+    loop = client.definition(agent).loop
+    return loop.agent_session if loop is not None else None
+
+
+@click.group()
+def sessions() -> None:
+    """What was said before to agents with a config.yaml: one list of messages for each session."""
+
+
+_AGENT = click.argument("agent", shell_complete=complete_agent)
+_NAME = click.argument("name")
+_JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
+
+
+@sessions.command()
+@_AGENT
+@_JSON
+@pass_options
+def ls(options: GlobalOptions, agent: str, as_data: bool) -> None:
+    """List the sessions of AGENT, the one used last first."""
+    with options.connected(workers=False) as client:
+        found = client.sessions(_name_of(agent))
+    if as_data:
+        print_json(found)
+    elif found:
+        rows = [(each.name, str(each.messages), moment(each.used_ms), each.run or "") for each in found]
+        print_table(("session", "messages", "used", "busy with"), rows)
+    else:
+        terminal.note("no sessions")
+
+
+@sessions.command()
+@_AGENT
+@_NAME
+@_JSON
+@pass_options
+def show(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
+    """Print what was said in the session NAME of AGENT."""
+    agent = _name_of(agent)
+    with options.connected(workers=False) as client:
+        found, said = client.session(agent, name), client.said(agent, name)
+    if found is None:
+        raise _unknown(agent, name)
+    if as_data:
+        print_json({"session": found, "said": said})
+        return
+    if found.dropped:
+        terminal.note(f"{found.dropped:,} older messages were dropped (SLEIPNIR_MAX_SESSION_MESSAGES)")
+    for message in said:
+        for line in spoken(message):
+            click.echo(terminal.printable(line))
+
+
+@sessions.command()
+@_AGENT
+@_NAME
+@_JSON
+@pass_options
+def rm(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
+    """Forget what was said in the session NAME of AGENT."""
+    agent = _name_of(agent)
+    with options.connected(workers=False) as client:
+        if not client.remove_session(agent, name):
+            raise _unknown(agent, name)
+    if as_data:
+        print_json({"agent": agent, "removed": name})
+    else:
+        terminal.note(f"session {name!r} of agent {agent!r} is removed")
+
+
+def spoken(message: dict[str, Any]) -> list[str]:
+    """A message as people read it: who says it, and what; calls of tools and their results on one line each."""
+    role, content = message["role"], message.get("content")
+    if role == "tool":
+        return [f"  result: {terminal.one_line(str(content), 200)}"]
+    lines = [f"{role}: {content}"] if content else []
+    called = [call["function"] for call in message.get("tool_calls") or ()]
+    return [*lines, *(f"  calls {each['name']} {terminal.one_line(each['arguments'], 200)}" for each in called)]
+
+
+def _name_of(agent: str) -> str:
+    """An agent that is gone may have sessions still: its name is not looked up. Of a path, the name counts."""
+    return Path(agent).absolute().name if "/" in agent or agent == "." else agent
+
+
+def _unknown(agent: str, name: str) -> UsageError:
+    return UsageError(f"agent {agent!r} has no session {name!r}; `sleipnir sessions ls {agent}` lists those it has")

@@ -1,0 +1,1 @@
+"""Commands for operators: how are the processes started, checked and cleaned up after?"""

@@ -1,0 +1,83 @@
+"""`gc`: remove what nothing needs any more. What that is, and why it is safe meanwhile: upkeep/garbage.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from sleipnir.cli import exit_codes
+from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.terminal import terminal
+from sleipnir.cli.terminal.render import print_json, print_table, size
+from sleipnir.errors import KnowledgeError, SleipnirError
+
+if TYPE_CHECKING:
+    from sleipnir.settings import Settings
+
+
+@dataclass(frozen=True)
+class Swept:
+    """One row. `problem`: why it could not be removed."""
+
+    kind: str
+    name: str
+    bytes: int
+    why: str
+    removed: bool
+    problem: str | None = None
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--sessions", is_flag=True, help="Also sessions of agents that are not found here.")
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+@pass_options
+def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> int:
+    """Remove what nothing needs any more: in Redis, on the shelf of knowledge bases, and of dead workers here.
+
+    Everything may run meanwhile. Exit code 1 when something could not be removed.
+    """
+    from sleipnir.upkeep.garbage import rubbish
+
+    swept: list[Swept] = []
+    with options.connected(workers=False) as client, _shelf_that_is_away(swept, client.settings):
+        for found, remove in rubbish(client.store, client.settings, sessions=sessions):
+            removed, problem = False, None
+            if not dry_run:
+                try:
+                    with client.store.errors():
+                        removed = remove()
+                except (OSError, SleipnirError) as error:
+                    problem = str(error)
+            swept.append(Swept(found.kind, found.name, found.bytes_, found.why, removed, problem))
+    if as_data:
+        print_json(swept)
+    else:
+        _print(swept, dry_run=dry_run)
+    return exit_codes.FAILED if any(each.problem for each in swept) else exit_codes.COMPLETED
+
+
+@contextmanager
+def _shelf_that_is_away(swept: list[Swept], settings: Settings) -> Iterator[None]:
+    """Make a row of it: what was found before still counts."""
+    from sleipnir.knowledge.files import shelf_name
+
+    try:
+        yield
+    except KnowledgeError as error:
+        swept.append(Swept("shelf", shelf_name(settings), 0, "cannot be looked at", False, str(error)))
+
+
+def _print(swept: list[Swept], *, dry_run: bool) -> None:
+    if not swept:
+        terminal.note("nothing to remove")
+        return
+    rows = [(each.kind, each.name, size(each.bytes), each.problem or each.why) for each in swept]
+    print_table(("kind", "name", "size", "why"), rows)
+    gone = [each for each in swept if dry_run or each.removed]
+    verb = "would be removed" if dry_run else "removed"
+    terminal.note(f"{len(gone)} of {len(swept)} {verb}, {size(sum(each.bytes for each in gone))}")

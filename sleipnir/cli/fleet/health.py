@@ -1,0 +1,93 @@
+"""`sleipnir worker --health`: does a worker consume? For liveness probes: quick, and about the worker alone.
+
+Rules. Exit code 0: it consumes; or it has stopped taking a queue because its machine cannot run visits, which it says,
+and which no restart mends; or nobody can tell because Redis or the broker is away; a restart would not help then, and
+would only cost the visits that run. 1: it does not consume, with the reason in one line. What a worker says of
+itself is in its announcement; a worker that is stopped or hangs altogether makes none.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sleipnir.cli import exit_codes
+from sleipnir.cli.terminal import terminal
+from sleipnir.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from sleipnir.runs.views import WorkerInfo
+    from sleipnir.settings import Settings
+    from sleipnir.store.fleet import Fleet
+
+LOOK_TIMEOUT_S = 2.0  # a Redis that hangs must not make the probe hang
+
+
+def report(settings: Settings, name: str | None, within_s: float) -> int:
+    """Print how the worker `name` is (None: all of this host that are there) and return the exit code."""
+    from sleipnir.store.connect import store_errors
+    from sleipnir.store.fleet import Fleet
+
+    url = str(settings.redis_url)
+    try:
+        with store_errors(url):
+            fleet = Fleet.of(settings, timeout_s=LOOK_TIMEOUT_S)
+            workers, now_ms = fleet.workers()
+    except StoreUnavailable as error:
+        terminal.note(f"cannot tell: {error}")
+        return exit_codes.COMPLETED
+    chosen = choose(workers, name, socket.gethostname(), now_ms, within_s)
+    if not chosen:
+        return _unhealthy(fleet, f"no worker of {socket.gethostname()} has announced itself in the last {within_s:g} s")
+    for worker in chosen:
+        if reason := why_not(worker, now_ms, within_s):
+            return _unhealthy(fleet, f"{worker.name} {reason}")
+        terminal.result(
+            f"{worker.name} consumes {', '.join(worker.queues)}: {worker.busy} of {worker.slots} slots busy"
+        )
+        for queue, reason in sorted(worker.stopped.items()):
+            terminal.note(f"{worker.name} does not take queue {queue} now: {reason}; it tries again by itself")
+    return exit_codes.COMPLETED
+
+
+def _unhealthy(fleet: Fleet, reason: str) -> int:
+    if not fleet.broker_answers():
+        terminal.note(f"cannot tell: {reason}; but the broker does not answer here either")
+        return exit_codes.COMPLETED
+    terminal.error(reason)
+    return exit_codes.FAILED
+
+
+def choose(
+    workers: Sequence[WorkerInfo], name: str | None, host: str, now_ms: int, within_s: float
+) -> list[WorkerInfo]:
+    """The worker of that name, silent or not; without a name those of the host, without those that are long gone."""
+    if name is not None:
+        return [worker for worker in workers if worker.name in (name, f"{name}@{host}")]
+    return [worker for worker in workers if worker.host == host and worker.seen_ms > now_ms - within_s * 1000]
+
+
+def why_not(worker: WorkerInfo, now_ms: int, within_s: float) -> str | None:
+    """Why a worker does not consume, in words that follow its name; None when it does."""
+    within_ms = within_s * 1000
+    if (silent_ms := now_ms - worker.seen_ms) > within_ms:
+        return f"has not announced itself for {_seconds(silent_ms)}"
+    if (worker.broker_lost_for_ms or 0) > within_ms:
+        return f"has had no connection to the broker for {_seconds(worker.broker_lost_for_ms)}"
+    in_a_task = worker.pool == "solo" and worker.busy > 0  # there the loop is what runs the visits
+    if worker.broker_lost_for_ms is None and not in_a_task:  # no loop turns while it connects again
+        if (worker.loop_age_ms or 0) > within_ms:
+            return f"is stuck: its loop has not turned for {_seconds(worker.loop_age_ms)}"
+        if (worker.broker_age_ms or 0) > within_ms:
+            return f"has not heard from the broker for {_seconds(worker.broker_age_ms)}, though it has free slots"
+    if (worker.wedged_for_ms or 0) > within_ms:
+        return (
+            f"cannot take messages: {worker.busy} of {worker.slots} slots have been busy for "
+            f"{_seconds(worker.wedged_for_ms)}, none of them with a visit that it owns"
+        )
+    return None
+
+
+def _seconds(ms: int | None) -> str:
+    return f"{(ms or 0) / 1000:.0f} s"

@@ -1,0 +1,117 @@
+"""`limits`: how much of the limits of models is used, by whom, and how many callers wait."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sleipnir.cli import exit_codes
+from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.terminal import terminal
+from sleipnir.cli.terminal.render import as_json, duration, print_json, print_json_line, print_table
+
+if TYPE_CHECKING:
+    from sleipnir.models.limits import Limit, LimitUse
+    from sleipnir.store.limits import Limiter
+
+LOOK_S = 1.0
+MOST_HOLDERS = 3
+COLUMNS = ("models", "rpm", "tpm", "parallel", "cooling", "waiting", "holders")
+
+
+@click.command()
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list; with --watch, one line per look.")
+@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
+@pass_options
+def limits(options: GlobalOptions, as_data: bool, watch: bool) -> int:
+    """Show how much of each limit of models is used.
+
+    Requests and tokens are those of the last minute, calls at once those that hold a slot now.
+    """
+    from sleipnir.models.limits import limits_file, load
+
+    settings = options.settings()
+    loaded, warnings = load(settings)
+    for warning in warnings:
+        terminal.note(terminal.printable(str(warning)))
+    if not loaded.limits:
+        terminal.note(f"no limits: none are written in {limits_file(settings)}")
+        return exit_codes.COMPLETED
+    with options.connected_if_up() as client:
+        if client is None:
+            terminal.note("nothing runs here; the bounds are:")
+            print_table(("models", "rpm", "tpm", "parallel"), [_bounds(limit) for limit in loaded.limits])
+            return exit_codes.COMPLETED
+        if not watch:
+            show(_look(client.store.limiter, loaded.limits), as_data=as_data)
+            return exit_codes.COMPLETED
+        try:
+            _watch(client.store.limiter, loaded.limits, as_data=as_data)
+        except KeyboardInterrupt:
+            return exit_codes.INTERRUPTED
+    return exit_codes.COMPLETED
+
+
+def show(uses: Sequence[LimitUse], *, as_data: bool) -> None:
+    """Print one look at all limits."""
+    if as_data:
+        print_json([to_data(use) for use in uses])
+    else:
+        print_table(COLUMNS, [row(use) for use in uses])
+
+
+def row(use: LimitUse) -> tuple[str, ...]:
+    """What `show` prints of a limit: `used/bound`, or what is used where there is no bound."""
+    limit = use.limit
+    cooling = "" if use.cooling_until_ms is None else duration(use.cooling_until_ms - use.at_ms)
+    return (
+        limit.pattern,
+        _of(use.requests, limit.requests_per_minute),
+        _of(use.tokens, limit.tokens_per_minute),
+        _of(len(use.slots), limit.max_parallel),
+        cooling,
+        f"{use.waiting:,}" if use.waiting else "",
+        _holders(use),
+    )
+
+
+def to_data(use: LimitUse) -> dict[str, Any]:
+    """The same for programs. Times are milliseconds since the epoch by Redis' clock."""
+    data: dict[str, Any] = as_json(use)
+    return {**data.pop("limit"), **data}
+
+
+def _watch(limiter: Limiter, limits: Sequence[Limit], *, as_data: bool) -> None:
+    while True:
+        uses = _look(limiter, limits)
+        if as_data:
+            print_json_line([to_data(use) for use in uses])
+        else:
+            if sys.stdout.isatty():
+                click.clear()
+            show(uses, as_data=False)
+        sys.stdout.flush()
+        time.sleep(LOOK_S)
+
+
+def _look(limiter: Limiter, limits: Sequence[Limit]) -> list[LimitUse]:
+    return [limiter.in_use(limit) for limit in limits]
+
+
+def _bounds(limit: Limit) -> tuple[str, ...]:
+    bounds = (limit.requests_per_minute, limit.tokens_per_minute, limit.max_parallel)
+    return limit.pattern, *("" if bound is None else f"{bound:,}" for bound in bounds)
+
+
+def _of(used: int, bound: int | None) -> str:
+    return f"{used:,}" if bound is None else f"{used:,}/{bound:,}"
+
+
+def _holders(use: LimitUse) -> str:
+    names = [slot.holder for slot in use.slots[:MOST_HOLDERS]]
+    more = len(use.slots) - len(names)
+    return ", ".join(names) + (f" and {more:,} more" if more else "")

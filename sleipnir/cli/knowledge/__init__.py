@@ -1,0 +1,1 @@
+"""Commands on knowledge bases: how is one built, shown and searched?"""

@@ -1,0 +1,436 @@
+"""`kb`: build, look at, search and remove the knowledge bases of an agent's rag nodes, or of its documents.
+
+Rule. What needs documents, vectors or a model is done by the builder, a process of the workers' package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sleipnir.cli import exit_codes
+from sleipnir.cli.completion import complete_agent, complete_rag_node
+from sleipnir.cli.knowledge.bases import print_base, print_forecast, print_hits
+from sleipnir.cli.knowledge.building import KEYWORDS_ONLY
+from sleipnir.cli.options import COUNT, COUNT_OR_NONE, GlobalOptions, pass_options
+from sleipnir.cli.terminal import terminal
+from sleipnir.cli.terminal.render import moment, print_json, print_table, size
+from sleipnir.errors import UsageError
+
+if TYPE_CHECKING:
+    from sleipnir.cli.knowledge.building import BuildView
+    from sleipnir.graph.load import AgentFolder
+    from sleipnir.graph.model import Graph, RagNode
+    from sleipnir.knowledge.application import Application
+    from sleipnir.knowledge.order import Order
+    from sleipnir.knowledge.preparing import Asker, CarryOut
+    from sleipnir.knowledge.rules import Wanted
+    from sleipnir.settings import Settings
+
+
+@click.group()
+def kb() -> None:
+    """Build, show, search and remove knowledge bases: one per rag node, or one of a config.yaml agent's documents."""
+
+
+_AGENT = click.argument("agent", metavar="AGENT|FOLDER", shell_complete=complete_agent)
+_NODE = click.argument("node", required=False, shell_complete=complete_rag_node)
+_JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
+
+
+def _build_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        _JSON,
+        click.option("--yes", "-y", is_flag=True, help="Ask nothing: take the default of every question."),
+        click.option("--dry-run", is_flag=True, help="Say what it would take (chunks, tokens, cost); asks no model."),
+        click.option("--continue", "go_on", is_flag=True, help="Leave out documents that fail to load."),
+        click.option("--batch-size", type=COUNT, metavar="N", help="Chunks per call of the model."),
+        click.option("--top-k", type=COUNT, metavar="N", help="Chunks that a search finds."),
+        click.option("--reranker-model", metavar="ID", help="A model that puts in order what a search finds."),
+        click.option("--chunk-overlap", type=COUNT_OR_NONE, metavar="BYTES"),
+        click.option("--chunk-size", type=COUNT, metavar="BYTES"),
+        click.option("--embedding-model", metavar="ID", help="`client:model`, or `none`: keywords alone, no key."),
+        _NODE,
+        _AGENT,
+    ):
+        command = option(command)
+    return command
+
+
+@kb.command()
+@_build_options
+@pass_options
+def build(options: GlobalOptions, /, agent: str, node: str | None, as_data: bool, **wish: Any) -> int:
+    """Build the bases of AGENT that do not exist yet, or that of NODE.
+
+    One that exists stays as it is; it is shared with the workers again, if they do not have it.
+
+    What neither an option, the node nor Loki's config.yaml says is asked on a terminal. Without an embedding model
+    (`--embedding-model none`) a base is searched by keywords, and nothing is asked of a provider.
+    """
+    return _make(options, agent, node, _Wish(**wish), as_data=as_data)
+
+
+@kb.command()
+@_build_options
+@pass_options
+def rebuild(options: GlobalOptions, /, agent: str, node: str | None, as_data: bool, **wish: Any) -> int:
+    """Build bases anew, from the documents as they are now.
+
+    Those of AGENT, or that of NODE. Only chunks that changed are embedded. What neither an option nor the node says
+    stays as it was. Runs that have begun keep the base they began with.
+    """
+    return _make(options, agent, node, _Wish(**wish, anew=True), as_data=as_data)
+
+
+@kb.command()
+@_AGENT
+@_NODE
+@_JSON
+@pass_options
+def show(options: GlobalOptions, agent: str, node: str | None, as_data: bool) -> None:
+    """Say what is in the bases of AGENT, or in that of NODE. Builds nothing."""
+    found = _bases_of(agent, options.settings())
+    chosen = found.chosen(node)
+    built = [name for name in chosen if found.file(name).is_file()]
+    for name in chosen:
+        if name not in built:
+            terminal.note(f"{name}: not built; `{options.command('kb', 'build', agent, name)}` builds it")
+    shown = []
+    if built:
+        carry_out = _alone(options)
+        shown = [carry_out(found.order("show", name), lambda told: None) for name in built]
+    if as_data:
+        print_json(shown)
+    for index, base in enumerate(shown if not as_data else ()):
+        if index:
+            click.echo()
+        print_base(base, found.agent.path)
+
+
+@kb.command(options_metavar="[OPTIONS]")
+@_AGENT
+@click.argument("words", nargs=-1, required=True, metavar="[NODE] QUERY", shell_complete=complete_rag_node)
+@click.option("--top-k", type=COUNT, metavar="N", help="How many chunks. Default: the base's own.")
+@click.option("--source", "sources", multiple=True, metavar="GLOB", help="Only of such sources; repeatable.")
+@click.option("--per-source", type=COUNT, metavar="N", help="At most so many chunks of one source.")
+@click.option("--full", is_flag=True, help="Print whole chunks.")
+@_JSON
+@pass_options
+def search(
+    options: GlobalOptions,
+    agent: str,
+    words: tuple[str, ...],
+    top_k: int | None,
+    sources: tuple[str, ...],
+    per_source: int | None,
+    full: bool,
+    as_data: bool,
+) -> None:
+    """Search the base of NODE as a run would.
+
+    NODE may be left out where the agent has but one. The query is one word to the shell: quote it.
+    """
+    from sleipnir.knowledge.order import Question
+
+    found = _bases_of(agent, options.settings())
+    node, query = _node_and_query(found, words)
+    if not found.file(node).is_file():
+        raise UsageError(f"{node!r} is not built; `{options.command('kb', 'build', agent, node)}` builds it")
+    order = replace(found.order("search", node), question=Question(query, top_k, sources, per_source))
+    with _builder(options) as carry_out, _view() as view:
+        answer = carry_out(order, lambda told: view.tell(f"{found.agent.name}/{node}", told))
+    if as_data:
+        print_json(answer)
+        return
+    print_hits(answer["hits"], found.agent.path, full=full)
+    notes = [] if answer["hits"] else ["nothing found"]
+    if answer["embedding_model"] is None:
+        notes.append(f"searched by {KEYWORDS_ONLY}")
+    if notes:
+        terminal.note("; ".join(notes))
+
+
+@kb.command()
+@_AGENT
+@_NODE
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@_JSON
+@pass_options
+def rm(options: GlobalOptions, agent: str, node: str | None, yes: bool, as_data: bool) -> int:
+    """Remove the bases of AGENT, or that of NODE. Runs that have begun keep theirs; the next one builds it again, or
+    asks, as the first one did.
+    """
+    from sleipnir.cli.knowledge.building import asker
+
+    found = _bases_of(agent, options.settings())
+    built = [name for name in found.chosen(node) if found.file(name).is_file()]
+    if not built:
+        raise UsageError(f"agent {found.agent.name!r} has no base to remove")
+    if not yes:
+        listed = ", ".join(str(found.file(name)) for name in built)
+        with _view() as view:
+            person = asker(view)
+            if person is None:
+                raise UsageError(f"nobody is there to ask; --yes removes {listed}")
+            if not person.confirm(f"Remove {listed}?", default=False):
+                return exit_codes.FAILED
+    for name in built:
+        found.file(name).unlink(missing_ok=True)
+    if as_data:
+        print_json([{"agent": found.agent.name, "node": name, "removed": found.file(name)} for name in built])
+    else:
+        for name in built:
+            terminal.result(f"removed {found.file(name)}")
+    return exit_codes.COMPLETED
+
+
+@kb.command()
+@click.argument("agent", required=False, metavar="[AGENT|FOLDER]", shell_complete=complete_agent)
+@_JSON
+@pass_options
+def ls(options: GlobalOptions, agent: str | None, as_data: bool) -> None:
+    """List the bases that agents have or want. Reads none of them."""
+    rows = [row for found in _all_bases(options.settings(), agent) for row in found.rows()]
+    if as_data:
+        print_json(rows)
+    elif rows:
+        print_table(("agent", "node", "size", "built", "file"), [_row(row) for row in rows])
+    else:
+        terminal.note("no knowledge bases" if agent is None else f"agent {agent!r} has no rag node and no documents")
+
+
+@dataclass(frozen=True)
+class _Bases:
+    """An agent and the nodes of it that may have a base; None stands for the documents of a config.yaml agent."""
+
+    agent: AgentFolder
+    graph: Graph
+    nodes: Mapping[str, RagNode | None]
+
+    def file(self, node: str) -> Path:
+        from sleipnir.knowledge.files import base_file
+
+        return base_file(self.agent.path, node)
+
+    def order(self, task: Any, node: str) -> Order:
+        from sleipnir.knowledge.order import Order
+
+        return Order(task, self.agent.name, node, str(self.agent.path))
+
+    def chosen(self, node: str | None) -> list[str]:
+        """The node that is named, or all. Raises UsageError."""
+        if not self.nodes:
+            raise UsageError(f"agent {self.agent.name!r} has no rag node and no documents")
+        if node is None:
+            return list(self.nodes)
+        if node not in self.nodes:
+            raise UsageError(f"agent {self.agent.name!r} has no rag node {node!r}; it has: {', '.join(self.nodes)}")
+        return [node]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        for node in self.nodes:
+            with contextlib.suppress(OSError):
+                file = self.file(node)
+                stat = file.stat() if file.is_file() else None
+                yield {
+                    "agent": self.agent.name,
+                    "node": node,
+                    "file": str(file),
+                    "built": stat is not None,
+                    "file_bytes": None if stat is None else stat.st_size,
+                    "built_ms": None if stat is None else stat.st_mtime_ns // 1_000_000,
+                }
+
+
+def _bases_of(agent: str, settings: Settings) -> _Bases:
+    """Raises AgentNotFound and GraphError."""
+    from sleipnir.agents.finding import look_up
+
+    return _in_folder(look_up(agent, settings))
+
+
+def _in_folder(folder: AgentFolder) -> _Bases:
+    from sleipnir.errors import GraphError
+    from sleipnir.graph.load import load_agent, refusal
+    from sleipnir.knowledge.preparing import documents_of, nodes_of
+
+    loaded = load_agent(folder)
+    if loaded.graph is None:
+        raise GraphError(refusal(folder.kind, str(folder.file), folder.name), loaded.problems)
+    found = _Bases(folder, loaded.graph, nodes_of(loaded.graph))
+    wanted = {
+        name: node
+        for name, node in found.nodes.items()
+        if node is not None or documents_of(loaded.graph, node) or found.file(name).is_file()
+    }
+    return replace(found, nodes=wanted)
+
+
+def _all_bases(settings: Settings, agent: str | None) -> Iterator[_Bases]:
+    from sleipnir.agents.finding import look_up, names
+    from sleipnir.errors import SleipnirError
+
+    if agent is not None:
+        yield _bases_of(agent, settings)
+        return
+    for name in names(settings):
+        with contextlib.suppress(SleipnirError):  # `sleipnir agents` says what is wrong with it
+            yield _in_folder(look_up(name, settings))
+
+
+def _alone(options: GlobalOptions) -> CarryOut:
+    """A builder for what needs no Redis: what there is, and what there could be."""
+    from sleipnir.knowledge.builder import Builder
+
+    return Builder(options.settings()).carry_out
+
+
+@contextlib.contextmanager
+def _builder(options: GlobalOptions) -> Iterator[CarryOut]:
+    """A builder with the Redis in which builders wait for each other; that of the private stack, if need be."""
+    from sleipnir.knowledge.builder import Builder
+
+    with options.connected(workers=False) as client:
+        yield Builder(client.settings).carry_out
+
+
+@contextlib.contextmanager
+def _view() -> Iterator[BuildView]:
+    from sleipnir.cli.knowledge.building import BuildView
+
+    with BuildView() as view:
+        yield view
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What `build` and `rebuild` (`anew`) are asked for. Values go before what the node and the application say."""
+
+    embedding_model: str | None
+    chunk_size: int | None
+    chunk_overlap: int | None
+    reranker_model: str | None
+    top_k: int | None
+    batch_size: int | None
+    go_on: bool
+    dry_run: bool
+    yes: bool
+    anew: bool = False
+
+    @property
+    def values(self) -> dict[str, Any]:
+        names = ("embedding_model", "chunk_size", "chunk_overlap", "reranker_model", "top_k", "batch_size")
+        return {name: getattr(self, name) for name in names}
+
+
+def _make(options: GlobalOptions, agent: str, node: str | None, wish: _Wish, *, as_data: bool) -> int:
+    from sleipnir.cli.knowledge.building import asker
+    from sleipnir.knowledge.preparing import make
+
+    found = _bases_of(agent, options.settings())
+    chosen = found.chosen(node)
+    there = [] if wish.anew else [name for name in chosen if found.file(name).is_file()]
+    for name in there:
+        again = options.command("kb", "rebuild", agent, name)
+        terminal.note(f"{name}: is built already, {found.file(name)}; `{again}` builds it anew")
+    with _view() as view:
+        person = asker(view, yes=wish.yes)
+        missing = [name for name in chosen if name not in there]
+        orders = [_order(found, name, wish, _alone(options), person) for name in missing]
+        if wish.dry_run:
+            results = [make(order, _alone(options), person, view.tell) for order in orders]
+        else:
+            orders += [found.order("index", name) for name in there]
+            with _builder(options) as carry_out:
+                results = [make(order, carry_out, person, view.tell) for order in orders]
+    if as_data:
+        print_json(results)
+        return exit_codes.COMPLETED
+    for index, result in enumerate(results):
+        if index:
+            click.echo()
+        (print_forecast if wish.dry_run else print_base)(result, found.agent.path)
+    return exit_codes.COMPLETED
+
+
+def _order(found: _Bases, name: str, wish: _Wish, carry_out: CarryOut, person: Asker | None) -> Order:
+    """What the builder is to make. Raises UsageError for what is missing."""
+    from sleipnir.knowledge.application import application
+    from sleipnir.knowledge.preparing import documents_of
+    from sleipnir.knowledge.rules import NO_DOCUMENTS, applying_to, completed, wanted_of
+
+    node = found.nodes[name]
+    documents = documents_of(found.graph, node)
+    if not documents:
+        raise UsageError(NO_DOCUMENTS.format(node=name))
+    said = application()
+    known = _as_built(found, name, said, carry_out) if wish.anew and found.file(name).is_file() else None
+    wanted = completed(wanted_of(node, documents, known or applying_to(node, said)), **wish.values)
+    if wanted.missing is not None:
+        wanted = _asked(wanted, said, person)
+    recipe = wanted.recipe()
+    if recipe.chunk_overlap >= recipe.chunk_size:
+        raise UsageError(f"chunk_overlap {recipe.chunk_overlap} must be less than chunk_size {recipe.chunk_size}")
+    task = "forecast" if wish.dry_run else "rebuild" if wish.anew else "build"
+    return replace(found.order(task, name), recipe=recipe, loaders=dict(said.loaders), go_on=wish.go_on)
+
+
+def _as_built(found: _Bases, name: str, said: Application, carry_out: CarryOut) -> Application | None:
+    """What was decided when the base was built goes before what the application says now. None: it cannot be read."""
+    from sleipnir.errors import KnowledgeError
+    from sleipnir.knowledge.recipe import NO_MODEL
+
+    try:
+        base = carry_out(found.order("show", name), lambda told: None)
+    except KnowledgeError as error:
+        terminal.note(terminal.printable(f"note: {error}"))
+        return None
+    return replace(
+        said,
+        embedding_model=base["embedding_model"] or NO_MODEL,
+        chunk_size=base["chunk_size"],
+        chunk_overlap=base["chunk_overlap"],
+        reranker_model=base["reranker_model"],
+        top_k=base["top_k"],
+    )
+
+
+def _asked(wanted: Wanted, said: Application, person: Asker | None) -> Wanted:
+    if person is None:
+        option = "--embedding-model ID (`none`: keywords alone, no key)"
+        if wanted.embedding_model is not None:
+            option = "--chunk-size BYTES" if wanted.chunk_size is None else "--chunk-overlap BYTES"
+        raise UsageError(f"{wanted.missing}\nOr give it here: {option}; --yes takes the usual values")
+    completed = person.complete(wanted, said)
+    if completed is None:
+        raise UsageError(wanted.missing or "")
+    return completed
+
+
+def _node_and_query(found: _Bases, words: Sequence[str]) -> tuple[str, str]:
+    if len(words) == 2 and words[0] in found.nodes:
+        return words[0], words[1]
+    if len(words) > 1:
+        first = found.chosen(words[0])[0]  # names the nodes there are, if it is none
+        raise UsageError(f"quote the query, so that it is one word to the shell: {first} {' '.join(words[1:])!r}")
+    nodes = found.chosen(None)
+    if len(nodes) > 1:
+        raise UsageError(f"agent {found.agent.name!r} has several bases, name one of them: {', '.join(nodes)}")
+    return nodes[0], words[0]
+
+
+def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    built = row["built"]
+    return (
+        row["agent"],
+        row["node"],
+        size(row["file_bytes"]) if built else "",
+        moment(row["built_ms"]) if built else "not yet",
+        row["file"],
+    )

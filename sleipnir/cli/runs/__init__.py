@@ -1,0 +1,1 @@
+"""Commands on runs: how is one started, followed, shown, answered and steered?"""

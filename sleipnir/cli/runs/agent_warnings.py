@@ -1,0 +1,130 @@
+"""What a command says of an agent before it starts one: which of several namesakes runs, what of it has no effect or is
+not there, and what in it is doubtful (`validate` says all of it). Each is a line on stderr, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sleipnir.cli.terminal import terminal
+from sleipnir.errors import BundleError, GraphError, UsageError
+
+if TYPE_CHECKING:
+    from sleipnir.client.client import Client
+    from sleipnir.errors import Problem
+    from sleipnir.graph.load import AgentFolder
+    from sleipnir.graph.loaded import Loaded
+    from sleipnir.graph.model import Graph
+    from sleipnir.settings import Settings
+
+MOST_WARNINGS: Final = 5
+UNSUPPORTED: Final = "SLP205"
+UNWRITTEN: Final = "SLP403"
+WIDTH: Final = 200
+"""Characters of a line; a message may quote a long text of the author's."""
+
+
+def warn(name: str, agent: AgentFolder, settings: Settings) -> None:
+    """Say what is to be known of the agent that `name` on a command line has led to."""
+    warn_of_namesakes(name, agent.path, settings)
+    warn_of_unsupported(agent, settings)
+
+
+def warn_of_namesakes(name: str, used: Path, settings: Settings) -> None:
+    """Say which folder runs, where several agents have this name."""
+    from sleipnir.agents.finding import hidden
+
+    if others := hidden(name, settings):
+        not_used = ", ".join(map(str, others))
+        they = "another agent of this name is" if len(others) == 1 else "other agents of this name are"
+        _note(f"agent '{name}' is {used}; {they} not used: {not_used}")
+
+
+def warn_of_unsupported(agent: AgentFolder, settings: Settings) -> None:
+    """Say once what the agent, and those that it names, ask for in vain: what this version does not do, and, where the
+    workers are on this machine, which MCP servers and skills it does not have."""
+    found: dict[str, list[str]] = {}
+    for name, loaded in _with_named(agent, settings):
+        said = [f"{each.message}. {each.hint or ''}" for each in loaded.problems if each.code == UNSUPPORTED]
+        if loaded.graph is not None and settings.redis_url is None:
+            said += _absent(loaded.graph)
+        for text in said:
+            found.setdefault(text.strip(), []).append(name)
+    for text, names in found.items():
+        whose = f"agent {names[0]!r}" if len(names) == 1 else f"agents {', '.join(names)}"
+        _note(f"{whose}: {text}")
+
+
+def _absent(graph: Graph) -> list[str]:
+    from sleipnir.agents.config_directory import functions_dir, skill_complaint
+    from sleipnir.graph.check_skills import skills_named
+    from sleipnir.tools import mcp_config
+
+    servers = (mcp_config.complaint(name, functions_dir() / "mcp.json") for name in graph.mcp_servers)
+    skills = (skill_complaint(name) for name in skills_named(graph))
+    return [f"{text}." for text in (*servers, *skills) if text is not None]
+
+
+def _with_named(agent: AgentFolder, settings: Settings) -> Iterator[tuple[str, Loaded]]:
+    """The agent, those that its nodes start or that its list of agents allows, and theirs."""
+    from sleipnir.agents.finding import look_up
+    from sleipnir.errors import SleipnirError
+    from sleipnir.graph.load import load_agent
+    from sleipnir.graph.model import agents_of
+
+    seen, waiting = {agent.name}, [agent]
+    while waiting:
+        each = waiting.pop(0)
+        loaded = load_agent(each)
+        yield each.name, loaded
+        if loaded.graph is None:
+            continue
+        chosen = loaded.graph.loop.spawnable_agents if loaded.graph.loop is not None else None
+        for name in sorted({*agents_of(loaded.graph), *(chosen or ())} - seen):
+            seen.add(name)
+            try:
+                waiting.append(look_up(name, settings))
+            except SleipnirError:
+                continue  # whoever starts it says so
+
+
+def tell_warnings(client: Client, agent: str | Path, given: Collection[str] | None) -> None:
+    """Print what is doubtful on stderr, one line each, at most MOST_WARNINGS. `given` are the state keys that the run
+    begins with besides those of the graph; None: rows give them, and are not read yet. Of an agent that cannot run
+    nothing is said: the submission says it, where it reads the agent at all (a batch that exists goes on with what it
+    was made of)."""
+    with contextlib.suppress(GraphError, BundleError, UsageError):
+        found = [each for each in client.warnings(agent) if each.code != UNSUPPORTED and not _is_given(each, given)]
+        for line in _lines_of(found, str(agent)):
+            terminal.note(line)
+
+
+def _lines_of(problems: Sequence[Problem], agent: str) -> list[str]:
+    lines = [terminal.one_line(f"warning: {_place(each)} {each.message} ({each.code})", WIDTH) for each in problems]
+    if len(lines) <= MOST_WARNINGS:
+        return lines
+    return [
+        *lines[:MOST_WARNINGS],
+        f"warning: {len(lines) - MOST_WARNINGS} more; `sleipnir validate {agent}` lists all",
+    ]
+
+
+def _is_given(problem: Problem, given: Collection[str] | None) -> bool:
+    """Whether this is about a name that nothing in the graph writes, and that the submission gives."""
+    if problem.code != UNWRITTEN:
+        return False
+    if given is None:
+        return not (problem.hint or "").startswith("Did you mean")
+    return any(problem.message.startswith(f"nothing writes '{key}',") for key in given)
+
+
+def _place(problem: Problem) -> str:
+    place = ":".join(str(part) for part in (problem.file, problem.line) if part is not None)
+    return f"{place}: [{problem.node}]" if problem.node else f"{place}:"
+
+
+def _note(text: str) -> None:
+    terminal.note(terminal.printable(f"note: {text}"))

@@ -1,0 +1,171 @@
+"""Answers to a run's open questions: given on the command line beforehand, or asked on the terminal; and what the
+variables of an agent shall be.
+
+Rules. Questions go to stderr, answers come from stdin. A choice is a number or the option's exact text; free
+text only after choosing the last one, so that a slip of the pen is asked again instead of being routed
+as an answer of its own. An empty answer to an input stays empty: the run fills in its default.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+from sleipnir.cli.terminal.terminal import first_line, note, one_line, printable
+from sleipnir.errors import UsageError
+from sleipnir.runs.budgets import BUDGET, read_budget_answer
+
+if TYPE_CHECKING:
+    from sleipnir.cli.options import GlobalOptions
+    from sleipnir.graph.model import Variable
+    from sleipnir.runs.views import GateInfo
+
+OTHER = {"approval": "Other (custom)", "effect": "It happened; here is its result (JSON)", BUDGET: "Another limit"}
+_OWN_WORDS = {"approval": "your own words", "effect": '{"key": "value"}', BUDGET: "a number"}
+
+ReadLine = Callable[[], str]
+
+
+class NobodyAnswers(Exception):
+    """There is nobody to ask, or they closed the input. Carries the gate, which stays open."""
+
+    def __init__(self, gate: GateInfo) -> None:
+        super().__init__(f"nobody answers {gate.node!r}")
+        self.gate = gate
+
+
+class ScriptedAnswers:
+    """The `--answer NODE=TEXT` of a command line: used in order for each node, the last one for all later visits."""
+
+    def __init__(self, answers: Iterable[tuple[str, str]]) -> None:
+        self._left: dict[str, list[str]] = {}
+        for node, text in answers:
+            self._left.setdefault(node, []).append(text)
+        self.unused = set(self._left)
+        self._given: dict[tuple[int, int], str] = {}
+
+    def next_for(self, gate: GateInfo) -> str | None:
+        """The answer for this visit of the node; None when none was given for it. The last one stays for all later
+        visits, but a question that it did not answer is not answered with it again."""
+        texts, asked = self._left.get(gate.node), (gate.seq, gate.attempt)
+        if not texts or texts[0] == self._given.get(asked):
+            return None
+        self.unused.discard(gate.node)
+        self._given[asked] = texts.pop(0) if len(texts) > 1 else texts[0]
+        return self._given[asked]
+
+
+def refuse_unknown(answers: Iterable[tuple[str, str]], nodes: Collection[str], agent: str) -> None:
+    """Raise UsageError for an answer to a node that neither the agent nor one that it starts has: its question would
+    be asked of a person, or wait."""
+    from sleipnir.graph.findings import suggestion
+
+    for node, _ in answers:
+        if node not in nodes and node != BUDGET:
+            hint = suggestion(node, sorted(nodes), "nodes")
+            raise UsageError(f"--answer {node}=...: agent {agent!r} has no node {node!r}. {hint or ''}".rstrip())
+
+
+def ask(gate: GateInfo, read_line: ReadLine | None = None) -> str:
+    """Put the question to the person at the terminal. Raises NobodyAnswers at the end of the input."""
+    line_of = read_line or sys.stdin.readline
+    if gate.kind in OTHER and gate.options:
+        return _choose(gate, line_of)
+    note(_question(gate))
+    return _read("Your answer: ", gate, line_of)
+
+
+def ask_variable(variable: Variable, read_line: ReadLine | None = None) -> str | None:
+    """What the person at the terminal says that an agent's variable shall be; None at the end of the input."""
+    line_of = read_line or sys.stdin.readline
+    while True:
+        typed = typed_line(f"{one_line(variable.name)} ({one_line(variable.description)}): ", line_of)
+        if typed is None or typed.strip():
+            return typed
+        note("This field is required")
+
+
+def _question(gate: GateInfo) -> str:
+    question = printable(gate.question)
+    shown = f"[default: {gate.default}]"
+    if not gate.default or shown in gate.question:
+        return question
+    return f"{question} {printable(shown)}"
+
+
+def _choose(gate: GateInfo, read_line: ReadLine) -> str:
+    choices = (*gate.options, OTHER[gate.kind])
+    note(_question(gate))
+    for number, choice in enumerate(choices, 1):
+        note(f"  {number}. {one_line(choice)}")
+    while True:
+        typed = _read(f"Choose [1-{len(choices)}]: ", gate, read_line)
+        chosen = _chosen(typed.strip(), choices)
+        if chosen is None:
+            note(f"Type a number from 1 to {len(choices)}; {len(choices)} is for an answer of your own.")
+        elif chosen == len(choices) - 1:
+            return _own(gate, read_line)
+        else:
+            return choices[chosen]
+
+
+def _chosen(typed: str, choices: tuple[str, ...]) -> int | None:
+    """Which choice was typed, as text or as a number from 1; an option that reads like a number wins."""
+    if typed in choices:
+        return choices.index(typed)
+    if typed.isascii() and typed.isdigit() and 1 <= int(typed) <= len(choices):
+        return int(typed) - 1
+    return None
+
+
+def _own(gate: GateInfo, read_line: ReadLine) -> str:
+    """An answer that is none of the options."""
+    if gate.kind == "effect":
+        from sleipnir.runs.run import read_effect_answer
+
+        return _understood("JSON object: ", read_effect_answer, gate, read_line)
+    if gate.kind == BUDGET:
+        return _understood("A number: ", read_budget_answer, gate, read_line)
+    return _read("Custom response: ", gate, read_line)
+
+
+def _understood(prompt: str, read: Callable[[str], object], gate: GateInfo, read_line: ReadLine) -> str:
+    """What is typed, as soon as the run can make something of it: `read` raises ValueError until then."""
+    while True:
+        typed = _read(prompt, gate, read_line)
+        try:
+            read(typed)
+            return typed
+        except ValueError as error:
+            note(str(error))
+
+
+def _read(prompt: str, gate: GateInfo, read_line: ReadLine) -> str:
+    typed = typed_line(prompt, read_line)
+    if typed is None:
+        raise NobodyAnswers(gate)
+    return typed
+
+
+def typed_line(prompt: str, read_line: ReadLine) -> str | None:
+    """The line that is typed after the prompt; None at the end of the input."""
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    line = read_line()
+    if not line:
+        note("")
+        return None
+    return line.removesuffix("\n")
+
+
+def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[GateInfo] = ()) -> str:
+    """What the run waits for and the commands that answer it, one per option. The question is named by its node; by its
+    number if another one of `still_open` is the same node's."""
+    alone = all(other.node != gate.node or other.seq == gate.seq for other in still_open)
+    name = gate.node if alone else str(gate.seq)
+    own_words = _OWN_WORDS.get(gate.kind, "your answer")
+    samples = [*gate.options] if gate.kind == "confirm" else [*gate.options, own_words]
+    commands = [f"  {options.command('answer', gate.run, name, text)}" for text in samples]
+    headline = f"run {gate.run} waits for an answer to {gate.node!r}: {first_line(gate.question)}"
+    return "\n".join([headline, *commands])

@@ -1,0 +1,60 @@
+"""`export`: a run as lines of JSON, for other programs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from sleipnir.cli.completion import complete_run
+from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.terminal.terminal import result
+from sleipnir.errors import UsageError
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@click.option(
+    "-o", "--output", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write here, complete or not at all. Default: standard output.",
+)  # fmt: skip
+@click.option("--children", is_flag=True, help="Also the runs that RUN has started, and those below.")
+@pass_options
+def export(options: GlobalOptions, run_id: str, file: Path | None, children: bool) -> None:
+    """Write RUN as lines of JSON: what it was submitted with, each step with what it wrote, and how it ended.
+
+    Of a run that is not over, what there is now. docs/operations.md has the format.
+    """
+    with options.connected(workers=False) as client:
+        lines = client.run(run_id).export(children=children)
+        if file is None:
+            print_lines(lines)
+        else:
+            _write(file, lines)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """On stdout, in UTF-8 whatever the terminal speaks: they are for programs."""
+    if sys.stdout.isatty():
+        for line in lines:
+            result(line, end="")
+        return
+    for line in lines:
+        sys.stdout.buffer.write(line.encode())
+    sys.stdout.buffer.flush()
+
+
+def _write(file: Path, lines: Iterable[str]) -> None:
+    """Beside, then in one step into place."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("w", encoding="utf-8") as content:
+            content.writelines(lines)
+        beside.replace(file)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+    finally:
+        beside.unlink(missing_ok=True)

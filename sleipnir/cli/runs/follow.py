@@ -1,0 +1,170 @@
+"""Following one run on the terminal: narration while it goes on, then its result and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sleipnir.cli import exit_codes
+from sleipnir.cli.runs.ask import NobodyAnswers
+from sleipnir.cli.runs.delays import DelayNotice, missing_in_words, patience_s
+from sleipnir.cli.runs.narrate import Narrator
+from sleipnir.cli.runs.reasons import end_in_words, stopped_in_words
+from sleipnir.cli.terminal import terminal
+from sleipnir.cli.terminal.bottom import Bottom
+from sleipnir.cli.terminal.render import as_json, print_json, print_json_line
+from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.failure_text import without_output
+
+if TYPE_CHECKING:
+    from sleipnir.cli.options import GlobalOptions
+    from sleipnir.client.client import Run
+    from sleipnir.runs.views import GateInfo, RunEvent, RunInfo
+
+
+STREAM = click.option(
+    "--stream/--no-stream", "stream", default=None,
+    help="Show what models say while they say it. Default: on a terminal, in passing. With --json: every event and "
+    "every piece of text is a JSON line, and the result the last one.",
+)  # fmt: skip
+
+
+def follow(
+    run: Run,
+    on_gate: Callable[[GateInfo], None],
+    *,
+    stream: bool | None = None,
+    as_data: bool = False,
+    brief: bool = False,
+    options: GlobalOptions | None = None,
+) -> None:
+    """Narrate the run from its beginning until it has ended. Calls `on_gate` for each question, as it opens.
+
+    `stream` says whether to show what models say while they say it; None: on a terminal that can show it in passing.
+    `brief` leaves out of the narration what an agent with a config.yaml does as any other.
+    Where nothing happens because the deployment lacks a process, that is said on stderr; `options` are for its hints.
+    With `as_data` as well, all that happens is one JSON object per line on stdout, what models say included.
+
+    When `on_gate` raises NobodyAnswers, other branches go on. The exception reaches the caller once the run does
+    nothing but wait.
+    """
+    lines_of_data = bool(stream) and as_data
+    with_texts = terminal.can_redraw() if stream is None else stream
+    narrator, questions = Narrator(every_tenth=not terminal.can_redraw(), brief=brief), _Questions(run, on_gate)
+    with (
+        Bottom(as_lines=with_texts and not as_data) as bottom,
+        DelayNotice(lambda: missing_in_words(run.missing(), options), bottom.say, patience_s(options)) as delays,
+    ):
+        for event in run.stream(None if with_texts else ("events", "updates", "tools")):
+            delays.moved()
+            if lines_of_data:
+                print_json_line(event)
+            bottom.see(event, narrator.lines(event))
+            if event.type == "text":
+                continue
+            if event.type == "gate_opened":
+                with bottom.hidden(), delays.silent():
+                    questions.ask(gate_of(run.id, event))
+            elif event.type in ("gate_answered", "gate_expired"):
+                questions.forget(event)
+            questions.leave_if_stuck()
+
+
+class _Questions:
+    """The questions of a run, as its narration comes to them."""
+
+    def __init__(self, run: Run, on_gate: Callable[[GateInfo], None]) -> None:
+        self._run, self._on_gate = run, on_gate
+        self._unanswered: dict[tuple[str, int], NobodyAnswers] = {}
+        self._answered: set[tuple[str, int]] = set()  # the run has still to hear of it
+
+    def ask(self, gate: GateInfo) -> None:
+        try:
+            self._on_gate(gate)
+            self._answered.add((gate.run, gate.seq))
+        except NobodyAnswers as nobody:
+            self._unanswered[gate.run, gate.seq] = nobody
+
+    def forget(self, event: RunEvent) -> None:
+        """The question is closed."""
+        name = event.data.get("run", self._run.id), event.data["seq"]
+        self._unanswered.pop(name, None)
+        self._answered.discard(name)
+
+    def leave_if_stuck(self) -> None:
+        """Raise NobodyAnswers once nothing goes on without an answer, and no question is left to be asked."""
+        if not self._unanswered or self._answered or not self._is_waiting():
+            return
+        if all((gate.run, gate.seq) in self._unanswered for gate in self._run.gates()):
+            raise next(iter(self._unanswered.values()))
+
+    def _is_waiting(self) -> bool:
+        """Whether it is the answers that the run waits for; one that has used its budget is held for that alone."""
+        over_budget = any(nobody.gate.kind == BUDGET for nobody in self._unanswered.values())
+        return self._run.status in (("waiting", "paused") if over_budget else ("waiting",))
+
+
+def gate_of(run_id: str, event: RunEvent) -> GateInfo:
+    """The question that a gate_opened event announces."""
+    from sleipnir.runs.views import GateInfo
+
+    data = event.data
+    return GateInfo(
+        run=data.get("run", run_id),
+        seq=data["seq"],
+        node=data["node"],
+        kind=data["kind"],
+        question=data["question"],
+        options=tuple(data.get("options") or ()),
+        default=data.get("default"),
+        opened_ms=event.at_ms,
+        attempt=data.get("attempt", 1),
+        path=tuple(data.get("path") or ()),
+    )
+
+
+def print_result(run: Run, *, as_data: bool = False, stream: bool | None = None) -> int:
+    """Print how the run ended: its output, or why there is none. Returns the exit code."""
+    info = run.info()
+    if as_data:
+        print_result_data(run, info, stream=stream)
+    elif info.status == "completed":
+        terminal.result(run.output or "")
+        if info.stopped_by:
+            terminal.note(f"run {run.id} has {stopped_in_words(info)}: it has not done all")
+    if info.status == "failed":
+        terminal.error(without_output(info.error or f"run {run.id} failed"))
+    if info.is_final and info.failed_visits.count > (info.status == "failed"):
+        terminal.note(f"run {run.id} {end_in_words(info)}")
+    if info.status == "cancelled":
+        terminal.error(f"run {run.id} was cancelled")
+    return exit_codes.of_status(info.status)
+
+
+def print_result_data(run: Run, info: RunInfo, *, stream: bool | None = None) -> None:
+    """What `--json` prints: a document, or with `--stream` the last line of many."""
+    if stream:
+        print_json_line({"type": "result", "data": result_data(run, info)})
+    else:
+        print_json(result_data(run, info))
+
+
+def result_data(run: Run, info: RunInfo) -> dict[str, Any]:
+    """What `--json` prints of a run: its record, its output and the questions that are open."""
+    return {
+        **as_json(info),
+        "output": run.output if info.status == "completed" else None,
+        "gates": [] if info.is_final else [as_json(gate) for gate in run.gates()],
+    }
+
+
+def say_it_goes_on(run_id: str, options: GlobalOptions) -> None:
+    """After Ctrl-C: the run is durable, and how to see it again or to stop it."""
+    if options.is_embedded:
+        terminal.note(f"\nrun {run_id} is kept; the next `sleipnir run` or `sleipnir up` resumes it")
+    else:
+        terminal.note(f"\nrun {run_id} goes on without this terminal")
+    terminal.note(f"  {options.command('watch', run_id)}    to see it")
+    terminal.note(f"  {options.command('cancel', run_id)}   to stop it")

@@ -1,0 +1,302 @@
+"""A run's events as lines of narration, in Loki's style.
+
+    ▸ graph: triage (start: parse)
+    ▸ parse (script)
+    ▸   running script 'scripts/parse.py'
+    ▸   merged: level, hits
+    ▸ parse -> report
+    ▸ graph done in 0.42s
+
+Where branches run in parallel, what belongs to a visit names it:
+
+    ▸ parse -> count, sum
+    ▸ count (script)
+    ▸ sum (map)
+    ▸   count: merged: lines
+    ▸   sum: map 50/500
+
+Rules. The same events are the same lines, whoever watches and whenever. A line starts with `▸ `, what belongs to a
+visit is indented by two more, what continues a line by six. Of more than twelve such lines the first are
+kept, of a failure the last. An event type that this release does not know has no lines: a newer scheduler may send it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sleipnir.cli.runs.reasons import slot_in_words
+from sleipnir.cli.terminal.terminal import first_line, printable
+
+if TYPE_CHECKING:
+    from sleipnir.runs.views import RunEvent
+
+MARK = "▸ "
+MAX_CONTINUED = 12
+
+Data = Mapping[str, Any]
+
+
+class Narrator:
+    """Makes lines of the events of one run, in their order. It may begin in the middle of them.
+
+    `every_tenth`: a map's progress is told about ten times, else only at its end. `brief`: of an agent that is all but
+    one loop, what its frame does is left out, unless it fails.
+    """
+
+    def __init__(self, *, every_tenth: bool = True, brief: bool = False) -> None:
+        self._every_tenth, self._brief = every_tenth, brief
+        self._live: dict[int, str] = {}
+        self._parallel = False  # visits are, or since some time was last none live were, live at once
+        self._told: dict[int, int] = {}
+
+    def lines(self, event: RunEvent) -> list[str]:
+        """The lines to print for the next event, without line ends; none for events that are not narrated."""
+        write, data = _LINES.get(event.type), event.data
+        if event.type == "visit_opened":
+            self._open(data)
+        if write is None or (event.type == "map_progress" and not self._is_due(data)):
+            return []
+        if event.type in ("turn_ended", "tool_called", "tool_ended") and "item" in data:
+            return []  # of an item, as of all that items do, the map tells
+        told = _without_frame(event.type, data) if self._brief else data
+        lines = [] if told is None else [printable(line) for line in write(self._named(event.type, told))]
+        if event.type == "visit_closed":
+            self._close(data)
+        if event.type == "run_ended":
+            self._live, self._parallel = {}, False
+        return lines
+
+    def _open(self, data: Data) -> None:
+        name = data["node"]
+        self._live[data["seq"]] = f"{name}#{data['seq']}" if name in self._live.values() else name
+        self._parallel = self._parallel or len(self._live) > 1
+
+    def _close(self, data: Data) -> None:
+        self._live.pop(data["seq"], None)
+        if not self._live:
+            self._parallel = False
+
+    def _named(self, type_: str, data: Data) -> Data:
+        """With the visit's name as `of`, where a line has to say whose it is."""
+        if "path" in data:  # of a run below
+            return {**data, "of": "/".join((*data["path"], data["node"]))}
+        seq, name = data.get("seq"), data.get("node")
+        own = self._live.get(seq) if isinstance(seq, int) else None
+        if own and type_ in ("visit_opened", "visit_closed"):
+            data = {**data, "node": own}
+        if not name or not (self._parallel or (self._live and own is None)):
+            return data
+        return {**data, "of": own or name}
+
+    def _is_due(self, data: Data) -> bool:
+        """Whether a map has come so much further that it is worth a line."""
+        done, total, told = data["done"], data["total"], self._told.get(data["seq"], 0)
+        tenths = done * 10 // total
+        self._told[data["seq"]] = tenths
+        return done == total or (self._every_tenth and tenths > told)
+
+
+def _run_started(data: Data) -> list[str]:
+    return [f"{MARK}graph: {data['graph']} (start: {data['start']})"]
+
+
+def _slot_asked(data: Data) -> list[str]:
+    return [f"{MARK}{slot_in_words(data['agent'], data['key'], data['limit'])}"]
+
+
+def _run_retried(data: Data) -> list[str]:
+    return [f"{MARK}retried at {data['node']}" if data["node"] else f"{MARK}retried"]
+
+
+def _run_paused(data: Data) -> list[str]:
+    reason = f": {data['reason']}" if data.get("reason") else ""
+    return [f"{MARK}paused by {data['by']}{reason}"]
+
+
+def _run_resumed(data: Data) -> list[str]:
+    return [f"{MARK}resumed"]
+
+
+def _visit_opened(data: Data) -> list[str]:
+    return [f"{MARK}{data['node']} ({data['kind']})"]
+
+
+def _visit_started(data: Data) -> list[str]:
+    """Only a second attempt is worth a line: the first one is what everybody expects."""
+    if data["attempt"] <= 1:
+        return []
+    return _detail(data, f"attempt {data['attempt']} started by {data['worker']}")
+
+
+def _visit_closed(data: Data) -> list[str]:
+    lines = [line for text in data.get("notes") or () for line in _detail(data, text)]
+    if not data["ok"]:
+        lines += _failure(data, f"failed: {data.get('error') or 'no reason given'}")
+    return lines + _routed(data)
+
+
+def _routed(data: Data) -> list[str]:
+    """Where a visit has led to. Of one among parallel visits that is known when all of them have ended."""
+    ways = data.get("next")
+    targets = [ways] if isinstance(ways, str) else ways or []
+    return [f"{MARK}{data['node']} -> {', '.join(targets)}"] if targets else []
+
+
+def _map_progress(data: Data) -> list[str]:
+    failed = f", {data['failed']} failed" if data.get("failed") else ""
+    return _detail(data, f"map {data['done']}/{data['total']}{failed}")
+
+
+def _visit_put_off(data: Data) -> list[str]:
+    return _detail(data, f"put off: {data['reason']}")
+
+
+def _max_steps(data: Data) -> list[str]:
+    return [f"{MARK}stopped after {data['limit']} {data['what']} (limits.max_steps)"]
+
+
+def _visit_retrying(data: Data) -> list[str]:
+    failed = _failure(
+        data, f"attempt {data['attempt']} of {data['max_attempts']} failed: {data.get('error') or 'no reason'}"
+    )
+    return [*failed, *_detail(data, f"trying again in {data['delay_ms'] / 1000:.2f}s")]
+
+
+def _gate_opened(data: Data) -> list[str]:
+    """The first line tells which question it is; the whole of it is shown where it is asked and by `sleipnir show`."""
+    lines = _detail(data, f"waiting for an answer: {first_line(data['question'])}")
+    if data.get("options"):
+        lines += _detail(data, f"options: {', '.join(data['options'])}")
+    return lines
+
+
+def _gate_answered(data: Data) -> list[str]:
+    return _detail(data, f"answered: {data['answer']}")
+
+
+def _gate_expired(data: Data) -> list[str]:
+    return _detail(data, "nobody answered in time")
+
+
+def _child_started(data: Data) -> list[str]:
+    return _detail(data, f"agent {data['agent']} runs as {data['child']}")
+
+
+def _child_retried(data: Data) -> list[str]:
+    return _detail(data, f"run {data['child']} of agent {data['agent']} goes on")
+
+
+def _child_ended(data: Data) -> list[str]:
+    """How it went is told where its parent goes on, unless it went badly."""
+    failed = data.get("failed_visits", 0)
+    if data["status"] == "completed" and not failed:
+        return []
+    visits = f", {failed:,} failed visit{'' if failed == 1 else 's'}" if failed else ""
+    return _detail(data, f"run {data['child']} {data['status']}{visits}")
+
+
+def _late_result(data: Data) -> list[str]:
+    return _detail(data, f"late result refused: attempt {data['attempt']} from {data['worker']}")
+
+
+def _worker_lost(data: Data) -> list[str]:
+    return _detail(data, f"attempt {data['attempt']} was lost with its worker {data.get('worker') or '(unknown)'}")
+
+
+def _visit_handed_back(data: Data) -> list[str]:
+    return _detail(
+        data, f"attempt {data['attempt']} was handed back by {data.get('worker') or '(unknown)'}, which stops"
+    )
+
+
+def _turn_ended(data: Data) -> list[str]:
+    """Only what its worker has to say of going on without calls; else the calls are told."""
+    return [line for text in data.get("notes") or () for line in _detail(data, text)]
+
+
+def _tool_called(data: Data) -> list[str]:
+    return _detail(data, f"calling {data['name']}")
+
+
+def _tool_ended(data: Data) -> list[str]:
+    """Only a failure is worth a line."""
+    return [] if data["ok"] else _detail(data, f"{data['name']} failed after {data['took_ms'] / 1000:.2f}s")
+
+
+def _gap(data: Data) -> list[str]:
+    """Text that was missed is no loss to a person: the visit's result is narrated."""
+    return [] if data["lost"] else [f"{MARK}(what happened before is not kept any more)"]
+
+
+def _run_ended(data: Data) -> list[str]:
+    took_s = data["took_ms"] / 1000
+    match data["status"]:
+        case "completed":
+            return [f"{MARK}graph done in {took_s:.2f}s"]
+        case "cancelled":
+            return [f"{MARK}graph cancelled after {took_s:.2f}s"]
+        case status:
+            return [f"{MARK}graph {status} after {took_s:.2f}s"]
+
+
+def _detail(data: Data, text: str) -> list[str]:
+    """A line that belongs to a visit, and up to MAX_CONTINUED lines that continue it."""
+    text = f"{data['of']}: {text}" if "of" in data else text
+    first, *rest = text.splitlines() or [""]
+    lines = [f"{MARK}  {first}", *(f"      {line}".rstrip() for line in rest[:MAX_CONTINUED])]
+    if len(rest) > MAX_CONTINUED:
+        lines.append(f"      ... ({len(rest) - MAX_CONTINUED} more lines)")
+    return lines
+
+
+def _failure(data: Data, text: str) -> list[str]:
+    """As _detail, but of a long output the end is kept: the cause is there."""
+    first, *rest = text.splitlines()
+    if len(rest) <= MAX_CONTINUED:
+        return _detail(data, text)
+    last = rest[-MAX_CONTINUED + 1 :]
+    return _detail(data, "\n".join([first, f"... ({len(rest) - len(last)} more lines)", *last]))
+
+
+_FRAME = frozenset({"run_started", "visit_opened", "routed", "run_ended"})
+_USUAL = "llm call: "  # how the note of each visit of a model begins
+
+
+def _without_frame(type_: str, data: Data) -> Data | None:
+    """Of an agent that is all but one loop, what is not the same each time; None: nothing."""
+    if type_ == "visit_closed":
+        notes = [note for note in data.get("notes") or () if not note.startswith(_USUAL)]
+        return {**data, "notes": notes, "next": None}
+    return None if type_ in _FRAME else data
+
+
+_LINES: Mapping[str, Callable[[Data], list[str]]] = {
+    "run_started": _run_started,
+    "slot_asked": _slot_asked,
+    "run_retried": _run_retried,
+    "run_paused": _run_paused,
+    "run_resumed": _run_resumed,
+    "visit_opened": _visit_opened,
+    "visit_started": _visit_started,
+    "visit_closed": _visit_closed,
+    "routed": _routed,
+    "map_progress": _map_progress,
+    "visit_put_off": _visit_put_off,
+    "max_steps": _max_steps,
+    "gate_opened": _gate_opened,
+    "visit_retrying": _visit_retrying,
+    "visit_handed_back": _visit_handed_back,
+    "gate_answered": _gate_answered,
+    "gate_expired": _gate_expired,
+    "child_started": _child_started,
+    "child_retried": _child_retried,
+    "child_ended": _child_ended,
+    "late_result": _late_result,
+    "worker_lost": _worker_lost,
+    "turn_ended": _turn_ended,
+    "tool_called": _tool_called,
+    "tool_ended": _tool_ended,
+    "gap": _gap,
+    "run_ended": _run_ended,
+}

@@ -1,0 +1,314 @@
+"""`run` and `submit`: start an agent; `run` stays with it in the foreground."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
+
+import click
+
+from sleipnir.cli import exit_codes
+from sleipnir.cli.completion import complete_agent, complete_state_key
+from sleipnir.cli.knowledge.building import BuildView, asker
+from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
+from sleipnir.cli.runs import agent_warnings
+from sleipnir.cli.runs.ask import NobodyAnswers, ScriptedAnswers, ask, ask_variable, how_to_answer, refuse_unknown
+from sleipnir.cli.runs.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
+from sleipnir.cli.runs.session import NO_SESSION, SESSION, refuse_session, session_of
+from sleipnir.cli.runs.tape import connected_to_run, with_tape
+from sleipnir.cli.runs.timings import summary
+from sleipnir.cli.terminal import terminal
+from sleipnir.cli.terminal.render import print_json
+from sleipnir.cli.terminal.terminal import MARK
+from sleipnir.errors import GateError, UsageError
+from sleipnir.runs.budgets import check_budget
+from sleipnir.runs.sessions import TEMP
+
+if TYPE_CHECKING:
+    from sleipnir.agents.variables import Asker
+    from sleipnir.client.client import Client, Run
+    from sleipnir.runs.views import GateInfo
+
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+Command = TypeVar("Command", bound=Callable[..., int])
+
+
+def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Pairs:
+    """`NAME=TEXT` as pairs. TEXT may be empty and may contain `=`."""
+    return tuple(_pair(ctx, param, value) for value in values)
+
+
+def _pair(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, str]:
+    name, equals, text = value.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"{value!r} is not of the form {param.metavar}", ctx, param)
+    return name, text
+
+
+def _values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """`NAME=JSON` as values by name."""
+    return {name: _value(ctx, param, name, text) for name, text in pairs(ctx, param, values)}
+
+
+def _value(ctx: click.Context, param: click.Parameter, name: str, text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        quoted = shlex.quote(f"{name}={json.dumps(text, ensure_ascii=False)}")
+        hint = (
+            f"a text is written in quotes: --state {quoted}" if text[:1] not in tuple('{["-0123456789') else str(error)
+        )
+        raise click.BadParameter(f"the value of {name!r} is not JSON; {hint}", ctx, param) from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+AGENT = click.argument("agent", shell_complete=complete_agent)
+_PROMPT = click.argument("prompt", required=False)
+_FILE = click.option(
+    "-f", "--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A text file that is the prompt, or follows PROMPT after a blank line.",
+)  # fmt: skip
+VAR = click.option(
+    "--var", "variables", multiple=True, metavar="NAME=TEXT", callback=pairs,
+    help="An agent variable; repeatable.",
+)  # fmt: skip
+AGENT_VARIABLE = click.option(
+    "--agent-variable", "agent_variables", multiple=True, nargs=2, metavar="NAME TEXT",
+    help="Loki's spelling of --var.",
+)  # fmt: skip
+_STATE = click.option(
+    "--state", "state", multiple=True, metavar="NAME=JSON", callback=_values, shell_complete=complete_state_key,
+    help="A value that the state begins with; repeatable. A text is in quotes, as in 'topic=\"bells\"'.",
+)  # fmt: skip
+
+
+def _directory(ctx: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
+    """`--cwd`. It must be on this machine if the workers are; on others it must be there, which we cannot see."""
+    options = ctx.find_object(GlobalOptions) or GlobalOptions()
+    if folder is None or folder.is_dir() or options.settings().redis_url is not None:
+        return folder
+    raise click.BadParameter(f"Directory {str(folder)!r} does not exist.", ctx, param)
+
+
+CWD = click.option(
+    "--cwd", type=click.Path(file_okay=False, path_type=Path, resolve_path=True), callback=_directory,
+    help="Working directory of scripts and tools; the workers must have it. Default: this one, if the workers are on "
+    "this machine, else a scratch folder of the run.",
+)  # fmt: skip
+_TAPE = click.Path(file_okay=False, path_type=Path, resolve_path=True)
+_MAX_COST = click.option(
+    "--max-cost", "max_cost_usd", type=Amount(min=0, min_open=True), metavar="USD",
+    help="Hold the run when it has cost so much, and ask (as 'budget') whether it may go on.",
+)  # fmt: skip
+_MAX_TOKENS = click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
+STRICT = click.option(
+    "--strict/--no-strict", "strict", default=None,
+    help="Fail for every failed visit, whatever the agent says: one that no fallback, retry or on_error node has "
+    "taken over. Default: SLEIPNIR_STRICT; with --replay, strict.",
+)  # fmt: skip
+_JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON document on stdout instead of text.")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The run that a command line asks for: the parameters that `run` and `submit` share."""
+
+    agent: str
+    prompt: str | None
+    file: Path | None
+    variables: Pairs
+    agent_variables: Pairs
+    state: dict[str, Any]
+    cwd: Path | None
+    session: str | None
+    without_session: bool
+    max_cost_usd: float | None
+    max_tokens: int | None
+    strict: bool | None
+
+    def checked_prompt(self, options: GlobalOptions) -> str:
+        """Read the prompt, and refuse what needs no stack to be seen as wrong, such as an agent that does not exist."""
+        from sleipnir.agents.finding import look_up
+
+        settings = options.settings()
+        agent = look_up(self.agent, settings)
+        refuse_session(self.session, self.without_session, agent)
+        agent_warnings.warn(self.agent, agent, settings)
+        check_budget(self.max_cost_usd, self.max_tokens)
+        return prompt_text(self.prompt, self.file, sys.stdin)
+
+    def submit(self, client: Client, prompt: str) -> Run:
+        """Start the run; who is at the terminal is asked for what is missing, and sees bases being built."""
+        agent_warnings.tell_warnings(client, self.agent, self.state)
+        with BuildView() as view:
+            return client.submit(
+                self.agent,
+                prompt,
+                variables=dict([*self.agent_variables, *self.variables]),
+                state=self.state,
+                cwd=self.cwd,
+                session=_kept_session(client, self.agent, self.session, self.without_session),
+                max_cost_usd=self.max_cost_usd,
+                max_tokens=self.max_tokens,
+                strict=self.strict,
+                ask_variable=variable_asker(),
+                ask_knowledge=asker(view),
+                tell_knowledge=view.tell,
+            )
+
+
+def _wanted(command: Command) -> Command:
+    """The parameters of a Wanted."""
+    shared = (
+        AGENT,
+        _PROMPT,
+        _FILE,
+        VAR,
+        AGENT_VARIABLE,
+        _STATE,
+        CWD,
+        _MAX_COST,
+        _MAX_TOKENS,
+        STRICT,
+        SESSION,
+        NO_SESSION,
+    )
+    for parameter in reversed(shared):
+        command = parameter(command)
+    return command
+
+
+@click.command()
+@_wanted
+@click.option(
+    "--answer", "answers", multiple=True, metavar="NODE=TEXT", callback=pairs,
+    help="Answer NODE's question with TEXT at each visit; repeat it for a second, third, ... visit.",
+)  # fmt: skip
+@click.option("--record", type=_TAPE, metavar="DIR", help="Write the models' answers into DIR, to replay them later.")
+@click.option(
+    "--replay", "replay_from", type=_TAPE, metavar="DIR",
+    help="Take the models' answers from DIR instead of asking the models.",
+)  # fmt: skip
+@_JSON
+@STREAM
+@pass_options
+def run(
+    options: GlobalOptions,
+    /,
+    answers: Pairs,
+    record: Path | None,
+    replay_from: Path | None,
+    as_data: bool,
+    stream: bool | None,
+    **wanted: Any,
+) -> int:
+    """Run AGENT (a name or a folder) with PROMPT, narrate on stderr, print its result on stdout.
+
+    Without PROMPT, text piped into the command is the prompt; `-` reads it from a terminal too. Variables of the agent
+    that have no value are asked for on the terminal. Questions are
+    answered by --answer, else asked on the terminal. Where there is none, the run is left waiting and the
+    command to answer it is printed.
+
+    Exit codes: 0 completed, 1 failed or cancelled, 2 wrong usage or a broken agent, 3 waiting for an answer,
+    130 interrupted (the run goes on).
+    """
+    order = Wanted(**wanted)
+    prompt = order.checked_prompt(options)
+    with connected_to_run(with_tape(options, record, replay_from)) as client:
+        if answers:
+            refuse_unknown(answers, client.nodes(order.agent), order.agent)
+        started = order.submit(client, prompt)
+        terminal.narrate_lines([f"{MARK}run {started.id}"])
+        return _in_foreground(started, ScriptedAnswers(answers), options, as_data=as_data, stream=stream)
+
+
+@click.command()
+@_wanted
+@_JSON
+@pass_options
+def submit(options: GlobalOptions, /, as_data: bool, **wanted: Any) -> int:
+    """Start a run of AGENT with PROMPT and print the run's id. The run goes on without this command."""
+    order = Wanted(**wanted)
+    prompt = order.checked_prompt(options)
+    with options.connected(workers=False) as client:
+        started = order.submit(client, prompt)
+        if as_data:
+            print_json(result_data(started, started.info()))
+        else:
+            click.echo(started.id)
+    if options.is_embedded:
+        terminal.note(f"it runs while `sleipnir up` does; or follow it here: {options.command('watch', started.id)}")
+    return exit_codes.COMPLETED
+
+
+def _kept_session(client: Client, agent: str, asked: str | None, without: bool) -> str | None:
+    """One that is not kept is of no use to a single run."""
+    found = session_of(client, agent, asked, without)
+    return None if found == TEMP else found
+
+
+def variable_asker() -> Asker | None:
+    """Who is asked for the variables that nothing sets: the person at the terminal, if there is one."""
+    return ask_variable if terminal.can_ask() else None
+
+
+def prompt_text(prompt: str | None, file: Path | None, stdin: TextIO) -> str:
+    """The prompt from the argument, the file and the standard input (see `run`). Raises UsageError."""
+    piped = prompt is None and file is None and not stdin.isatty()
+    if prompt == "-" or piped:
+        prompt = stdin.read().removesuffix("\n").removesuffix("\r")
+    if file is None:
+        return prompt or ""
+    try:
+        content = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {str(file)!r} as UTF-8 text: {error}") from error
+    return f"{prompt}\n\n{content}" if prompt else content
+
+
+def _in_foreground(
+    run: Run, answers: ScriptedAnswers, options: GlobalOptions, *, as_data: bool, stream: bool | None
+) -> int:
+    try:
+        follow(run, lambda gate: answer_gate(run, gate, answers), stream=stream, as_data=as_data, options=options)
+    except NobodyAnswers:
+        return leave_waiting(run, options, as_data=as_data, stream=stream)
+    except KeyboardInterrupt:
+        say_it_goes_on(run.id, options)
+        return exit_codes.INTERRUPTED
+    for node in sorted(answers.unused):
+        terminal.note(f"note: --answer {node}=... was not used: the run did not ask at {node!r}")
+    if options.verbose:
+        for line in summary(run.info().agent, run.events(follow=False)):
+            terminal.note(terminal.printable(line))
+    return print_result(run, as_data=as_data, stream=stream)
+
+
+def answer_gate(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
+    text = answers.next_for(gate)
+    if text is None:
+        if not terminal.can_ask():
+            raise NobodyAnswers(gate)
+        text = ask(gate)
+    try:
+        run.answer(text, gate)
+    except GateError as late:
+        terminal.note(f"note: {late}")  # someone else was quicker; the run goes on with their answer
+
+
+def leave_waiting(run: Run, options: GlobalOptions, *, as_data: bool, stream: bool | None) -> int:
+    still_open = run.gates()
+    for gate in still_open:
+        terminal.note(how_to_answer(gate, options, still_open))
+    terminal.note(f"and then: {options.command('watch', run.id)}")
+    if as_data:
+        print_result_data(run, run.info(), stream=stream)
+    return exit_codes.WAITING

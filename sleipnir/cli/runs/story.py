@@ -1,0 +1,101 @@
+"""What a run did, for its picture: how far it is with each node, and which ways it took."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from sleipnir.cli.runs.reasons import failed_in_words, stopped_in_words
+from sleipnir.cli.terminal.render import duration
+from sleipnir.graph.draw import Mark, State, Story
+
+if TYPE_CHECKING:
+    from sleipnir.runs.views import RunInfo, StepInfo, VisitInfo, VisitState
+
+_FIRST: Final[tuple[State, ...]] = ("running", "waiting", "queued")
+"""What a node is called that has several live visits: the first of these that one of them is."""
+
+
+_AT_WORK: Final[tuple[VisitState, ...]] = ("started", "queued", "ready")
+"""What a loop is that has several parts: the first of these that one of them is."""
+
+
+def story_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> Story:
+    """`now_ms` is Redis' clock. Live visits of a run that is over will not go on: they are not told of. Nor are those
+    that have ended and only wait for others of their super-step."""
+    over = {(step.seq, step.attempt) for step in steps}
+    live_now = () if info.is_final else info.visits
+    visits = [visit for visit in live_now if visit.state != "ended" and (visit.seq, visit.attempt) not in over]
+    ended: dict[str, list[StepInfo]] = defaultdict(list)
+    live: dict[str, list[VisitInfo]] = defaultdict(list)
+    for step in steps:
+        if step.node is not None and step.role == "node":
+            ended[step.node].append(step)
+    loops = [_as_loop(visit, visits) for visit in visits if visit.part is None]
+    for visit in loops:
+        live[visit.node].append(visit)
+    marks = {node: _mark(ended[node], live[node]) for node in [*ended, *(node for node in live if node not in ended)]}
+    return Story(_caption(info, now_ms), marks, frozenset(_ways(steps)))
+
+
+def _as_loop(visit: VisitInfo, visits: Sequence[VisitInfo]) -> VisitInfo:
+    """The turns and calls of a loop are no visits of its node; it is at work when one of them is."""
+    states = {part.state for part in visits if part.part is not None and part.part.loop == visit.seq}
+    if visit.reason.code != "turns" or not states:
+        return visit
+    state = next((state for state in _AT_WORK if state in states), visit.state)
+    return replace(visit, state=state)
+
+
+def _mark(ended: Sequence[StepInfo], live: Sequence[VisitInfo]) -> Mark:
+    """A live visit says more than those that have ended; of these, the last."""
+    states = [_state(visit) for visit in live]
+    for state in _FIRST:
+        if state in states:
+            after = f", {_ended(ended)}" if ended else ""
+            return Mark(state, f"{state}{_times(states.count(state))}{_progress(live)}{after}", ended=bool(ended))
+    return Mark("done" if ended[-1].ok else "failed", _ended(ended))
+
+
+def _progress(live: Sequence[VisitInfo]) -> str:
+    """` 237/500`: the items of the maps among the visits, those that have ended and all; of one loop, its turn."""
+    if len(live) == 1 and live[0].reason.code == "turns":
+        return f", turn {(live[0].reason.turn or 0) + 1}"
+    found = [visit.progress for visit in live if visit.progress is not None]
+    return f" {sum(done for done, _ in found):,}/{sum(total for _, total in found):,}" if found else ""
+
+
+def _state(visit: VisitInfo) -> State:
+    """A map that waits for its items is at work."""
+    if visit.state == "started" or visit.kind == "map":
+        return "running"
+    return "waiting" if visit.state == "waiting" else "queued"
+
+
+def _ended(steps: Sequence[StepInfo]) -> str:
+    """`done ×3 · 1.20s each`."""
+    failures = sum(not step.ok for step in steps)
+    counts = (("done", len(steps) - failures), ("failed", failures))
+    said = ", ".join(f"{word}{_times(count)}" for word, count in counts if count)
+    mean_ms = sum(step.took_ms for step in steps) // len(steps)
+    return f"{said} · {duration(mean_ms)}" + (" each" if len(steps) > 1 else "")
+
+
+def _times(count: int) -> str:
+    return f" ×{count:,}" if count > 1 else ""
+
+
+def _ways(steps: Sequence[StepInfo]) -> Iterator[tuple[str, str]]:
+    for step in steps:
+        if step.node is not None:
+            for target in step.targets:
+                yield step.node, target
+
+
+def _caption(info: RunInfo, now_ms: int) -> str:
+    took = f" · {duration(max(0, (info.ended_ms or now_ms) - info.started_ms))}" if info.started_ms else ""
+    stopped = f", {stopped_in_words(info)}" if info.stopped_by else ""
+    stopped += f", {failed_in_words(info, with_errors=False)}" if info.failed_visits.count else ""
+    return f"run {info.id} · {info.status}{stopped}{took}"

@@ -1,0 +1,1 @@
+"""The terminal: how is text written to people and programs, and drawn again?"""

@@ -1,0 +1,178 @@
+"""What models are saying right now, as lines: those at the bottom of a terminal, and those of a log.
+
+Both leave out what does not count: a text that is begun anew replaces the one before, and what comes after its visit
+has closed is not shown, for then the narration has the result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sleipnir.cli.terminal.terminal import one_line, printable
+
+if TYPE_CHECKING:
+    from sleipnir.runs.views import RunEvent
+
+INDENT = " " * 6  # as lines of the narration that continue another
+MOST_LINES = 6  # of one text; several have two each
+MOST_TEXTS = 4
+_MOST_KEPT = 2_000  # characters of a text: more than can be seen of it
+
+Data: TypeAlias = Mapping[str, Any]
+
+
+@dataclass
+class Said:
+    """A text that is being said; `draft` says which one of its visit, `over` that nothing follows."""
+
+    node: str
+    draft: tuple[int, int, int]
+    text: str = ""
+    over: bool = False
+
+    def add(self, data: Data) -> None:
+        missing = f" [{data['lost']:,} characters are missing] " if data["lost"] else ""
+        self.text += printable(data["text"].replace("\t", "    ")) + missing
+        self.over = data["last"]
+
+
+def draft_of(data: Data) -> tuple[int, int, int]:
+    """Which text of its visit a piece belongs to."""
+    return data["attempt"], data["turn"], data["draft"]
+
+
+class Texts:
+    """The texts of a run that are being said, the one that was heard of last at the end."""
+
+    def __init__(self) -> None:
+        self._said: dict[int, Said] = {}
+        self._closed: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._said)
+
+    def see(self, event: RunEvent) -> bool:
+        """Take note of an event; whether it changes what is shown."""
+        if event.type == "text":
+            return self._add(event.data)
+        before = len(self._said)
+        if event.type == "visit_closed":
+            self._closed.add(event.data["seq"])
+        if event.type in _ATTEMPT_ENDS:
+            self._said.pop(event.data["seq"], None)
+        if event.type in _MAKES_ROOM:
+            self._said = {seq: said for seq, said in self._said.items() if not said.over}
+        if event.type == "run_ended":
+            self._said = {}
+        return len(self._said) != before
+
+    def _add(self, data: Data) -> bool:
+        if data["seq"] in self._closed:
+            return False
+        # A text that is over stays until another one of its node takes its place: the next turn, or the next item.
+        self._said = {seq: said for seq, said in self._said.items() if not (said.over and said.node == data["node"])}
+        said = self._said.pop(data["seq"], None)
+        if said is None or said.draft != draft_of(data):
+            said = Said(data["node"], draft_of(data))
+        self._said[data["seq"]] = said
+        said.add(data)
+        return True
+
+    def names(self) -> dict[int, str]:
+        """What each text is called, where there are several: its node, with the visit's number if need be."""
+        nodes = [said.node for said in self._said.values()]
+        return {
+            seq: f"{said.node}#{seq}" if nodes.count(said.node) > 1 else said.node for seq, said in self._said.items()
+        }
+
+    def lines(self, width: int, height: int) -> list[str]:
+        """The ends of the texts, in so many columns, and rows where that is possible; the oldest text on top."""
+        if len(self._said) <= 1:
+            return [line for said in self._said.values() for line in _end_of(said, "", width, min(MOST_LINES, height))]
+        shown = list(self._said)[-max(1, min(MOST_TEXTS, height // 2)) :]
+        names, hidden = self.names(), len(self._said) - len(shown)
+        lines = [line for seq in sorted(shown) for line in _end_of(self._said[seq], f"{names[seq]}: ", width, 2)]
+        return [*lines, f"{INDENT}... and {hidden} more"] if hidden else lines
+
+
+_ATTEMPT_ENDS = frozenset({"visit_closed", "visit_retrying", "visit_handed_back", "worker_lost"})
+_MAKES_ROOM = frozenset({"visit_closed", "map_progress"})
+
+
+def _end_of(said: Said, label: str, width: int, rows: int) -> list[str]:
+    label = one_line(label[:-2], 30) + ": " if label else ""
+    found = wrapped(said.text, max(20, width - len(INDENT) - len(label)))
+    if len(said.text) > _MOST_KEPT:
+        said.text = "".join(found[-MOST_LINES * 2 :])  # whole lines, so that those to come break where they would have
+    seen = [line.rstrip() for line in found if not line.isspace()][-rows:]
+    return [INDENT + (label if not place else " " * len(label)) + line for place, line in enumerate(seen)]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width` cells, broken between words where possible. Joined they are the text again:
+    spaces at the end of a line do not count, and a line end is part of its line."""
+    from rich.cells import cell_len, chop_cells
+
+    lines, line, used = list[str](), "", 0
+    for word in re.findall(r"\n|[^\S\n]+|\S+", text):
+        cells = cell_len(word)
+        if word == "\n":
+            lines.append(line + word)
+            line, used = "", 0
+        elif word.isspace() or used + cells <= width:
+            line, used = line + word, used + cells
+        else:
+            *full, rest = chop_cells(word, width)
+            lines += [*([line] if line else []), *full]
+            line, used = rest, cell_len(rest)
+    return [*lines, line] if line else lines
+
+
+class TextLines:
+    """The texts as lines for a log, each as soon as it is whole."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Said] = {}
+        self._closed: set[int] = set()
+
+    def see(self, event: RunEvent) -> list[str]:
+        """The lines that an event completes."""
+        if event.type == "text":
+            return self._more(event.data)
+        if event.type == "visit_closed":
+            self._closed.add(event.data["seq"])
+            return self._rest(event.data["seq"])
+        return [line for seq in list(self._open) for line in self._rest(seq)] if event.type == "run_ended" else []
+
+    def _more(self, data: Data) -> list[str]:
+        seq, lines = data["seq"], list[str]()
+        if seq in self._closed:
+            return []
+        said, draft = self._open.get(seq), draft_of(data)
+        if said is None or said.draft != draft:
+            lines = self._rest(seq)
+            if said is not None:
+                lines.append(f"{INDENT}{self._label(seq, data['node'])}(begins anew)")
+            said = self._open[seq] = Said(data["node"], draft)
+        said.add(data)
+        *whole, said.text = said.text.split("\n")
+        lines += [f"{INDENT}{self._label(seq, said.node)}{line}" for line in whole if line.strip()]
+        return lines + self._rest(seq) if said.over else lines
+
+    def _rest(self, seq: int) -> list[str]:
+        """What the last line of a text has so far; nothing is expected to follow."""
+        said = self._open.get(seq)
+        if said is None:
+            return []
+        label = self._label(seq, said.node)
+        del self._open[seq]
+        return [f"{INDENT}{label}{said.text}"] if said.text else []
+
+    def _label(self, seq: int, node: str) -> str:
+        others = [said.node for number, said in self._open.items() if number != seq]
+        if not others:
+            return ""
+        return f"{node}#{seq}: " if node in others else f"{node}: "
