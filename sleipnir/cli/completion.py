@@ -209,7 +209,7 @@ def _batches(options: GlobalOptions) -> Iterator[CompletionItem]:
 
 
 def _state_keys(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
-    from sleipnir.cli.agents.agents import locate, read
+    from sleipnir.agents.source import locate, read
 
     declared = read(locate(agent, options.settings())).state
     return (CompletionItem(f"{key}=", help=field.description or field.type) for key, field in declared.items())
@@ -217,7 +217,7 @@ def _state_keys(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
 
 def _tools(options: GlobalOptions, agent: str) -> Iterator[CompletionItem]:
     from sleipnir.agents.config_directory import functions_dir
-    from sleipnir.cli.agents.agents import locate, read
+    from sleipnir.agents.source import locate, read
     from sleipnir.tools.folder import tools_of
 
     source = locate(agent, options.settings())

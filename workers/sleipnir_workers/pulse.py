@@ -1,4 +1,4 @@
-"""Pulse: evidence that this worker really consumes. `sleipnir worker --health` judges it (sleipnir/cli/fleet/health.py).
+"""Pulse: evidence that this worker really consumes. `sleipnir worker --health` judges it (cli/fleet/health.py).
 
 A worker that answers `celery inspect ping` may consume nothing: its loop may wait for a connection for ever, its slots
 may be held by tasks that have no visit any more. So the consumer's own loop notes the time of each turn and of each

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,12 +11,9 @@ from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json, print_table
-from sleipnir.errors import GraphError
 
 if TYPE_CHECKING:
-    from sleipnir.graph.model import Graph
     from sleipnir.runs.views import AgentInfo
-    from sleipnir.settings import Settings
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[show AGENT | install ...]")
@@ -76,44 +70,3 @@ def _show(agent: AgentInfo, *, as_data: bool) -> None:
             click.echo(f"{title:13}{terminal.one_line(text)}")
     for number, starter in enumerate(agent.conversation_starters, 1):
         click.echo(f"{'starters' if number == 1 else '':13}{number}. {terminal.one_line(starter)}")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A graph file, or an agent folder, and the file that the environment names in place of its config.yaml."""
-
-    path: Path
-    config_file: Path | None = None
-
-
-def locate(target: str, settings: Settings) -> Source:
-    """The graph file, or the agent folder, that is meant. Raises AgentNotFound.
-
-    A path is tried before a name when it has a slash in it or is an existing file, so that `validate graph.yaml`
-    works beside the file.
-    """
-    from sleipnir.agents.finding import find, is_folder, named_file
-
-    path = Path(target)
-    if _is_file(path):
-        return Source(path)
-    if ("/" in target or target in (".", "..")) and is_folder(path):
-        return Source(path, named_file(Path(os.path.normpath(path.absolute())).name))
-    return Source(find(target, settings), named_file(target))
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # too long, or closed to us; what looks for a folder says so
-        return False
-
-
-def read(source: Source) -> Graph:
-    """The graph of a file or folder. Raises GraphError with every problem."""
-    from sleipnir.graph.load import load_file
-
-    loaded = load_file(source.path, source.config_file)
-    if loaded.graph is None:
-        raise GraphError(f"{source.path} cannot be read", loaded.problems)
-    return loaded.graph

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sleipnir.cli.agents.agents import locate, read
+from sleipnir.agents.source import locate, read
 from sleipnir.cli.completion import complete_agent, complete_run
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.terminal import terminal

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from sleipnir.cli.agents.agents import Source, locate, read
+from sleipnir.agents.source import Source, locate, read
 from sleipnir.cli.completion import complete_agent, complete_tool
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs.run import Pairs, pairs

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from sleipnir.agents.source import locate
 from sleipnir.cli import exit_codes
-from sleipnir.cli.agents.agents import locate
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs.run import AGENT
 from sleipnir.cli.terminal import terminal

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sleipnir.agents.source import Source, locate, read
 from sleipnir.cli import exit_codes
-from sleipnir.cli.agents.agents import Source, locate, read
 from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs.agent_warnings import warn_of_namesakes

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
-from sleipnir.cli.terminal.terminal import first_line, note, one_line, printable
+from sleipnir.cli.terminal.terminal import ReadLine, first_line, note, one_line, printable, typed_line
 from sleipnir.errors import UsageError
 from sleipnir.runs.budgets import BUDGET, read_budget_answer
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 OTHER = {"approval": "Other (custom)", "effect": "It happened; here is its result (JSON)", BUDGET: "Another limit"}
 _OWN_WORDS = {"approval": "your own words", "effect": '{"key": "value"}', BUDGET: "a number"}
-
-ReadLine = Callable[[], str]
 
 
 class NobodyAnswers(Exception):
@@ -146,17 +144,6 @@ def _read(prompt: str, gate: GateInfo, read_line: ReadLine) -> str:
     if typed is None:
         raise NobodyAnswers(gate)
     return typed
-
-
-def typed_line(prompt: str, read_line: ReadLine) -> str | None:
-    """The line that is typed after the prompt; None at the end of the input."""
-    sys.stderr.write(prompt)
-    sys.stderr.flush()
-    line = read_line()
-    if not line:
-        note("")
-        return None
-    return line.removesuffix("\n")
 
 
 def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[GateInfo] = ()) -> str:

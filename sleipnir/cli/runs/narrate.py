@@ -26,12 +26,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sleipnir.cli.runs.reasons import slot_in_words
-from sleipnir.cli.terminal.terminal import first_line, printable
+from sleipnir.cli.terminal.terminal import MARK, first_line, printable
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import RunEvent
 
-MARK = "▸ "
 MAX_CONTINUED = 12
 
 Data = Mapping[str, Any]

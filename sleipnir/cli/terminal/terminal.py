@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 import click
@@ -22,6 +22,12 @@ _SHOWN_AS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0
 _SHOWN_AS |= {code: f"\\u{code:04x}" for code in _TURNS}
 _IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *_TURNS)}
 _STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+MARK = "▸ "
+"""What a line of narration begins with."""
+
+ReadLine = Callable[[], str]
 
 
 def printable(text: str) -> str:
@@ -89,3 +95,14 @@ def error(text: str) -> None:
 def can_ask() -> bool:
     """Whether there is a person: questions are written to stderr and answers read from stdin."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def typed_line(prompt: str, read_line: ReadLine) -> str | None:
+    """The line that is typed after the prompt; None at the end of the input."""
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    line = read_line()
+    if not line:
+        note("")
+        return None
+    return line.removesuffix("\n")

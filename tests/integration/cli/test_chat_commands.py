@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sleipnir.cli.runs.session import refuse_session, session_of
 
 from sleipnir.agents.finding import look_up
 from sleipnir.cli.chat.commands import COMMANDS, Chat, Leave, Say, do, is_command
 from sleipnir.cli.chat.input import Typed
+from sleipnir.cli.runs.session import refuse_session, session_of
 from sleipnir.client.client import Client
 from sleipnir.errors import SessionBusy, UsageError
 from sleipnir.settings import Settings

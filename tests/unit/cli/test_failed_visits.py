@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sleipnir.cli.runs.show import _failed_visits
 
 from sleipnir.cli.runs.reasons import end_in_words, failed_in_words
+from sleipnir.cli.runs.show import _failed_visits
 from sleipnir.cli.terminal.render import as_json
 from sleipnir.messages import RunStatus
 from sleipnir.runs.run import Child, FailedVisits

@@ -43,7 +43,8 @@ def test_the_help_of_a_command_loads_nothing_heavy(command: str) -> None:
 def test_a_command_that_looks_at_runs_loads_little_besides_redis_py() -> None:
     """Finding U13 of the second review: most of `sleipnir ps` was imports."""
     program = (
-        "import json, sys\nfrom sleipnir.cli import app, options; from sleipnir.cli.runs import ps\nwith options.GlobalOptions("
+        "import json, sys\nfrom sleipnir.cli import app, options\nfrom sleipnir.cli.runs import ps\n"
+        "with options.GlobalOptions("
         "redis_url='redis://127.0.0.1:1/0').connected(workers=False):\n    pass"
     )
     closed = f"try:\n    {program.replace(chr(10), chr(10) + '    ')}\nexcept Exception as error: said = str(error)\n"

@@ -1,0 +1,130 @@
+"""`show`: one run, with all that people ask about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from sleipnir.cli.completion import complete_run
+from sleipnir.cli.options import GlobalOptions, pass_options
+from sleipnir.cli.runs import tree
+from sleipnir.cli.runs.ask import how_to_answer
+from sleipnir.cli.runs.ps import status_of, took
+from sleipnir.cli.runs.reasons import failed_in_words, places, retry_in_words, stopped_in_words
+from sleipnir.cli.terminal import terminal
+from sleipnir.cli.terminal.render import change_in_words, moment, print_fields, print_json
+
+if TYPE_CHECKING:
+    from sleipnir.client.client import Run
+    from sleipnir.messages import Usage
+    from sleipnir.runs.run import Parked
+    from sleipnir.runs.views import HoldInfo, RunInfo
+
+MOST_PLACES = 12
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", shell_complete=complete_run)
+@click.option("--json", "as_data", is_flag=True, help="Print the run as one JSON document.")
+@click.option("--state", "only_state", is_flag=True, help="Print the run's state, as JSON.")
+@pass_options
+def show(options: GlobalOptions, run_id: str, as_data: bool, only_state: bool) -> None:
+    """Show one run: status, where it is, open questions, cost, result."""
+    with options.connected(workers=False) as client:
+        run = client.run(run_id)
+        if as_data:
+            from sleipnir.cli.runs.follow import result_data
+
+            state = {"state": run.state()} if only_state else {}
+            more = {"late_results": run.late_results(), "children": tree.data_of(run.tree())}
+            print_json(result_data(run, run.info()) | more | state)
+        elif only_state:
+            print_json(run.state())
+        else:
+            print_fields(_fields(run, options, client.now_ms()))
+
+
+def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str, str]]:
+    info = run.info()
+    yield "run", info.id
+    yield "agent", info.agent
+    yield (
+        "status",
+        ", ".join(
+            [
+                status_of(info),
+                *([stopped_in_words(info)] if info.stopped_by else []),
+                *([failed_in_words(info, with_errors=False)] if info.failed_visits.count else []),
+            ]
+        ),
+    )
+    if info.parked is not None:
+        yield "parked", _parked(info.parked)
+    if info.unreadable is not None:
+        yield "unreadable", f"this release cannot read its records: {info.unreadable}"
+    if info.session:
+        yield "session", info.session
+    if info.parent:
+        yield "parent", info.parent + (f" (of {info.root})" if info.root != info.parent else "")
+    yield "created", moment(info.created_ms)
+    if info.ended_ms is not None:
+        yield "ended", moment(info.ended_ms)
+    yield "took", took(info, now_ms)
+    yield "steps", str(info.step)
+    if info.retries:
+        yield "retried", "once" if info.retries == 1 else f"{info.retries:,} times"
+    for hold in info.holds:
+        yield "held", _held(hold)
+    for change in info.changes:
+        yield change.what, change_in_words(change)
+    for place in places(info, now_ms, MOST_PLACES):
+        yield "at", place
+    if children := list(tree.lines_of(run.tree(), now_ms)):
+        yield "children", "\n".join(children)
+    for late in run.late_results():
+        yield "late", f"{late.text}: {late.node}, attempt {late.attempt}, from {late.worker}"
+    still_open = [] if info.is_final else run.gates()
+    for gate in still_open:
+        yield "question", f"{gate.question}\n\n{how_to_answer(gate, options, still_open)}"
+    if info.failed_visits.count:
+        yield "failed", _failed_visits(info)
+    if info.usage.calls:
+        yield "usage", _usage(info.usage)
+    if info.error:
+        yield "error", info.error
+    if info.status == "failed":
+        yield "retry", retry_in_words(info)
+    if info.status == "completed" and run.output:
+        yield "output", run.output
+
+
+def _failed_visits(info: RunInfo) -> str:
+    """Each on a line of its own, as far as the record keeps them."""
+    failed = info.failed_visits
+    lines = [
+        f"{each.node}: {terminal.one_line(each.error, 200)}{f' (run {each.run})' if each.run else ''}"
+        for each in failed.first
+    ]
+    left = failed.count - len(lines)
+    has = "and those of its child runs have" if failed.of_children else "has"
+    return "\n".join([*lines, *([f"and {left:,} more; `sleipnir history {info.id}` {has} all"] if left else [])])
+
+
+def _parked(mark: Parked) -> str:
+    """`since 10:20:01 by host:1 (0.1.0): spec of r1 cannot be read: ...`."""
+    by = f" by {mark.by}" if mark.by else ""
+    return f"since {moment(mark.at_ms)}{by}{f' ({mark.release})' if mark.release else ''}: {mark.reason}"
+
+
+def _held(hold: HoldInfo) -> str:
+    """`by ann@host (cli) since 10:20:01: costs`, `with the deployment, by ...`."""
+    what = "with the deployment, " if hold.owner == "deployment" else ""
+    return f"{what}by {hold.in_words} since {moment(hold.at_ms)}" + (f": {hold.reason}" if hold.reason else "")
+
+
+def _usage(usage: Usage) -> str:
+    cost = "cost unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+    tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+    return f"{usage.calls} model calls, {tokens}, {cost}" + (f" ({usage.model})" if usage.model else "")
