@@ -1,4 +1,4 @@
-"""`agents`: what can be run. Needs no Redis. `agents install`: install.py; whether an agent is right: validate.py."""
+"""`agents`: which can be run. Needs no Redis. `agents install`: install.py; whether an agent is right: validate.py."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from sleipnir.agents.source import Source, locate, read
 from sleipnir.cli.completion import complete_agent, complete_tool
 from sleipnir.cli.options import GlobalOptions, pass_options
-from sleipnir.cli.runs.run import Pairs, pairs
+from sleipnir.cli.runs.parameters import Pairs, pairs
 from sleipnir.cli.terminal.render import print_json, print_table
 from sleipnir.cli.terminal.terminal import first_line, note
 from sleipnir.errors import UsageError

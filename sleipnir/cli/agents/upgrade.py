@@ -10,7 +10,7 @@ import click
 from sleipnir.agents.source import locate
 from sleipnir.cli import exit_codes
 from sleipnir.cli.options import GlobalOptions, pass_options
-from sleipnir.cli.runs.run import AGENT
+from sleipnir.cli.runs.parameters import AGENT
 from sleipnir.cli.terminal import terminal
 from sleipnir.errors import UsageError
 

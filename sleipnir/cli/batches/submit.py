@@ -26,7 +26,8 @@ from sleipnir.cli import exit_codes
 from sleipnir.cli.knowledge.building import BuildView, asker, counted
 from sleipnir.cli.options import COUNT, Amount, GlobalOptions, pass_options
 from sleipnir.cli.runs import agent_warnings
-from sleipnir.cli.runs.run import AGENT, AGENT_VARIABLE, CWD, STRICT, VAR, Pairs, variable_asker
+from sleipnir.cli.runs.parameters import AGENT, AGENT_VARIABLE, CWD, STRICT, VAR, Pairs
+from sleipnir.cli.runs.run import variable_asker
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import print_json
 from sleipnir.cli.terminal.terminal import MARK

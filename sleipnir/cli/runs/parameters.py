@@ -1,0 +1,92 @@
+"""What commands that start runs are given: the agent, its prompt, variables and state, and bounds of the run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import click
+
+from sleipnir.cli.completion import complete_agent, complete_state_key
+from sleipnir.cli.options import COUNT, Amount, GlobalOptions
+
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Pairs:
+    """`NAME=TEXT` as pairs. TEXT may be empty and may contain `=`."""
+    return tuple(_pair(ctx, param, value) for value in values)
+
+
+def _pair(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, str]:
+    name, equals, text = value.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"{value!r} is not of the form {param.metavar}", ctx, param)
+    return name, text
+
+
+def _values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """`NAME=JSON` as values by name."""
+    return {name: _value(ctx, param, name, text) for name, text in pairs(ctx, param, values)}
+
+
+def _value(ctx: click.Context, param: click.Parameter, name: str, text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        quoted = shlex.quote(f"{name}={json.dumps(text, ensure_ascii=False)}")
+        hint = (
+            f"a text is written in quotes: --state {quoted}" if text[:1] not in tuple('{["-0123456789') else str(error)
+        )
+        raise click.BadParameter(f"the value of {name!r} is not JSON; {hint}", ctx, param) from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+AGENT = click.argument("agent", shell_complete=complete_agent)
+PROMPT = click.argument("prompt", required=False)
+FILE = click.option(
+    "-f", "--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A text file that is the prompt, or follows PROMPT after a blank line.",
+)  # fmt: skip
+VAR = click.option(
+    "--var", "variables", multiple=True, metavar="NAME=TEXT", callback=pairs,
+    help="An agent variable; repeatable.",
+)  # fmt: skip
+AGENT_VARIABLE = click.option(
+    "--agent-variable", "agent_variables", multiple=True, nargs=2, metavar="NAME TEXT",
+    help="Loki's spelling of --var.",
+)  # fmt: skip
+STATE = click.option(
+    "--state", "state", multiple=True, metavar="NAME=JSON", callback=_values, shell_complete=complete_state_key,
+    help="A value that the state begins with; repeatable. A text is in quotes, as in 'topic=\"bells\"'.",
+)  # fmt: skip
+
+
+def _directory(ctx: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
+    """`--cwd`. It must be on this machine if the workers are; on others it must be there, which we cannot see."""
+    options = ctx.find_object(GlobalOptions) or GlobalOptions()
+    if folder is None or folder.is_dir() or options.settings().redis_url is not None:
+        return folder
+    raise click.BadParameter(f"Directory {str(folder)!r} does not exist.", ctx, param)
+
+
+CWD = click.option(
+    "--cwd", type=click.Path(file_okay=False, path_type=Path, resolve_path=True), callback=_directory,
+    help="Working directory of scripts and tools; the workers must have it. Default: this one, if the workers are on "
+    "this machine, else a scratch folder of the run.",
+)  # fmt: skip
+MAX_COST = click.option(
+    "--max-cost", "max_cost_usd", type=Amount(min=0, min_open=True), metavar="USD",
+    help="Hold the run when it has cost so much, and ask (as 'budget') whether it may go on.",
+)  # fmt: skip
+MAX_TOKENS = click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
+STRICT = click.option(
+    "--strict/--no-strict", "strict", default=None,
+    help="Fail for every failed visit, whatever the agent says: one that no fallback, retry or on_error node has "
+    "taken over. Default: SLEIPNIR_STRICT; with --replay, strict.",
+)  # fmt: skip
