@@ -122,8 +122,8 @@ class BundleError(SleipnirError):
 
 class KnowledgeError(SleipnirError):
     """A knowledge base cannot be built, shared or read. `kind` says who must act: `usage` (the agent or the command
-    must be changed), `sources` (documents), `model`, `store` (Redis, the shelf or a disk) or `bug`; `transient` that
-    the same may succeed a little later. `machine`: it is a failure of the machine that it was tried on."""
+    must be changed), `sources` (documents), `model`, `store` (Redis, the index store or a disk) or `bug`; `transient`
+    that the same may succeed a little later. `machine`: it is a failure of the machine that it was tried on."""
 
     def __init__(
         self, message: str, kind: str = "usage", *, transient: bool = False, machine: MachineFailed | None = None

@@ -1,4 +1,4 @@
-"""A server that speaks as much of S3 as our shelf needs, over real HTTP: objects in memory, whole or in parts."""
+"""A server that speaks as much of S3 as our index store needs, over real HTTP: objects in memory, whole or in parts."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from sleipnir.graph.overrides import overridden
 from sleipnir.graph.tools import may_spawn
 from sleipnir.knowledge import preparing as knowledge
 from sleipnir.knowledge.builder import Builder
-from sleipnir.knowledge.files import is_missing, pin_name, shelf_name
+from sleipnir.knowledge.files import index_store_name, is_missing, pin_name
 from sleipnir.local.same_directory import System
 from sleipnir.models.clients import clients_here
 from sleipnir.runs import sessions
@@ -234,8 +234,8 @@ class Preparation:
             return True
         with self._store.errors():
             shared = self._store.knowledge.use(digest)
-        shelf = shelf_name(self._settings)
-        if shared is None or shared.shelf != shelf or is_missing(shelf, digest):
+        index_store = index_store_name(self._settings)
+        if shared is None or shared.shelf != index_store or is_missing(index_store, digest):
             return False
         self._offered_s[digest] = time.monotonic()
         return True

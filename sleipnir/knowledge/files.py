@@ -53,7 +53,7 @@ def lease_name(folder: Path, node: str) -> str:
     return hashlib.sha256(os.fsencode(base_file(folder.resolve(), node))).hexdigest()
 
 
-def shelf_name(settings: Settings) -> str:
+def index_store_name(settings: Settings) -> str:
     """Where bases are shared: an absolute folder, or `s3://bucket/prefix`."""
     named = settings.knowledge
     if named is not None and named.startswith("s3://"):
@@ -61,6 +61,6 @@ def shelf_name(settings: Settings) -> str:
     return str((settings.home / "knowledge" if named is None else Path(named).expanduser()).absolute())
 
 
-def is_missing(shelf: str, digest: str) -> bool:
-    """Whether an index is certainly not on a shelf, whatever the list says. Only folders are looked at."""
-    return not shelf.startswith("s3://") and not (Path(shelf) / digest).is_dir()
+def is_missing(index_store: str, digest: str) -> bool:
+    """Whether an index is certainly not in an index store, whatever the list says. Only folders are looked at."""
+    return not index_store.startswith("s3://") and not (Path(index_store) / digest).is_dir()

@@ -21,7 +21,7 @@ index    make what workers search from a base that is there (Loki's, or one whos
 forecast say what a build would take: sources, chunks, tokens, cost; asks no model and writes nothing
 show     say what is in a base
 search   ask a base
-shelved  say what lies on a shelf in S3
+shelved  say what lies in an index store in S3
 unshelve remove a base from it, unless a submit has asked for it since a time"""
 
 

@@ -71,7 +71,8 @@ def bases_of(
     ask: Asker | None = None,
     tell: Tell = tell_nobody,
 ) -> dict[str, str]:
-    """The digest of the base of every node that has one, each on the shelf; bases that are missing are built first.
+    """The digest of the base of every node that has one, each in the index store; bases that are missing are built
+    first.
 
     `is_shelved` says whether workers find the index of a digest; if not, it is made. A node that is missing in the
     result runs without (the documents of a config.yaml agent). Raises UsageError where the rules refuse the agent,

@@ -4,8 +4,8 @@
    builder lapses. Who comes second is told who builds since when, and asks again.
 2. The lease saves work and money; it guards nothing that could break. A base is written in one step, so a builder that
    was frozen while another took over does no harm: one of the two bases is there in the end, complete.
-3. What is on the shelf is listed by digest, so that clients know it without asking the shelf. The list is a hint, the
-   shelf is the truth: who does not find what is listed indexes the base again.
+3. What is in the index store is listed by digest, so that clients know it without asking the index store. The list is a
+   hint, the index store is the truth: who does not find what is listed indexes the base again.
 
 All times are of Redis' clock.
 """
@@ -34,7 +34,7 @@ class Building:
 
 @dataclass(frozen=True)
 class Shared:
-    """A base on a shelf; `shelf` is the shelf's name (knowledge.files.shelf_name)."""
+    """A base in an index store; `shelf` is the index store's name (knowledge.files.index_store_name)."""
 
     digest: str
     agent: str
@@ -69,7 +69,7 @@ class Knowledge:
         return None if who is None else Building(who, int(since_ms))
 
     def share(self, digest: str, *, agent: str, node: str, bytes_: int, shelf: str) -> Shared:
-        """List a base that is on a shelf. Listing it twice is safe: the last one counts."""
+        """List a base that is in an index store. Listing it twice is safe: the last one counts."""
         seconds, micros = self._client.time()
         shared = Shared(digest, agent, node, bytes_, shelf, int(seconds) * 1000 + int(micros) // 1000)
         record = {name: value for name, value in asdict(shared).items() if name != "digest"}
@@ -119,7 +119,7 @@ class Knowledge:
         return sorted(found, key=lambda shared: (-shared.at_ms, shared.digest))
 
     def forget(self, digest: str) -> bool:
-        """Take a base off the list. False: it was not there. Removing it from the shelf is the caller's."""
+        """Take a base off the list. False: it was not there. Removing it from the index store is the caller's."""
         self._client.zrem(self._keys.bases_used, digest)
         return bool(self._client.hdel(self._keys.shelf, digest))
 

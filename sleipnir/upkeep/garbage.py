@@ -8,8 +8,9 @@ Rules.
    bound of their cache, the streams of what models say to their expiry.
 3. What a person has said is theirs: sessions are removed only if that is asked for.
 4. Only what this machine can see is looked at. A base that is used on another machine, and in no run for the whole
-   retention, may be dropped from a shelf; who submits there next indexes it again, and asks no model for it. A shelf is
-   one deployment's: a base on it that Redis does not list is nobody's, once it is as old. What else lies there stays.
+   retention, may be dropped from an index store; who submits there next indexes it again, and asks no model for it. An
+   index store is one deployment's: a base on it that Redis does not list is nobody's, once it is as old. What else lies
+   there stays.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from sleipnir.agents import finding
 from sleipnir.agents.bundle import UNPACKED
 from sleipnir.knowledge.builder import Builder
-from sleipnir.knowledge.files import digest_of, is_digest, shelf_name
+from sleipnir.knowledge.files import digest_of, index_store_name, is_digest
 from sleipnir.knowledge.order import Order
 from sleipnir.runs.sessions import SessionName
 from sleipnir.settings import Settings
@@ -65,8 +66,8 @@ Found = tuple[Rubbish, Callable[[], bool]]
 
 def rubbish(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Found]:
     """Everything, each piece when it is asked for; nothing is removed by looking. `sessions`: those of agents that are
-    not found here too. Raises StoreUnavailable and OSError, and at the end KnowledgeError for a shelf that cannot be
-    looked at."""
+    not found here too. Raises StoreUnavailable and OSError, and at the end KnowledgeError for an index store that
+    cannot be looked at."""
     with store.errors():
         yield from _of_runs(store)
         pinned = store.pinned()
@@ -77,7 +78,7 @@ def rubbish(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Fou
     yield from _temporary(Path(tempfile.gettempdir()))
     with store.errors():
         yield from _scratch(store, settings)
-    with store.errors():  # last: a shelf may be away
+    with store.errors():  # last: an index store may be away
         yield from _bases(store, settings, pinned.bases)
 
 
@@ -99,28 +100,30 @@ def _bundles(store: Store, pinned: frozenset[str]) -> Iterator[Found]:
 
 
 def _bases(store: Store, settings: Settings, pinned: frozenset[str]) -> Iterator[Found]:
-    """Those on the shelf, whether Redis lists them or not."""
-    shelf, keep_ms = shelf_name(settings), max(GRACE_MS, int(settings.retention_s * 1000))
+    """Those in the index store, whether Redis lists them or not."""
+    index_store, keep_ms = index_store_name(settings), max(GRACE_MS, int(settings.retention_s * 1000))
     before_ms = store.now_ms() - keep_ms
-    listed = [each for each in store.knowledge.unused_since(before_ms) if each.shelf == shelf]
+    listed = [each for each in store.knowledge.unused_since(before_ms) if each.shelf == index_store]
     unused = [(each.digest, f"{each.agent}/{each.node} {each.digest[:12]}", each.bytes_) for each in listed]
     known = {each.digest for each in store.knowledge.all_shared()} | store.knowledge.used_since(before_ms)
-    for digest, bytes_, age_s in _lying_in_s3(settings) if shelf.startswith("s3://") else _lying_in(Path(shelf)):
+    for digest, bytes_, age_s in (
+        _lying_in_s3(settings) if index_store.startswith("s3://") else _lying_in(Path(index_store))
+    ):
         if digest not in known and age_s * 1000 > keep_ms:
             unused.append((digest, digest[:12], bytes_))
     named = _named_here(settings) if unused else set()
     for digest, name, bytes_ in unused:
         if digest not in pinned and digest not in named:
             found = Rubbish("base", name, bytes_, "no kept run and no agent here asks it")
-            if shelf.startswith("s3://"):
+            if index_store.startswith("s3://"):
                 yield found, partial(_drop_from_s3, settings, digest, before_ms)
             else:
-                yield found, partial(_drop_base, store, Path(shelf), digest, before_ms)
+                yield found, partial(_drop_base, store, Path(index_store), digest, before_ms)
 
 
-def _lying_in(shelf: Path) -> Iterator[tuple[str, int, float]]:
+def _lying_in(index_store: Path) -> Iterator[tuple[str, int, float]]:
     """The digest, the bytes and the age in seconds of each index in a folder."""
-    for manifest in shelf.glob("*/manifest.json"):
+    for manifest in index_store.glob("*/manifest.json"):
         folder = manifest.parent
         with contextlib.suppress(OSError, ValueError):  # gone meanwhile, or not made by Sleipnir
             written = json.loads(manifest.read_text())
@@ -140,12 +143,12 @@ def _named_here(settings: Settings) -> set[str]:
     return {digest for file in files if (digest := digest_of(file)) is not None}
 
 
-def _drop_base(store: Store, shelf: Path, digest: str, before_ms: int) -> bool:
+def _drop_base(store: Store, index_store: Path, digest: str, before_ms: int) -> bool:
     """Off the list first: who asks from now on finds it missing, and puts it there again."""
     if not store.knowledge.forget_unused(digest, before_ms):
         return False
-    with contextlib.suppress(FileNotFoundError), staging(shelf) as away:
-        (shelf / digest).rename(away / digest)
+    with contextlib.suppress(FileNotFoundError), staging(index_store) as away:
+        (index_store / digest).rename(away / digest)
     return True
 
 
@@ -166,9 +169,9 @@ def _sessions(store: Store, settings: Settings) -> Iterator[Found]:
 
 def _staged(settings: Settings) -> Iterator[Found]:
     own = [folder for place in finding.places(settings) for folder in place.glob("*/")]
-    shelf = shelf_name(settings)
-    shelves = [] if shelf.startswith("s3://") else [Path(shelf)]
-    for parent in (*shelves, settings.home / "knowledge-cache", *own):
+    index_store = index_store_name(settings)
+    folders = [] if index_store.startswith("s3://") else [Path(index_store)]
+    for parent in (*folders, settings.home / "knowledge-cache", *own):
         for folder in abandoned(parent):
             found = Rubbish("staging", str(folder), size_of(folder), "its builder is dead")
             yield found, partial(_clear_up, parent)

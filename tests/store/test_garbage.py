@@ -12,7 +12,7 @@ import pytest
 from sleipnir.agents.bundle import UNPACKED
 from sleipnir.client.client import Client
 from sleipnir.errors import KnowledgeError
-from sleipnir.knowledge.files import shelf_name
+from sleipnir.knowledge.files import index_store_name
 from sleipnir.knowledge.order import Order
 from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
@@ -49,12 +49,12 @@ def sweep(store: Store, settings: Settings, *, sessions: bool = False) -> list[s
 
 
 def share(store: Store, settings: Settings, digest: str) -> Path:
-    """An index on the shelf, listed long ago."""
-    folder = Path(shelf_name(settings)) / digest
-    if not shelf_name(settings).startswith("s3://"):
+    """An index in the index store, listed long ago."""
+    folder = Path(index_store_name(settings)) / digest
+    if not index_store_name(settings).startswith("s3://"):
         folder.mkdir(parents=True)
         (folder / "index").write_text("x" * 10)
-    shared = store.knowledge.share(digest, agent="agent", node="rag", bytes_=10, shelf=shelf_name(settings))
+    shared = store.knowledge.share(digest, agent="agent", node="rag", bytes_=10, shelf=index_store_name(settings))
     text = store._client.hget(store.keys.shelf, digest)
     assert text is not None
     store._client.hset(store.keys.shelf, digest, text.replace(str(shared.at_ms), str(OLD_MS)))
@@ -105,7 +105,7 @@ def test_bundles_that_no_kept_run_goes_by_are_dropped_after_an_hour(store: Store
     assert store.bundles.get("nobodys") == b"12345"
 
 
-def test_bases_that_no_run_pins_and_no_agent_here_asks_leave_the_shelf(store: Store, settings: Settings) -> None:
+def test_bases_that_no_run_pins_and_no_agent_here_asks_leave_the_index_store(store: Store, settings: Settings) -> None:
     base = write_agent(settings.home / "agents" / "mine", END, rag_yaml="of mine\n") / "rag.yaml"
     named = garbage.digest_of(base)
     assert named is not None
@@ -125,8 +125,8 @@ def test_bases_that_no_run_pins_and_no_agent_here_asks_leave_the_shelf(store: St
 
 
 def lie(settings: Settings, name: str, manifest: str) -> Path:
-    """A folder on the shelf that nobody has listed, and that is old."""
-    folder = Path(shelf_name(settings)) / name
+    """A folder in the index store that nobody has listed, and that is old."""
+    folder = Path(index_store_name(settings)) / name
     folder.mkdir(parents=True)
     for file in (folder / "manifest.json", folder):
         if file != folder:
@@ -135,7 +135,7 @@ def lie(settings: Settings, name: str, manifest: str) -> Path:
     return folder
 
 
-def test_bases_on_the_shelf_that_are_not_listed_are_removed_and_what_is_no_base_is_not(
+def test_bases_in_the_index_store_that_are_not_listed_are_removed_and_what_is_no_base_is_not(
     store: Store, settings: Settings
 ) -> None:
     unlisted, asked, pinned, new, elsewhere, other = (letter * 64 for letter in "abcdef")
@@ -143,19 +143,21 @@ def test_bases_on_the_shelf_that_are_not_listed_are_removed_and_what_is_no_base_
         lie(settings, digest, json.dumps({"digest": digest}))
     lie(settings, "notes", json.dumps({"digest": unlisted}))
     lie(settings, other, "[1]")
-    os.utime(Path(shelf_name(settings)) / new)
+    os.utime(Path(index_store_name(settings)) / new)
     store.knowledge.use(asked)
     store.knowledge.share(elsewhere, agent="a", node="n", bytes_=1, shelf="/another")
     created(store, RUN, knowledge={"agent/rag": pinned})
     ((base, remove),) = list(rubbish(store, settings, sessions=False))
     assert (base.kind, base.name, base.bytes_) == ("base", unlisted[:12], 78)
     assert remove()
-    left = {path.name for path in Path(shelf_name(settings)).iterdir()}
+    left = {path.name for path in Path(index_store_name(settings)).iterdir()}
     assert left == {asked, pinned, new, elsewhere, other, "notes"}
 
 
 @pytest.mark.timeout(300)  # it starts processes, which takes long on a busy machine
-def test_bases_leave_a_shelf_in_s3_too(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bases_leave_an_index_store_in_s3_too(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed, unlisted, pinned, new = (letter * 64 for letter in "abcd")
     in_s3 = settings.replaced(knowledge="s3://bucket/bases")
     with s3_server("bucket") as s3:
@@ -180,7 +182,7 @@ def test_bases_leave_a_shelf_in_s3_too(store: Store, settings: Settings, monkeyp
         assert store.knowledge.shared(listed) is None
 
 
-def test_a_shelf_that_is_away_keeps_nothing_else_from_being_found(
+def test_an_index_store_that_is_away_keeps_nothing_else_from_being_found(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.bundles.put("nobodys", b"12345", OLD_MS)
@@ -213,23 +215,23 @@ def test_sessions_are_a_persons_and_removed_only_when_that_is_asked_for(store: S
 def test_what_dead_processes_left_on_this_machine_is_removed_and_what_is_used_is_not(
     store: Store, settings: Settings
 ) -> None:
-    tmp, shelf = settings.home / "tmp", Path(shelf_name(settings))
+    tmp, index_store = settings.home / "tmp", Path(index_store_name(settings))
     for name in ("graph-state-old.json", "graph-state-open.json", "graph-state-new.json", "notes.json"):
         (tmp / name).write_text("{}")
         if "new" not in name:
             os.utime(tmp / name, (1, 1))
-    shelf.mkdir()
-    (shelf / ".knowledge-dead").mkdir()
-    (shelf / ".knowledge-dead" / "part").write_text("12345")
-    (shelf / ".knowledge-dead.lock").touch()
+    index_store.mkdir()
+    (index_store / ".knowledge-dead").mkdir()
+    (index_store / ".knowledge-dead" / "part").write_text("12345")
+    (index_store / ".knowledge-dead.lock").touch()
     unpacking = settings.home / UNPACKED / ".unpack-dead"
     unpacking.mkdir(parents=True)
     os.utime(unpacking, (1, 1))
-    with garbage.staging(shelf) as alive, (tmp / "graph-state-open.json").open():
-        (shelf / ".knowledge-late").mkdir()
-        (shelf / ".knowledge-late.lock").touch()
+    with garbage.staging(index_store) as alive, (tmp / "graph-state-open.json").open():
+        (index_store / ".knowledge-late").mkdir()
+        (index_store / ".knowledge-late.lock").touch()
         assert set(found(store, settings)) == {
-            ("staging", str(shelf / ".knowledge-late")),
+            ("staging", str(index_store / ".knowledge-late")),
             ("staging", str(unpacking)),
             ("temporary", str(tmp / "graph-state-old.json")),
         }

@@ -101,11 +101,11 @@ def test_a_base_of_keywords_is_built_once_shown_and_searched(agent: Path, capsys
 
     before = (agent / "look.yaml").stat().st_mtime_ns
     (agent / "docs" / "ships.md").write_text("A new ship.\n")
-    shelf = agent.parents[1] / "home" / "knowledge"
-    shutil.rmtree(shelf / built["digest"])
+    index_store = agent.parents[1] / "home" / "knowledge"
+    shutil.rmtree(index_store / built["digest"])
     assert kb(capsys, "build", "helper") == [{**built, "notices": []}]
     assert (agent / "look.yaml").stat().st_mtime_ns == before
-    assert (shelf / built["digest"]).is_dir()
+    assert (index_store / built["digest"]).is_dir()
     assert main(["kb", "build", "helper", "--dry-run"]) == 0
     told = capsys.readouterr()
     assert (told.out, "look: is built already" in told.err) == ("", True)

@@ -39,8 +39,8 @@ from sleipnir_workers.knowledge.__main__ import kind_of
 from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.bucket import client
 from sleipnir_workers.knowledge.build import run
+from sleipnir_workers.knowledge.index_store import index_store_of
 from sleipnir_workers.knowledge.search import search
-from sleipnir_workers.knowledge.shelf import shelf_of
 from sleipnir_workers.llm.failure import CallFailed
 from tests import starter
 from tests.processes import RedisServer, wait_until
@@ -58,7 +58,7 @@ class World:
             redis_url=redis_url, home=self.home, key_prefix=prefix, partitions=1, lease_s=2.0, heartbeat_s=0.2
         )
         self.env = server.env("fake")
-        self.shelf = self.home / "knowledge"
+        self.index_store = self.home / "knowledge"
         (self.agent / "docs").mkdir(parents=True)
         self.told: list[Told] = []
 
@@ -99,26 +99,26 @@ class World:
         return [text for request in list(self.server.requests) for text in request.inputs]
 
     def is_whole(self) -> set[str]:
-        """Every base and index that can be seen is complete. Returns the digests on the shelf."""
+        """Every base and index that can be seen is complete. Returns the digests in the index store."""
         visible = {path.name for path in self.agent.iterdir() if not path.name.startswith(".")}
         assert visible <= {"docs", "kb.yaml"}
         if self.file.exists():
             base = loki_file.read(self.file)
             assert base.vectors is None or len(base.vectors) == sum(1 for _ in base.chunks())
-        on_shelf = (
-            [path for path in self.shelf.iterdir() if not path.name.startswith(".")] if self.home.exists() else []
+        indexes = (
+            [path for path in self.index_store.iterdir() if not path.name.startswith(".")] if self.home.exists() else []
         )
-        for folder in on_shelf:
+        for folder in indexes:
             index = Artefact.open(folder)
             assert index.info.digest == folder.name
             index.close()
         if self.file.exists():
-            assert digest_of(self.file) in {folder.name for folder in on_shelf}
-        return {folder.name for folder in on_shelf}
+            assert digest_of(self.file) in {folder.name for folder in indexes}
+        return {folder.name for folder in indexes}
 
     def left(self) -> list[str]:
-        """What is in staging, in the agent's folder and on the shelf."""
-        places = [place for place in (self.agent, self.shelf) if place.exists()]
+        """What is in staging, in the agent's folder and in the index store."""
+        places = [place for place in (self.agent, self.index_store) if place.exists()]
         return [str(path) for place in places for path in place.iterdir() if path.name.startswith(".")]
 
     def holder(self) -> str | None:
@@ -158,7 +158,7 @@ def test_a_build_makes_the_file_and_shares_its_index(world: World) -> None:
     with Store.open(world.settings) as store:
         shared = store.knowledge.shared(built["digest"])
         assert shared is not None
-        assert (shared.agent, shared.node, shared.shelf) == ("agent", "kb", str(world.shelf))
+        assert (shared.agent, shared.node, shared.shelf) == ("agent", "kb", str(world.index_store))
         assert shared.bytes_ == built["index_bytes"] > 0
     assert (world.holder(), world.left()) == (None, [])
 
@@ -230,7 +230,7 @@ def test_a_forecast_asks_no_model_and_writes_nothing(world: World) -> None:
 
 def test_a_base_from_elsewhere_is_indexed_and_searched(world: World) -> None:
     built = world.run(world.order())
-    shutil.rmtree(world.shelf)
+    shutil.rmtree(world.index_store)
     indexed = world.run(world.order("index", recipe=None))
     assert {**indexed, "spent": None} == {**built, "spent": None}
     assert world.is_whole() == {built["digest"]}
@@ -242,7 +242,7 @@ def test_a_base_from_elsewhere_is_indexed_and_searched(world: World) -> None:
 
 def test_an_index_that_is_damaged_is_written_anew(world: World) -> None:
     built = world.run(world.order())
-    (world.shelf / built["digest"] / "vectors.npy").write_bytes(b"x")
+    (world.index_store / built["digest"] / "vectors.npy").write_bytes(b"x")
     indexed = world.run(world.order("index", recipe=None))
     assert any("it is written anew" in notice for notice in indexed["notices"])
     world.is_whole()
@@ -253,10 +253,10 @@ def test_an_index_that_is_damaged_is_written_anew(world: World) -> None:
 
 def fails(world: World, order: Order) -> Failed:
     """It changes nothing."""
-    before = digest_of(world.file), sorted(world.shelf.glob("*"))
+    before = digest_of(world.file), sorted(world.index_store.glob("*"))
     with pytest.raises((SleipnirError, CallFailed)) as raised:
         world.run(order)
-    after = digest_of(world.file), sorted(world.shelf.glob("*"))
+    after = digest_of(world.file), sorted(world.index_store.glob("*"))
     assert (after, world.left(), world.holder()) == (before, [], None)
     return Failed(str(raised.value), kind_of(raised.value))
 
@@ -335,7 +335,7 @@ runpy.run_module("sleipnir_workers.knowledge", run_name="__main__")
 
 @pytest.mark.parametrize(("size", "named"), [(2_000, "agent/"), (20_000, "home/knowledge/")])
 def test_a_disk_that_is_full_is_named_and_nothing_is_half_written(world: World, size: int, named: str) -> None:
-    """Of the agent's folder, and then of the shelf. A limit of the size of files stands in for the disk."""
+    """Of the agent's folder, and then of the index store. A limit of the size of files stands in for the disk."""
     world.write("a.md", *(f"Paragraph {number} of many." for number in range(200)))
     order = world.order(model=None)
     if "shelf" not in named:
@@ -362,7 +362,7 @@ def test_a_base_that_is_built_here_is_searched_there(world: World, monkeypatch: 
         world.settings = world.settings.replaced(knowledge="s3://bases/of/tests")
         built = world.run(world.order())
         assert set(s3.objects) == {f"bases/of/tests/{built['digest']}.tar"}
-        elsewhere = shelf_of(world.settings.replaced(home=world.home.parent / "elsewhere"))
+        elsewhere = index_store_of(world.settings.replaced(home=world.home.parent / "elsewhere"))
         opened = elsewhere.open(built["digest"])
         index = Artefact.open(opened.folder)
         found = search(index, Question("eight legs", top_k=1), None, None)
@@ -381,10 +381,10 @@ nodes:
 """
 
 
-def test_a_shelf_that_was_emptied_is_filled_by_the_next_run(world: World) -> None:
+def test_an_index_store_that_was_emptied_is_filled_by_the_next_run(world: World) -> None:
     (world.agent / "graph.yaml").write_text(RAG)
     world.run(world.order(model=None))
-    [index] = world.shelf.iterdir()
+    [index] = world.index_store.iterdir()
     shutil.rmtree(index)
     with Client(world.settings) as runs:
         runs.submit(world.agent)
@@ -523,7 +523,7 @@ def test_builders_that_are_killed_at_any_moment_leave_nothing_half_done_and_pay_
             assert world.file.exists(), "a base that was there does not go away"
     _write(
         world, "the last version"
-    )  # an index that is on the shelf already would not be written, nor staging cleared up
+    )  # an index that is in the index store already would not be written, nor staging cleared up
     built = world.run(world.order("rebuild"))
     assert built["chunks"] == CHUNKS + 4
     assert (world.left(), world.holder()) == ([], None)

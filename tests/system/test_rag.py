@@ -161,25 +161,27 @@ def test_an_agent_whose_base_cannot_be_built_is_refused_before_anything_runs(lab
     assert not (lab.agents / name / "look.yaml").exists()
 
 
-def test_a_base_that_is_not_on_the_shelf_any_more_fails_the_run_and_says_where_it_was(lab: Lab) -> None:
+def test_a_base_that_is_not_in_the_index_store_any_more_fails_the_run_and_says_where_it_was(lab: Lab) -> None:
     name = lab.agent("gone", LOOK.format(name="gone", how=WORDS))
     lab.client.pause_all("a person")
     try:
         run = lab.client.submit(name, "volcanoes")
-        shelf, digest = lab.stack.home / "knowledge", str(digest_of(lab.agents / name / "look.yaml"))
-        (shelf / digest).rename(shelf / "elsewhere")
+        index_store, digest = lab.stack.home / "knowledge", str(digest_of(lab.agents / name / "look.yaml"))
+        (index_store / digest).rename(index_store / "elsewhere")
     finally:
         lab.client.resume_all()
     error = run.wait(60).error
     assert error is not None
-    assert [part for part in ("rag node 'look' retrieval failed", digest[:12], str(shelf)) if part not in error] == []
+    assert [
+        part for part in ("rag node 'look' retrieval failed", digest[:12], str(index_store)) if part not in error
+    ] == []
 
 
 def test_a_base_whose_index_was_removed_is_indexed_again_at_the_next_submit(lab: Lab) -> None:
     name = lab.agent("again", LOOK.format(name="again", how=WORDS))
     completed(lab.client.submit(name, "volcanoes"))
-    shelf, digest = lab.stack.home / "knowledge", str(digest_of(lab.agents / name / "look.yaml"))
-    (shelf / digest).rename(shelf / "away")
-    with lab.stack.client() as another:  # which has not looked at the shelf yet
+    index_store, digest = lab.stack.home / "knowledge", str(digest_of(lab.agents / name / "look.yaml"))
+    (index_store / digest).rename(index_store / "away")
+    with lab.stack.client() as another:  # which has not looked at the index store yet
         completed(another.submit(name, "volcanoes"))
-    assert (shelf / digest).is_dir()
+    assert (index_store / digest).is_dir()

@@ -30,15 +30,15 @@ from sleipnir.store.store import Store
 from sleipnir.upkeep.work_folders import WorkFolders
 from sleipnir_workers import condition, function, machine, mcp, rag, reduction, script, strategy, unreadable
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
+from sleipnir_workers.consumer_health import ConsumerHealth
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
 from sleipnir_workers.host import here
 from sleipnir_workers.intake import Intake
 from sleipnir_workers.llm import extraction, provider, summary, turn
 from sleipnir_workers.llm import node as llm
-from sleipnir_workers.pulse import Pulse
 from sleipnir_workers.scratch import sweep
-from sleipnir_workers.shown import MOST_TEXT, Shown
 from sleipnir_workers.strategy import VisitRequest
+from sleipnir_workers.task_summary import MOST_TEXT, TaskSummary
 from sleipnir_workers.tools import node as tool
 from sleipnir_workers.worker import Worker
 
@@ -68,7 +68,7 @@ EXECUTORS = (script, function, llm, rag, turn, extraction, summary, tool, condit
 
 drain = Drain()  # before any fork: the children of a prefork pool share it
 intake = Intake()  # and this
-pulse = Pulse(has_stopped_queues=lambda: bool(intake.stopped()))
+consumer_health = ConsumerHealth(has_stopped_queues=lambda: bool(intake.stopped()))
 _worker: tuple[int, Worker] | None = None
 _consumer: Any = None
 _lock = threading.Lock()
@@ -80,7 +80,7 @@ _name = f"{socket.gethostname()}:{os.getpid()}"
     name=TASK_NAME, ignore_result=True, acks_late=True, Strategy=staticmethod(strategy.strategy), Request=VisitRequest,
     resultrepr_maxsize=MOST_TEXT,
 )  # fmt: skip
-def visit(call: dict[str, Any] | VisitCall) -> Shown:
+def visit(call: dict[str, Any] | VisitCall) -> TaskSummary:
     """Run one visit. The result is for Flower only; the real one was delivered to the store.
 
     A worker that drains, or whose machine cannot run visits, requeues the message; another worker takes it at once.
@@ -92,7 +92,7 @@ def visit(call: dict[str, Any] | VisitCall) -> Shown:
     except MachineFailed as failure:
         raise Reject(f"this machine cannot run visits: {failure}", requeue=True) from failure
     failpoints.hit("ack.before")
-    return Shown(summary)
+    return TaskSummary(summary)
 
 
 if failpoints.ACTIVE:
@@ -164,19 +164,20 @@ class StopByDrain(bootsteps.StartStopStep):
 
 
 class Watched(bootsteps.StartStopStep):
-    """Watches the consumer of each connection (pulse.py). One made while the worker drains must not consume."""
+    """Watches the consumer of each connection (consumer_health.py). One made while the worker drains must not
+    consume."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def start(self, consumer: Any) -> None:
         global _consumer
         _consumer = consumer
-        pulse.start(consumer)
+        consumer_health.start(consumer)
         if drain.begun.is_set():
             stop_consuming(consumer)
 
     def stop(self, consumer: Any) -> None:
-        pulse.stop()
+        consumer_health.stop()
 
 
 def stop_consuming(consumer: Any) -> None:
@@ -291,7 +292,7 @@ def _facts(store: Store) -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        **pulse.facts(store.visits.count_leased),
+        **consumer_health.facts(store.visits.count_leased),
         "stopped": intake.stopped(),
         "dropped": unreadable.dropped.count,
     }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sleipnir.errors import KnowledgeError, MachineFailed, NodeFailed, SleipnirError
 from sleipnir.graph.model import RagNode
 from sleipnir.graph.template import TemplateError, render
-from sleipnir.knowledge.files import shelf_name
+from sleipnir.knowledge.files import index_store_name
 from sleipnir.knowledge.order import Question
 from sleipnir.messages import VisitResult
 from sleipnir.settings import Settings
@@ -30,7 +30,7 @@ from sleipnir_workers.llm.spending import Spent
 from sleipnir_workers.node import executor
 
 if TYPE_CHECKING:
-    from sleipnir_workers.knowledge.reading_room import ReadingRoom
+    from sleipnir_workers.knowledge.open_indexes import OpenIndexes
     from sleipnir_workers.knowledge.search import Found
 
 
@@ -77,9 +77,11 @@ def _searched(node: RagNode, execution: Execution, host: Host, spent: Spent) -> 
         waits=False,
         tick=execution.check,
     )
-    meanwhile = f": knowledge base {execution.knowledge[:12]} was still being fetched from {shelf_name(host.settings)}"
+    meanwhile = (
+        f": knowledge base {execution.knowledge[:12]} was still being fetched from {index_store_name(host.settings)}"
+    )
     try:
-        with _reading_room(host.settings, os.getpid()).read(execution.knowledge, asking.check) as index:
+        with _open_indexes(host.settings, os.getpid()).read(execution.knowledge, asking.check) as index:
             meanwhile = ""
             top_k = index.info.recipe.top_k if node.top_k is None else node.top_k
             found = asking.search(index, Question(query, top_k, tuple(node.sources or ()), node.per_source))
@@ -115,9 +117,9 @@ def _failure(node: RagNode, error: SleipnirError, meanwhile: str) -> NodeFailed:
 
 
 @functools.lru_cache(maxsize=4)
-def _reading_room(settings: Settings, process: int) -> ReadingRoom:
+def _open_indexes(settings: Settings, process: int) -> OpenIndexes:
     """This process's: a child of a fork opens its own."""
-    from sleipnir_workers.knowledge.reading_room import ReadingRoom
-    from sleipnir_workers.knowledge.shelf import shelf_of
+    from sleipnir_workers.knowledge.index_store import index_store_of
+    from sleipnir_workers.knowledge.open_indexes import OpenIndexes
 
-    return ReadingRoom(shelf_of(settings))
+    return OpenIndexes(index_store_of(settings))

@@ -6,7 +6,7 @@ repr. A visit needs none of them. Calling the task directly saves a quarter of a
 what people see stays: events for Flower, `inspect stats`, revokes, acknowledgement after execution.
 
 Any other pool, and any process that listens to Celery's task signals (tracing libraries do), uses Celery's own path.
-There VisitRequest and Shown (shown.py) save a tenth of a worker's time.
+There VisitRequest and Shown (task_summary.py) save a tenth of a worker's time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from celery.worker.request import Request
 from celery.worker.strategy import default
 from kombu.utils.encoding import safe_repr
 
-from sleipnir_workers.shown import event_of
+from sleipnir_workers.task_summary import event_of
 
 Take = Callable[..., None]
 

@@ -51,7 +51,7 @@ from sleipnir_workers.lazy_state import StoredState
 from sleipnir_workers.live import LiveText
 from sleipnir_workers.llm.permits import Permits
 from sleipnir_workers.node import executor_of
-from sleipnir_workers.shown import shown_error
+from sleipnir_workers.task_summary import shown_error
 from sleipnir_workers.unreadable import dropped
 
 UNREADABLE_MS = 5_000  # until a visit that this release cannot read is published again

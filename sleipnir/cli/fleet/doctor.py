@@ -216,30 +216,30 @@ def look_at_knowledge(settings: Settings) -> Findings:
     if missing:
         hint = "knowledge bases are neither built nor searched here without: pip install '.[rag]' in a checkout"
         yield Finding("warn", "knowledge", f"the extra `rag` is not complete; missing: {', '.join(missing)}", hint)
-    yield from _look_at_shelf(settings)
+    yield from _look_at_index_store(settings)
 
 
-def _look_at_shelf(settings: Settings) -> Findings:
-    from sleipnir.knowledge.files import shelf_name
+def _look_at_index_store(settings: Settings) -> Findings:
+    from sleipnir.knowledge.files import index_store_name
 
-    shelf = shelf_name(settings)
-    if shelf.startswith("s3://"):
+    index_store = index_store_name(settings)
+    if index_store.startswith("s3://"):
         if find_spec("boto3") is None:
             hint = "workers and builders that reach S3 need the extra `s3`: pip install '.[s3]' in a checkout"
-            yield Finding("warn", "shelf", f"{shelf}, but boto3 is missing", hint)
+            yield Finding("warn", "shelf", f"{index_store}, but boto3 is missing", hint)
         else:
-            yield Finding("ok", "shelf", f"knowledge bases are shared at {shelf} (not tried from here)")
+            yield Finding("ok", "shelf", f"knowledge bases are shared at {index_store} (not tried from here)")
         return
     try:
-        Path(shelf).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=shelf):
+        Path(index_store).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=index_store):
             pass
     except OSError as error:
         hint = "no knowledge base is shared with workers: choose a folder that they see with SLEIPNIR_KNOWLEDGE"
-        yield Finding("warn", "shelf", f"{shelf}: {error.strerror}", hint)
+        yield Finding("warn", "shelf", f"{index_store}: {error.strerror}", hint)
         return
     whose = ", which workers of this machine see" if settings.knowledge is None else ""
-    yield Finding("ok", "shelf", f"knowledge bases are shared in {shelf}{whose}; it is writable")
+    yield Finding("ok", "shelf", f"knowledge bases are shared in {index_store}{whose}; it is writable")
 
 
 _ALIASES = ({"ANTHROPIC", "CLAUDE"}, {"GOOGLE", "GEMINI"}, {"AZURE", "AZURE_OPENAI"}, {"VERTEX", "VERTEXAI"})

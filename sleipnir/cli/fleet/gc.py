@@ -37,14 +37,14 @@ class Swept:
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
 def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> int:
-    """Remove what nothing needs any more: in Redis, on the shelf of knowledge bases, and of dead workers here.
+    """Remove what nothing needs any more: in Redis, in the index store of knowledge bases, and of dead workers here.
 
     Everything may run meanwhile. Exit code 1 when something could not be removed.
     """
     from sleipnir.upkeep.garbage import rubbish
 
     swept: list[Swept] = []
-    with options.connected(workers=False) as client, _shelf_that_is_away(swept, client.settings):
+    with options.connected(workers=False) as client, _unreachable_index_store(swept, client.settings):
         for found, remove in rubbish(client.store, client.settings, sessions=sessions):
             removed, problem = False, None
             if not dry_run:
@@ -62,14 +62,14 @@ def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> 
 
 
 @contextmanager
-def _shelf_that_is_away(swept: list[Swept], settings: Settings) -> Iterator[None]:
+def _unreachable_index_store(swept: list[Swept], settings: Settings) -> Iterator[None]:
     """Make a row of it: what was found before still counts."""
-    from sleipnir.knowledge.files import shelf_name
+    from sleipnir.knowledge.files import index_store_name
 
     try:
         yield
     except KnowledgeError as error:
-        swept.append(Swept("shelf", shelf_name(settings), 0, "cannot be looked at", False, str(error)))
+        swept.append(Swept("shelf", index_store_name(settings), 0, "cannot be looked at", False, str(error)))
 
 
 def _print(swept: list[Swept], *, dry_run: bool) -> None:

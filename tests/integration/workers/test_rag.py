@@ -1,4 +1,5 @@
-"""The rag node: what it finds, and how it fails. With real indexes on a shelf, and a real HTTP server that embeds."""
+"""The rag node: what it finds, and how it fails. With real indexes in an index store, and a real HTTP server that
+embeds."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from sleipnir_workers import rag
 from sleipnir_workers.execution import VisitLost
 from sleipnir_workers.knowledge import artefact
 from sleipnir_workers.knowledge.base import Base, Chunk, Source
-from sleipnir_workers.knowledge.shelf import FolderShelf, Open
+from sleipnir_workers.knowledge.index_store import FolderIndexStore, OpenIndex
 from sleipnir_workers.llm.permits import Permit, PutOff
 from sleipnir_workers.rag import run_rag
 from tests.unit.workers.visits import host, visit
@@ -42,7 +43,7 @@ FULL = {"context": "{{output.context}}", "sources": "{{output.sources}}", "hits"
 
 
 @dataclass
-class Shelf:
+class Bases:
     home: Path
     words: str = "a" * 64
     vectors: str = "b" * 64
@@ -51,22 +52,22 @@ class Shelf:
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
-    shelf = Shelf(tmp_path_factory.mktemp("home"))
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Bases:
+    bases = Bases(tmp_path_factory.mktemp("home"))
     sources = [
         Source(path, "0" * 64, [Chunk(text, (number, number)) for number, text in enumerate(texts, 1)])
         for path, texts in TEXTS.items()
     ]
     vectors = np.array([vector_of(text, 64) for texts in TEXTS.values() for text in texts], dtype=np.float32)
     for digest, model, reranker, rows in (
-        (shelf.words, None, None, None),
-        (shelf.vectors, "openai:embed", None, vectors),
-        (shelf.ranked, None, "jina:rank", None),
-        (shelf.both, "openai:embed", "jina:rank", vectors),
+        (bases.words, None, None, None),
+        (bases.vectors, "openai:embed", None, vectors),
+        (bases.ranked, None, "jina:rank", None),
+        (bases.both, "openai:embed", "jina:rank", vectors),
     ):
         recipe = Recipe(["/docs"], model, reranker_model=reranker, top_k=2)
-        artefact.write(Base(recipe, sources, rows), shelf.home / "knowledge" / digest, digest)
-    return shelf
+        artefact.write(Base(recipe, sources, rows), bases.home / "knowledge" / digest, digest)
+    return bases
 
 
 @pytest.fixture
@@ -78,11 +79,11 @@ def embeddings() -> Iterator[ModelServer]:
 NODE_FIELDS = ("top_k", "sources", "per_source", "timeout", "state_updates")
 
 
-def look(shelf: Shelf, digest: str | None, query: str = "{{initial_prompt}}", **more: Any) -> VisitResult:
+def look(bases: Bases, digest: str | None, query: str = "{{initial_prompt}}", **more: Any) -> VisitResult:
     fields = {"state_updates": FULL, **{key: more.pop(key) for key in NODE_FIELDS if key in more}}
     node = RagNode(id="look", documents=["d"], query=query, next="done", **fields)
-    here = host(more.pop("env", {}), home=shelf.home)
-    return run_rag(node, visit(node, shelf.home, state={"initial_prompt": ASKED}, knowledge=digest, **more), here)
+    here = host(more.pop("env", {}), home=bases.home)
+    return run_rag(node, visit(node, bases.home, state={"initial_prompt": ASKED}, knowledge=digest, **more), here)
 
 
 def failure(*args: Any, **more: Any) -> str:
@@ -93,8 +94,8 @@ def failure(*args: Any, **more: Any) -> str:
 
 
 @pytest.mark.conformance("K02", "K04")
-def test_it_finds_what_is_nearest_to_its_query_with_where_that_is(shelf: Shelf) -> None:
-    result = look(shelf, shelf.words, top_k=1)
+def test_it_finds_what_is_nearest_to_its_query_with_where_that_is(bases: Bases) -> None:
+    result = look(bases, bases.words, top_k=1)
     assert result.ok
     assert result.delta["context"] == "[Source: /docs/granite.md]\nGranite holds quartz and feldspar."
     assert result.delta["sources"] == '["/docs/granite.md"]'
@@ -103,60 +104,60 @@ def test_it_finds_what_is_nearest_to_its_query_with_where_that_is(shelf: Shelf) 
 
 
 @pytest.mark.conformance("K03")
-def test_as_many_are_found_as_the_base_says_unless_the_node_does(shelf: Shelf) -> None:
-    assert look(shelf, shelf.words, "granite basalt").delta["context"].count("[Source:") == 2
-    assert look(shelf, shelf.words, "granite basalt", top_k=3).delta["context"].count("[Source:") == 3
-    assert look(shelf, shelf.words, "granite basalt", top_k=3, per_source=1).delta["context"].count("[Source:") == 2
-    assert look(shelf, shelf.words, "granite basalt", sources=["*basalt*"]).delta["sources"] == '["/docs/basalt.md"]'
+def test_as_many_are_found_as_the_base_says_unless_the_node_does(bases: Bases) -> None:
+    assert look(bases, bases.words, "granite basalt").delta["context"].count("[Source:") == 2
+    assert look(bases, bases.words, "granite basalt", top_k=3).delta["context"].count("[Source:") == 3
+    assert look(bases, bases.words, "granite basalt", top_k=3, per_source=1).delta["context"].count("[Source:") == 2
+    assert look(bases, bases.words, "granite basalt", sources=["*basalt*"]).delta["sources"] == '["/docs/basalt.md"]'
 
 
 @pytest.mark.conformance("K04")
-def test_nothing_found_is_empty(shelf: Shelf) -> None:
-    assert look(shelf, shelf.words, "zebra").delta == {"context": "", "sources": "[]", "hits": "[]"}
+def test_nothing_found_is_empty(bases: Bases) -> None:
+    assert look(bases, bases.words, "zebra").delta == {"context": "", "sources": "[]", "hits": "[]"}
 
 
-def test_the_question_is_embedded_once_and_counted(shelf: Shelf, embeddings: ModelServer) -> None:
-    result = look(shelf, shelf.vectors, "a rock of quartz and feldspar", env=embeddings.env(), top_k=1)
+def test_the_question_is_embedded_once_and_counted(bases: Bases, embeddings: ModelServer) -> None:
+    result = look(bases, bases.vectors, "a rock of quartz and feldspar", env=embeddings.env(), top_k=1)
     assert result.delta["context"].endswith("Granite holds quartz and feldspar.")
     assert [request.inputs for request in embeddings.requests] == [["a rock of quartz and feldspar"]]
     assert result.usage is not None
     assert (result.usage.calls, result.usage.model, result.usage.input_tokens > 0) == (1, "openai:embed", True)
 
 
-def test_an_item_of_a_map_leaves_what_it_found(shelf: Shelf) -> None:
+def test_an_item_of_a_map_leaves_what_it_found(bases: Bases) -> None:
     each = MapNode(id="each", over="{{x}}", item="one", body=["look"], collect_into="all", output_key="found")
     place = {"item": Item(1, 0, of="each"), "others": [each]}
-    result = look(shelf, shelf.words, state_updates=None, **place)
+    result = look(bases, bases.words, state_updates=None, **place)
     assert result.delta["found"]["sources"] == ["/docs/granite.md"]
 
 
-def test_a_node_without_a_base_says_so(shelf: Shelf) -> None:
-    assert failure(shelf, None) == "rag node 'look' has no initialized knowledge base"
+def test_a_node_without_a_base_says_so(bases: Bases) -> None:
+    assert failure(bases, None) == "rag node 'look' has no initialized knowledge base"
 
 
-def test_a_query_that_cannot_be_rendered_says_so(shelf: Shelf) -> None:
-    assert failure(shelf, shelf.words, "{{nowhere}}").startswith("Failed to interpolate rag node query: ")
+def test_a_query_that_cannot_be_rendered_says_so(bases: Bases) -> None:
+    assert failure(bases, bases.words, "{{nowhere}}").startswith("Failed to interpolate rag node query: ")
 
 
-def test_a_machine_without_file_descriptors_fails_and_not_the_node_or_the_index(shelf: Shelf) -> None:
+def test_a_machine_without_file_descriptors_fails_and_not_the_node_or_the_index(bases: Bases) -> None:
     """A gap after finding C18 of the second review."""
-    assert look(shelf, shelf.words).ok, "all modules are imported"
-    rag._reading_room.cache_clear()  # another test may have opened the index
+    assert look(bases, bases.words).ok, "all modules are imported"
+    rag._open_indexes.cache_clear()  # another test may have opened the index
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
         with pytest.raises(MachineFailed, match=r"descriptors: cannot read .*Too many open files") as raised:
-            look(shelf, shelf.ranked)
+            look(bases, bases.ranked)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert not raised.value.begun
-    assert artefact.Artefact.open(shelf.home / "knowledge" / shelf.ranked).info.chunks == 3
+    assert artefact.Artefact.open(bases.home / "knowledge" / bases.ranked).info.chunks == 3
 
 
-def test_a_base_that_is_not_on_the_shelf_is_named(shelf: Shelf) -> None:
-    error = failure(shelf, "e" * 64)
+def test_a_base_that_is_not_in_the_index_store_is_named(bases: Bases) -> None:
+    error = failure(bases, "e" * 64)
     assert error.startswith("rag node 'look' retrieval failed: ")
-    assert str(shelf.home / "knowledge") in error
+    assert str(bases.home / "knowledge") in error
 
 
 REFUSALS: list[tuple[Iterable[Reply], str]] = [
@@ -166,17 +167,17 @@ REFUSALS: list[tuple[Iterable[Reply], str]] = [
 
 
 @pytest.mark.parametrize(("replies", "message"), REFUSALS)
-def test_a_model_that_does_not_help_fails_the_node(shelf: Shelf, replies: Iterable[Reply], message: str) -> None:
+def test_a_model_that_does_not_help_fails_the_node(bases: Bases, replies: Iterable[Reply], message: str) -> None:
     with ModelServer(embeddings=replies) as server:
-        error = failure(shelf, shelf.vectors, env=server.env())
+        error = failure(bases, bases.vectors, env=server.env())
     assert error.startswith("rag node 'look' retrieval failed: ")
     assert message in error
 
 
 @pytest.mark.conformance("K10")
-def test_a_model_that_takes_too_long_fails_the_node(shelf: Shelf) -> None:
+def test_a_model_that_takes_too_long_fails_the_node(bases: Bases) -> None:
     with ModelServer(embeddings=[Reply(hang=True)]) as server:
-        result = look(shelf, shelf.vectors, env=server.env(), timeout=1)
+        result = look(bases, bases.vectors, env=server.env(), timeout=1)
         server.release()
     assert (result.error, result.error_kind) == ("rag node 'look' timed out after 1s", "timeout")
     assert result.usage is not None, "what it cost nobody knows"
@@ -184,12 +185,12 @@ def test_a_model_that_takes_too_long_fails_the_node(shelf: Shelf) -> None:
     assert RagNode(id="a", documents=["d"]).timeout == 120
 
 
-def test_a_lost_visit_waits_no_longer(shelf: Shelf) -> None:
+def test_a_lost_visit_waits_no_longer(bases: Bases) -> None:
     lost = threading.Event()
     lost.set()
     with ModelServer(embeddings=[Reply(hang=True)]) as server, pytest.raises(VisitLost):
         try:
-            look(shelf, shelf.vectors, env=server.env(), lost=lost)
+            look(bases, bases.vectors, env=server.env(), lost=lost)
         finally:
             server.release()
 
@@ -211,17 +212,17 @@ def both(server: ModelServer) -> dict[str, str]:
     return {**server.env(), "JINA_API_KEY": "k", "JINA_API_BASE": server.env()["OPENAI_API_BASE"]}
 
 
-def test_a_visit_that_meets_a_limit_is_put_off(shelf: Shelf, embeddings: ModelServer) -> None:
-    result = look(shelf, shelf.vectors, env=embeddings.env(), permits=_Full(("openai:embed",)))
+def test_a_visit_that_meets_a_limit_is_put_off(bases: Bases, embeddings: ModelServer) -> None:
+    result = look(bases, bases.vectors, env=embeddings.env(), permits=_Full(("openai:embed",)))
     assert (result.ok, result.later_ms, result.error) == (False, 12_345, "the limit of openai:embed is met")
     assert (embeddings.requests, result.usage) == ([], None)
 
 
 def test_a_visit_that_its_reranker_puts_off_has_its_question_embedded_and_counted_once(
-    shelf: Shelf, embeddings: ModelServer
+    bases: Bases, embeddings: ModelServer
 ) -> None:
     first, second, again = (
-        look(shelf, shelf.both, env=both(embeddings), permits=_Full(full)) for full in (("jina:rank",), (), ())
+        look(bases, bases.both, env=both(embeddings), permits=_Full(full)) for full in (("jina:rank",), (), ())
     )
     assert (first.later_ms, first.error) == (12_345, "the limit of jina:rank is met")
     asked = [bool(request.inputs) for request in embeddings.requests]
@@ -230,36 +231,36 @@ def test_a_visit_that_its_reranker_puts_off_has_its_question_embedded_and_counte
     assert used == [(1, "openai:embed"), (1, "jina:rank"), (2, "openai:embed")]
 
 
-def test_what_a_visit_spent_before_it_failed_is_counted(shelf: Shelf) -> None:
+def test_what_a_visit_spent_before_it_failed_is_counted(bases: Bases) -> None:
     with ModelServer(reranks=[Reply(status=503, error="busy", retry_after=1)]) as server:
-        result = look(shelf, shelf.both, env=both(server))
+        result = look(bases, bases.both, env=both(server))
     assert (result.ok, result.transient, result.error_kind) == (False, True, "model_call")
     assert "Failed to rerank" in (result.error or "")
     assert result.usage is not None
     assert (result.usage.calls, result.usage.model, result.usage.input_tokens > 0) == (2, "openai:embed", True)
 
 
-def test_a_reranker_orders_what_was_found(shelf: Shelf) -> None:
+def test_a_reranker_orders_what_was_found(bases: Bases) -> None:
     with ModelServer() as server:
-        result = look(shelf, shelf.ranked, "granite quartz", env=both(server), top_k=1)
+        result = look(bases, bases.ranked, "granite quartz", env=both(server), top_k=1)
         assert [request.query for request in server.requests] == ["granite quartz"]
     assert result.delta["context"].count("[Source:") == 1
     assert result.usage is not None and result.usage.model == "jina:rank"
 
 
 def test_a_visit_waits_for_a_base_that_is_fetched_no_longer_than_it_may(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bases: Bases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrives, opened, at_once = threading.Event(), [], FolderShelf.open
+    arrives, opened, at_once = threading.Event(), [], FolderIndexStore.open
 
-    def slowly(self: FolderShelf, digest: str) -> Open:
+    def slowly(self: FolderIndexStore, digest: str) -> OpenIndex:
         opened.append(digest)
         arrives.wait(60)
         return at_once(self, digest)
 
-    monkeypatch.setattr(FolderShelf, "open", slowly)
-    (tmp_path / "knowledge").symlink_to(shelf.home / "knowledge")
-    far = Shelf(tmp_path)
+    monkeypatch.setattr(FolderIndexStore, "open", slowly)
+    (tmp_path / "knowledge").symlink_to(bases.home / "knowledge")
+    far = Bases(tmp_path)
     lost = threading.Event()
     lost.set()
     with pytest.raises(VisitLost):
@@ -273,7 +274,7 @@ def test_a_visit_waits_for_a_base_that_is_fetched_no_longer_than_it_may(
     assert opened == [far.words], "the fetch had gone on"
 
 
-def test_its_calls_of_models_are_spans_of_the_visit(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_calls_of_models_are_spans_of_the_visit(bases: Bases, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(kept))
     monkeypatch.setattr(tracing, "_tracer", provider.get_tracer("test"))
@@ -281,7 +282,7 @@ def test_its_calls_of_models_are_spans_of_the_visit(shelf: Shelf, monkeypatch: p
         ModelServer(reranks=[Reply(status=401, error="no such key")]) as server,
         tracing.executing("triage.look", ("r1", 7, 1)),
     ):
-        look(shelf, shelf.both, env=both(server))
+        look(bases, bases.both, env=both(server))
     embedding, rerank, visit = kept.get_finished_spans()
     assert (embedding.name, rerank.name) == ("embeddings openai:embed", "rerank jina:rank")
     assert [span.parent and span.parent.span_id for span in (embedding, rerank)] == [visit.context.span_id] * 2

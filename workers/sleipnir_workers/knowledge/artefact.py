@@ -28,8 +28,8 @@ from sleipnir.graph.patterns import PatternRefused
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.views import Hit
 from sleipnir_workers.knowledge import keywords, neighbours, ranking, vectors
+from sleipnir_workers.knowledge.index_store import disk_error
 from sleipnir_workers.knowledge.neighbours import Neighbours
-from sleipnir_workers.knowledge.shelf import disk_error
 from sleipnir_workers.knowledge.source_globs import matcher
 from sleipnir_workers.knowledge.vectors import Matrix
 

@@ -1,4 +1,4 @@
-"""The shelf in S3, or in what speaks its protocol: one object per index, `<prefix>/<digest>.tar`.
+"""The index store in S3, or in what speaks its protocol: one object per index, `<prefix>/<digest>.tar`.
 
 An object is an uncompressed tar, whose SHA-256 is in its metadata: the vectors do not compress, and what was cut or
 changed on the way is seen. S3 shows an object once it is complete; the parts of an upload that died are never seen, and
@@ -21,7 +21,15 @@ from sleipnir.errors import KnowledgeError
 from sleipnir.knowledge.files import is_digest
 from sleipnir.staging import staging
 from sleipnir_workers.knowledge.cache import Cache
-from sleipnir_workers.knowledge.shelf import Damaged, Moved, Open, checked, disk_error, not_there, size_of
+from sleipnir_workers.knowledge.index_store import (
+    DamagedIndex,
+    Moved,
+    OpenIndex,
+    checked,
+    disk_error,
+    not_there,
+    size_of,
+)
 
 ATTEMPTS = 3  # at an object that arrives damaged
 _MISSING = {"404", "NoSuchKey", "NotFound"}
@@ -68,7 +76,7 @@ class Bucket:
             more = {"Metadata": {"sha256": sha256}, "ContentType": "application/x-tar"}
             self._client.upload_fileobj(content, self._bucket, self._key(digest), ExtraArgs=more, Callback=tell)
 
-    def open(self, digest: str) -> Open:
+    def open(self, digest: str) -> OpenIndex:
         return self._cache.open(checked(digest), functools.partial(self._size, digest), self._fetcher(digest))
 
     def all(self) -> Iterator[tuple[str, int, float]]:
@@ -99,8 +107,8 @@ class Bucket:
                     return
                 shutil.rmtree(folder)
                 folder.mkdir()
-            raise Damaged(
-                f"knowledge base {digest[:12]} does not arrive whole from the shelf: {self.name}/{digest}.tar is "
+            raise DamagedIndex(
+                f"knowledge base {digest[:12]} does not arrive whole from the index store: {self.name}/{digest}.tar is "
                 "damaged, or cut on the way. If it is damaged, remove it and index the base again",
                 "store",
             )
@@ -144,7 +152,8 @@ class Bucket:
             return client()
         except ModuleNotFoundError as error:
             raise KnowledgeError(
-                f"the shelf {self.name} needs {error.name}, which is not installed: pip install '.[s3]' in a checkout",
+                f"the index store {self.name} needs {error.name}, which is not installed: "
+                "pip install '.[s3]' in a checkout",
                 "store",
             ) from None
 
@@ -160,11 +169,11 @@ class Bucket:
             raise KnowledgeError(f"{self.name} has no such knowledge base: {error}", "store") from error
         except ClientError as error:
             passing = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500
-            raise KnowledgeError(f"the shelf {self.name} refuses: {error}", "store", transient=passing) from error
+            raise KnowledgeError(f"the index store {self.name} refuses: {error}", "store", transient=passing) from error
         except BotoCoreError as error:
             passing = isinstance(error, (HTTPClientError, ConnectionError))
             raise KnowledgeError(
-                f"the shelf {self.name} cannot be used: {error}", "store", transient=passing
+                f"the index store {self.name} cannot be used: {error}", "store", transient=passing
             ) from error
 
 

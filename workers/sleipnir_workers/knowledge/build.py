@@ -1,8 +1,8 @@
 """Orders, carried out (knowledge/order.py): a build loads, splits, embeds, writes and shares a base.
 
 What dies when. A build works in staging folders until the base's file is renamed into place: before that there is no
-base, or the old one; after it there is the new one, whose index is on the shelf already. Vectors are in the cache as
-soon as they are paid for. So a build that died at any line is simply ordered again.
+base, or the old one; after it there is the new one, whose index is in the index store already. Vectors are in the cache
+as soon as they are paid for. So a build that died at any line is simply ordered again.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from sleipnir_workers.knowledge.base import Base, Document, Source
 from sleipnir_workers.knowledge.chunking import split
 from sleipnir_workers.knowledge.embedder import Embedder, Estimate, open_embedder
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache
+from sleipnir_workers.knowledge.index_store import DamagedIndex, disk_error, index_store_of
 from sleipnir_workers.knowledge.indexes import Indexes
 from sleipnir_workers.knowledge.lease import Lease, leased
 from sleipnir_workers.knowledge.loading import load
-from sleipnir_workers.knowledge.shelf import Damaged, disk_error, shelf_of
 from sleipnir_workers.llm.permits import Permits
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class _Job:
         self.order, self.host, self.settings = order, host, host.settings
         self.folder = Path(order.folder)
         self.file = base_file(self.folder, order.node)
-        self.indexes = Indexes(shelf_of(host.settings), self.tell)
+        self.indexes = Indexes(index_store_of(host.settings), self.tell)
         self.notices: list[str] = []
         self._tell = tell
 
@@ -208,15 +208,15 @@ class _Job:
         return digest
 
     def _use(self, store: Store, digest: str) -> None:
-        """Before it is looked for on the shelf, so that `gc` does not remove what was just found there."""
+        """Before it is looked for in the index store, so that `gc` does not remove what was just found there."""
         with _tolerated("a base is not marked as used", digest), store.errors():
             store.knowledge.use(digest)
 
     def _list(self, store: Store, info: Info) -> None:
         """Say that it is shared. If that is lost, the next run that needs it has it indexed again."""
-        agent, node, shelf = self.order.agent, self.order.node, self.indexes.shelf.name
+        agent, node, index_store = self.order.agent, self.order.node, self.indexes.index_store.name
         with _tolerated("a shared base is not listed", info.digest), store.errors():
-            store.knowledge.share(info.digest, agent=agent, node=node, bytes_=info.index_bytes, shelf=shelf)
+            store.knowledge.share(info.digest, agent=agent, node=node, bytes_=info.index_bytes, shelf=index_store)
 
     # What asks and changes nothing.
 
@@ -242,8 +242,8 @@ class _Job:
 
     def show(self) -> BaseInfo:
         digest = self._digest()
-        if self.indexes.shelf.has(digest):
-            with suppress(Damaged, UnusableIndex), self.indexes.open(digest) as index:
+        if self.indexes.index_store.has(digest):
+            with suppress(DamagedIndex, UnusableIndex), self.indexes.open(digest) as index:
                 return self._info(index.info)
         return self._info_of(loki_file.read(self.file), digest)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sleipnir.staging import Lock, put_in_place, staging
-from sleipnir_workers.knowledge.shelf import Open, disk_error, size_of
+from sleipnir_workers.knowledge.index_store import OpenIndex, disk_error, size_of
 
 
 class Cache:
@@ -22,7 +22,7 @@ class Cache:
     def __init__(self, root: Path, limit_bytes: int) -> None:
         self.root, self._limit_bytes = root, limit_bytes
 
-    def open(self, digest: str, size: Callable[[], int], fetch: Callable[[Path], None]) -> Open:
+    def open(self, digest: str, size: Callable[[], int], fetch: Callable[[Path], None]) -> OpenIndex:
         """The folder of `digest`. If it is not there, `size` says how large it will be, and `fetch` fills a folder.
 
         Raises KnowledgeError when the disk is full, and what these two raise.
@@ -34,7 +34,7 @@ class Cache:
                 pass
         except OSError as error:
             raise disk_error(error, self.root) from error
-        return Open(folder, lock.close)
+        return OpenIndex(folder, lock.close)
 
     def _shared(self, folder: Path, size: Callable[[], int], fetch: Callable[[Path], None]) -> Lock | None:
         """The lock of a folder that is there. None: it was dropped under our hands."""

@@ -1,4 +1,4 @@
-"""The indexes on the shelf, for builders: made of bases, and made anew where they cannot be used."""
+"""The indexes in the index store, for builders: made of bases, and made anew where they cannot be used."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from sleipnir.knowledge.order import Notice, Progress
 from sleipnir_workers.knowledge import artefact
 from sleipnir_workers.knowledge.artefact import Artefact, Info, UnusableIndex
 from sleipnir_workers.knowledge.base import Base
-from sleipnir_workers.knowledge.shelf import Damaged, Shelf
+from sleipnir_workers.knowledge.index_store import DamagedIndex, IndexStore
 
 
 class Indexes:
-    """Every method raises KnowledgeError when the shelf cannot be used."""
+    """Every method raises KnowledgeError when the index store cannot be used."""
 
-    def __init__(self, shelf: Shelf, tell: Callable[[Progress | Notice], None]) -> None:
-        self.shelf, self._tell = shelf, tell
+    def __init__(self, index_store: IndexStore, tell: Callable[[Progress | Notice], None]) -> None:
+        self.index_store, self._tell = index_store, tell
 
     @contextmanager
     def open(self, digest: str) -> Iterator[Artefact]:
         """Raises UnusableIndex."""
-        held = self.shelf.open(digest)
+        held = self.index_store.open(digest)
         try:
             index = Artefact.open(held.folder)
             try:
@@ -35,19 +35,19 @@ class Indexes:
             held.close()
 
     def usable(self, digest: str) -> Info | None:
-        """What is on the shelf, if it can be searched. If it cannot, it is taken off."""
-        if not self.shelf.has(digest):
+        """What is in the index store, if it can be searched. If it cannot, it is taken off."""
+        if not self.index_store.has(digest):
             return None
         try:
             with self.open(digest) as index:
                 return index.info
-        except (Damaged, UnusableIndex) as error:
+        except (DamagedIndex, UnusableIndex) as error:
             self._tell(Notice(f"{error}; it is written anew"))
-            self.shelf.drop(digest)
+            self.index_store.drop(digest)
             return None
 
     def share(self, base: Base, digest: str) -> Info:
-        """Put the index of a base on the shelf, unless it is there."""
+        """Put the index of a base in the index store, unless it is there."""
         known = self.usable(digest)
         if known is not None:
             return known
@@ -63,8 +63,8 @@ class Indexes:
             index.close()
 
         def moved(done: int, total: int) -> None:
-            self._tell(Progress("share", done, total, self.shelf.name))
+            self._tell(Progress("share", done, total, self.index_store.name))
 
-        self._tell(Progress("share", 0, None, self.shelf.name))
-        self.shelf.put(digest, write, moved)
+        self._tell(Progress("share", 0, None, self.index_store.name))
+        self.index_store.put(digest, write, moved)
         return written[-1]

@@ -1,4 +1,4 @@
-"""What `gc` asks of a shelf in S3 (sleipnir/upkeep/garbage.py): what lies there, and that a base leaves it."""
+"""What `gc` asks of an index store in S3 (sleipnir/upkeep/garbage.py): what lies there, and that a base leaves it."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.errors import KnowledgeError
-from sleipnir.knowledge.files import shelf_name
+from sleipnir.knowledge.files import index_store_name
 from sleipnir.knowledge.order import Done, Order
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.knowledge.bucket import Bucket
-from sleipnir_workers.knowledge.shelf import shelf_of
+from sleipnir_workers.knowledge.index_store import index_store_of
 
 
 def run(order: Order, settings: Settings) -> Done:
     """Carry out `shelved` or `unshelve`. Raises KnowledgeError and StoreUnavailable."""
-    shelf = shelf_of(settings)
-    if not isinstance(shelf, Bucket):
-        raise KnowledgeError(f"the shelf {shelf_name(settings)} is not in S3", "usage")
-    return Done(_shelved(shelf) if order.task == "shelved" else {"removed": _unshelved(shelf, order, settings)})
+    index_store = index_store_of(settings)
+    if not isinstance(index_store, Bucket):
+        raise KnowledgeError(f"the index store {index_store_name(settings)} is not in S3", "usage")
+    return Done(
+        _shelved(index_store) if order.task == "shelved" else {"removed": _unshelved(index_store, order, settings)}
+    )
 
 
-def _shelved(shelf: Bucket) -> Mapping[str, Any]:
+def _shelved(index_store: Bucket) -> Mapping[str, Any]:
     now_s = time.time()
-    return {"bases": [(digest, bytes_, now_s - put_s) for digest, bytes_, put_s in shelf.all()]}
+    return {"bases": [(digest, bytes_, now_s - put_s) for digest, bytes_, put_s in index_store.all()]}
 
 
-def _unshelved(shelf: Bucket, order: Order, settings: Settings) -> bool:
+def _unshelved(index_store: Bucket, order: Order, settings: Settings) -> bool:
     """Off the list first, and here: who asks for it now is seen until a moment before it goes."""
     with Store.open(settings, client_name="sleipnir-builder") as store, store.errors():
         if not store.knowledge.forget_unused(order.digest, order.before_ms):
             return False
-    shelf.drop(order.digest)
+    index_store.drop(order.digest)
     return True

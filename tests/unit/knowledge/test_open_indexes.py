@@ -15,8 +15,8 @@ from sleipnir.errors import KnowledgeError
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir_workers.knowledge import artefact
 from sleipnir_workers.knowledge.base import Base, Chunk, Source
-from sleipnir_workers.knowledge.reading_room import ReadingRoom
-from sleipnir_workers.knowledge.shelf import FolderShelf, Open
+from sleipnir_workers.knowledge.index_store import FolderIndexStore, OpenIndex
+from sleipnir_workers.knowledge.open_indexes import OpenIndexes
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 
@@ -25,7 +25,7 @@ class Left(BaseException):
     """Who waited goes."""
 
 
-class FarShelf(FolderShelf):
+class FarShelf(FolderIndexStore):
     """What is opened of it arrives once it may. `closed` are those that are not open any more."""
 
     def __init__(self, root: Path) -> None:
@@ -34,10 +34,10 @@ class FarShelf(FolderShelf):
         self.asked: Counter[str] = Counter()
         self.closed: list[str] = []
 
-    def open(self, digest: str) -> Open:
+    def open(self, digest: str) -> OpenIndex:
         self.asked[digest] += 1
         self.arrives[digest].wait(60)
-        return Open(super().open(digest).folder, lambda: self.closed.append(digest))
+        return OpenIndex(super().open(digest).folder, lambda: self.closed.append(digest))
 
 
 @pytest.fixture(scope="module")
@@ -50,21 +50,21 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shelf(root: Path) -> Iterator[FarShelf]:
-    shelf = FarShelf(root)
-    yield shelf
-    for each in shelf.arrives.values():
+def index_store(root: Path) -> Iterator[FarShelf]:
+    index_store = FarShelf(root)
+    yield index_store
+    for each in index_store.arrives.values():
         each.set()
 
 
-def read(room: ReadingRoom, digest: str) -> str:
+def read(room: OpenIndexes, digest: str) -> str:
     with room.read(digest) as index:
         return index.info.digest
 
 
-def test_one_is_opened_once_for_all_who_want_it_while_others_are_read(shelf: FarShelf) -> None:
-    room = ReadingRoom(shelf)
-    shelf.arrives[B].set()
+def test_one_is_opened_once_for_all_who_want_it_while_others_are_read(index_store: FarShelf) -> None:
+    room = OpenIndexes(index_store)
+    index_store.arrives[B].set()
     waiting = threading.Semaphore(0)
 
     def reader() -> str:
@@ -76,13 +76,13 @@ def test_one_is_opened_once_for_all_who_want_it_while_others_are_read(shelf: Far
         for _ in readers:
             waiting.acquire()
         assert read(room, B) == B, "nobody holds it up"
-        shelf.arrives[A].set()
+        index_store.arrives[A].set()
         assert [each.result() for each in readers] == [A] * 3
-    assert shelf.asked == {A: 1, B: 1}
+    assert index_store.asked == {A: 1, B: 1}
 
 
-def test_who_goes_stops_nothing_and_what_arrives_is_there_for_the_next(shelf: FarShelf) -> None:
-    room = ReadingRoom(shelf)
+def test_who_goes_stops_nothing_and_what_arrives_is_there_for_the_next(index_store: FarShelf) -> None:
+    room = OpenIndexes(index_store)
 
     def tick() -> None:
         raise Left
@@ -90,27 +90,27 @@ def test_who_goes_stops_nothing_and_what_arrives_is_there_for_the_next(shelf: Fa
     for _ in range(2):
         with pytest.raises(Left), room.read(A, tick):
             pass
-    shelf.arrives[A].set()
-    assert (read(room, A), shelf.asked[A]) == (A, 1)
+    index_store.arrives[A].set()
+    assert (read(room, A), index_store.asked[A]) == (A, 1)
 
 
-def test_what_failed_is_tried_again(shelf: FarShelf, tmp_path: Path) -> None:
-    shelf.root, there = tmp_path, shelf.root
-    shelf.arrives[A].set()
-    room = ReadingRoom(shelf)
-    with pytest.raises(KnowledgeError, match="is not on the shelf"):
+def test_what_failed_is_tried_again(index_store: FarShelf, tmp_path: Path) -> None:
+    index_store.root, there = tmp_path, index_store.root
+    index_store.arrives[A].set()
+    room = OpenIndexes(index_store)
+    with pytest.raises(KnowledgeError, match="is not in the index store"):
         read(room, A)
-    shelf.root = there
-    assert (read(room, A), shelf.asked[A]) == (A, 2)
+    index_store.root = there
+    assert (read(room, A), index_store.asked[A]) == (A, 2)
 
 
-def test_those_read_last_stay_open_and_those_that_are_read(shelf: FarShelf) -> None:
-    for each in shelf.arrives.values():
+def test_those_read_last_stay_open_and_those_that_are_read(index_store: FarShelf) -> None:
+    for each in index_store.arrives.values():
         each.set()
-    room = ReadingRoom(shelf, most=1)
+    room = OpenIndexes(index_store, most=1)
     with ExitStack() as reading:
         reading.enter_context(room.read(A))
         read(room, B)
-        assert (read(room, C), shelf.closed) == (C, [B, C])
+        assert (read(room, C), index_store.closed) == (C, [B, C])
     assert read(room, A) == A
-    assert (shelf.closed, shelf.asked) == ([B, C], {A: 1, B: 1, C: 1})
+    assert (index_store.closed, index_store.asked) == ([B, C], {A: 1, B: 1, C: 1})

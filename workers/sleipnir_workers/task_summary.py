@@ -20,7 +20,7 @@ from typing import Any
 MOST_ERROR = 400
 MOST_RESULT = 1000
 MOST_TEXT = 2 * (MOST_ERROR + MOST_RESULT)
-"""Characters of a Shown that Celery carries: more than one has."""
+"""Characters of a TaskSummary that Celery carries: more than one has."""
 SHORTEST_VALUE = 6
 """Shorter values are words and numbers that any error may hold."""
 
@@ -30,7 +30,7 @@ _OF_ERRORS = ("_error", "last_error")
 _FAILED, _LATER, _VOID = "failed: ", "later: ", "void: "
 
 
-class Shown:
+class TaskSummary:
     """A visit's summary as a task's result. Celery prints a dict piece by piece, but asks an object for its repr."""
 
     def __init__(self, summary: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ class Shown:
 
 
 def event_of(text: str) -> tuple[str, dict[str, Any]]:
-    """The event that ends a task, and its fields, from the text of what it returned (a Shown)."""
+    """The event that ends a task, and its fields, from the text of what it returned (a TaskSummary)."""
     if text.startswith(_FAILED):
         error, _, result = text.removeprefix(_FAILED).partition("\n")
         return "task-failed", {"exception": error, "traceback": None, "result": result}

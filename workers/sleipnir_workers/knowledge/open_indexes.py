@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sleipnir_workers.knowledge.artefact import Artefact
-from sleipnir_workers.knowledge.shelf import Open, Shelf
+from sleipnir_workers.knowledge.index_store import IndexStore, OpenIndex
 
 MOST_OPEN = 16
 TICK_S = 0.25  # how late we may see that the caller goes
@@ -23,12 +23,12 @@ TICK_S = 0.25  # how late we may see that the caller goes
 @dataclass
 class _Lent:
     index: Artefact
-    on_shelf: Open
+    stored: OpenIndex
     readers: int = 0
 
     def close(self) -> None:
         self.index.close()
-        self.on_shelf.close()
+        self.stored.close()
 
 
 class _Opening:
@@ -39,12 +39,12 @@ class _Opening:
         self.failed: BaseException | None = None
 
 
-class ReadingRoom:
+class OpenIndexes:
     """At most `most` indexes that nobody reads stay open: those read last. What an index is named by never changes, so
     one that is open is never out of date."""
 
-    def __init__(self, shelf: Shelf, most: int = MOST_OPEN) -> None:
-        self._shelf, self._most = shelf, most
+    def __init__(self, index_store: IndexStore, most: int = MOST_OPEN) -> None:
+        self._index_store, self._most = index_store, most
         self._lent: OrderedDict[str, _Lent] = OrderedDict()
         self._opening: dict[str, _Opening] = {}
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class ReadingRoom:
     def read(self, digest: str, tick: Callable[[], None] = lambda: None) -> Iterator[Artefact]:
         """`tick` is called every TICK_S at most while it is opened, and what it raises ends the waiting.
 
-        Raises KnowledgeError when it is not on the shelf, and UnusableIndex when it cannot be read.
+        Raises KnowledgeError when it is not in the index store, and UnusableIndex when it cannot be read.
         """
         lent = self._take(digest, tick)
         try:
@@ -84,11 +84,11 @@ class ReadingRoom:
     def _open(self, digest: str, opening: _Opening) -> None:
         lent: _Lent | None = None
         try:
-            on_shelf = self._shelf.open(digest)
+            stored = self._index_store.open(digest)
             try:
-                lent = _Lent(Artefact.open(on_shelf.folder), on_shelf)
+                lent = _Lent(Artefact.open(stored.folder), stored)
             except BaseException:
-                on_shelf.close()
+                stored.close()
                 raise
         except BaseException as error:
             opening.failed = error

@@ -1,7 +1,8 @@
-"""The shelf: where the indexes of knowledge bases are shared, by digest. An index is on it complete or not at all.
+"""The index store: where the indexes of knowledge bases are shared, by digest. An index is on it complete or not at
+all.
 
-A shelf is a folder that all workers see, and they search what lies there: their processes share one memory map. Or it
-is `s3://bucket/prefix` (bucket.py), from which a worker fetches what it is asked for (cache.py).
+An index store is a folder that all workers see, and they search what lies there: their processes share one memory map.
+Or it is `s3://bucket/prefix` (bucket.py), from which a worker fetches what it is asked for (cache.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from sleipnir.errors import EXHAUSTED, KnowledgeError, MachineFailed
-from sleipnir.knowledge.files import is_digest, shelf_name
+from sleipnir.knowledge.files import index_store_name, is_digest
 from sleipnir.settings import Settings
 from sleipnir.staging import is_there, put_in_place, staging
 
@@ -20,47 +21,47 @@ Moved: TypeAlias = Callable[[int, int], None]
 """Told how many bytes of how many are shared."""
 
 
-class Damaged(KnowledgeError):
-    """What is on the shelf is not what was put there. It can be dropped and put again."""
+class DamagedIndex(KnowledgeError):
+    """What is in the index store is not what was put there. It can be dropped and put again."""
 
 
-class Open:
+class OpenIndex:
     """An index in `folder` that nobody drops before `close` is called, or this process ends."""
 
     def __init__(self, folder: Path, close: Callable[[], None] = lambda: None) -> None:
         self.folder, self.close = folder, close
 
 
-class Shelf(Protocol):
-    """Every method raises KnowledgeError (`store`) when the shelf cannot be used."""
+class IndexStore(Protocol):
+    """Every method raises KnowledgeError (`store`) when the index store cannot be used."""
 
     name: str
 
     def has(self, digest: str) -> bool: ...
 
     def put(self, digest: str, write: Callable[[Path], None], moved: Moved = lambda done, total: None) -> int:
-        """Let `write` fill a folder, and put that on the shelf; returns its bytes. What is there already is kept. Two
-        processes may do it at once."""
+        """Let `write` fill a folder, and put that in the index store; returns its bytes. What is there already is kept.
+        Two processes may do it at once."""
 
-    def open(self, digest: str) -> Open:
-        """Raises KnowledgeError also for what is not on the shelf, and Damaged."""
+    def open(self, digest: str) -> OpenIndex:
+        """Raises KnowledgeError also for what is not in the index store, and DamagedIndex."""
 
     def drop(self, digest: str) -> None:
         """Remove it, if it is there."""
 
 
-def shelf_of(settings: Settings) -> Shelf:
-    """The shelf of this deployment. Nothing is reached yet."""
-    name = shelf_name(settings)
+def index_store_of(settings: Settings) -> IndexStore:
+    """The index store of this deployment. Nothing is reached yet."""
+    name = index_store_name(settings)
     if not name.startswith("s3://"):
-        return FolderShelf(Path(name))
+        return FolderIndexStore(Path(name))
     from sleipnir_workers.knowledge.bucket import Bucket
     from sleipnir_workers.knowledge.cache import Cache
 
     return Bucket(name, Cache(settings.home / "knowledge-cache", settings.knowledge_cache_bytes))
 
 
-class FolderShelf:
+class FolderIndexStore:
     """A folder, which may be on a network: of the file system it takes that renaming is one step."""
 
     def __init__(self, root: Path) -> None:
@@ -87,11 +88,11 @@ class FolderShelf:
         moved(size, size)
         return size
 
-    def open(self, digest: str) -> Open:
+    def open(self, digest: str) -> OpenIndex:
         folder = self._folder(digest)
         if not folder.is_dir():
             raise not_there(digest, self.name)
-        return Open(folder)
+        return OpenIndex(folder)
 
     def drop(self, digest: str) -> None:
         folder = self._folder(digest)
@@ -119,8 +120,8 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def not_there(digest: str, shelf: str) -> KnowledgeError:
-    return KnowledgeError(f"knowledge base {digest[:12]} is not on the shelf {shelf}", "store")
+def not_there(digest: str, index_store: str) -> KnowledgeError:
+    return KnowledgeError(f"knowledge base {digest[:12]} is not in the index store {index_store}", "store")
 
 
 def disk_error(error: OSError, place: Path, doing: str = "write") -> KnowledgeError:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery.utils.saferepr import saferepr
 
-from sleipnir_workers.shown import MOST_ERROR, MOST_RESULT, MOST_TEXT, Shown, event_of, shown_error
+from sleipnir_workers.task_summary import MOST_ERROR, MOST_RESULT, MOST_TEXT, TaskSummary, event_of, shown_error
 
 KEYS = [f"key_{number:04}" for number in range(2000)]
 
@@ -33,13 +33,13 @@ KEYS = [f"key_{number:04}" for number in range(2000)]
 def test_each_end_has_its_event_also_after_celery_has_made_a_text_of_it(
     summary: dict[str, Any], type_: str, fields: dict[str, Any]
 ) -> None:
-    assert event_of(repr(Shown(summary))) == (type_, fields)
-    assert event_of(saferepr(Shown(summary), MOST_TEXT)) == (type_, fields)
+    assert event_of(repr(TaskSummary(summary))) == (type_, fields)
+    assert event_of(saferepr(TaskSummary(summary), MOST_TEXT)) == (type_, fields)
 
 
 def test_many_keys_and_long_errors_are_cut() -> None:
     summary = {"keys": KEYS, "next": None, "ok": False, "error": shown_error("x" * 100_000, {})}
-    type_, fields = event_of(saferepr(Shown(summary), MOST_TEXT))
+    type_, fields = event_of(saferepr(TaskSummary(summary), MOST_TEXT))
     assert type_ == "task-failed"
     assert len(fields["exception"]) == MOST_ERROR + len(" ... ")
     assert len(fields["result"]) == MOST_RESULT + len(" ...")

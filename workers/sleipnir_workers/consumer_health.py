@@ -1,4 +1,4 @@
-"""Pulse: evidence that this worker really consumes. `sleipnir worker --health` judges it (cli/fleet/health.py).
+"""Evidence that this worker really consumes. `sleipnir worker --health` judges it (cli/fleet/health.py).
 
 A worker that answers `celery inspect ping` may consume nothing: its loop may wait for a connection for ever, its slots
 may be held by tasks that have no visit any more. So the consumer's own loop notes the time of each turn and of each
@@ -16,7 +16,7 @@ from celery.worker import state as celery_state
 TICK_S = 1.0
 
 
-class Pulse:
+class ConsumerHealth:
     """Written by the consumer's loop, read by the thread that announces. Ages are milliseconds. `has_stopped_queues`
     says whether the worker has stopped consuming queues because of its machine (intake.py)."""
 

@@ -1,4 +1,4 @@
-"""The shelf as a folder and in S3, and the cache of what was fetched: complete or not at all, whoever dies."""
+"""The index store as a folder and in S3, and the cache of what was fetched: complete or not at all, whoever dies."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sleipnir.errors import KnowledgeError
 from sleipnir.local import launch
 from sleipnir.settings import Settings
 from sleipnir.staging import clear_up, staging
-from sleipnir_workers.knowledge import shelf as shelves
+from sleipnir_workers.knowledge import index_store as module
 from sleipnir_workers.knowledge.bucket import client, pack
 from sleipnir_workers.knowledge.cache import Cache
-from sleipnir_workers.knowledge.shelf import Shelf, shelf_of
+from sleipnir_workers.knowledge.index_store import IndexStore, index_store_of
 from tests.processes import wait_until
 from tests.s3_server import S3, s3_server
 
@@ -80,21 +80,21 @@ def new_client() -> Iterator[None]:
 
 
 @pytest.fixture(params=["folder", "s3"])
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Shelf:
+def index_store(request: pytest.FixtureRequest, tmp_path: Path) -> IndexStore:
     if request.param == "folder":
-        return shelf_of(Settings(home=tmp_path))
+        return index_store_of(Settings(home=tmp_path))
     request.getfixturevalue("s3")
-    return shelf_of(Settings(home=tmp_path, knowledge="s3://bucket/some/prefix/"))
+    return index_store_of(Settings(home=tmp_path, knowledge="s3://bucket/some/prefix/"))
 
 
-def in_s3(tmp_path: Path, **settings: int) -> Shelf:
-    return shelf_of(Settings(home=tmp_path, knowledge="s3://bucket", **settings))
+def in_s3(tmp_path: Path, **settings: int) -> IndexStore:
+    return index_store_of(Settings(home=tmp_path, knowledge="s3://bucket", **settings))
 
 
-# Both shelves.
+# Both index stores.
 
 
-def test_what_is_put_is_opened_as_it_was(shelf: Shelf) -> None:
+def test_what_is_put_is_opened_as_it_was(index_store: IndexStore) -> None:
     told: list[tuple[int, int]] = []
     written: dict[str, bytes] = {}
 
@@ -102,22 +102,22 @@ def test_what_is_put_is_opened_as_it_was(shelf: Shelf) -> None:
         large(folder)
         written.update(files(folder))
 
-    assert not shelf.has(A)
-    with pytest.raises(KnowledgeError, match=f"{A[:12]} is not on the shelf"):
-        shelf.open(A)
-    assert shelf.put(A, write, lambda done, total: told.append((done, total))) == LARGE + 2
+    assert not index_store.has(A)
+    with pytest.raises(KnowledgeError, match=f"{A[:12]} is not in the index store"):
+        index_store.open(A)
+    assert index_store.put(A, write, lambda done, total: told.append((done, total))) == LARGE + 2
     assert told[-1][0] == told[-1][1] >= LARGE
-    assert shelf.has(A)
-    assert not shelf.has(B)
-    opened = shelf.open(A)
+    assert index_store.has(A)
+    assert not index_store.has(B)
+    opened = index_store.open(A)
     assert files(opened.folder) == written
     opened.close()
-    shelf.drop(A)
-    shelf.drop(A)
-    assert not shelf.has(A)
+    index_store.drop(A)
+    index_store.drop(A)
+    assert not index_store.has(A)
 
 
-def test_two_who_put_the_same_at_once_both_succeed(shelf: Shelf) -> None:
+def test_two_who_put_the_same_at_once_both_succeed(index_store: IndexStore) -> None:
     both = threading.Barrier(2)
 
     def write(folder: Path) -> None:
@@ -125,24 +125,24 @@ def test_two_who_put_the_same_at_once_both_succeed(shelf: Shelf) -> None:
         both.wait()
 
     with ThreadPoolExecutor() as pool:
-        assert [done.result() for done in [pool.submit(shelf.put, A, write) for _ in range(2)]] == [2, 2]
-    opened = shelf.open(A)
+        assert [done.result() for done in [pool.submit(index_store.put, A, write) for _ in range(2)]] == [2, 2]
+    opened = index_store.open(A)
     assert files(opened.folder) == {"manifest.json": b"{}"}
     opened.close()
 
 
-def test_what_cannot_be_written_is_not_on_the_shelf(shelf: Shelf, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_not_in_the_index_store(index_store: IndexStore, tmp_path: Path) -> None:
     def fails(folder: Path) -> None:
         content(folder)
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
-        shelf.put(A, fails)
-    assert not shelf.has(A)
+        index_store.put(A, fails)
+    assert not index_store.has(A)
     assert [left(folder) for folder in (tmp_path / "knowledge", tmp_path / "knowledge-cache")] == [[], []]
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_full_disk_is_named_and_leaves_nothing(index_store: IndexStore, tmp_path: Path) -> None:
     def beyond(folder: Path) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -154,9 +154,9 @@ def test_a_full_disk_is_named_and_leaves_nothing(shelf: Shelf, tmp_path: Path) -
             signal.signal(signal.SIGXFSZ, ignored)
 
     with pytest.raises(KnowledgeError, match=f"cannot write {tmp_path}.*: File too large") as raised:
-        shelf.put(A, beyond)
+        index_store.put(A, beyond)
     assert raised.value.kind == "store"
-    assert not shelf.has(A)
+    assert not index_store.has(A)
     assert [left(folder) for folder in (tmp_path / "knowledge", tmp_path / "knowledge-cache")] == [[], []]
 
 
@@ -179,8 +179,8 @@ def test_a_fetch_that_the_machine_cannot_write_is_the_machine_s_failure(
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", A.upper(), A + "0"])
-def test_what_is_no_digest_is_no_path(shelf: Shelf, name: str) -> None:
-    for ask in (shelf.has, shelf.open, shelf.drop):
+def test_what_is_no_digest_is_no_path(index_store: IndexStore, name: str) -> None:
+    for ask in (index_store.has, index_store.open, index_store.drop):
         with pytest.raises(KnowledgeError, match="is not the digest"):
             ask(name)
 
@@ -189,27 +189,27 @@ def test_what_is_no_digest_is_no_path(shelf: Shelf, name: str) -> None:
 
 
 def test_all_processes_search_the_very_files_of_the_folder(tmp_path: Path) -> None:
-    shelf = shelf_of(Settings(home=tmp_path / "home", knowledge=str(tmp_path / "shared")))
-    shelf.put(A, content)
-    assert (shelf.name, shelf.open(A).folder) == (str(tmp_path / "shared"), tmp_path / "shared" / A)
+    index_store = index_store_of(Settings(home=tmp_path / "home", knowledge=str(tmp_path / "shared")))
+    index_store.put(A, content)
+    assert (index_store.name, index_store.open(A).folder) == (str(tmp_path / "shared"), tmp_path / "shared" / A)
 
 
 DIES = """
 import os, sys
 from pathlib import Path
 from sleipnir.settings import Settings
-from sleipnir_workers.knowledge.shelf import shelf_of
+from sleipnir_workers.knowledge.index_store import index_store_of
 def write(folder):
     (folder / "half").write_bytes(b"x" * 1000)
     print("half", flush=True)
     sys.stdin.read()
-shelf_of(Settings.from_env()).put(sys.argv[1], write)
+index_store_of(Settings.from_env()).put(sys.argv[1], write)
 """
 OPENS = """
 import sys
 from sleipnir.settings import Settings
-from sleipnir_workers.knowledge.shelf import shelf_of
-opened = shelf_of(Settings.from_env()).open(sys.argv[1])
+from sleipnir_workers.knowledge.index_store import index_store_of
+opened = index_store_of(Settings.from_env()).open(sys.argv[1])
 print(len((opened.folder / "deep" / "vectors.npy").read_bytes()), flush=True)
 sys.stdin.read()
 """
@@ -235,17 +235,17 @@ def is_killed(started: subprocess.Popen[str]) -> None:
 
 def test_who_is_killed_while_putting_leaves_nothing_that_is_seen_or_kept(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    shelf, root = shelf_of(settings), tmp_path / "knowledge"
+    index_store, root = index_store_of(settings), tmp_path / "knowledge"
     one, other = process(DIES, A, settings), process(DIES, B, settings)
     for started in (one, other):
         assert started.stdout
         assert started.stdout.readline() == "half\n"
     is_killed(one)
-    assert not shelf.has(A)
-    shelf.put(C, content)
+    assert not index_store.has(A)
+    index_store.put(C, content)
     assert len(left(root)) == 2, "the folder and the lock of who still writes"
     ends(other)
-    assert (shelf.has(A), shelf.has(B), shelf.has(C), left(root)) == (False, True, True, [])
+    assert (index_store.has(A), index_store.has(B), index_store.has(C), left(root)) == (False, True, True, [])
 
 
 def test_a_staging_folder_goes_with_its_process_and_not_before(tmp_path: Path) -> None:
@@ -269,9 +269,9 @@ def test_a_disk_without_locks_is_used_and_never_cleared_up(tmp_path: Path, monke
     monkeypatch.setattr(fcntl, "flock", no_locks)
     (tmp_path / "knowledge" / ".knowledge-others").mkdir(parents=True)
     (tmp_path / "knowledge" / ".knowledge-others.lock").touch()
-    shelf = shelf_of(Settings(home=tmp_path))
-    shelf.put(A, content)
-    assert shelf.has(A)
+    index_store = index_store_of(Settings(home=tmp_path))
+    index_store.put(A, content)
+    assert index_store.has(A)
     assert len(left(tmp_path / "knowledge")) == 2
 
 
@@ -279,8 +279,8 @@ def test_a_disk_without_locks_is_used_and_never_cleared_up(tmp_path: Path, monke
 
 
 def test_an_index_is_one_object_the_same_for_the_same_files(tmp_path: Path, s3: S3) -> None:
-    shelf_of(Settings(home=tmp_path, knowledge="s3://bucket/my/bases")).put(A, large)
-    shelf_of(Settings(home=tmp_path, knowledge="s3://bucket")).put(B, content)
+    index_store_of(Settings(home=tmp_path, knowledge="s3://bucket/my/bases")).put(A, large)
+    index_store_of(Settings(home=tmp_path, knowledge="s3://bucket")).put(B, content)
     assert set(s3.objects) == {f"bucket/my/bases/{A}.tar", f"bucket/{B}.tar"}
     assert (s3.requests["POST"], s3.uploads) == (2, {}), "the large one went in parts"
     for stored in s3.objects.values():
@@ -296,37 +296,37 @@ def test_an_index_is_one_object_the_same_for_the_same_files(tmp_path: Path, s3: 
 
 def test_two_processes_that_want_the_same_fetch_it_once(tmp_path: Path, s3: S3) -> None:
     settings = Settings(home=tmp_path, knowledge="s3://bucket")
-    shelf_of(settings).put(A, large)
+    index_store_of(settings).put(A, large)
     s3.go_on.clear()
     both = [process(OPENS, A, settings) for _ in range(2)]
     wait_until(lambda: s3.held, "one fetches")
     s3.go_on.set()
     assert [ends(started) for started in both] == [f"{LARGE}\n"] * 2
-    shelf_of(settings).open(A).close()
+    index_store_of(settings).open(A).close()
     assert s3.requests["GET"] == 1
 
 
 def test_who_is_killed_while_fetching_leaves_nothing_half_visible(tmp_path: Path, s3: S3) -> None:
     settings = Settings(home=tmp_path, knowledge="s3://bucket")
-    shelf, cache = shelf_of(settings), tmp_path / "knowledge-cache"
-    shelf.put(A, large)
+    index_store, cache = index_store_of(settings), tmp_path / "knowledge-cache"
+    index_store.put(A, large)
     s3.go_on.clear()
     started = process(OPENS, A, settings)
     wait_until(lambda: s3.held, "it fetches")
     is_killed(started)
     s3.go_on.set()
     assert not (cache / A).exists()
-    opened = shelf.open(A)
+    opened = index_store.open(A)
     assert len((opened.folder / "deep" / "vectors.npy").read_bytes()) == LARGE
     assert left(cache) == []
     opened.close()
 
 
 def test_a_fetch_that_breaks_off_is_repeated(tmp_path: Path, s3: S3) -> None:
-    shelf = in_s3(tmp_path)
-    shelf.put(A, large)
+    index_store = in_s3(tmp_path)
+    index_store.put(A, large)
     s3.cut = 2
-    shelf.open(A).close()
+    index_store.open(A).close()
     assert (s3.cut, s3.requests["GET"]) == (0, 3)
 
 
@@ -335,24 +335,26 @@ def flipped(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [flipped, lambda body: body[:-9000], lambda body: b"", lambda body: b"x" * 5000])
-def test_what_is_damaged_on_the_shelf_is_never_used(tmp_path: Path, s3: S3, damage: Callable[[bytes], bytes]) -> None:
-    shelf = in_s3(tmp_path)
-    shelf.put(A, content)
+def test_what_is_damaged_in_the_index_store_is_never_used(
+    tmp_path: Path, s3: S3, damage: Callable[[bytes], bytes]
+) -> None:
+    index_store = in_s3(tmp_path)
+    index_store.put(A, content)
     [stored] = s3.objects.values()
     whole, stored.body = stored.body, damage(stored.body)
     with pytest.raises(KnowledgeError, match="does not arrive whole"):
-        shelf.open(A)
+        index_store.open(A)
     assert not (tmp_path / "knowledge-cache" / A).exists()
     assert left(tmp_path / "knowledge-cache") == []
     stored.body = whole
-    shelf.open(A).close()
+    index_store.open(A).close()
 
 
 def test_a_tar_that_writes_elsewhere_is_refused(tmp_path: Path, s3: S3) -> None:
     import tarfile
 
-    shelf = in_s3(tmp_path / "home")
-    shelf.put(A, content)
+    index_store = in_s3(tmp_path / "home")
+    index_store.put(A, content)
     [stored] = s3.objects.values()
     evil = tmp_path / "evil.tar"
     (tmp_path / "file").write_text("evil")
@@ -361,42 +363,42 @@ def test_a_tar_that_writes_elsewhere_is_refused(tmp_path: Path, s3: S3) -> None:
     stored.body = evil.read_bytes()
     stored.metadata = {"x-amz-meta-sha256": hashlib.sha256(stored.body).hexdigest()}
     with pytest.raises(KnowledgeError, match="does not arrive whole"):
-        shelf.open(A)
+        index_store.open(A)
     assert not list(tmp_path.rglob("escaped"))
 
 
 def test_the_cache_keeps_what_was_used_last_and_what_is_open(tmp_path: Path, s3: S3) -> None:
-    shelf, cache = in_s3(tmp_path, knowledge_cache_bytes=30_000), tmp_path / "knowledge-cache"
+    index_store, cache = in_s3(tmp_path, knowledge_cache_bytes=30_000), tmp_path / "knowledge-cache"
     for digest in (A, B, C):
-        shelf.put(digest, lambda folder: content(folder, size=8_000))
-    opened = shelf.open(A)
-    shelf.open(B).close()
-    shelf.open(C).close()
+        index_store.put(digest, lambda folder: content(folder, size=8_000))
+    opened = index_store.open(A)
+    index_store.open(B).close()
+    index_store.open(C).close()
     assert {path.name for path in cache.iterdir() if path.is_dir()} == {A, C}, "B was not open, A was used before it"
-    shelf.open(B).close()
+    index_store.open(B).close()
     assert {path.name for path in cache.iterdir() if path.is_dir()} == {A, B}
     opened.close()
-    shelf.open(C).close()
+    index_store.open(C).close()
     assert {path.name for path in cache.iterdir() if path.is_dir()} == {B, C}
     assert left(cache) == []
 
 
 def test_one_that_is_larger_than_the_cache_is_used_all_the_same(tmp_path: Path, s3: S3) -> None:
-    shelf, cache = in_s3(tmp_path, knowledge_cache_bytes=10_000), tmp_path / "knowledge-cache"
-    shelf.put(A, content)
-    shelf.put(B, lambda folder: content(folder, size=50_000))
-    shelf.open(A).close()
-    shelf.open(B).close()
+    index_store, cache = in_s3(tmp_path, knowledge_cache_bytes=10_000), tmp_path / "knowledge-cache"
+    index_store.put(A, content)
+    index_store.put(B, lambda folder: content(folder, size=50_000))
+    index_store.open(A).close()
+    index_store.open(B).close()
     assert {path.name for path in cache.iterdir() if path.is_dir()} == {B}
 
 
 def test_what_s3_says_is_said_and_whether_it_may_pass(tmp_path: Path, s3: S3) -> None:
-    elsewhere = shelf_of(Settings(home=tmp_path, knowledge="s3://nowhere"))
+    elsewhere = index_store_of(Settings(home=tmp_path, knowledge="s3://nowhere"))
     with pytest.raises(KnowledgeError, match=r"s3://nowhere refuses: .*NoSuchBucket") as raised:
         elsewhere.put(A, content)
     assert (raised.value.kind, raised.value.transient) == ("store", False)
     with pytest.raises(KnowledgeError, match="names no bucket"):
-        shelf_of(Settings(home=tmp_path, knowledge="s3://"))
+        index_store_of(Settings(home=tmp_path, knowledge="s3://"))
 
 
 @pytest.mark.usefixtures("s3", "new_client")
@@ -415,6 +417,6 @@ def test_without_boto3_the_error_says_what_to_install(tmp_path: Path, monkeypatc
         in_s3(tmp_path).has(A)
 
 
-def test_a_shelf_in_a_folder_imports_no_boto3() -> None:
-    code = f"import sys, {shelves.__name__}; sys.exit('boto3' in sys.modules)"
+def test_an_index_store_in_a_folder_imports_no_boto3() -> None:
+    code = f"import sys, {module.__name__}; sys.exit('boto3' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ).returncode == 0
