@@ -34,7 +34,7 @@ from sleipnir_workers.consumer_health import ConsumerHealth
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
 from sleipnir_workers.host import here
 from sleipnir_workers.intake import Intake
-from sleipnir_workers.llm import extraction, provider, summary, turn
+from sleipnir_workers.llm import extraction, litellm_compat, summary, turn
 from sleipnir_workers.llm import node as llm
 from sleipnir_workers.scratch import sweep
 from sleipnir_workers.strategy import VisitRequest
@@ -228,7 +228,7 @@ def _start(sender: Any = None, **_: Any) -> None:
     if "llm" in app.amqp.queues.consume_from:
         _check_models()
     if settings.warm_llm and settings.replay is None and "llm" in app.amqp.queues.consume_from:
-        provider.warm_up()  # seconds of imports, now instead of in the first visit; starts no thread, so forks are safe
+        litellm_compat.warm_up()  # imports for seconds, before the first visit; starts no thread, so forks are safe
     if "rag" in app.amqp.queues.consume_from:
         # A single search is quick; a thread pool of BLAS per thread of this worker would only wait for the cores.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -20,12 +20,13 @@ from sleipnir.knowledge.order import Question
 from sleipnir_workers.execution import ModelPermits
 from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.artefact import Artefact
-from sleipnir_workers.knowledge.embedder import TICK_S, open_embedder
+from sleipnir_workers.knowledge.embedder import open_embedder
 from sleipnir_workers.knowledge.reranker import Reranker
 from sleipnir_workers.knowledge.search import Found, Rerank, search
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.reach import reach
 from sleipnir_workers.llm.spending import Spent
+from sleipnir_workers.llm.transport import TICK_S
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors

@@ -9,7 +9,6 @@ Rules.
 
 from __future__ import annotations
 
-import contextvars
 import queue
 import threading
 import time
@@ -27,13 +26,14 @@ from sleipnir.models.limits import estimated_tokens
 from sleipnir_workers.execution import CallTokens, ModelPermits
 from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache, keys_of
-from sleipnir_workers.llm import embedding
+from sleipnir_workers.llm import embedding, prices
 from sleipnir_workers.llm.embedding import Embedded, Purpose
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permit, PutOff, names_of
 from sleipnir_workers.llm.reach import Reached, reach
 from sleipnir_workers.llm.spans import span_of, used
+from sleipnir_workers.llm.transport import TICK_S, start_thread
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 RETRY_VARIABLE: Final = "EMBEDDINGS_RETRY_LIMIT"
 ATTEMPTS: Final = 2
 IN_FLIGHT: Final = 4
-TICK_S: Final = 0.25  # how late we may see that the caller goes
 FIRST_PAUSE_S: Final = 1.0  # before the second attempt; doubles
 LONGEST_ASKED_S: Final = 300.0  # a provider that asks for a longer pause is tried earlier
 GRACE_S: Final = 10.0  # for calls under way when another one failed: what they bring is paid for
@@ -185,7 +184,7 @@ class Embedder:
         known = self._cache.known(keys) if self._cache is not None else set()
         unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
         tokens = sum(estimated_tokens(len(text), 0) for text in unknown.values())
-        cost_usd = embedding.price_of(self._model.endpoint, tokens) if tokens else 0.0
+        cost_usd = prices.embedding_cost_usd(self._model.endpoint, tokens) if tokens else 0.0
         return Estimate(len(unknown), tokens, cost_usd)
 
     def _take_known(self, work: _Work, rows: _Rows) -> None:
@@ -362,10 +361,7 @@ class _Flight:
         self._flying = threads
         self._outcomes: queue.SimpleQueue[tuple[_Batch, Embedded] | BaseException | None] = queue.SimpleQueue()
         for _ in range(threads):
-            # Daemon: a call that was left behind must not keep the process from stopping.
-            # With the context of the visit, which logs and spans read.
-            context = contextvars.copy_context()
-            threading.Thread(target=context.run, args=(self._fly,), name="embedding", daemon=True).start()
+            start_thread(self._fly, "embedding")
 
     @property
     def is_under_way(self) -> bool:

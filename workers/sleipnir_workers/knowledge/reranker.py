@@ -6,22 +6,19 @@ lost waits no longer. Every failure is `Failed to rerank` with its cause.
 
 from __future__ import annotations
 
-import contextvars
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.models.limits import estimated_tokens
 from sleipnir_workers.execution import CallTokens, ModelPermits
-from sleipnir_workers.knowledge.embedder import TICK_S
 from sleipnir_workers.llm import reranking
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.permits import Permit, names_of
 from sleipnir_workers.llm.reach import Reached
 from sleipnir_workers.llm.reranking import Reranked
 from sleipnir_workers.llm.spans import span_of, used
+from sleipnir_workers.llm.transport import DetachedCall
 
 
 class Reranker:
@@ -44,27 +41,8 @@ class Reranker:
         it raises ends the waiting. Raises NodeFailed, PutOff, and ProcessLost when Redis cannot be asked."""
         if not texts:
             return Reranked(())
-        outcomes: queue.SimpleQueue[Reranked | BaseException] = queue.SimpleQueue()
-
-        def ask() -> None:
-            try:
-                outcomes.put(self._ask(query, texts, top_n))
-            except BaseException as error:
-                outcomes.put(error)
-
-        # Daemon: a call that was left behind must not keep the worker from stopping.
-        # With the context of the visit, which logs and spans read.
-        context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(ask,), name="reranking", daemon=True).start()
-        while True:
-            tick()
-            try:
-                outcome = outcomes.get(timeout=TICK_S)
-            except queue.Empty:
-                continue
-            if isinstance(outcome, BaseException):
-                raise outcome
-            return outcome
+        call = DetachedCall[Reranked](lambda deliver: deliver(self._ask(query, texts, top_n)), "reranking")
+        return call.result(tick)
 
     def _ask(self, query: str, texts: Sequence[str], top_n: int) -> Reranked:
         try:

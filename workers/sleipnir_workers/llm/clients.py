@@ -36,7 +36,7 @@ class Prices:
     input: float
     output: float
 
-    def of(self, input_tokens: int, output_tokens: int) -> float:
+    def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
         return (input_tokens * self.input + output_tokens * self.output) / 1_000_000
 
 

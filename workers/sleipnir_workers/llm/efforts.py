@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from sleipnir.agents.config_directory import variable
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Graph, LlmNode
-from sleipnir_workers.llm import provider
+from sleipnir_workers.llm import litellm_compat
 from sleipnir_workers.llm.clients import Clients
 from sleipnir_workers.llm.models import Endpoint
 
@@ -34,7 +34,7 @@ def sent(effort: str | None, model_id: str, endpoint: Endpoint, note: Callable[[
         listed = ", ".join(levels) or "none"
         message = f"reasoning_effort '{effort}' is not one of the levels of model '{model_id}': {listed}"
         raise NodeFailed(f"{message} (`reasoning_levels` in config.yaml)", "config")
-    if levels is None and not provider.takes_effort(endpoint):
+    if levels is None and not litellm_compat.takes_reasoning_effort(endpoint.model):
         note(f"reasoning_effort={effort} is not sent: model '{model_id}' is not known to take it")
         return None
     note(f"reasoning_effort={effort}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import sys
 import threading
 from array import array
@@ -18,15 +17,13 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from sleipnir.errors import NodeFailed
-from sleipnir_workers.llm import litellm_files
-from sleipnir_workers.llm.clients import Prices
+from sleipnir_workers.llm import litellm_compat, prices, transport
 from sleipnir_workers.llm.failure import CallFailed, from_error
-from sleipnir_workers.llm.models import NO_KEY, Endpoint
+from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import part_of
 
 Purpose: TypeAlias = Literal["document", "query"]
 
-OPENAI_BASE = "https://api.openai.com/v1"
 CALL_TIMEOUT_S = 120.0
 MOST_TEXTS: Mapping[str, int] = {"cohere": 96, "gemini": 100, "vertex_ai": 250}
 """How many texts a call may hold, by provider."""
@@ -65,7 +62,7 @@ def embed(
 ) -> Embedded:
     """One call. `clean` takes secrets out of error messages. Raises CallFailed, and NodeFailed (`model`) if litellm is
     needed and not installed."""
-    call = _over_http if endpoint.speaks_openai else _by_litellm
+    call = _over_http if transport.is_direct(endpoint, "embeddings") else _by_litellm
     try:
         answer = call(endpoint, texts, purpose, timeout_s)
         vectors = _vectors(part_of(answer, "data"), len(texts))
@@ -75,7 +72,7 @@ def embed(
         raise from_error(error, clean) from error
     usage = part_of(answer, "usage")
     tokens = part_of(usage, "prompt_tokens") or part_of(usage, "total_tokens") or 0
-    return Embedded(vectors, tokens, price_of(endpoint, tokens) if tokens else None)
+    return Embedded(vectors, tokens, prices.embedding_cost_usd(endpoint, tokens) if tokens else None)
 
 
 def settings(endpoint: Endpoint, purpose: Purpose) -> dict[str, Any]:
@@ -84,26 +81,15 @@ def settings(endpoint: Endpoint, purpose: Purpose) -> dict[str, Any]:
     return {**told, **{name: value for name, value in endpoint.traits.patch_body.items() if value is not None}}
 
 
-def price_of(endpoint: Endpoint, tokens: int) -> float | None:
-    """USD for so many tokens: by the configured price, else by litellm's list. None if the price is not known."""
-    prices = endpoint.traits.prices or _list_prices(endpoint.model)
-    return None if prices is None else prices.of(tokens, 0)
-
-
 def max_input_tokens(endpoint: Endpoint) -> int | None:
     """How many tokens a text may have; None if neither config.yaml nor litellm's list says it."""
-    said = (litellm_files.listed(endpoint.model, "embedding") or {}).get("max_input_tokens")
-    return endpoint.traits.max_input_tokens or (int(said) if said else None)
+    listed = (litellm_compat.listed(endpoint.model, "embedding") or {}).get("max_input_tokens")
+    return endpoint.traits.max_input_tokens or (int(listed) if listed else None)
 
 
 def most_texts(endpoint: Endpoint) -> int:
     """How many texts a call may hold."""
     return MOST_TEXTS.get(endpoint.model.partition("/")[0], MOST_TEXTS_ELSEWHERE)
-
-
-def _list_prices(model: str) -> Prices | None:
-    per_token = (litellm_files.listed(model, "embedding") or {}).get("input_cost_per_token")
-    return None if per_token is None else Prices(float(per_token) * 1_000_000, 0.0)
 
 
 def _purpose(endpoint: Endpoint, purpose: Purpose) -> dict[str, str]:
@@ -117,18 +103,11 @@ def _purpose(endpoint: Endpoint, purpose: Purpose) -> dict[str, str]:
 
 
 def _over_http(endpoint: Endpoint, texts: Sequence[str], purpose: Purpose, timeout_s: float) -> Mapping[str, Any]:
-    from sleipnir_workers.llm.post import Address, Refused, trusted  # here: workers without models have no urllib3
+    from sleipnir_workers.llm.post import Refused  # lazy: workers without models have no urllib3
 
-    base = endpoint.api_base or os.environ.get("OPENAI_BASE_URL") or OPENAI_BASE
-    organization = endpoint.options.get("organization") or os.environ.get("OPENAI_ORGANIZATION")
-    headers = {"OpenAI-Organization": organization} if organization else {}
-    address = Address(
-        f"{base.rstrip('/')}/embeddings",
-        endpoint.api_key or NO_KEY,
-        headers=headers | dict(endpoint.traits.patch_headers),
-        timeout_s=timeout_s,
-        tls=trusted(os.environ),
-    )
+    base = transport.openai_base(endpoint)
+    headers = transport.openai_headers(endpoint)
+    address = transport.address_of(endpoint, f"{base.rstrip('/')}/embeddings", headers=headers, timeout_s=timeout_s)
     body = {
         "encoding_format": "base64",
         **settings(endpoint, purpose),
@@ -151,9 +130,7 @@ def _over_http(endpoint: Endpoint, texts: Sequence[str], purpose: Purpose, timeo
 
 
 def _by_litellm(endpoint: Endpoint, texts: Sequence[str], purpose: Purpose, timeout_s: float) -> Any:
-    from sleipnir_workers.llm import provider
-
-    return provider.embedding(
+    return litellm_compat.embedding(
         **settings(endpoint, purpose),
         input=list(texts),
         api_base=endpoint.api_base,

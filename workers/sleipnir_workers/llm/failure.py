@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sleipnir_workers.llm import litellm_compat
+
 TRANSIENT = re.compile(
     r"timed out|rate limit|(?<!\d)429(?!\d)|connection reset|connection refused|produced no output"
     # What is said of a connection that was closed, and not reset: by us, and by httpx.
@@ -23,8 +25,6 @@ TRANSIENT = re.compile(
 request ids hold those digits too."""
 
 _ERROR_CHARACTERS = 2_000
-_SAID_AGAIN = re.compile(r"(?:Original exception: |Traceback \(most recent call last\)).*", re.DOTALL)
-_WRAPPED = re.compile(r"^(?:litellm\.\w+: )+(?=litellm\.)")
 
 
 class CallFailed(Exception):
@@ -53,7 +53,7 @@ class CallFailed(Exception):
 def from_error(error: BaseException, clean: Callable[[str], str]) -> CallFailed:
     """What an error of litellm means. `clean` takes secrets out of a text."""
     chain = _chain(error)
-    message = _WRAPPED.sub("", _SAID_AGAIN.sub("", str(error)).rstrip()) or type(error).__name__
+    message = litellm_compat.message_of(error)
     if isinstance(chain[-1], OSError) and str(chain[-1]) not in message:  # "Connection error." does not say which
         message = f"{message} ({chain[-1]})"
     elif garbage := [each for each in chain if isinstance(each, json.JSONDecodeError)]:  # quotes the parser alone
@@ -87,7 +87,7 @@ def _retry_after_s(error: BaseException) -> float | None:
 
 def _headers(error: BaseException) -> list[Mapping[str, Any]]:
     found = [
-        getattr(error, "litellm_response_headers", None),
+        litellm_compat.headers_of(error),
         getattr(getattr(error, "response", None), "headers", None),
     ]
     return [headers for headers in found if isinstance(headers, Mapping)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.findings import suggestion
-from sleipnir_workers.llm import litellm_files
+from sleipnir_workers.llm import litellm_compat
 from sleipnir_workers.llm.clients import NO_CLIENTS, Client, Clients, Kind, Traits
 
 ALIASES: Mapping[str, str] = {
@@ -219,7 +219,7 @@ def _traits_of(client: Client, model: str, model_id: str, wanted: Kind) -> Trait
 
 
 def _is_embedding(client: Client, model: str) -> bool:
-    return litellm_files.listed(f"{_provider(client.name, client)}/{model}", "embedding") is not None
+    return litellm_compat.listed(f"{_provider(client.name, client)}/{model}", "embedding") is not None
 
 
 def _split(model_id: str, wanted: Kind) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 litellm translates between protocols. An endpoint that speaks the one that its callers speak needs no translation, and
 what litellm and OpenAI's client make around such a call - several objects of each answer and piece, printed for a log
 that nobody reads - took most of a call's CPU. Here an answer is what json.loads makes of it. Which parameters a model
-takes is litellm's to say all the same (provider.py). Imported with litellm: only workers for models have urllib3.
+takes is litellm's to say all the same (litellm_compat.py). Imported with litellm: only workers for models have urllib3.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir_workers import keyring
 from sleipnir_workers.host import Host
 from sleipnir_workers.keyring import Keyring
-from sleipnir_workers.llm import clients, litellm_files, models
+from sleipnir_workers.llm import clients, litellm_compat, models
 from sleipnir_workers.llm.clients import Kind
 from sleipnir_workers.llm.models import Endpoint
 
@@ -35,11 +35,11 @@ def reach(model_id: str, host: Host, wanted: Kind) -> Reached:
     try:
         configured = clients.clients_of(host)
         keys = keyring.keyring_of(host)
-        endpoint = models.resolve(model_id, keys.env, litellm_files.providers(), configured, wanted)
+        endpoint = models.resolve(model_id, keys.env, litellm_compat.listed_providers(), configured, wanted)
     except ConfigError as error:
         raise NodeFailed(str(error), "config") from error
     except NodeFailed as error:
-        if litellm_files.is_installed():
+        if litellm_compat.is_installed():
             raise
         raise NodeFailed(
             f"{error}. More providers are known with litellm: `pip install '.[llm]'` in a checkout", error.kind

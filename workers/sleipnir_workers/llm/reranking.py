@@ -6,18 +6,16 @@ asked over plain HTTP without litellm; any other through litellm. Every failure 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from sleipnir_workers.llm import litellm_files
+from sleipnir_workers.llm import litellm_compat, prices, transport
 from sleipnir_workers.llm.failure import CallFailed, from_error
-from sleipnir_workers.llm.models import NO_KEY, Endpoint
+from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import part_of
 
-COHERE_BASE = "https://api.cohere.com/v2"
 CALL_TIMEOUT_S = 60.0
 
 _TOP_K = frozenset({"api.voyageai.com"})  # that call `top_n` so
@@ -45,7 +43,8 @@ def rerank(
     if not texts:
         return Reranked(())
     try:
-        answer = (_over_http if _is_plain(endpoint) else _by_litellm)(endpoint, query, texts, top_n, timeout_s)
+        call = _over_http if transport.is_direct(endpoint, "rerank") else _by_litellm
+        answer = call(endpoint, query, texts, top_n, timeout_s)
         order = _order(answer, len(texts))[:top_n]
     except Exception as error:
         failed = error if isinstance(error, CallFailed) else from_error(error, clean)
@@ -57,26 +56,15 @@ def rerank(
             retry_after_s=failed.retry_after_s,
         ) from error
     tokens, searches = _used(answer)
-    return Reranked(order, tokens, _cost(endpoint, tokens, searches))
-
-
-def _is_plain(endpoint: Endpoint) -> bool:
-    return endpoint.speaks_openai or endpoint.model.startswith("cohere/")
+    return Reranked(order, tokens, prices.rerank_cost_usd(endpoint, tokens, searches))
 
 
 def _over_http(endpoint: Endpoint, query: str, texts: Sequence[str], top_n: int, timeout_s: float) -> Any:
-    from sleipnir_workers.llm.post import Address, trusted  # here: workers without models have no urllib3
-
-    base = endpoint.api_base or COHERE_BASE
+    base = endpoint.api_base or transport.COHERE_BASE
     if endpoint.speaks_openai and endpoint.api_base is None:
         raise CallFailed("OpenAI has no reranker; name another client, or set its api_base")
-    address = Address(
-        f"{base.rstrip('/')}/rerank",
-        endpoint.api_key or NO_KEY,
-        headers=endpoint.traits.patch_headers,
-        timeout_s=timeout_s,
-        tls=trusted(os.environ),
-    )
+    url, headers = f"{base.rstrip('/')}/rerank", endpoint.traits.patch_headers
+    address = transport.address_of(endpoint, url, headers=headers, timeout_s=timeout_s)
     body = {
         "query": query,
         "documents": list(texts),
@@ -88,9 +76,7 @@ def _over_http(endpoint: Endpoint, query: str, texts: Sequence[str], top_n: int,
 
 
 def _by_litellm(endpoint: Endpoint, query: str, texts: Sequence[str], top_n: int, timeout_s: float) -> Any:
-    from sleipnir_workers.llm import provider
-
-    return provider.reranking(
+    return litellm_compat.rerank(
         model=endpoint.model,
         query=query,
         documents=list(texts),
@@ -125,13 +111,3 @@ def _used(answer: Any) -> tuple[int, int]:
     usage, meta = part_of(answer, "usage"), part_of(answer, "meta")
     tokens = part_of(usage, "total_tokens") or part_of(part_of(meta, "tokens"), "input_tokens") or 0
     return int(tokens), int(part_of(part_of(meta, "billed_units"), "search_units") or 0)
-
-
-def _cost(endpoint: Endpoint, tokens: int, searches: int) -> float | None:
-    """USD: by the configured price of tokens, else by litellm's list, which has some models by the search."""
-    if endpoint.traits.prices is not None:
-        return endpoint.traits.prices.of(tokens, 0) if tokens else None
-    row: Mapping[str, Any] = litellm_files.listed(endpoint.model, "rerank") or {}
-    if row.get("input_cost_per_query"):
-        return float(row["input_cost_per_query"]) * max(1, searches)
-    return float(row["input_cost_per_token"]) * tokens if tokens and row.get("input_cost_per_token") else None

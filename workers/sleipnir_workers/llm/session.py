@@ -18,8 +18,9 @@ from sleipnir_workers import keyring, typed_state
 from sleipnir_workers.execution import CallTokens, Execution
 from sleipnir_workers.host import Host
 from sleipnir_workers.items import with_own_output
-from sleipnir_workers.llm import clients, efforts, models, provider, structured, taped
+from sleipnir_workers.llm import chat_call, clients, efforts, litellm_compat, models, structured, taped
 from sleipnir_workers.llm.attempts import Attempts
+from sleipnir_workers.llm.chat_request import CALL_TIMEOUT_S
 from sleipnir_workers.llm.conversation import chat
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
@@ -68,7 +69,7 @@ class Session:
             self._tape = taped.tape_of(self._host)
             is_asked = self._tape is None or self._tape.is_recording
             if is_asked:
-                endpoint = models.resolve(model_id, self._keys.env, provider.providers(), configured)
+                endpoint = models.resolve(model_id, self._keys.env, litellm_compat.providers(), configured)
             else:
                 endpoint = models.unreached(model_id, configured)
             effort = efforts.wanted(self._node, self._visit.graph, configured, self._host.env)
@@ -233,7 +234,7 @@ class Session:
                 ) as span,
             ):
                 self.spent.calls += 1
-                answer = provider.ask(
+                answer = chat_call.ask(
                     endpoint,
                     messages,
                     tools=tools,
@@ -276,8 +277,7 @@ class Session:
         self._check_deadline()
 
     def _remaining(self) -> float:
-        unlimited = provider.CALL_TIMEOUT_S
-        return unlimited if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        return CALL_TIMEOUT_S if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def _check_deadline(self) -> None:
         if self._deadline is not None and time.monotonic() >= self._deadline:

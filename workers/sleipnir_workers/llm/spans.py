@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from sleipnir import tracing
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
+from sleipnir_workers.llm.transport import Operation
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
-
-Operation: TypeAlias = Literal["chat", "embeddings", "rerank"]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from sleipnir.settings import Settings
 from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
 from sleipnir_workers.host import Host
-from sleipnir_workers.llm import embedding, litellm_files, provider
+from sleipnir_workers.llm import embedding, litellm_compat
 from sleipnir_workers.llm.clients import Client, Clients, Prices, Traits
 from sleipnir_workers.llm.embedding import Embedded, embed
 from sleipnir_workers.llm.failure import CallFailed
@@ -168,7 +168,7 @@ _FRESH = """
 import json, sys
 from sleipnir.settings import Settings
 from sleipnir_workers.host import Host
-from sleipnir_workers.llm.embedding import embed, price_of
+from sleipnir_workers.llm.embedding import embed
 from sleipnir_workers.llm.reach import reach
 from sleipnir_workers.llm.reranking import rerank
 env = json.loads(sys.argv[1])
@@ -212,20 +212,16 @@ def test_any_other_protocol_goes_through_litellm() -> None:
     assert (len(server.requests), caught.value.status) == (2, 500)
 
 
-def test_litellms_files_name_the_providers_that_litellm_names() -> None:
-    assert litellm_files.providers() == provider.providers()
-
-
 def test_without_litellm_there_are_the_providers_that_we_speak_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(litellm_files, "_folder", lambda: None)
-    litellm_files.providers.cache_clear()
+    monkeypatch.setattr(litellm_compat, "_folder", lambda: None)
+    litellm_compat.listed_providers.cache_clear()
     host = Host({"LOKI_CONFIG_DIR": "/nowhere", "GEMINI_API_KEY": "k"}, Settings())
     try:
-        assert litellm_files.providers() == {"openai", "cohere"}
+        assert litellm_compat.listed_providers() == {"openai", "cohere"}
         with pytest.raises(NodeFailed, match=r"no provider is called 'gemini'.*install '\.\[llm\]'"):
             reach("gemini:gemini-embedding-001", host, "embedding")
     finally:
-        litellm_files.providers.cache_clear()
+        litellm_compat.listed_providers.cache_clear()
 
 
 # Ids
@@ -254,7 +250,7 @@ CLIENTS = Clients((MINE, BARE, OPENAI))
     ],
 )
 def test_an_embedding_model_is_found_by_its_id(model_id: str, model: str) -> None:
-    found = resolve(model_id, {"COHERE_API_KEY": "k"}, litellm_files.providers(), CLIENTS, "embedding")
+    found = resolve(model_id, {"COHERE_API_KEY": "k"}, litellm_compat.listed_providers(), CLIENTS, "embedding")
     assert (found.model, found.traits.type) == (model, "embedding")
 
 
@@ -277,12 +273,12 @@ def test_an_embedding_model_is_found_by_its_id(model_id: str, model: str) -> Non
 )
 def test_an_embedding_model_that_is_not_known_is_refused(model_id: str, message: str) -> None:
     with pytest.raises(NodeFailed) as caught:
-        resolve(model_id, {}, litellm_files.providers(), CLIENTS, "embedding")
+        resolve(model_id, {}, litellm_compat.listed_providers(), CLIENTS, "embedding")
     assert str(caught.value).startswith(message) or message in str(caught.value)
     assert caught.value.kind == "model"
 
 
 def test_an_unknown_reranker_of_a_known_client_is_asked_all_the_same() -> None:
-    assert resolve("mine:r-9", {}, litellm_files.providers(), CLIENTS, "reranker").model == "openai/r-9"
+    assert resolve("mine:r-9", {}, litellm_compat.listed_providers(), CLIENTS, "reranker").model == "openai/r-9"
     with pytest.raises(NodeFailed, match="is not a reranker model"):
-        resolve("mine:e-1", {}, litellm_files.providers(), CLIENTS, "reranker")
+        resolve("mine:e-1", {}, litellm_compat.listed_providers(), CLIENTS, "reranker")

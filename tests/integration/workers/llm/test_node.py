@@ -20,12 +20,12 @@ from sleipnir.messages import Usage, VisitResult
 from sleipnir.runs.run import Item
 from sleipnir.testing import ModelServer, Reply
 from sleipnir_workers.execution import VisitLost
+from sleipnir_workers.llm import litellm_compat, structured
 from sleipnir_workers.llm import node as llm
-from sleipnir_workers.llm import provider, structured
 from sleipnir_workers.llm.permits import Permit, PutOff
 from tests.unit.workers.visits import When, host, visit
 
-# pytest puts its own filters over the one that provider.py sets.
+# pytest puts its own filters over the one that litellm_compat.py sets.
 pytestmark = pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class:UserWarning")
 
 MODEL = "openai:gpt-test"
@@ -54,7 +54,7 @@ def ask(replies: Iterable[Reply | str], **fields: Any) -> tuple[VisitResult, Mod
 @pytest.fixture(scope="module", autouse=True)
 def litellm_is_warm() -> None:
     """Its import takes two seconds and the first call another half, which no test is about."""
-    provider.warm_up()
+    litellm_compat.warm_up()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert ask(["warm"])[0].ok

@@ -132,7 +132,7 @@ def test_prices_of_the_list_win_and_may_be_for_a_whole_client(configured: Client
 
 
 def test_a_price_of_zero_is_known() -> None:
-    assert Prices(0.0, 0.0).of(1_000, 1_000) == 0.0
+    assert Prices(0.0, 0.0).cost_usd(1_000, 1_000) == 0.0
 
 
 def test_a_model_of_another_type_is_refused(configured: Clients) -> None:

@@ -62,8 +62,8 @@ def test_a_key_is_not_shown() -> None:
 
 
 def test_litellm_knows_every_name_we_give_it() -> None:
+    from sleipnir_workers.llm.litellm_compat import providers
     from sleipnir_workers.llm.models import ALIASES, LITELLM_NAMES, PRESET_BASES
-    from sleipnir_workers.llm.provider import providers
 
     presets = {"deepinfra", "deepseek", "github", "groq", "minimax", "mistral", "moonshot", "openrouter"}
     names = presets | {"cloudflare", "perplexity", "xai", "ai21"} | set(ALIASES.values()) | set(LITELLM_NAMES.values())

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
-import httpx
 import pytest
 import urllib3
 
-from sleipnir_workers.llm import post, provider
+from sleipnir_workers.llm import chat_request, litellm_compat
+from sleipnir_workers.llm.chat_call import ask
 from sleipnir_workers.llm.clients import Prices, Traits
 from sleipnir_workers.llm.failure import CallFailed
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.provider import ask
 from sleipnir_workers.llm.reply import Answer, ToolCall
 from tests.integration.workers.llm.raw_server import Raw, RawServer, call, delta, used, whole
 from tests.processes import wait_until
 
-# pytest puts its own filters over those that provider.py sets.
+# pytest puts its own filters over those that litellm_compat.py sets.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class:UserWarning"),
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
@@ -112,12 +112,6 @@ def test_an_organization_and_the_headers_of_the_configuration_go_along(monkeypat
     monkeypatch.setattr(urllib3.PoolManager, "request", noted)
     asked(Raw(whole({"content": "hi"})), options={"organization": "org"}, traits=Traits(patch_headers={"X-Own": "1"}))
     assert (found["OpenAI-Organization"], found["X-Own"]) == ("org", "1")
-
-
-def test_a_model_that_wants_another_protocol_of_openai_is_left_to_litellm() -> None:
-    provider.warm_up()
-    assert provider._as_taken("gpt-5-codex", provider.OPENAI_BASE, "{}") is None
-    assert provider._as_taken("gpt-4o", provider.OPENAI_BASE, "{}") is not None
 
 
 def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,22 +399,35 @@ def test_what_is_raised_while_we_wait_ends_the_call_and_closes_the_stream() -> N
         assert server.gone.wait(20), "the server can still write to a stream that nobody reads"
 
 
+@pytest.mark.parametrize(("timeout_s", "http_s"), [(0.1, 2), (1.4, 2), (1.6, 4), (60, 64), (600, 600), (10_000, 600)])
+def test_few_timeouts_are_used_because_clients_are_kept_by_timeout(timeout_s: float, http_s: float) -> None:
+    assert chat_request.http_timeout_s(timeout_s) == http_s
+
+
 # litellm
 
 
-def test_litellm_logs_nothing() -> None:
-    logged = provider._unlogged({"model": "openai/gpt-test", "messages": ASKED}, streamed=False)
-    assert set(logged) == {"litellm_logging_obj"}, "this release of litellm makes its logging object in another way"
-    assert logged["litellm_logging_obj"].response_cost_calculator(result=None) is None
+def test_a_stream_says_whether_the_provider_ended_it() -> None:
+    for ending, is_complete in (([delta({}, "stop"), "[DONE]"], True), ([], False)):
+        with RawServer(Raw(pieces=[delta({"content": "a"}), *ending])) as server:
+            arguments = {"model": "hosted_vllm/m", "messages": ASKED, "api_base": server.url, "api_key": "k"}
+            stream = litellm_compat.completion_stream(arguments)
+            pieces = list(stream)
+            for name in ("received_finish_reason", "intermittent_finish_reason", "completion_stream"):
+                assert hasattr(stream._stream, name), (
+                    f"litellm {version('litellm')}: a stream has no {name}, which litellm_compat.py reads"
+                )
+            assert pieces and stream.is_complete == is_complete
+            stream.close()
 
 
-@pytest.mark.parametrize(("timeout_s", "http_s"), [(0.1, 2), (1.4, 2), (1.6, 4), (60, 64), (600, 600), (10_000, 600)])
-def test_few_timeouts_are_used_because_clients_are_kept_by_timeout(timeout_s: float, http_s: float) -> None:
-    assert provider._http_timeout(timeout_s) == http_s
-
-
-def test_http_clients_keep_more_connections_than_a_process_has_calls() -> None:
-    provider.warm_up()
-    with httpx.Client() as client:
-        pool = client._transport._pool  # type: ignore[attr-defined]
-        assert (pool._max_connections, pool._max_keepalive_connections) == (post.CONNECTIONS,) * 2
+def test_an_error_of_litellm_keeps_the_headers_of_the_response() -> None:
+    litellm = litellm_compat.library()
+    with (
+        RawServer(Raw('{"error": {"message": "no"}}', status=429, headers={"Retry-After": "7"})) as server,
+        pytest.raises(litellm.exceptions.RateLimitError) as caught,
+    ):
+        arguments = {"model": "hosted_vllm/m", "messages": ASKED, "api_base": server.url, "api_key": "k"}
+        litellm_compat.completion({**arguments, "max_retries": 0})
+    headers = litellm_compat.headers_of(caught.value) or caught.value.response.headers
+    assert headers["retry-after"] == "7"
