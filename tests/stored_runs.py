@@ -24,7 +24,7 @@ from sleipnir.messages import (
     VisitCall,
     overlay_text,
 )
-from sleipnir.runs.actor import By
+from sleipnir.runs.actor import Actor
 from sleipnir.settings import Settings
 from sleipnir.store.visits import Claim
 from sleipnir_scheduler.instance import Instance
@@ -83,7 +83,7 @@ class Deployment:
     script: Script = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.client = Client(self.settings, by=By("person", "", "test"))
+        self.client = Client(self.settings, by=Actor("person", "", "test"))
         self.store = self.client.store
         self.redis = self.store._client
         stopped = threading.Event()

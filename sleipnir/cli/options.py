@@ -124,10 +124,10 @@ class GlobalOptions:
             _import_client()
             from sleipnir import tracing
             from sleipnir.client.client import Client
-            from sleipnir.runs.actor import By
+            from sleipnir.runs.actor import Actor
 
             tracing.configure("sleipnir")
-            yield stack.enter_context(Client(settings, by=By.here("cli")))
+            yield stack.enter_context(Client(settings, by=Actor.here("cli")))
 
     @contextlib.contextmanager
     def connected_if_up(self) -> Iterator[Client | None]:
@@ -136,7 +136,7 @@ class GlobalOptions:
         from sleipnir import tracing
         from sleipnir.client.client import Client
         from sleipnir.local.stack import Home
-        from sleipnir.runs.actor import By
+        from sleipnir.runs.actor import Actor
 
         settings = self.settings()
         if settings.redis_url is None:
@@ -146,7 +146,7 @@ class GlobalOptions:
                 return
             settings = settings.replaced(redis_url=home.redis_url)
         tracing.configure("sleipnir")
-        with Client(settings, by=By.here("cli")) as client:
+        with Client(settings, by=Actor.here("cli")) as client:
             yield client
 
     @property

@@ -28,7 +28,7 @@ from sleipnir import tracing
 from sleipnir.batches.records import DEFAULT_PRIORITY, ROW_STATES, BatchPlan, row_run_id
 from sleipnir.errors import BatchNotFound, BundleError, GateError, Problem, RunNotFound, UsageError
 from sleipnir.messages import FINAL, RunStatus
-from sleipnir.runs.actor import By, Change
+from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import BUDGET, check_budget, read_budget_answer
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_answer
 from sleipnir.runs.views import (
@@ -68,7 +68,7 @@ AMONG = 10_000  # the newest runs that a list is made of, unless somebody wants 
 class Client:
     """A connection to a deployment. Thread-safe. Opening it raises StoreUnavailable or ConfigError."""
 
-    def __init__(self, settings: Settings | None = None, *, by: By | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, *, by: Actor | None = None) -> None:
         """`by` is who acts through it, as journals and records say. None: the user of this process."""
         if settings is not None and not isinstance(settings, Settings):
             raise TypeError(
@@ -76,7 +76,7 @@ class Client:
                 "SLEIPNIR_REDIS_URL and write Client()"
             )
         self.settings = settings or Settings.from_env()
-        self.by = str(by or By.here("python"))
+        self.by = str(by or Actor.here("python"))
         self.store = Store.open(self.settings, client_name="sleipnir-client", by=self.by)
 
     @cached_property

@@ -72,7 +72,7 @@ class ModelLimits:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedLimits:
     """What a text says. `limits` is None when `problems` holds an error; problems are in file order."""
 
     limits: ModelLimits | None
@@ -80,19 +80,19 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Granted:
-    """The call may be made now. `holder` has a slot in each of `limits`: renew it, and release it at the end."""
+class GrantedPermit:
+    """The call may be made now. `holder` has a permit in each of `limits`: renew it, and release it at the end."""
 
     limits: tuple[Limit, ...]
     holder: str
 
 
 @dataclass(frozen=True)
-class Refused:
+class LimitReached:
     """Not now: come back at `retry_at_ms`, by Redis' clock, and hold nothing until then. A normal outcome.
 
     `limit` is the one that lets it pass last, because of `cause`, of which `used` is taken; `ahead` callers come first.
-    `holders` are up to three of those who hold slots.
+    `holders` are up to three of those who hold permits.
     """
 
     limit: Limit
@@ -123,8 +123,8 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Slot:
-    """A slot that is held. `until_ms` is when its lease ends, unless that is renewed."""
+class HeldPermit:
+    """A permit that is held. `until_ms` is when its lease ends, unless that is renewed."""
 
     holder: str
     until_ms: int
@@ -132,27 +132,27 @@ class Slot:
 
 @dataclass(frozen=True)
 class LimitUse:
-    """What is used of a limit at `at_ms`: calls and tokens of the last minute, slots, and how many callers wait."""
+    """What is used of a limit at `at_ms`: calls and tokens of the last minute, permits, and how many callers wait."""
 
     limit: Limit
     at_ms: int
     requests: int = 0
     tokens: int = 0
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[HeldPermit, ...] = ()
     waiting: int = 0
     cooling_until_ms: int | None = None
 
 
-def parse(text: str, file: str) -> Loaded:
+def parse(text: str, file: str) -> LoadedLimits:
     """The limits in a text. `file` is what problems call it. Never raises, whatever the text."""
     if _says_nothing(text):
-        return Loaded(ModelLimits(), ())
+        return LoadedLimits(ModelLimits(), ())
     document = read(text, file)
     findings = Findings(file, document.positions, document.problems)
     limits = _limits(document.data, findings) if document.readable else None
     if findings.has_errors:
         limits = None
-    return Loaded(limits, tuple(in_file_order(findings.problems)))
+    return LoadedLimits(limits, tuple(in_file_order(findings.problems)))
 
 
 def limits_file(settings: Settings) -> Path:

@@ -19,7 +19,7 @@ MOST = 200
 
 
 @dataclass(frozen=True)
-class By:
+class Actor:
     """`via` is the way in: `cli`, `python`, `api`. The user is who the system says that it is: no proof."""
 
     user: str
@@ -31,7 +31,7 @@ class By:
         return "".join(letter if letter.isprintable() else "?" for letter in text)[:MOST]
 
     @classmethod
-    def here(cls, via: str) -> By:
+    def here(cls, via: str) -> Actor:
         """The user of this process, on this host."""
         try:
             user = getpass.getuser()
@@ -43,7 +43,7 @@ class By:
 @dataclass(frozen=True)
 class Change:
     """What somebody last did with a run or a batch: `paused`, `resumed`, `retried`, `cancelled`, `answered` (a run's
-    question) or `replanned` (a batch's limits). `by` is By as text; `reason` and `answer` where there is one."""
+    question) or `replanned` (a batch's limits). `by` is Actor as text; `reason` and `answer` where there is one."""
 
     what: str
     by: str

@@ -462,13 +462,13 @@ class LimitKeys:
     def window(self) -> str:
         """HASH r<slice>, t<slice>: calls and tokens counted in a slice of time (its number: ms since the epoch by the
         length of a slice), `requests` and `tokens`: their sums over the window up to `slice`, the last one counted in;
-        cool_ms: nothing is granted until then; took_ms: how long a call holds its slot on average; ticket: of the next
-        in line; h<holder>: `slice:tokens:ms` of the grant of a slot that is held."""
+        cool_ms: nothing is granted until then; took_ms: how long a call holds its permit on average; ticket: of the
+        next in line; h<holder>: `slice:tokens:ms` of the grant of a permit that is held."""
         return f"{self.tag}:window"
 
     @property
     def held(self) -> str:
-        """ZSET holder of a slot by the time its lease ends."""
+        """ZSET holder of a permit by the time its lease ends."""
         return f"{self.tag}:held"
 
     @property

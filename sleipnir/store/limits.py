@@ -1,17 +1,17 @@
-"""The limits of models in Redis: who may call one now, who holds a slot, who comes when.
+"""The limits of models in Redis: who may call one now, who holds a permit, who comes when.
 
 What is kept, and how.
 1. Calls are counted in slices of a 120th of a window, and tokens with them. A call is granted if its own slice and the
    slices of the last window before it hold less than the bound. So no window, wherever it begins, ever holds more. One
    slice is added for the time between the grant and the arrival at the provider: the price is 1.6 % of the rate.
-2. A slot is a lease. The heartbeat of a worker renews it; that of a killed worker lapses and is free again.
+2. A permit is a lease. The heartbeat of a worker renews it; that of a killed worker lapses and is free again.
 3. Who is refused stands in line and is told when to come back: when its turn is, by what will have left the window
    then. Others who come meanwhile stand behind it. Its place holds them back for as long as it comes in time (3 s);
    after that it keeps its place but holds back nobody, so a caller that is gone costs next to nothing.
 4. All limits of a call are asked in one atomic script, and a call is counted in all of them or in none.
 
 What is authoritative: Redis, its clock, and the bounds that the caller brings. Each call may be repeated, come late or
-get lost: a slot then lapses, and a place in line is passed over. Without limits nothing is sent.
+get lost: a permit then lapses, and a place in line is passed over. Without limits nothing is sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import redis
 
-from sleipnir.models.limits import Granted, Limit, LimitUse, Refused, Slot
+from sleipnir.models.limits import GrantedPermit, HeldPermit, Limit, LimitReached, LimitUse
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.scripts import Arg, Script, run_batch
@@ -54,15 +54,15 @@ class Limiter:
         *,
         caller: str | None = None,
         now_ms: int | None = None,
-    ) -> Granted | Refused:
-        """Ask for a slot in each of `limits`, for one call of a model that may use `tokens`. None: no round trip.
+    ) -> GrantedPermit | LimitReached:
+        """Ask for a permit in each of `limits`, for one call of a model that may use `tokens`. None: no round trip.
 
-        `holder` names the call (`run/seq/attempt/turn`): while it holds its slot, asking again is the same call; once
+        `holder` names the call (`run/seq/attempt/turn`): while it holds its permit, asking again is the same call; once
         it has released it, a new one. `caller` is who stands in line, by default the holder: name it (`run/seq/turn`)
         where the attempt that comes back has another number.
         """
         if not limits:
-            return Granted((), holder)
+            return GrantedPermit((), holder)
         args: dict[str, Arg] = {
             "holder": holder,
             "caller": caller or holder,
@@ -81,14 +81,14 @@ class Limiter:
         ]
         reply = _TAKE(self._client, keys, args, bounds)
         if reply[0]:
-            return Granted(tuple(limits), holder)
+            return GrantedPermit(tuple(limits), holder)
         _, retry_at_ms, number, cause, ahead, used, *holders = reply
-        return Refused(limits[number], cause, int(retry_at_ms), int(ahead), int(used), tuple(holders))
+        return LimitReached(limits[number], cause, int(retry_at_ms), int(ahead), int(used), tuple(holders))
 
-    def release(self, granted: Granted, tokens: int | None = None, *, now_ms: int | None = None) -> None:
+    def release(self, granted: GrantedPermit, tokens: int | None = None, *, now_ms: int | None = None) -> None:
         """The call is over and has used `tokens`, which count from now on instead of the estimate (None: it stands).
 
-        Safe to repeat. Without it the slot lapses.
+        Safe to repeat. Without it the permit lapses.
         """
         used = -1 if tokens is None else tokens
         vectors = [
@@ -100,10 +100,10 @@ class Limiter:
         ]
         _without_errors(run_batch(self._client, _RELEASE, vectors))
 
-    def renew(self, held: Iterable[Granted], *, now_ms: int | None = None) -> set[str]:
-        """Keep the slots of these for another lease: one round trip for all. Returns the holders that have lost one.
+    def renew(self, held: Iterable[GrantedPermit], *, now_ms: int | None = None) -> set[str]:
+        """Keep the permits of these for another lease: one round trip for all. Returns the holders that have lost one.
 
-        Such a call may go on: it is out already. Its slot may be somebody else's by now.
+        Such a call may go on: it is out already. Its permit may be somebody else's by now.
         """
         holders: dict[str, list[str]] = defaultdict(list)
         for granted in held:
@@ -156,7 +156,7 @@ class Limiter:
             at_ms,
             requests=sum(count for kind, count in counted if kind == "r"),
             tokens=sum(count for kind, count in counted if kind == "t"),
-            slots=tuple(Slot(holder, int(until_ms)) for holder, until_ms in held if until_ms > at_ms),
+            slots=tuple(HeldPermit(holder, int(until_ms)) for holder, until_ms in held if until_ms > at_ms),
             waiting=int(waiting),
             cooling_until_ms=cool_ms if cool_ms > at_ms else None,
         )

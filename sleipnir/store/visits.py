@@ -58,7 +58,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Refused:
+class ClaimRefused:
     """Not claimed, a normal outcome: `gone` (visit or run is over), `stale` (a newer attempt exists), `taken`,
     `paused`, or of a visit that must happen once `restored` (a person is asked) or `unsettled` (it is published again).
     And `forged`: the message names another bundle, agent, node or role than the run's own records, or `unreadable`:
@@ -112,7 +112,7 @@ class Visits:
 
     def claim(
         self, call: VisitCall, *, worker: str, token: str, lease_ms: int, wanted: Collection[str] | None
-    ) -> Claim | Refused:
+    ) -> Claim | ClaimRefused:
         """Take a lease on a visit and read the state it needs (`wanted` None: all of it), in one round trip.
 
         Safe to repeat with the same token.
@@ -147,7 +147,7 @@ class Visits:
         }
         reply = _CLAIM(self._line, keys, args, sorted(wanted or ()))
         if not reply[0]:
-            return Refused(str(reply[1]))
+            return ClaimRefused(str(reply[1]))
         _, spec, started_ms, item, overlay, part, talk, *pairs = reply
         state = dict(zip(pairs[::2], pairs[1::2], strict=True))
         if overlay:

@@ -17,7 +17,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.generations import gap_ms
 from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
-from sleipnir.store.visits import Claim, Refused
+from sleipnir.store.visits import Claim, ClaimRefused
 from sleipnir_scheduler.services import reaper
 from sleipnir_scheduler.services.generation import Watch
 from tests.processes import RedisServer
@@ -295,10 +295,10 @@ def test_a_visit_that_must_happen_once_and_was_queued_before_a_restore_is_asked_
     call = queued(own, before.data)
     server.kill()
     server.start()
-    assert claim(own, call) == Refused("unsettled"), "no scheduler has seen the restart yet"
+    assert claim(own, call) == ClaimRefused("unsettled"), "no scheduler has seen the restart yet"
     pulse(own, before)
-    assert claim(own, call) == Refused("restored")
-    assert claim(own, call) == Refused("taken"), "asked once"
+    assert claim(own, call) == ClaimRefused("restored")
+    assert claim(own, call) == ClaimRefused("taken"), "asked once"
     number = own.keys.partition_of(RUN)
     [entry] = own.partitions.read([number], limit=10, block_ms=None)
     assert entry.event == LeaseLost(1, 1, "w1", restored=True)

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from sleipnir.models.limits import Granted, Limit, LimitUse, Refused, Slot
+from sleipnir.models.limits import GrantedPermit, HeldPermit, Limit, LimitReached, LimitUse
 from sleipnir.store.connect import connect
 from sleipnir.store.keys import Keys
 from sleipnir.store.limits import PATIENCE_MS, Limiter
@@ -41,17 +41,17 @@ def limiter(store: Store) -> Limiter:
     return store.limiter
 
 
-def take(limiter: Limiter, limit: Limit, holder: str, at_ms: int = T, tokens: int = 0) -> Granted | Refused:
+def take(limiter: Limiter, limit: Limit, holder: str, at_ms: int = T, tokens: int = 0) -> GrantedPermit | LimitReached:
     return limiter.take([limit], holder, tokens, now_ms=at_ms)
 
 
-def granted(answer: Granted | Refused) -> Granted:
-    assert isinstance(answer, Granted), answer
+def granted(answer: GrantedPermit | LimitReached) -> GrantedPermit:
+    assert isinstance(answer, GrantedPermit), answer
     return answer
 
 
-def refused(answer: Granted | Refused) -> Refused:
-    assert isinstance(answer, Refused), answer
+def refused(answer: GrantedPermit | LimitReached) -> LimitReached:
+    assert isinstance(answer, LimitReached), answer
     return answer
 
 
@@ -142,7 +142,7 @@ def test_slots_are_given_back_once_and_come_back_by_themselves_when_nobody_renew
     limiter.release(call, now_ms=T)
     second = granted(take(limiter, SLOT, "y"))
     limiter.release(call, now_ms=T)
-    assert limiter.in_use(SLOT, now_ms=T).slots == (Slot("y", T + LEASE),), "a late release is about its own slot"
+    assert limiter.in_use(SLOT, now_ms=T).slots == (HeldPermit("y", T + LEASE),), "a late release is about its own slot"
     assert limiter.renew([second], now_ms=T + 10_000) == set()
     refused(take(limiter, SLOT, "z", T + LEASE + 1))
     limiter.leave([SLOT], "z")
@@ -304,7 +304,7 @@ def test_a_clock_that_is_set_back_stops_nothing_for_longer_than_a_window(limiter
     granted(take(limiter, ONE, "z", earlier_ms))
     assert refused(take(limiter, ONE, "w", earlier_ms)).retry_at_ms <= earlier_ms + MINUTE + 1_500
     slots = limiter.in_use(ONE, now_ms=earlier_ms).slots
-    assert slots == (Slot("x", earlier_ms + LEASE), Slot("z", earlier_ms + LEASE))
+    assert slots == (HeldPermit("x", earlier_ms + LEASE), HeldPermit("z", earlier_ms + LEASE))
 
 
 def test_redis_has_the_time(limiter: Limiter, store: Store) -> None:
@@ -353,7 +353,7 @@ def load(
     """When calls were granted to so many callers, each of which makes one call after the other."""
     grants: list[int] = []
     numbers = itertools.count()
-    todo: list[tuple[int, int, str, Granted | None]] = [
+    todo: list[tuple[int, int, str, GrantedPermit | None]] = [
         (T + number, next(numbers), f"c{number}", None) for number in range(callers)
     ]
     while (step := heapq.heappop(todo))[0] < until_ms:
@@ -363,7 +363,7 @@ def load(
             heapq.heappush(todo, (at_ms, next(numbers), f"c{number}", None))
             continue
         answer = take(limiter, limit, holder, at_ms)
-        if isinstance(answer, Granted):
+        if isinstance(answer, GrantedPermit):
             grants.append(at_ms)
             heapq.heappush(todo, (at_ms + call(), next(numbers), holder, answer))
         else:
@@ -439,13 +439,13 @@ class Calls(RuleBasedStateMachine):
         self.now_ms = at_ms
         self.grants: dict[Limit, list[list[Any]]] = {limit: [] for limit in self.LIMITS}  # [at, tokens, holder or None]
         self.until: dict[tuple[Limit, str], int] = {}
-        self.known: list[Granted] = []
+        self.known: list[GrantedPermit] = []
         self.retry: dict[str, tuple[tuple[Limit, ...], int]] = {}
 
     @rule(holder=names, limits=models, tokens=st.integers(0, 60))
     def take(self, holder: str, limits: tuple[Limit, ...], tokens: int) -> None:
         answer = self.limiter.take(limits, holder, tokens, now_ms=self.now_ms)
-        if isinstance(answer, Refused):
+        if isinstance(answer, LimitReached):
             assert answer.retry_at_ms > self.now_ms
             assert answer.limit in limits
             assert any((limit, holder) not in self.live() for limit in limits)
@@ -502,7 +502,7 @@ class Calls(RuleBasedStateMachine):
         for call, limits in zip(calls, kept, strict=True):
             self.until |= {(limit, call.holder): self.now_ms + self.LEASE for limit in limits}
 
-    def kept(self, call: Granted) -> set[Limit]:
+    def kept(self, call: GrantedPermit) -> set[Limit]:
         """Where its slot is still held, or has lapsed and nobody has noticed: then it may be renewed."""
         keys = {limit: self.limiter._keys.of_limit(limit.pattern).held for limit in call.limits}
         kept = {limit for limit, key in keys.items() if self.client.zscore(key, call.holder) is not None}

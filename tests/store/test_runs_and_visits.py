@@ -21,7 +21,7 @@ from sleipnir.store.partitions import _FORGET, APPLIED, NOT_OWNER, REFUSED, STAL
 from sleipnir.store.runs import _TELL, Fence
 from sleipnir.store.scripts import Command, run_in_order
 from sleipnir.store.store import Store
-from sleipnir.store.visits import Claim, Refused
+from sleipnir.store.visits import Claim, ClaimRefused
 
 LEASE_MS = 60_000
 RUN = "run000000001"
@@ -52,7 +52,7 @@ class Bench:
         assert self.commit(entry, Transition(open=(opened,), counts={"a": 1}, started_ms=entry.at_ms, **visit)) == 1
         return VisitCall(RUN, "a", 1, 1, "agent", "digest")
 
-    def claim(self, call: VisitCall, token: str = "t1", wanted: tuple[str, ...] | None = ()) -> Claim | Refused:
+    def claim(self, call: VisitCall, token: str = "t1", wanted: tuple[str, ...] | None = ()) -> Claim | ClaimRefused:
         return self.store.visits.claim(call, worker="w1", token=token, lease_ms=LEASE_MS, wanted=wanted)
 
     def deliver(self, call: VisitCall, token: str = "t1", **values: Any) -> bool:
@@ -155,7 +155,7 @@ def test_a_second_claim_of_an_attempt_is_refused_but_the_same_one_may_repeat(ben
     call = bench.open_visit()
     assert isinstance(bench.claim(call), Claim)
     assert isinstance(bench.claim(call), Claim)
-    assert bench.claim(call, token="t2") == Refused("taken")
+    assert bench.claim(call, token="t2") == ClaimRefused("taken")
 
 
 @pytest.mark.parametrize("rest", [{"queue": None, "ended": Ended(1)}, {"queue": None, "ready": True}, {"failed": True}])
@@ -166,18 +166,18 @@ def test_a_visit_that_is_kept_but_not_for_workers_cannot_be_claimed(bench: Bench
     bench.store.runs.cancel(RUN)
     view = bench.store.partitions.load([RUN])[RUN]
     bench.commit(bench.entries()[0], Transition(open=(replace(view.frontier[1], **rest),)))
-    assert bench.claim(call) == Refused("gone")
+    assert bench.claim(call) == ClaimRefused("gone")
 
 
 def test_a_claim_of_a_closed_visit_or_an_old_attempt_is_refused(bench: Bench) -> None:
     bench.create()
     call = bench.open_visit()
-    assert bench.claim(VisitCall(RUN, "a", 7, 1, "agent", "digest")) == Refused("gone")
+    assert bench.claim(VisitCall(RUN, "a", 7, 1, "agent", "digest")) == ClaimRefused("gone")
     bench.store.runs.cancel(RUN)
     reopened = Visit(1, "a", "script", 2, 5, "scripts")
     view = bench.store.partitions.load([RUN])[RUN]
     bench.commit(bench.entries()[0], Transition(close=(view.frontier[1],), open=(reopened,)))
-    assert bench.claim(call) == Refused("stale")
+    assert bench.claim(call) == ClaimRefused("stale")
 
 
 def test_a_result_is_delivered_once_and_its_values_go_to_state_and_journal_by_the_commit(bench: Bench) -> None:
@@ -271,7 +271,7 @@ def test_a_lapsed_lease_is_taken_back_once_and_its_worker_s_result_is_refused_fr
     assert bench.store.partitions.take_back(bench.partition, now_ms, now_ms + 60_000, 10) == 0
     assert [entry.event for entry in bench.entries()] == [LeaseLost(1, 1, "w1")]
     assert not bench.deliver(call, x=1)
-    assert bench.claim(call, token="t2") == Refused("taken")
+    assert bench.claim(call, token="t2") == ClaimRefused("taken")
 
 
 def test_a_live_lease_is_not_taken_back_and_a_heartbeat_keeps_it(bench: Bench) -> None:
@@ -477,7 +477,7 @@ def test_a_budget_and_what_was_used_of_it_are_kept(bench: Bench) -> None:
     view = bench.store.partitions.load([RUN])[RUN]
     assert (view.budget, view.spent, view.is_held) == (asks, Spent(7, 0.6), True)
     assert bench.store.runs.info(RUN).visits[0].reason == Reason("paused", queue="scripts", by="its budget")
-    assert bench.claim(call) == Refused("paused")
+    assert bench.claim(call) == ClaimRefused("paused")
     bench.store.runs.cancel(RUN)
     bench.commit(bench.entries()[0], Transition(budget=Budget(1.1)))
     view = bench.store.partitions.load([RUN])[RUN]
@@ -525,7 +525,7 @@ def test_a_visit_that_is_handed_back_can_be_started_at_once_and_its_late_result_
     assert [entry.event for entry in lost] == [LeaseLost(1, 1, "w1", handed_back=True)]
     assert bench.store.visits.heartbeat([call], LEASE_MS) == {call.task_id}
     assert not bench.deliver(call, x=1)
-    assert bench.claim(call) == Refused("taken"), "the same attempt is not claimed twice"
+    assert bench.claim(call) == ClaimRefused("taken"), "the same attempt is not claimed twice"
 
 
 def test_a_visit_that_its_machine_could_not_begin_is_handed_back_as_such(bench: Bench) -> None:

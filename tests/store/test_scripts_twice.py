@@ -16,7 +16,7 @@ import redis
 
 from sleipnir.batches.records import BatchPlan
 from sleipnir.messages import ResultHeader
-from sleipnir.models.limits import Granted, Limit
+from sleipnir.models.limits import GrantedPermit, Limit
 from sleipnir.runs.run import Gate, RunSpec, Visit
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import Transition
@@ -215,9 +215,9 @@ def limit_take(store: Store) -> Act:
     return lambda: store.limiter.take([LIMIT], "run/1/1/0", 5, now_ms=T)
 
 
-def taken(store: Store) -> Granted:
+def taken(store: Store) -> GrantedPermit:
     found = store.limiter.take([LIMIT], "run/1/1/0", 5, now_ms=T)
-    assert isinstance(found, Granted)
+    assert isinstance(found, GrantedPermit)
     return found
 
 

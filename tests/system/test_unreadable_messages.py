@@ -12,7 +12,7 @@ from sleipnir.client.client import Client
 from sleipnir.messages import VisitCall
 from sleipnir.runs.views import WorkerInfo
 from sleipnir.store.keys import lines_of
-from sleipnir.store.visits import Refused
+from sleipnir.store.visits import ClaimRefused
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 from tests.unreadable import cases
 
@@ -120,11 +120,11 @@ def test_a_claim_whose_message_names_something_else_is_refused(redis_server: Red
         for changed in ({"bundle": "0" * 64}, {"agent": "x"}, {"node": "done"}, {"role": "turn"}):
             call = VisitCall.from_json(told | changed)
             taken = client.store.visits.claim(call, worker="w", token="t", lease_ms=1_000, wanted=())
-            assert taken == Refused("forged")
+            assert taken == ClaimRefused("forged")
         spec = client.store.keys.of_run(run.id).spec
         written = json.loads(client.store._client.get(spec))
-        for changed, expected in (({"v": 2}, Refused("unreadable")), ({"v": 1, "colour": "red"}, None)):
+        for changed, expected in (({"v": 2}, ClaimRefused("unreadable")), ({"v": 1, "colour": "red"}, None)):
             client.store._client.set(spec, json.dumps(dict(reversed((written | changed).items()))))
             call = VisitCall.from_json(told)
             taken = client.store.visits.claim(call, worker="w", token="t", lease_ms=1_000, wanted=())
-            assert taken == expected or (expected is None and not isinstance(taken, Refused))
+            assert taken == expected or (expected is None and not isinstance(taken, ClaimRefused))

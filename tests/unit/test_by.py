@@ -8,14 +8,14 @@ import socket
 import pytest
 
 from sleipnir.errors import RecordUnreadable
-from sleipnir.runs.actor import MOST, By, Change, change_text, changes_of
+from sleipnir.runs.actor import MOST, Actor, Change, change_text, changes_of
 
 
 def test_a_user_a_host_and_the_way_in_are_said() -> None:
     """Item 5 of the issue, finding S10."""
-    assert str(By("ann", "desk", "cli")) == "ann@desk (cli)"
-    assert str(By("ann@example.org", "", "api")) == "ann@example.org (api)"
-    assert By.here("python") == By(getpass.getuser(), socket.gethostname(), "python")
+    assert str(Actor("ann", "desk", "cli")) == "ann@desk (cli)"
+    assert str(Actor("ann@example.org", "", "api")) == "ann@example.org (api)"
+    assert Actor.here("python") == Actor(getpass.getuser(), socket.gethostname(), "python")
 
 
 def test_a_user_without_a_name_is_said_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,12 +23,12 @@ def test_a_user_without_a_name_is_said_by_number(monkeypatch: pytest.MonkeyPatch
         raise KeyError("getpwuid(): uid not found: 4711")
 
     monkeypatch.setattr(getpass, "getuser", unknown)
-    assert By.here("cli").user.startswith("uid ")
+    assert Actor.here("cli").user.startswith("uid ")
 
 
 def test_names_reach_no_terminal_as_escape_sequences_and_no_record_at_any_length() -> None:
-    assert str(By("ann\x1b[2J\n", "desk", "cli")) == "ann?[2J?@desk (cli)"
-    assert len(str(By("a" * 10_000, "desk", "cli"))) == MOST
+    assert str(Actor("ann\x1b[2J\n", "desk", "cli")) == "ann?[2J?@desk (cli)"
+    assert len(str(Actor("a" * 10_000, "desk", "cli"))) == MOST
 
 
 def test_changes_are_read_in_the_order_of_time_and_those_of_other_releases_too() -> None:

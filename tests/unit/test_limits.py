@@ -9,8 +9,8 @@ import pytest
 from sleipnir.errors import ConfigError
 from sleipnir.models.limits import (
     Limit,
+    LimitReached,
     ModelLimits,
-    Refused,
     estimated_tokens,
     limits_file,
     load,
@@ -189,28 +189,28 @@ LIMIT = Limit("openai:*", 600, 200_000, 4)
     ("refused", "reason"),
     [
         (
-            Refused(LIMIT, "requests", NOON_MS + 1, ahead=12, used=600),
+            LimitReached(LIMIT, "requests", NOON_MS + 1, ahead=12, used=600),
             "limit 'openai:*' until 08:00:01 UTC, held by 600 of 600 requests per minute; 12 callers come first",
         ),
         (
-            Refused(LIMIT, "tokens", NOON_MS, ahead=1, used=199_000),
+            LimitReached(LIMIT, "tokens", NOON_MS, ahead=1, used=199_000),
             "limit 'openai:*' until 08:00:00 UTC, held by 199,000 of 200,000 tokens per minute; 1 caller comes first",
         ),
         (
-            Refused(LIMIT, "parallel", NOON_MS, used=4, holders=("r1/2/1/1", "r2/2/1/1", "r3/2/1/1")),
+            LimitReached(LIMIT, "parallel", NOON_MS, used=4, holders=("r1/2/1/1", "r2/2/1/1", "r3/2/1/1")),
             "limit 'openai:*' until 08:00:00 UTC, held by r1/2/1/1, r2/2/1/1, r3/2/1/1 and 1 more",
         ),
         (
-            Refused(LIMIT, "parallel", NOON_MS, ahead=4),
+            LimitReached(LIMIT, "parallel", NOON_MS, ahead=4),
             "limit 'openai:*' until 08:00:00 UTC, held by nobody yet; 4 callers come first",
         ),
         (
-            Refused(LIMIT, "cooling", NOON_MS),
+            LimitReached(LIMIT, "cooling", NOON_MS),
             "limit 'openai:*' until 08:00:00 UTC, held by the provider, which asked for a pause",
         ),
     ],
 )
-def test_a_refusal_says_which_limit_until_when_and_who_holds_it(refused: Refused, reason: str) -> None:
+def test_a_refusal_says_which_limit_until_when_and_who_holds_it(refused: LimitReached, reason: str) -> None:
     assert refused.reason == reason
 
 

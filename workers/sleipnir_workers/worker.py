@@ -41,7 +41,7 @@ from sleipnir.messages import (
 )
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.store.visits import Claim, Refused
+from sleipnir.store.visits import Claim, ClaimRefused
 from sleipnir_workers import bundle_writes, items, machine, output, typed_state
 from sleipnir_workers.directories import PASS_MS, Lacking, as_path, working_directory
 from sleipnir_workers.drain import Drain
@@ -131,7 +131,7 @@ class Worker:
             lease_ms=int(self.settings.lease_s * 1000),
             wanted=self._wanted(call.role, unpacked, node),
         )
-        if isinstance(claim, Refused):
+        if isinstance(claim, ClaimRefused):
             self._report_refusal(call, claim.reason)
             return {"refused": claim.reason}
         with tracing.executing(call.shown_name, (call.run, call.seq, call.attempt)) as span:

@@ -30,7 +30,7 @@ COLUMNS = ("models", "rpm", "tpm", "parallel", "cooling", "waiting", "holders")
 def limits(options: GlobalOptions, as_data: bool, watch: bool) -> int:
     """Show how much of each limit of models is used.
 
-    Requests and tokens are those of the last minute, calls at once those that hold a slot now.
+    Requests and tokens are those of the last minute, calls at once those that hold a permit now.
     """
     from sleipnir.models.limits import limits_file, load
 

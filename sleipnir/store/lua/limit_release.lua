@@ -1,4 +1,4 @@
--- limit_release: give a slot back, and count the tokens that the call has used instead of the estimate.
+-- limit_release: give a permit back, and count the tokens that the call has used instead of the estimate.
 --
 -- KEYS[1] window  HASH  slp:{limits}:limit:<limit>:window
 -- KEYS[2] held    ZSET  slp:{limits}:limit:<limit>:held
@@ -22,7 +22,7 @@ if grant then
     redis.call('HINCRBY', window, 't' .. slice, tokens - estimate)
     redis.call('HINCRBY', window, 'tokens', tokens - estimate)
   end
-  -- How long a call takes, as a moving average: who waits for one of N slots is told to come when one may be free. At
+  -- How long a call takes, as a moving average: who waits for one of N permits is told to come when one may be free. At
   -- most a minute, so that after a few long calls nobody waits much longer than the next ones need.
   local took_ms = math.max(0, math.min(now_ms - granted_ms, 60000))
   local mean_ms = tonumber(redis.call('HGET', window, 'took_ms')) or took_ms

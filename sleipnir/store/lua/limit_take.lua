@@ -1,10 +1,10 @@
 -- limit_take: let one call pass all of its limits at once, or give it a place in line and a time to come back.
 --
 -- KEYS[1...] limits      window HASH, held ZSET, line ZSET, due ZSET, late ZSET of each limit (store/keys.py)
--- ARGV[1] holder       str  who holds the slot: run/seq/attempt/turn
+-- ARGV[1] holder       str  who holds the permit: run/seq/attempt/turn
 -- ARGV[2] caller       str  who stands in line: the same whatever the attempt
 -- ARGV[3] tokens       int  what the call may use, an estimate
--- ARGV[4] lease_ms     int  a slot that is not renewed this long is free again
+-- ARGV[4] lease_ms     int  a permit that is not renewed this long is free again
 -- ARGV[5] slice_ms     int  calls are counted per slice of time
 -- ARGV[6] slices       int  how many slices after its own a call counts: a window, and the time to send it
 -- ARGV[7] patience_ms  int  a place in line holds back others until this long after its time
@@ -14,7 +14,7 @@
 -- Returns  {1}  granted, now or by an earlier call of this holder. Calling twice counts once.
 --          {0, retry_at_ms, limit, cause, ahead, used, holder, ...}  refused. `limit` counts from 0 and is the one that
 --                lets it pass last, for `cause`: requests, tokens, parallel or cooling; of what that bounds, `used` is
---                taken; `ahead` callers come first; up to three who hold slots. Calling twice keeps the place.
+--                taken; `ahead` callers come first; up to three who hold permits. Calling twice keeps the place.
 --
 -- The bounds hold in any window: of the calls in one, the last was granted because its own slice and the `slices` before
 -- it, and so all the calls of that window, were within the bound together with it.
@@ -24,11 +24,11 @@ local slice_ms, slices, patience_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonu
 local now_ms, bounds_at = tonumber(ARGV[8]), 9
 
 local KEEP_MS = 7200000    -- idle keys die; twice as long as a provider can make a limit wait
-local MOST_AT_ONCE = 500   -- lapsed slots or late callers that one call tidies away
+local MOST_AT_ONCE = 500   -- lapsed permits or late callers that one call tidies away
 local MOST_LATE = 10000    -- late callers whose place is remembered
 local HASTE = 0.75         -- of the time between two places in line; at 1, no delay could ever be made up for
 local SHORTEST_WAIT_MS = 50
-local LONGEST_LOOK_MS = 5000  -- the first in line for a slot comes at least this often: how long calls take is a guess
+local LONGEST_LOOK_MS = 5000  -- the first in line comes at least this often: how long calls take is a guess
 
 if now_ms == 0 then
   local time = redis.call('TIME')
@@ -36,8 +36,8 @@ if now_ms == 0 then
 end
 local slice_now, span_ms = math.floor(now_ms / slice_ms), (slices + 1) * slice_ms
 
--- The clock was set back by more than a window: all that is known is of another time. Only the slots are still held, for
--- no longer than a lease.
+-- The clock was set back by more than a window: all that is known is of another time. Only the permits are still held,
+-- for no longer than a lease.
 local function forget(limit)
   for _, key in ipairs({limit.window, limit.line, limit.due, limit.late}) do redis.call('DEL', key) end
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', limit.held, now_ms + lease_ms, '+inf')) do
@@ -73,7 +73,7 @@ local function count(limit)
   redis.call('HSET', limit.window, 'slice', limit.slice, 'requests', limit.requests, 'tokens', limit.tokens)
 end
 
--- Free the slots whose lease has lapsed. Those who do not come in time no longer hold back who stands behind them.
+-- Free the permits whose lease has lapsed. Those who do not come in time no longer hold back who stands behind them.
 local function tidy(limit)
   local lapsed = redis.call('ZRANGEBYSCORE', limit.held, '-inf', now_ms, 'LIMIT', 0, MOST_AT_ONCE)
   for _, name in ipairs(lapsed) do
@@ -199,7 +199,7 @@ for number = 1, #limits / 5 do
   }
   count(limit)
   tidy(limit)
-  -- A slot that it holds is not asked for again, and that is all there is to calling twice.
+  -- A permit that it holds is not asked for again, and that is all there is to calling twice.
   if not redis.call('ZSCORE', limit.held, holder) then
     find_place(limit)
     asked[#asked + 1] = limit

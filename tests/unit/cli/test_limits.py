@@ -10,15 +10,15 @@ import pytest
 from sleipnir.cli import main
 from sleipnir.cli.fleet.limits import COLUMNS, row, show, to_data
 from sleipnir.cli.terminal.render import plain_table
-from sleipnir.models.limits import Limit, LimitUse, Slot
+from sleipnir.models.limits import HeldPermit, Limit, LimitUse
 
 NOW_MS = 1_800_000_000_000
 USES = [
     LimitUse(
         Limit("openai:*", 600, 200_000, 20), NOW_MS, 594, 151_000,
-        tuple(Slot(f"r{number}/2/1/1", NOW_MS + 9_000) for number in range(5)), 1_204, NOW_MS + 12_000,
+        tuple(HeldPermit(f"r{number}/2/1/1", NOW_MS + 9_000) for number in range(5)), 1_204, NOW_MS + 12_000,
     ),
-    LimitUse(Limit("ollama:*", max_parallel=1), NOW_MS, slots=(Slot("r9/4/1/2", NOW_MS + 1),)),
+    LimitUse(Limit("ollama:*", max_parallel=1), NOW_MS, slots=(HeldPermit("r9/4/1/2", NOW_MS + 1),)),
 ]  # fmt: skip
 
 

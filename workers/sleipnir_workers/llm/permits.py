@@ -15,7 +15,7 @@ from functools import cached_property, partial
 import structlog
 
 from sleipnir.errors import StoreUnavailable
-from sleipnir.models.limits import Granted, ModelLimits, Refused, estimated_tokens, load
+from sleipnir.models.limits import GrantedPermit, LimitReached, ModelLimits, estimated_tokens, load
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.execution import ProcessLost
@@ -39,11 +39,11 @@ class Permits:
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
-        self._held: set[Granted] = set()
+        self._held: set[GrantedPermit] = set()
         self._lock = threading.Lock()
 
     def renew(self) -> None:
-        """Keep what is held; with each heartbeat. A call whose slot is lost goes on: it is out already."""
+        """Keep what is held; with each heartbeat. A call whose permit is lost goes on: it is out already."""
         with self._lock:
             held = set(self._held)
         if lost := self._store.limiter.renew(held) if held else set():
@@ -67,7 +67,7 @@ class Permits:
                 granted = self._store.limiter.take(found, f"{caller}/{attempt}", tokens, caller=caller)
         except StoreUnavailable as error:
             raise ProcessLost("Redis cannot be asked whether the model may be called") from error
-        if isinstance(granted, Refused):
+        if isinstance(granted, LimitReached):
             raise PutOff(granted.retry_at_ms, granted.reason)
         permit = Permit()
         with self._lock:
