@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,6 @@ from ops.bench.figures import (
 )
 
 ROOT = Path(__file__).parents[2]
-RUN = ROOT / "ops" / "bench" / "run.py"
 
 
 @pytest.mark.parametrize(
@@ -102,10 +99,3 @@ def test_the_page_takes_new_figures_and_keeps_everything_else() -> None:
     assert twice == once.replace("old table", "new table")
     assert twice.partition(report.BEGIN)[0] == page.partition(report.BEGIN)[0]
     assert twice.partition(report.END)[2] == page.partition(report.END)[2]
-
-
-def test_the_command_explains_itself_and_refuses_a_subject_that_it_does_not_have() -> None:
-    told = subprocess.run([sys.executable, RUN, "--help"], capture_output=True, text=True, timeout=60)
-    assert told.returncode == 0 and "--quick" in told.stdout
-    refused = subprocess.run([sys.executable, RUN, "--only", "engin"], capture_output=True, text=True, timeout=60)
-    assert refused.returncode == 2 and "no subject is called engin" in refused.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -55,14 +54,6 @@ def config(tmp_path: Path) -> Config:
 
 
 OWN = ["agents/sisyphus/graph.yaml", "agents/sisyphus/scripts/run.sh"]
-
-
-def test_a_script_finds_what_is_shared_by_its_relative_path(config: Config) -> None:
-    """Finding U5 of the second review; row CY28 of Coyote's checklist."""
-    assert config.tree() == ["agents/.shared/utils.sh", *OWN]
-    script = config.unpacked().folder / "scripts" / "run.sh"
-    done = subprocess.run(["bash", script], capture_output=True, text=True, cwd="/", check=True)
-    assert done.stdout == '{"said": "hello"}'
 
 
 def test_functions_go_along_with_agents_that_name_them_and_nothing_of_the_machine_does(config: Config) -> None:

@@ -19,8 +19,7 @@ BROKEN = "name: two\nstart: nowhere\nnodes:\n  a: {type: end}\n"
 TOOL = "# @describe List files\nmain() { :; }\n"
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def write_checkout(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
     files = {
         "agents/one/config.yaml": CONFIG, "agents/two/graph.yaml": BROKEN, "agents/.shared/utils.sh": "",
@@ -33,22 +32,13 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    return write_checkout(tmp_path)
+
+
 def request(*messages: dict[str, Any], **body: Any) -> Request:
     return Request("/chat/completions", None, {"model": "m", "messages": list(messages), **body})
-
-
-def test_each_agent_of_a_checkout_is_validated_as_installed(
-    checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOKI_CONFIG_DIR", "/nowhere")
-    assert compat.main([f"HEAD={checkout}", "--validate-only"]) == 1
-    out, told = capsys.readouterr()
-    assert "### HEAD" in out and "Installed in `~/.config/coyote`: 1 of 2 agents are valid." in out
-    assert told.splitlines() == ["HEAD: validating 1/2 one", "HEAD: validating 2/2 two"]
-    one, two = (next(line for line in out.splitlines() if line.startswith(f"| {name} |")) for name in ("one", "two"))
-    assert one.startswith("| one | config | yes | not run | 'memory' is ignored. Memory is part of newer")
-    assert two.startswith("| two | graph | no | not run | Start node 'nowhere' not found")
-    assert compat.main([str(checkout), "--validate-only", "--agent", "one"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -76,17 +76,6 @@ def test_verbose_shows_where_it_came_from(capsys: pytest.CaptureFixture[str]) ->
     assert shown.endswith("error: down\n")
 
 
-@pytest.mark.parametrize("command", [["ps"], ["gates"], ["show", "abcdef"], ["run", "hello", "x"], ["wait", "abcdef"]])
-def test_a_redis_that_is_down_is_named_without_its_password(
-    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLEIPNIR_REDIS_URL", "redis://:hunter2@127.0.0.1:1/0")
-    assert main(command) == 1
-    shown = capsys.readouterr().err
-    assert "error: " in shown and "127.0.0.1:1/0" in shown and "sleipnir doctor" in shown
-    assert "hunter2" not in shown and "Traceback" not in shown
-
-
 def test_a_misspelt_setting_stops_the_command_and_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from sleipnir.cli.fleet.health import choose, why_not
 from sleipnir.runs.views import WorkerInfo
-from tests.unit.cli.test_start import loaded_by
 
 NOW_MS = 1_000_000
 WELL = WorkerInfo(
@@ -55,9 +54,3 @@ def test_without_a_name_it_is_about_the_workers_of_this_host_that_are_there() ->
     assert choose(workers, "w", "here", NOW_MS, 45.0) == [WELL]
     assert choose(workers, "gone", "here", NOW_MS, 45.0) == [gone]
     assert choose(workers, "w@there", "here", NOW_MS, 45.0) == [elsewhere]
-
-
-def test_a_probe_loads_neither_celery_nor_kombu() -> None:
-    loaded = loaded_by("--redis-url", "redis://127.0.0.1:1/0", "worker", "--health")
-    assert "redis" in loaded
-    assert loaded & {"celery", "kombu", "litellm", "rich", "yaml", "sleipnir_workers"} == set()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -164,13 +162,6 @@ def test_no_text_does_anything_but_parse_or_be_refused(text: str) -> None:
 
 def test_one_text_is_parsed_once() -> None:
     assert parse("state.n == 3") is parse("state.n == 3")
-
-
-def test_the_engine_is_imported_by_the_first_expression_only() -> None:
-    program = "import sys, sleipnir.cli, sleipnir.graph.expression, sleipnir.graph.load; print('cel' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
-    )
 
 
 def _error_of(text: str) -> str | None:

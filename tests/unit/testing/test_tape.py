@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 
 from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.settings import Settings
-from sleipnir.testing.tape import ASKED, Tape, TapeMiss, digest_of, read, recordings
+from sleipnir.testing.tape import ASKED, Tape, TapeMiss, digest_of
 
 KEY = "sk-a-key-nobody-may-see"
 
@@ -103,23 +101,6 @@ def test_several_threads_record_every_answer_once(tmp_path: Path) -> None:
     playing = Tape.replay(tmp_path)
     assert sorted(int(given_text(playing.find(request("hi")))) for _ in range(40)) == list(range(40))
     assert {file.name.split(".")[1] for file in tmp_path.iterdir()} == {str(number) for number in range(1, 41)}
-
-
-def test_several_processes_record_into_one_folder(tmp_path: Path) -> None:
-    code = (
-        "import sys, pathlib\nfrom sleipnir.testing.tape import Tape\n"
-        "tape = Tape.record(pathlib.Path(sys.argv[1]))\nsys.stdin.read()\n"
-        "for number in range(20): tape.keep({'model': 'm', 'messages': []}, {'id': f'{sys.argv[2]}-{number}'})\n"
-    )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name], stdin=subprocess.PIPE) for name in "ab"
-    ]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.close()  # both begin now
-    assert [process.wait(timeout=60) for process in processes] == [0, 0]
-    written = [read(file).answer["id"] for file in recordings(tmp_path)]
-    assert sorted(written) == sorted(f"{name}-{number}" for name in "ab" for number in range(20))
 
 
 def given_text(found: dict[str, Any] | None) -> str:

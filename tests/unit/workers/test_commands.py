@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from sleipnir.graph.model import FunctionNode
 from sleipnir.messages import MOST_KEYS, MOST_SENDS, Send, VisitResult
 from sleipnir_workers.function import run_function
 from sleipnir_workers.routing import Route, route_of
-from sleipnir_workers.script import run_script
-from tests.unit.workers.visits import host, script, visit
+from tests.unit.workers.visits import visit
 
 IMPORT = "from sleipnir.commands import Command\n"
 
@@ -26,26 +24,12 @@ def returning(folder: Path, expression: str) -> VisitResult:
     return run_function(node, visit(node, folder))
 
 
-def printing(folder: Path, output: dict[str, Any]) -> VisitResult:
-    """The result of a script that prints this."""
-    node = script(folder, "plan.sh", f"echo {json.dumps(json.dumps(output))}")
-    return run_script(node, visit(node, folder), host())
-
-
 def way(result: VisitResult) -> tuple[Any, Any]:
     assert result.ok, result.error
     return result.next, result.sends
 
 
 # `_next`
-
-
-def test_a_script_goes_to_one_node_to_several_or_commands_visits(tmp_path: Path) -> None:
-    assert way(printing(tmp_path, {"_next": "a"})) == ("a", None)
-    assert way(printing(tmp_path, {"_next": ["a", "b"]})) == (("a", "b"), None)
-    commanded = printing(tmp_path, {"n": 1, "_next": [{"to": "w", "update": {"i": 1}}, {"to": "w"}]})
-    assert way(commanded) == (None, (Send("w", {"i": 1}), Send("w")))
-    assert commanded.delta == {"n": 1}
 
 
 @pytest.mark.conformance("FO-03", "FO-04")
@@ -91,11 +75,6 @@ def test_a_list_that_cannot_be_followed_fails_the_node_and_says_where(tmp_path: 
     message = f"Function 'steps.py:plan': {problem}"
     assert (result.ok, result.error, result.error_kind) == (False, message, "output")
     assert result.delta == {"_error": {"node": "plan", "message": message}, "last_error": message}
-
-
-def test_a_scripts_bad_list_names_the_script(tmp_path: Path) -> None:
-    result = printing(tmp_path, {"_next": [1]})
-    assert str(result.error).startswith("Script 'plan.sh': _next[0] must be the name of a node")
 
 
 @pytest.mark.parametrize(

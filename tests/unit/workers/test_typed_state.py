@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Branch, FunctionNode, StateField
 from sleipnir.messages import VisitResult
 from sleipnir_workers import typed_state
-from sleipnir_workers.script import run_script
 from sleipnir_workers.worker import execute
-from tests.unit.workers.visits import EXECUTORS, host, script, visit
+from tests.unit.workers.visits import EXECUTORS, visit
 
 assert EXECUTORS
 
@@ -115,18 +112,6 @@ def test_a_graph_that_declares_nothing_checks_nothing(tmp_path: Path) -> None:
     result = execute(visit(node, tmp_path))
     assert result is not None
     assert result.delta == {"n": 5, "m": "5"}
-
-
-@pytest.mark.parametrize(("printed", "ok"), [({"n": 1, "when": "2026-01-02T03:04:05"}, True), ({"n": "1"}, False)])
-def test_a_script_is_checked_alike(tmp_path: Path, printed: dict[str, Any], ok: bool) -> None:
-    node = script(tmp_path, "step.sh", f"echo '{json.dumps(printed)}'")
-    its_visit = visit(node, tmp_path, graph={"state": FIELDS})
-    result = run_script(node, its_visit, host())
-    if ok:
-        assert typed_state.checked(its_visit, result).delta == printed
-    else:
-        with pytest.raises(NodeFailed, match="state key 'n' must be int, not string '1'"):
-            typed_state.checked(its_visit, result)
 
 
 @pytest.mark.parametrize(
