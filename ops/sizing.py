@@ -24,8 +24,8 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 
 from sleipnir.client.client import Client  # noqa: E402
 from sleipnir.store.connect import connect  # noqa: E402
-from sleipnir.upkeep.archive import Writer, archived_runs  # noqa: E402
-from sleipnir.upkeep.garbage import rubbish  # noqa: E402
+from sleipnir.upkeep.archive import ArchiveWriter, archived_runs  # noqa: E402
+from sleipnir.upkeep.garbage import garbage_items  # noqa: E402
 from sleipnir_scheduler.services.archiver import Archiver  # noqa: E402
 from tests.processes import RedisServer, Stack, wait_until, write_agent  # noqa: E402
 
@@ -75,7 +75,7 @@ def measure(client: Client, redis: RedisServer, folder: Path, runs: int) -> None
         size = sum(path.stat().st_size for path in archive.iterdir())
         print(f"  in the archive                      {size / runs / 1000:6.2f} kB")
     timed("listed from the archive", runs, lambda: list(archived_runs(folder / "archive-False")))
-    timed("looked through by gc", runs, lambda: list(rubbish(client.store, client.settings, sessions=False)))
+    timed("looked through by gc", runs, lambda: list(garbage_items(client.store, client.settings, sessions=False)))
 
 
 def archived(client: Client, folder: Path, compressed: bool) -> None:
@@ -84,7 +84,7 @@ def archived(client: Client, folder: Path, compressed: bool) -> None:
         part = client.store.keys.of_partition(partition)
         client.store._client.zunionstore(part.expiring, [part.expiring, part.archived], aggregate="MAX")
         client.store._client.delete(part.archived)
-    writer = Writer(folder, "host", file_bytes=10**8, compressed=compressed)
+    writer = ArchiveWriter(folder, "host", file_bytes=10**8, compressed=compressed)
     archiver = Archiver(client.store, writer, ahead_ms=10**12)
     while archiver.run_once(range(client.store.keys.partitions), client.store.now_ms()) > 0:
         pass

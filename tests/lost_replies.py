@@ -11,15 +11,15 @@ from redis.connection import AbstractConnection
 from redis.exceptions import TimeoutError
 
 from sleipnir.store.connect import Client
-from sleipnir.store.scripts import Script
+from sleipnir.store.scripts import LuaScript
 
 
 @contextmanager
 def lost_reply(client: Client, script: str, nth: int = 1) -> Iterator[list[int]]:
     """While the block runs, the reply to the `nth` call of a script by this process is lost, also one in a pipeline.
     Yields the numbers of the calls that were sent; repeats count."""
-    Script(script).load(client)
-    sha, calls = Script(script).sha.encode(), list[int]()
+    LuaScript(script).load(client)
+    sha, calls = LuaScript(script).sha.encode(), list[int]()
     send, read = AbstractConnection.send_packed_command, AbstractConnection.read_response
 
     def sending(self: Any, command: Any, check_health: bool = True) -> Any:

@@ -25,7 +25,7 @@ from sleipnir.cli.runs.ps import UNFINISHED
 from sleipnir.client.client import Client
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH
 from sleipnir.store.connect import connect
-from sleipnir.store.gauges import Gauges, Work
+from sleipnir.store.gauges import Gauges, PartitionLoad
 from sleipnir.store.scripts import run_in_order
 
 CHUNK = 1_000
@@ -94,7 +94,7 @@ def several_batches(engine: Stack, waiting: Path, over: Path) -> None:
     )
 
 
-def add(engine: Stack, agent: Path, count: int, work: Callable[[], Work], done: Callable[[], int]) -> None:
+def add(engine: Stack, agent: Path, count: int, work: Callable[[], PartitionLoad], done: Callable[[], int]) -> None:
     """Accept so many runs, no faster than they are planned, and wait until all are `done` with."""
     store, redis = engine.client.store, connect(engine.redis_url)
     template = engine.client.submit(agent, "order 0")
@@ -170,7 +170,7 @@ def slowed_down(full: Stack, empty: Stack, load: int) -> Values:
 
 
 @contextmanager
-def gauges(client: Client) -> Iterator[Callable[[], Work]]:
+def gauges(client: Client) -> Iterator[Callable[[], PartitionLoad]]:
     look = Gauges(client.settings, timeout_s=10)
     try:
         yield lambda: look.work(range(client.store.keys.partitions))

@@ -18,7 +18,7 @@ from sleipnir.messages import ResultHeader, Usage
 from sleipnir.runs.run import Pause, RunSpec, Visit
 from sleipnir.runs.transitions import Step, Transition, Write
 from sleipnir.settings import Settings
-from sleipnir.store.scripts import Script, run_in_order
+from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
 from tests.processes import RedisServer
 from tests.store.test_batches import ID, SPEC, rows
@@ -94,7 +94,7 @@ def server() -> Iterator[RedisServer]:
 
 def durations(store: Store, situation: Callable[[Store], object]) -> dict[str, float]:
     """The longest call of each script in one situation, in ms."""
-    scripts = [Script(file.stem) for file in LUA.glob("*.lua")]
+    scripts = [LuaScript(file.stem) for file in LUA.glob("*.lua")]
     by_sha = {script.sha: script.name for script in scripts}
     client, found = store._client, dict[str, float]()
     for script in scripts:

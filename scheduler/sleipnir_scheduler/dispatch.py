@@ -23,7 +23,7 @@ from sleipnir import failpoints, tracing
 from sleipnir.messages import BATCH_PRIORITY, TASK_NAME, Role, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.address import celery_broker, is_redis
-from sleipnir.store.fleet import Line
+from sleipnir.store.fleet import QueueBacklog
 from sleipnir.store.keys import line_of
 from sleipnir.store.store import Store
 
@@ -45,7 +45,7 @@ class Dispatcher(Protocol):
         """Publish (call, queue) pairs."""
         ...
 
-    def look(self, queues: Collection[str]) -> Mapping[str, Line]:
+    def look(self, queues: Collection[str]) -> Mapping[str, QueueBacklog]:
         """What waits in the lines of these queues, by the name of the line (keys.line_of) or of the queue. What cannot
         be known is left out."""
         ...
@@ -132,7 +132,7 @@ class RedisDispatcher:
         """`now_ms` is about Redis' clock."""
         self._store, self._now_ms = store, now_ms
 
-    def look(self, queues: Collection[str]) -> Mapping[str, Line]:
+    def look(self, queues: Collection[str]) -> Mapping[str, QueueBacklog]:
         return self._store.fleet.lines(queues)
 
     def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> Published:
@@ -175,13 +175,13 @@ class KombuDispatcher:
                 count += 1
         return Published(count)
 
-    def look(self, queues: Collection[str]) -> Mapping[str, Line]:
+    def look(self, queues: Collection[str]) -> Mapping[str, QueueBacklog]:
         """Lengths only, and these where the broker tells them without taking a message (AMQP does)."""
-        found: dict[str, Line] = {}
+        found: dict[str, QueueBacklog] = {}
         with self._lock:
             for queue in queues:
                 try:
-                    found[queue] = Line(self._length(queue))
+                    found[queue] = QueueBacklog(self._length(queue))
                 except Exception as error:  # each transport has its own errors
                     structlog.get_logger().debug("the broker does not say how long a queue is", error=str(error))
         return found

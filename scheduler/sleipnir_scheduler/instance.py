@@ -15,7 +15,7 @@ import structlog
 from sleipnir.errors import SleipnirError
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
-from sleipnir.upkeep.archive import Writer
+from sleipnir.upkeep.archive import ArchiveWriter
 from sleipnir_scheduler.dispatch import dispatcher
 from sleipnir_scheduler.graphs import Graphs
 from sleipnir_scheduler.metrics.tally import Tally
@@ -187,7 +187,7 @@ def _archiver(settings: Settings, store: Store) -> archiving.Archiver | None:
     """None: no archive is set."""
     if settings.archive is None:
         return None
-    writer = Writer(
+    writer = ArchiveWriter(
         settings.archive, socket.gethostname(), file_bytes=settings.archive_file_bytes, compressed=settings.archive_gzip
     )
     return archiving.Archiver(store, writer, ahead_ms=archiving.ahead_of(int(settings.retention_s * 1000)))

@@ -209,7 +209,7 @@ def parse_place(text: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class BatchCounts:
     """What is counted and noted of a batch. `admitted` rows were under way at least once, `cost_usd` is what is known
     of their costs; `sealed`: no more rows are to come; `has_work`: a cancel or a retry of many rows is under way."""
 
@@ -224,7 +224,7 @@ class Kept:
     has_work: bool = False
 
 
-def state_of(kept: Kept, plan: BatchPlan) -> BatchState:
+def state_of(kept: BatchCounts, plan: BatchPlan) -> BatchState:
     """What this comes to."""
     if kept.cancelling:
         return "cancelling" if kept.active or kept.waiting else "cancelled"
@@ -239,7 +239,7 @@ def state_of(kept: Kept, plan: BatchPlan) -> BatchState:
     return "running" if kept.sealed else "accepting"
 
 
-def may_admit(kept: Kept, plan: BatchPlan) -> int:
+def may_admit(kept: BatchCounts, plan: BatchPlan) -> int:
     """How many more rows may be under way now, as far as the batch itself says."""
     if state_of(kept, plan) not in ("running", "accepting"):
         return 0
@@ -249,7 +249,7 @@ def may_admit(kept: Kept, plan: BatchPlan) -> int:
     return max(most, 0)
 
 
-def is_over_budget(kept: Kept, plan: BatchPlan) -> bool:
+def is_over_budget(kept: BatchCounts, plan: BatchPlan) -> bool:
     return Budget(plan.max_cost_usd, plan.max_tokens).is_used_up(Spent(kept.tokens, kept.cost_usd))
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from sleipnir.errors import StoreUnavailable, UsageError
 from sleipnir.runs.views import StreamEvent, StreamMode
-from sleipnir.store.live import Entries, EventEntry, Piece, PieceEntry, Standing
+from sleipnir.store.live import EventEntry, Piece, PieceEntry, StreamEntries, StreamState
 from sleipnir.store.store import Store
 from sleipnir.store.streams import before, ms_of
 
@@ -99,7 +99,7 @@ class _Reader:
                 return
             yield from self._merged(found)
 
-    def _merged(self, found: Entries) -> Iterator[StreamEvent]:
+    def _merged(self, found: StreamEntries) -> Iterator[StreamEvent]:
         """In the order of time; of one millisecond, what was said comes before what happened."""
         entries: list[EventEntry | PieceEntry] = [*found.pieces, *found.events]
         for entry in sorted(entries, key=lambda entry: ms_of(entry.id)):
@@ -133,12 +133,12 @@ class _Reader:
         self._at = replace(self._at, number=number)
         return StreamEvent(str(self._at), at_ms or ms_of(self._at.piece), "gap", {"lost": lost}, "messages")
 
-    def _events_gap(self, found: Entries) -> StreamEvent:
+    def _events_gap(self, found: StreamEntries) -> StreamEvent:
         if found.events:
             self._at = replace(self._at, event=found.events[0].id, seen=0)
         return StreamEvent(str(self._at), ms_of(self._at.event), "gap", {"lost": None}, "events")
 
-    def _has_missed_events(self, found: Entries, is_resumed: bool) -> bool:
+    def _has_missed_events(self, found: StreamEntries, is_resumed: bool) -> bool:
         """Whether events were dropped before they were read. So few that one read has all, and none can have been."""
         if not (is_resumed or found.events_full):
             return False
@@ -146,12 +146,12 @@ class _Reader:
             return bool(found.events) and found.events[0].events[0][0] not in ("run_started", "slot_asked")
         return not _patiently(self._store, lambda: self._store.live.has_event(self._run_id, self._at.event))
 
-    def _has_missed_pieces(self, found: Entries, standing: Standing) -> bool:
+    def _has_missed_pieces(self, found: StreamEntries, standing: StreamState) -> bool:
         """Whether pieces that were there before this read are not any more. `_said` sees it when others follow."""
         none_left = not found.pieces and not found.pieces_full
         return "messages" in self._wanted and none_left and standing.pieces > self._at.number
 
-    def _read(self, *, wait: bool) -> Entries:
+    def _read(self, *, wait: bool) -> StreamEntries:
         at = self._at
         found = _patiently(
             self._store,
@@ -164,22 +164,22 @@ class _Reader:
         )
         return _settled(found)
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> StreamState:
         return _patiently(self._store, lambda: self._store.live.standing(self._run_id))
 
 
-def _ends_run(found: Entries) -> bool:
+def _ends_run(found: StreamEntries) -> bool:
     """Whether the last of all events is the end of the run. It may have been retried since."""
     return bool(found.events) and not found.events_full and found.events[-1].events[-1][0] == "run_ended"
 
 
-def _without_afterthoughts(found: Entries) -> Entries:
+def _without_afterthoughts(found: StreamEntries) -> StreamEntries:
     """Without what attempts said that did not count any more when the run ended."""
     end_ms = ms_of(found.events[-1].id)
     return replace(found, pieces=[entry for entry in found.pieces if ms_of(entry.id) <= end_ms])
 
 
-def _settled(found: Entries) -> Entries:
+def _settled(found: StreamEntries) -> StreamEntries:
     """Without what lies after the end of a stream that was not read to its end: that one's next may come before it."""
     ends = [
         ms_of(entries[-1].id)
@@ -188,7 +188,7 @@ def _settled(found: Entries) -> Entries:
     ]
     if not ends:
         return found
-    return Entries(
+    return StreamEntries(
         [entry for entry in found.events if ms_of(entry.id) <= min(ends)],
         [entry for entry in found.pieces if ms_of(entry.id) <= min(ends)],
         events_full=True,

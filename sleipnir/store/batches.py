@@ -17,9 +17,9 @@ from typing import Any, Final, Literal
 
 from sleipnir.batches.records import (
     ROW_STATES,
+    BatchCounts,
     BatchInfo,
     BatchPlan,
-    Kept,
     RowResult,
     RowState,
     parse_place,
@@ -36,15 +36,15 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.record_text import record
-from sleipnir.store.records import Pinned
-from sleipnir.store.scripts import Arg, Command, Script, run_batch
+from sleipnir.store.records import PinnedDigests
+from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_batch
 
-_ADD = Script("batch_add")
-_ADMIT = Script("batch_admit")
-_CHANGE = Script("batch_change")
-_ENDED = Script("batch_ended")
-_FORGET = Script("batch_forget")
-_WORK = Script("batch_work")
+_ADD = LuaScript("batch_add")
+_ADMIT = LuaScript("batch_admit")
+_CHANGE = LuaScript("batch_change")
+_ENDED = LuaScript("batch_ended")
+_FORGET = LuaScript("batch_forget")
+_WORK = LuaScript("batch_work")
 
 CHANGED: Final = -2  # what batch_admit.lua says of a decision that was made on an old copy
 
@@ -71,7 +71,7 @@ _BYTE_OF = {state: byte for byte, state in ROW_STATES.items()}
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedRows:
     """Of the rows of one call: how many are new, how many were there already, and the places (from 0) of those whose
     keys belong to rows with other contents."""
 
@@ -81,26 +81,26 @@ class Added:
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenBatch:
     """A batch that is not over, as admission sees it. `rev` is that of the decision that is made on this. `unreadable`:
     why its record cannot be read; nothing of it is admitted then."""
 
     id: str
     created_ms: int = 0
-    kept: Kept = field(default_factory=Kept)
+    kept: BatchCounts = field(default_factory=BatchCounts)
     plan: BatchPlan = field(default_factory=BatchPlan)
     rev: int = 0
     unreadable: str | None = None
 
 
 @dataclass(frozen=True)
-class Look:
+class AdmissionView:
     """What admission goes by: the time, and batches as they are now; None: it is over, or gone. `seen` is the number of
     the last change that is in it."""
 
     now_ms: int
     seen: float
-    batches: Mapping[str, Open | None]
+    batches: Mapping[str, OpenBatch | None]
 
 
 class Batches:
@@ -114,7 +114,7 @@ class Batches:
 
     # Clients
 
-    def add(self, batch: str, spec: RunSpec, plan: BatchPlan, rows: Sequence[tuple[str, str]]) -> Added:
+    def add(self, batch: str, spec: RunSpec, plan: BatchPlan, rows: Sequence[tuple[str, str]]) -> AddedRows:
         """Add rows: pairs of a key and batches.row_text. The batch begins with its first ones; later, `spec` and `plan`
         are not looked at. Safe to repeat. Raises UsageError when it was cancelled."""
         keys = {**self._changing(batch), "batches": self._first.batches}
@@ -124,7 +124,7 @@ class Batches:
         reply = _ADD(self._client, keys, args, added)
         if reply[0] == -1:
             raise UsageError(f"batch {batch!r} was cancelled and takes no more rows; submit them as another batch")
-        return Added(int(reply[0]), int(reply[1]), tuple(map(int, reply[2:])))
+        return AddedRows(int(reply[0]), int(reply[1]), tuple(map(int, reply[2:])))
 
     def infos(self, batches: Sequence[str]) -> list[BatchInfo | None]:
         """Several batches in one round trip; None for one that is not there."""
@@ -307,7 +307,7 @@ class Batches:
 
     # The scheduler
 
-    def ended(self, place: str, status: RunStatus, version: int, usage: Usage, failed_visits: int = 0) -> Command:
+    def ended(self, place: str, status: RunStatus, version: int, usage: Usage, failed_visits: int = 0) -> RedisCommand:
         """Note how the run of a row has ended, as a command; batch_ended.lua says how it replies. `usage` is what the
         run has cost in all."""
         calls = {"model_calls": usage.calls, "tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
@@ -316,14 +316,14 @@ class Batches:
             place, _BYTE_OF[_ROW_STATE[status]], version, calls | cost | {"failed_visits": failed_visits}
         )
 
-    def refused(self, place: str, error: str, text: str = "") -> Command:
+    def refused(self, place: str, error: str, text: str = "") -> RedisCommand:
         """Note that a row cannot become a run (`text` is what it says), or that its run cannot go on: a later end of
         it counts all the same."""
         return self._ended(place, _BYTE_OF["failed"], 0, {}, error, text)
 
     def _ended(
         self, place: str, byte: str, version: int, used: Mapping[str, float], error: str = "", text: str = ""
-    ) -> Command:
+    ) -> RedisCommand:
         batch, row = parse_place(place)
         args: dict[str, Arg] = {
             "id": batch,
@@ -335,9 +335,9 @@ class Batches:
             "text": text,
             "retention_ms": self._retention_ms,
         }
-        return Command(_ENDED, _ENDED.vector(self._changing(batch), args))
+        return RedisCommand(_ENDED, _ENDED.vector(self._changing(batch), args))
 
-    def look(self, seen: float | None, also: Collection[str] = ()) -> Look:
+    def look(self, seen: float | None, also: Collection[str] = ()) -> AdmissionView:
         """Batches that have changed since change `seen`, up to a page of them, and `also` these. With None all that are
         not over. Where nothing has changed it is one short round trip."""
         pipe = self._client.pipeline(transaction=False)
@@ -355,10 +355,10 @@ class Batches:
         else:
             changes = [(batch, number) for batch, number in found if batch]
             ids, seen = [batch for batch, _ in changes], max((number for _, number in changes), default=seen)
-        return Look(now_ms, seen, self._opened([*ids, *(batch for batch in also if batch not in ids)]))
+        return AdmissionView(now_ms, seen, self._opened([*ids, *(batch for batch in also if batch not in ids)]))
 
-    def _opened(self, batches: Sequence[str]) -> dict[str, Open | None]:
-        found: dict[str, Open | None] = {}
+    def _opened(self, batches: Sequence[str]) -> dict[str, OpenBatch | None]:
+        found: dict[str, OpenBatch | None] = {}
         for at in range(0, len(batches), LOOK_PAGE):
             page = batches[at : at + LOOK_PAGE]
             pipe = self._client.pipeline(transaction=False)
@@ -377,7 +377,7 @@ class Batches:
             pipe.zcard(partition.leases)
         return sum(map(int, pipe.execute()))
 
-    def admit(self, wanted: Sequence[tuple[Open, int]], epoch: int, now_ms: int) -> list[int]:
+    def admit(self, wanted: Sequence[tuple[OpenBatch, int]], epoch: int, now_ms: int) -> list[int]:
         """Let up to so many rows of batches become runs. How many; -1: the first partition is another's; -2: the batch
         has admitted rows since it was read, or its plan has changed."""
         vectors = []
@@ -425,7 +425,7 @@ class Batches:
         self._looked_at = self._looked_at + len(ids) - dropped if len(ids) == limit else 0
         return dropped
 
-    def pinned(self) -> Pinned:
+    def pinned(self) -> PinnedDigests:
         """Of rows that are no runs yet. Raises RecordUnreadable: who does not know what a batch needs drops nothing."""
         bundles, knowledge = set[str](), set[str]()
         batches = self._client.sscan_iter(self._first.open_batches, count=LOOK_PAGE)
@@ -440,22 +440,24 @@ class Batches:
             ]
             bundles |= {digest for spec in specs for digest in (spec.bundle, *spec.agents.values())}
             knowledge |= {digest for spec in specs for digest in spec.knowledge.values()}
-        return Pinned(frozenset(bundles), frozenset(knowledge))
+        return PinnedDigests(frozenset(bundles), frozenset(knowledge))
 
     def now_ms(self) -> int:
         seconds, micros = self._client.time()
         return int(seconds) * 1000 + int(micros) // 1000
 
 
-def _open(batch: str, texts: Sequence[str | None]) -> Open | None:
+def _open(batch: str, texts: Sequence[str | None]) -> OpenBatch | None:
     """None: it is over, or gone."""
     fields = dict(zip(_LOOK, texts, strict=True))
     if fields["plan"] is None or fields["ended_ms"] is not None:
         return None
     try:
-        return Open(batch, _number(fields["created_ms"]), _kept(fields), _plan(fields["plan"]), _number(fields["rev"]))
+        return OpenBatch(
+            batch, _number(fields["created_ms"]), _kept(fields), _plan(fields["plan"]), _number(fields["rev"])
+        )
     except RecordUnreadable as error:
-        return Open(batch, unreadable=error.why)
+        return OpenBatch(batch, unreadable=error.why)
 
 
 def _places(page: str, byte: str) -> Iterator[int]:
@@ -482,8 +484,8 @@ def _number(text: str | None) -> int:
     return int(number(text or "0", "count"))
 
 
-def _kept(fields: Mapping[str, str | None]) -> Kept:
-    return Kept(
+def _kept(fields: Mapping[str, str | None]) -> BatchCounts:
+    return BatchCounts(
         waiting=_number(fields["waiting"]),
         active=_number(fields["active"]),
         admitted=_number(fields["admitted"]),

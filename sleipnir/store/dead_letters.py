@@ -15,10 +15,10 @@ from typing import Final
 from sleipnir.errors import UsageError
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
-from sleipnir.store.scripts import Script
+from sleipnir.store.scripts import LuaScript
 from sleipnir.store.streams import ms_of
 
-_MOVE = Script("dead_letter")
+_MOVE = LuaScript("dead_letter")
 
 MOST: Final = 10_000
 """Dead letters that a partition holds. When there are more, an effect stays among the others and is passed over."""

@@ -24,13 +24,13 @@ from sleipnir.store.dead_letters import DeadLetters
 from sleipnir.store.keys import Keys, session_keys
 from sleipnir.store.record_text import dumps, record
 from sleipnir.store.runs import NO_FENCE, Fence, Runs
-from sleipnir.store.scripts import Arg, Command, Script, run_in_order
+from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_in_order
 from sleipnir.store.slots import Slots
 from sleipnir.store.streams import entries
 
-_CHILD_ENDED = Script("child_ended")
-_RETRY_CHILD = Script("retry_child")
-_TELL_ROOT = Script("tell_root")
+_CHILD_ENDED = LuaScript("child_ended")
+_RETRY_CHILD = LuaScript("retry_child")
+_TELL_ROOT = LuaScript("tell_root")
 
 BLOCK_MS_MAX = 2_000  # shorter than the connection's own patience
 
@@ -75,7 +75,7 @@ class Delivery:
     """What an effect comes to; `command` None: nothing at all."""
 
     owed: OwedEffect
-    command: Command | None
+    command: RedisCommand | None
 
 
 class Effects:
@@ -206,26 +206,26 @@ class Effects:
 
     # What an effect comes to
 
-    def start(self, child: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> Command:
+    def start(self, child: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> RedisCommand:
         """Accept a child run, or the run of a row; one that exists is left alone. `batch` is RunView.batch."""
         return self._runs.creation(child, spec, state, batch)
 
-    def retry_row(self, batch: str, row: int, version: int | None) -> Command:
+    def retry_row(self, batch: str, row: int, version: int | None) -> RedisCommand:
         """Let the failed run of a row go on; one that did not fail is left alone, and so is one that has ended with
         another version, because it went on since."""
         return self._runs.telling_once(
             row_run_id(batch, row), "retried", NO_FENCE, "by", f"batch {batch}", version=version
         )
 
-    def tell_batch(self, place: str, version: int, ended: EndedRun) -> Command:
+    def tell_batch(self, place: str, version: int, ended: EndedRun) -> RedisCommand:
         """Let a batch know how one of its rows has ended."""
         return self._batches.ended(place, ended.info.status, version, ended.info.usage, ended.info.failed_visits.count)
 
-    def refuse_row(self, place: str, error: str, text: str) -> Command:
+    def refuse_row(self, place: str, error: str, text: str) -> RedisCommand:
         """Let a batch know that one of its rows cannot become a run."""
         return self._batches.refused(place, error, text)
 
-    def retry(self, parent: str, child: str, seq: int, attempt: int, session: SessionName | None) -> Command:
+    def retry(self, parent: str, child: str, seq: int, attempt: int, session: SessionName | None) -> RedisCommand:
         """Let a child run, which may be in a session, go on for this attempt of a visit of its parent, which is told
         from now on. retry_child.lua says how it replies."""
         run, partition = self._keys.of_run(child), self._keys.of_partition(self._keys.partition_of(child))
@@ -233,9 +233,9 @@ class Effects:
         keys = {"run": run.run, "frontier": run.frontier, "inbox": partition.inbox}
         keys["session"] = session_keys(run, in_session)["session"]
         args: dict[str, Arg] = {"run_id": child, "seq": seq, "attempt": attempt, "by": f"run {parent}"}
-        return Command(_RETRY_CHILD, _RETRY_CHILD.vector(keys, args))
+        return RedisCommand(_RETRY_CHILD, _RETRY_CHILD.vector(keys, args))
 
-    def tell(self, fence: Fence, child: str, what: str, by: str, *, keeps: bool = False) -> Command:
+    def tell(self, fence: Fence, child: str, what: str, by: str, *, keeps: bool = False) -> RedisCommand:
         """Pass on to a child what became of its parent; one that is over, or gone, is left alone."""
         match what:
             case "paused":
@@ -246,11 +246,11 @@ class Effects:
                 fields = ("by", by, *(("keeps", "1") if keeps else ()))
         return self._runs.telling_once(child, what, fence, *fields)
 
-    def tell_run(self, fence: Fence, run_id: str, what: str, data: Mapping[str, Any]) -> Command:
+    def tell_run(self, fence: Fence, run_id: str, what: str, data: Mapping[str, Any]) -> RedisCommand:
         """Let a run know something; one that is over, or gone, is left alone."""
         return self._runs.telling_once(run_id, "told", fence, "what", what, "data", dumps(data))
 
-    def tell_parent(self, spec: RunSpec, ended: EndedRun) -> Command:
+    def tell_parent(self, spec: RunSpec, ended: EndedRun) -> RedisCommand:
         """Let the visit that waits for a child know how that has ended."""
         assert spec.parent is not None
         info = ended.info
@@ -261,14 +261,14 @@ class Effects:
         failed_text = record(failed) if failed.count else ""
         return self._child_ended(*visit, info.id, info.status, info.error or "", usage, output, failed_text)
 
-    def tell_watchers(self, fence: Fence, run_id: str, type_: str, data: Mapping[str, Any]) -> Command:
+    def tell_watchers(self, fence: Fence, run_id: str, type_: str, data: Mapping[str, Any]) -> RedisCommand:
         """An event for those who watch a run, if there is one."""
         run = self._keys.of_run(run_id)
         keys = {"run": run.run, "events": run.events}
         args: dict[str, Arg] = {"source": fence.source, "number": fence.number, "notices": dumps([[type_, data]])}
-        return Command(_TELL_ROOT, _TELL_ROOT.vector(keys, args))
+        return RedisCommand(_TELL_ROOT, _TELL_ROOT.vector(keys, args))
 
-    def refuse(self, run_id: str, seq: int, attempt: int, child: str, error: str) -> Command:
+    def refuse(self, run_id: str, seq: int, attempt: int, child: str, error: str) -> RedisCommand:
         """Let a visit know that its child cannot be started."""
         return self._child_ended(run_id, seq, attempt, child, "refused", error)
 
@@ -283,7 +283,7 @@ class Effects:
         usage: str = "",
         output: str = "",
         failed: str = "",
-    ) -> Command:
+    ) -> RedisCommand:
         run, partition = self._keys.of_run(run_id), self._keys.of_partition(self._keys.partition_of(run_id))
         keys = {"run": run.run, "inbox": partition.inbox, "delta": run.delta(seq, attempt)}
         args: dict[str, Arg] = {
@@ -297,7 +297,7 @@ class Effects:
             "output": output,
             "failed": failed,
         }
-        return Command(_CHILD_ENDED, _CHILD_ENDED.vector(keys, args))
+        return RedisCommand(_CHILD_ENDED, _CHILD_ENDED.vector(keys, args))
 
     def _of(self, partition: int) -> str:
         return self._keys.of_partition(partition).effects
@@ -320,7 +320,7 @@ def _owed(id_: str, partition: int, fields: Mapping[str, str]) -> OwedEffect:
         return OwedEffect(id_, partition, "", None, "damaged: its run's id is not UTF-8")
 
 
-def _way(owed: OwedEffect, command: Command) -> tuple[int, Arg]:
+def _way(owed: OwedEffect, command: RedisCommand) -> tuple[int, Arg]:
     """Where a command comes from and where it leads to: the first key of a script is its target."""
     return owed.partition, command.vector[0]
 

@@ -23,9 +23,9 @@ from sleipnir.store.address import is_redis
 from sleipnir.store.connect import Client, connect
 from sleipnir.store.generations import Generations
 from sleipnir.store.keys import Keys, lines_of
-from sleipnir.store.scripts import Script
+from sleipnir.store.scripts import LuaScript
 
-_PLACES = Script("places")
+_PLACES = LuaScript("places")
 
 LINE_LOOK = 1_000  # messages of a queue that are looked at for a place in line
 HEAD_LOOK = 5  # messages at the head of a line that are looked at for the time of the oldest
@@ -34,7 +34,7 @@ SEEN_FOR_MS = 30_000  # silent longer: not shown as running
 
 
 @dataclass(frozen=True)
-class Line:
+class QueueBacklog:
     """What waits in one list of a broker: how many messages, when the oldest of first attempts was published (None: not
     known), and whether messages of later attempts, which go first, stand at its head."""
 
@@ -174,7 +174,7 @@ class Fleet:
         lengths = pipe.execute()
         return {name: sum(lengths[2 * at : 2 * at + 2]) for at, name in enumerate(names)}
 
-    def lines(self, queues: Collection[str]) -> dict[str, Line]:
+    def lines(self, queues: Collection[str]) -> dict[str, QueueBacklog]:
         """The broker's lists of these queues (keys.lines_of). Empty unless it is a Redis."""
         if self._broker is None or not queues:
             return {}
@@ -253,11 +253,11 @@ _ATTEMPT, _PUBLISHED = re.compile(r'"id": "[^"]*:(\d+)"'), re.compile(r'"deliver
 """In a message of Sleipnir."""
 
 
-def _line(length: int, head: Sequence[str]) -> Line:
+def _line(length: int, head: Sequence[str]) -> QueueBacklog:
     attempts = [match[1] if (match := _ATTEMPT.search(text)) else "1" for text in head]
     times = [_PUBLISHED.search(text) for text, attempt in zip(head, attempts, strict=True) if attempt == "1"]
     oldest_ms = min((int(found[1]) for found in times if found is not None), default=None)
-    return Line(length, oldest_ms, any(attempt != "1" for attempt in attempts))
+    return QueueBacklog(length, oldest_ms, any(attempt != "1" for attempt in attempts))
 
 
 def _task_id(info: RunInfo, visit: VisitInfo) -> str:

@@ -38,7 +38,7 @@ LINE_LOOK = 5
 
 
 @dataclass(frozen=True)
-class Work:
+class PartitionLoad:
     """What some partitions hold together. Ages are in ms, of the oldest; 0 where there is none, or none is late.
 
     `queued` (waiting for a worker) and `leased` (claimed) count visits by queue. `publishing_ms`, `reaping_ms` and
@@ -69,7 +69,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class FleetLook:
+class FleetLoad:
     """What the deployment has once. `messages` and `oldest_ms`, by queue, are empty unless the broker is a Redis."""
 
     info: Mapping[str, Any]
@@ -102,7 +102,7 @@ class Gauges:
             if client is not None:
                 client.close()
 
-    def work(self, partitions: Collection[int]) -> Work:
+    def work(self, partitions: Collection[int]) -> PartitionLoad:
         """What these partitions hold. Their late results are counted by who looks: nobody sees them again. Raises
         StoreUnavailable."""
         with store_errors(self._url):
@@ -116,7 +116,7 @@ class Gauges:
             queued = self._by_queue([(each.some_queued, each.queued) for each in found])
             leased = self._by_queue([(each.some_leased, each.leased) for each in found])
         now_ms = _ms(now)
-        return Work(
+        return PartitionLoad(
             unfinished=sum(each.runs - each.expiring for each in found),
             finished=sum(each.expiring for each in found),
             queued=queued,
@@ -151,14 +151,14 @@ class Gauges:
         live = [entry for entry in entries if entry[1].get("run", NO_RUN) not in parked]
         return replace(found, first_entry=live[:1])
 
-    def fleet(self, limits: Iterable[Limit] = ()) -> FleetLook:
+    def fleet(self, limits: Iterable[Limit] = ()) -> FleetLoad:
         """Raises StoreUnavailable."""
         with store_errors(self._url):
             info: dict[str, Any] = self._client.info()
             workers, now_ms = self._fleet.workers()
             seen = tuple(worker for worker in workers if worker.seen_ms > now_ms - SEEN_FOR_MS)
             messages, oldest_ms = self._line({queue for worker in seen for queue in worker.queues}, now_ms)
-            return FleetLook(info, seen, messages, oldest_ms, tuple(map(self._limiter.in_use, limits)))
+            return FleetLoad(info, seen, messages, oldest_ms, tuple(map(self._limiter.in_use, limits)))
 
     def _by_queue(self, samples: Sequence[tuple[Sequence[str], int]]) -> dict[str, int]:
         """How many visits are in which queue: samples of partitions, each with how many there are of its kind."""

@@ -15,9 +15,9 @@ import secrets
 from sleipnir.runs.views import Generation
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
-from sleipnir.store.scripts import Arg, Script
+from sleipnir.store.scripts import Arg, LuaScript
 
-_PULSE = Script("pulse")
+_PULSE = LuaScript("pulse")
 
 
 class Generations:

@@ -19,13 +19,13 @@ import redis
 
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
-from sleipnir.store.scripts import Script
+from sleipnir.store.scripts import LuaScript
 
-_LEASE = Script("build_lease")
+_LEASE = LuaScript("build_lease")
 
 
 @dataclass(frozen=True)
-class Building:
+class RunningBuild:
     """A build that somebody does now. `who` is for people: `host:pid`."""
 
     who: str
@@ -33,7 +33,7 @@ class Building:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedIndex:
     """A base in an index store; `shelf` is the index store's name (knowledge.files.index_store_name)."""
 
     digest: str
@@ -50,7 +50,7 @@ class Knowledge:
     def __init__(self, client: Client, keys: Keys, *, lease_ms: int) -> None:
         self._client, self._keys, self._lease_ms = client, keys, lease_ms
 
-    def take(self, base: str, token: str, who: str) -> Building | None:
+    def take(self, base: str, token: str, who: str) -> RunningBuild | None:
         """Take the lease, or keep it for another `lease_ms`. None: the caller has it; else whose it is."""
         return self._lease(base, token, who, self._lease_ms)
 
@@ -58,36 +58,36 @@ class Knowledge:
         """Give it back; another's stays. If this is lost, it lapses."""
         self._lease(base, token, "", 0)
 
-    def _lease(self, base: str, token: str, who: str, ttl_ms: int) -> Building | None:
+    def _lease(self, base: str, token: str, who: str, ttl_ms: int) -> RunningBuild | None:
         arguments: dict[str, str | bytes | int | float] = {"token": token, "who": who, "ttl_ms": ttl_ms}
         taken, holder, since_ms = _LEASE(self._client, {"build": self._keys.build(base)}, arguments)
-        return None if taken else Building(str(holder), int(since_ms))
+        return None if taken else RunningBuild(str(holder), int(since_ms))
 
-    def building(self, base: str) -> Building | None:
+    def building(self, base: str) -> RunningBuild | None:
         """Who builds it now."""
         who, since_ms = self._client.hmget(self._keys.build(base), "who", "since_ms")
-        return None if who is None else Building(who, int(since_ms))
+        return None if who is None else RunningBuild(who, int(since_ms))
 
-    def share(self, digest: str, *, agent: str, node: str, bytes_: int, shelf: str) -> Shared:
+    def share(self, digest: str, *, agent: str, node: str, bytes_: int, shelf: str) -> SharedIndex:
         """List a base that is in an index store. Listing it twice is safe: the last one counts."""
         seconds, micros = self._client.time()
-        shared = Shared(digest, agent, node, bytes_, shelf, int(seconds) * 1000 + int(micros) // 1000)
+        shared = SharedIndex(digest, agent, node, bytes_, shelf, int(seconds) * 1000 + int(micros) // 1000)
         record = {name: value for name, value in asdict(shared).items() if name != "digest"}
         self._client.hset(self._keys.shelf, digest, json.dumps({"v": 1, **record}))
         return shared
 
-    def shared(self, digest: str) -> Shared | None:
+    def shared(self, digest: str) -> SharedIndex | None:
         text = self._client.hget(self._keys.shelf, digest)
         return None if text is None else _shared(digest, text)
 
-    def use(self, digest: str) -> Shared | None:
+    def use(self, digest: str) -> SharedIndex | None:
         """The same, and note that a run that asks this base is about to be submitted, or that it is about to be shared:
         `gc` leaves it alone."""
         seconds, micros = self._client.time()
         self._client.zadd(self._keys.bases_used, {digest: int(seconds) * 1000 + int(micros) // 1000})
         return self.shared(digest)
 
-    def unused_since(self, before_ms: int) -> list[Shared]:
+    def unused_since(self, before_ms: int) -> list[SharedIndex]:
         """Bases that are listed, were listed before then, and that no submit has asked for since."""
         used = dict(self._client.zrange(self._keys.bases_used, 0, -1, withscores=True))
         return [each for each in self.all_shared() if max(each.at_ms, used.get(each.digest, 0)) <= before_ms]
@@ -113,7 +113,7 @@ class Knowledge:
                 return False
         return True
 
-    def all_shared(self) -> list[Shared]:
+    def all_shared(self) -> list[SharedIndex]:
         """Every base that is listed, the newest first."""
         found = [_shared(digest, text) for digest, text in self._client.hgetall(self._keys.shelf).items()]
         return sorted(found, key=lambda shared: (-shared.at_ms, shared.digest))
@@ -124,7 +124,7 @@ class Knowledge:
         return bool(self._client.hdel(self._keys.shelf, digest))
 
 
-def _shared(digest: str, text: str) -> Shared:
+def _shared(digest: str, text: str) -> SharedIndex:
     record = json.loads(text)
     names = ("agent", "node", "bytes_", "shelf", "at_ms")
-    return Shared(digest, **{name: record[name] for name in names})
+    return SharedIndex(digest, **{name: record[name] for name in names})

@@ -25,12 +25,12 @@ import redis
 from sleipnir.models.limits import GrantedPermit, HeldPermit, Limit, LimitReached, LimitUse
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
-from sleipnir.store.scripts import Arg, Script, run_batch
+from sleipnir.store.scripts import Arg, LuaScript, run_batch
 
-_TAKE = Script("limit_take")
-_RELEASE = Script("limit_release")
-_RENEW = Script("limit_renew")
-_COOL = Script("limit_cool")
+_TAKE = LuaScript("limit_take")
+_RELEASE = LuaScript("limit_release")
+_RENEW = LuaScript("limit_renew")
+_COOL = LuaScript("limit_cool")
 
 WINDOW_MS = 60_000
 SLICES = 120  # of a window; more would waste less of the rate, and cost more to look through

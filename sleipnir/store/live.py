@@ -20,13 +20,13 @@ from sleipnir.errors import RunNotFound
 from sleipnir.messages import FINAL, VERSION
 from sleipnir.runs.run import from_fields
 from sleipnir.store.connect import Client, is_passing
+from sleipnir.store.fast_client import FastClient
 from sleipnir.store.keys import Keys
-from sleipnir.store.line import Line
 from sleipnir.store.record_text import dumps
-from sleipnir.store.scripts import Arg, Script
+from sleipnir.store.scripts import Arg, LuaScript
 from sleipnir.store.streams import entries
 
-_ADD_PIECES = Script("add_pieces")
+_ADD_PIECES = LuaScript("add_pieces")
 
 MOST_PIECES = 5_000  # four minutes of one visit; about 0.5 MB
 EXPIRE_MS = 600_000  # long enough to come back to after a broken connection
@@ -98,7 +98,7 @@ class PieceEntry:
 
 
 @dataclass(frozen=True)
-class Entries:
+class StreamEntries:
     """What a read has found, oldest first; `full` where there may be more that is not here."""
 
     events: Sequence[EventEntry] = ()
@@ -108,7 +108,7 @@ class Entries:
 
 
 @dataclass(frozen=True)
-class Standing:
+class StreamState:
     """Where a run is: whether it is over, and how many pieces it ever had."""
 
     is_final: bool
@@ -116,7 +116,7 @@ class Standing:
 
 
 @failpoints.around(_ADD_PIECES.name)
-def _send(line: Line, commands: Sequence[Sequence[Arg]]) -> list[Any]:
+def _send(line: FastClient, commands: Sequence[Sequence[Arg]]) -> list[Any]:
     return line.execute_commands(commands)
 
 
@@ -125,7 +125,7 @@ class Live:
 
     def __init__(self, client: Client, keys: Keys, connect: Callable[[], Client]) -> None:
         self._client, self._keys, self._connect = client, keys, connect
-        self._line: Line | None = None
+        self._line: FastClient | None = None
 
     def add(self, pieces: Mapping[str, Sequence[Piece]]) -> set[str]:
         """Append pieces by run, in one round trip. Returns the runs whose pieces Redis refuses for now.
@@ -147,10 +147,10 @@ class Live:
                 raise reply
         return refused
 
-    def _new_line(self) -> Line:
+    def _new_line(self) -> FastClient:
         client = self._connect()
         _ADD_PIECES.load(client)
-        return Line(client)
+        return FastClient(client)
 
     def _drop_line(self) -> None:
         line, self._line = self._line, None
@@ -163,7 +163,7 @@ class Live:
         vector = _ADD_PIECES.vector({"run": run.run, "live": run.live}, args, [piece.to_json() for piece in pieces])
         return ["EVALSHA", _ADD_PIECES.sha, len(_ADD_PIECES.keys), *vector]
 
-    def read(self, run_id: str, *, events: str, pieces: str | None, block_ms: int | None) -> Entries:
+    def read(self, run_id: str, *, events: str, pieces: str | None, block_ms: int | None) -> StreamEntries:
         """What follows these ids in the run's events and (None: not read) pieces; as of one moment for both.
 
         Waits up to `block_ms` for the first (None: not at all).
@@ -176,7 +176,7 @@ class Live:
         by_stream = dict(reply or {})
         told = list(entries({run.events: by_stream.get(run.events, ())}))
         said = list(entries({run.live: by_stream.get(run.live, ())}))
-        return Entries(
+        return StreamEntries(
             [EventEntry(id_, json.loads(fields["e"])) for id_, fields in told],
             [
                 PieceEntry(id_, int(fields["number"]), from_fields(Piece, json.loads(fields["p"])))
@@ -190,10 +190,10 @@ class Live:
         """Whether that entry is still kept; those after it are too then."""
         return bool(self._client.xrange(self._keys.of_run(run_id).events, id_, id_))
 
-    def standing(self, run_id: str) -> Standing:
+    def standing(self, run_id: str) -> StreamState:
         """A failed run that is asked to go on is not over. Raises RunNotFound."""
         status, retrying, pieces = self._client.hmget(self._keys.of_run(run_id).run, ["status", "retrying", "pieces"])
         if status is None:
             raise RunNotFound(f"no run {run_id!r}: never submitted here, or finished longer ago than the retention")
         goes_on = retrying and status != "completed"
-        return Standing(status in FINAL and not goes_on, int(pieces or 0))
+        return StreamState(status in FINAL and not goes_on, int(pieces or 0))

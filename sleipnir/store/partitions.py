@@ -43,17 +43,17 @@ from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import Keys, PartitionKeys, cost_field, is_member, member, parse_member
 from sleipnir.store.record_text import dumps
-from sleipnir.store.scripts import Arg, Script, run_batch
+from sleipnir.store.scripts import Arg, LuaScript, run_batch
 
-_ARCHIVED = Script("archived")
-_COMMIT = Script("commit")
-_DISCARD = Script("discard")
-_FIRE_TIMERS = Script("fire_timers")
-_FORGET = Script("forget")
-_OWN = Script("own")
-_PARK = Script("park")
-_PUT_BACK = Script("put_back")
-_TAKE_BACK = Script("take_back")
+_ARCHIVED = LuaScript("archived")
+_COMMIT = LuaScript("commit")
+_DISCARD = LuaScript("discard")
+_FIRE_TIMERS = LuaScript("fire_timers")
+_FORGET = LuaScript("forget")
+_OWN = LuaScript("own")
+_PARK = LuaScript("park")
+_PUT_BACK = LuaScript("put_back")
+_TAKE_BACK = LuaScript("take_back")
 
 
 @dataclass(frozen=True)

@@ -51,15 +51,15 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Pinned:
+class PinnedDigests:
     """What kept runs and rows that are to become runs go by: digests of bundles, those of agents included that they may
     still start, and of knowledge bases."""
 
     bundles: frozenset[str]
     bases: frozenset[str]
 
-    def __or__(self, other: Pinned) -> Pinned:
-        return Pinned(self.bundles | other.bundles, self.bases | other.bases)
+    def __or__(self, other: PinnedDigests) -> PinnedDigests:
+        return PinnedDigests(self.bundles | other.bundles, self.bases | other.bases)
 
 
 class Records:
@@ -97,7 +97,7 @@ class Records:
             at += len(page)
             count = max(1, count // 2) if sum(map(len, page)) > MOST_BYTES else min(MOST, count * 2)
 
-    def pinned(self) -> Pinned:
+    def pinned(self) -> PinnedDigests:
         """Of all runs that are there. Reads every spec: some seconds for a million."""
         bundles: set[str] = set()
         bases: set[str] = set()
@@ -116,4 +116,4 @@ class Records:
                     else:
                         bundles.update((spec.bundle, *spec.agents.values()))
                         bases.update(spec.knowledge.values())
-        return Pinned(frozenset(bundles), frozenset(bases))
+        return PinnedDigests(frozenset(bundles), frozenset(bases))

@@ -50,16 +50,16 @@ from sleipnir.store.connect import Client, is_lasting
 from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import Keys, SessionKeys, member, session_keys
 from sleipnir.store.record_text import dumps, record
-from sleipnir.store.scripts import Arg, Command, Script, run_batch, run_in_order
+from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_batch, run_in_order
 from sleipnir.store.streams import before, entries, ms_of
 
 if TYPE_CHECKING:
     from sleipnir.runs.transitions import Step
 
-_ANSWER = Script("answer")
-_CREATE_RUN = Script("create_run")
-_RESUME_ALL = Script("resume_all")
-_TELL = Script("tell")
+_ANSWER = LuaScript("answer")
+_CREATE_RUN = LuaScript("create_run")
+_RESUME_ALL = LuaScript("resume_all")
+_TELL = LuaScript("tell")
 
 _SUMMARY = (
     "status", "created_ms", "started_ms", "ended_ms", "error", "step", "paused", "holds", "retrying", "retries",
@@ -114,10 +114,10 @@ class Runs:
             raise SessionBusy.by(str(spec.session), spec.agent, busy)
         return bool(code)
 
-    def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> Command:
+    def creation(self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = "") -> RedisCommand:
         """What `create` does, as a command; create_run.lua says how it replies. `batch` is the row that it, or the run
         at its top, is (batches.place_of)."""
-        return Command(_CREATE_RUN, _CREATE_RUN.vector(*self._creation(run_id, spec, state, batch)))
+        return RedisCommand(_CREATE_RUN, _CREATE_RUN.vector(*self._creation(run_id, spec, state, batch)))
 
     def _creation(
         self, run_id: str, spec: RunSpec, state: Mapping[str, Any], batch: str = ""
@@ -526,14 +526,16 @@ class Runs:
             if isinstance(reply, Exception):
                 raise reply
 
-    def telling(self, run_id: str, type_: str, *fields: str) -> Command:
+    def telling(self, run_id: str, type_: str, *fields: str) -> RedisCommand:
         """Pass something on to a run, as a command. One that is over, or gone, is left alone."""
         return self.telling_once(run_id, type_, NO_FENCE, *fields)
 
-    def telling_once(self, run_id: str, type_: str, fence: Fence, *fields: str, version: int | None = None) -> Command:
+    def telling_once(
+        self, run_id: str, type_: str, fence: Fence, *fields: str, version: int | None = None
+    ) -> RedisCommand:
         """The same for an effect: nothing changes when this one, or a later one of its source, was told before.
         `version` is the one with which the run has ended that is to go on; None: any."""
-        return Command(_TELL, _TELL.vector(*self._telling(run_id, type_, None, fence, version), fields))
+        return RedisCommand(_TELL, _TELL.vector(*self._telling(run_id, type_, None, fence, version), fields))
 
     def _telling(
         self, run_id: str, type_: str, session: SessionKeys | None, fence: Fence, version: int | None = None

@@ -1,6 +1,6 @@
 """Lua scripts by name: the header of each `lua/*.lua` file is its contract, and calls are checked against it.
 
-    claim = Script("claim")
+    claim = LuaScript("claim")
     claim(client, keys={"run": ..., ...}, args={"seq": 1, ...}, rest=[...])
 
 A missing or unknown name is a TypeError here instead of a nil there. `rest` follows the named arguments and is only
@@ -21,7 +21,7 @@ import redis
 
 from sleipnir import failpoints
 from sleipnir.store.connect import Client
-from sleipnir.store.line import execute_all
+from sleipnir.store.fast_client import execute_all
 
 Arg: TypeAlias = str | bytes | int | float
 
@@ -31,7 +31,7 @@ KeyNames: TypeAlias = Mapping[str, str] | Sequence[str]
 _SLOT = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\.\.\.)?\]\s+(\w+)", re.MULTILINE)
 
 
-class Script:
+class LuaScript:
     """One Lua file. `keys` and `args` are the declared names in order; `has_rest` says whether more may follow, and
     `has_many_keys` whether its one name of keys stands for a list."""
 
@@ -75,7 +75,7 @@ class Script:
         client.script_load(self.text)
 
 
-def run_batch(client: Client, script: Script, vectors: Sequence[Sequence[Arg]]) -> list[Any]:
+def run_batch(client: Client, script: LuaScript, vectors: Sequence[Sequence[Arg]]) -> list[Any]:
     """One script with many argument vectors (from `script.vector`) in one round trip; results in order.
 
     Not a transaction: each call is atomic by itself. A result may be an exception of redis-py.
@@ -92,10 +92,10 @@ def run_batch(client: Client, script: Script, vectors: Sequence[Sequence[Arg]]) 
 
 
 @dataclass(frozen=True)
-class Command:
+class RedisCommand:
     """A call of a script, or (`script` None) a command of Redis; `vector` are its arguments."""
 
-    script: Script | None
+    script: LuaScript | None
     vector: Sequence[Arg]
 
     @property
@@ -105,7 +105,7 @@ class Command:
         return ("EVALSHA", self.script.sha, len(self.script.keys), *self.vector)
 
 
-def run_in_order(client: Client, commands: Sequence[Command]) -> list[Any]:
+def run_in_order(client: Client, commands: Sequence[RedisCommand]) -> list[Any]:
     """Calls of several scripts, one after the other, in one round trip; results in order.
 
     Not a transaction: each call is atomic by itself. A result may be an exception of redis-py. Each must be safe to
@@ -126,11 +126,11 @@ def run_in_order(client: Client, commands: Sequence[Command]) -> list[Any]:
     return results
 
 
-def _send_all(client: Client, commands: Sequence[Command]) -> list[Any]:
+def _send_all(client: Client, commands: Sequence[RedisCommand]) -> list[Any]:
     return execute_all(client, [command.words for command in commands])
 
 
 @failpoints.around(lambda _, script, __: script.name)
-def _send(client: Client, script: Script, vectors: Sequence[Sequence[Arg]]) -> list[Any]:
+def _send(client: Client, script: LuaScript, vectors: Sequence[Sequence[Arg]]) -> list[Any]:
     head = ("EVALSHA", script.sha, len(script.keys))
     return execute_all(client, [(*head, *vector) for vector in vectors])

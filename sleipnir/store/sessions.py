@@ -13,9 +13,9 @@ from sleipnir.runs.views import SessionInfo
 from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys
 from sleipnir.store.record_text import dumps
-from sleipnir.store.scripts import Arg, Script
+from sleipnir.store.scripts import Arg, LuaScript
 
-_CHANGE = Script("change_session")
+_CHANGE = LuaScript("change_session")
 _FIELDS = ("created_ms", "used_ms", "run", "busy", "dropped")
 
 

@@ -23,9 +23,9 @@ from sleipnir.store.connect import Client
 from sleipnir.store.keys import Keys, SlotKeys
 from sleipnir.store.record_text import dumps
 from sleipnir.store.runs import NO_FENCE, Fence, Runs
-from sleipnir.store.scripts import Command, Script, run_in_order
+from sleipnir.store.scripts import LuaScript, RedisCommand, run_in_order
 
-_SLOTS = Script("slots")
+_SLOTS = LuaScript("slots")
 
 LOOK_MS: Final = 60_000
 KNOWN_MS: Final = 3_600_000  # after the last change of a set: a scheduler is not frozen for so long
@@ -38,11 +38,11 @@ class Slots:
     def __init__(self, client: Client, keys: Keys, runs: Runs) -> None:
         self._client, self._keys, self._runs = client, keys, runs
 
-    def ask(self, fence: Fence, run_id: str, agent: str, key: str, ticket: int, limit: int) -> Command:
+    def ask(self, fence: Fence, run_id: str, agent: str, key: str, ticket: int, limit: int) -> RedisCommand:
         """Let a run have a slot, or wait for one; slots.lua says how it replies. `fence`: of a partition."""
         return self._command(self._keys.of_slots(agent, key), "ask", run_id, ticket, limit, fence)
 
-    def free(self, fence: Fence, run_id: str, agent: str, key: str, ticket: int) -> Command:
+    def free(self, fence: Fence, run_id: str, agent: str, key: str, ticket: int) -> RedisCommand:
         """The run needs its slot no more, or no more waits for it."""
         return self._command(self._keys.of_slots(agent, key), "free", run_id, ticket, 0, fence)
 
@@ -63,8 +63,8 @@ class Slots:
         pipe = self._client.pipeline(transaction=False)
         for run_id, _ in map(_parsed, held):
             pipe.hmget(self._keys.of_run(run_id).run, ["status", "slot"])
-        over: list[Command] = []
-        late: list[Command] = []
+        over: list[RedisCommand] = []
+        late: list[RedisCommand] = []
         needed: list[str] = []
         for name, (status, slot) in zip(held, pipe.execute(), strict=True):
             run_id, ticket = _parsed(name)
@@ -94,7 +94,7 @@ class Slots:
         ticket: int,
         limit: int = 0,
         fence: Fence = NO_FENCE,
-    ) -> Command:
+    ) -> RedisCommand:
         partition = self._keys.of_partition(keys.partition)
         slots = {
             "limit": keys.limit,
@@ -106,7 +106,7 @@ class Slots:
         }
         args: dict[str, Any] = {"digest": keys.digest, "wish": wish, "run_id": run_id, "ticket": ticket}
         args |= {"most": limit, "look_ms": LOOK_MS, "source": fence.source, "number": fence.number}
-        return Command(_SLOTS, _SLOTS.vector(slots, args | {"known_ms": KNOWN_MS}))
+        return RedisCommand(_SLOTS, _SLOTS.vector(slots, args | {"known_ms": KNOWN_MS}))
 
 
 def _parsed(member: str) -> tuple[str, int]:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from sleipnir.store.limits import Limiter
     from sleipnir.store.live import Live
     from sleipnir.store.partitions import Partitions
-    from sleipnir.store.records import Pinned, Records
+    from sleipnir.store.records import PinnedDigests, Records
     from sleipnir.store.sessions import Sessions
     from sleipnir.store.slots import Slots
     from sleipnir.store.visits import Visits
@@ -201,7 +201,7 @@ class Store:
         with self.errors():
             return self.bundles.get(digest)
 
-    def pinned(self) -> Pinned:
+    def pinned(self) -> PinnedDigests:
         """What runs and batches go by. Reads every spec: some seconds for a million."""
         return self.records.pinned() | self.batches.pinned()
 

@@ -14,19 +14,19 @@ from sleipnir.decoding import read_text
 from sleipnir.messages import ResultHeader, VisitCall, overlay_of
 from sleipnir.runs.run import Item, Part, RunSpec
 from sleipnir.store.connect import Client
+from sleipnir.store.fast_client import FastClient
 from sleipnir.store.keys import Keys, member, member_of, parse_member
-from sleipnir.store.line import Line
 from sleipnir.store.record_text import dumps
-from sleipnir.store.scripts import Arg, Command, Script, run_batch, run_in_order
+from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_batch, run_in_order
 
-_CLAIM = Script("claim")
-_DELIVER = Script("deliver")
-_HAND_BACK = Script("hand_back")
-_HEARTBEAT = Script("heartbeat")
+_CLAIM = LuaScript("claim")
+_DELIVER = LuaScript("deliver")
+_HAND_BACK = LuaScript("hand_back")
+_HEARTBEAT = LuaScript("heartbeat")
 
 
 @dataclass(frozen=True)
-class Talk:
+class StoredConversation:
     """What was said in a loop, as JSON text. For a turn: the messages that the model was `told` first, empty in turn 0,
     and per turn before it the model's reply and the results of its calls; `follow_ups` has by turn what the model was
     told after a reply without calls, `announced` what it was told besides the results of its calls. For a call: the
@@ -40,7 +40,7 @@ class Talk:
     history: str = ""
 
 
-SILENCE = Talk()
+SILENCE = StoredConversation()
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Claim:
     state: Mapping[str, str]
     item: Item | None = None
     part: Part | None = None
-    talk: Talk = SILENCE
+    talk: StoredConversation = SILENCE
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _spec_head(agent: str, bundle: str) -> str:
     return dumps({"agent": agent, "bundle": bundle})[:-1]
 
 
-def _talk(said: list[Any]) -> Talk:
+def _talk(said: list[Any]) -> StoredConversation:
     """From the reply of claim.lua: texts between turns are follow-ups, or announced, one before all turns is the
     session."""
     told, history = said[0] if said and isinstance(said[0], str) else "", ""
@@ -94,7 +94,7 @@ def _talk(said: list[Any]) -> Talk:
             (announced if turns[-1][1] else follow_ups)[len(turns) - 1] = each
         else:
             history = each
-    return Talk(told, tuple(turns), follow_ups, announced, history)
+    return StoredConversation(told, tuple(turns), follow_ups, announced, history)
 
 
 class Visits:
@@ -104,10 +104,10 @@ class Visits:
         self._connect, self._keys, self._local = connect, keys, threading.local()
 
     @property
-    def _line(self) -> Line:
-        line: Line | None = getattr(self._local, "line", None)
+    def _line(self) -> FastClient:
+        line: FastClient | None = getattr(self._local, "line", None)
         if line is None:
-            line = self._local.line = Line(self._connect())
+            line = self._local.line = FastClient(self._connect())
         return line
 
     def claim(
@@ -247,7 +247,7 @@ class Visits:
         renewal = _HEARTBEAT.vector(
             {"leases": partition.leases}, {"lease_ms": lease_ms}, [member(call.run, call.seq, call.attempt)]
         )
-        commands = [Command(_HEARTBEAT, renewal), Command(None, ["WAIT", replicas, timeout_ms])]
+        commands = [RedisCommand(_HEARTBEAT, renewal), RedisCommand(None, ["WAIT", replicas, timeout_ms])]
         replies = run_in_order(self._line.client, commands)
         for reply in replies:
             if isinstance(reply, Exception):

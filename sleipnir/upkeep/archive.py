@@ -28,7 +28,7 @@ _NAME = re.compile(r"runs-(\d{4}-\d{2}-\d{2})-.+\.jsonl(\.gz)?")
 _LINE = re.compile(rb'\{"type":"(\w+)","run":"([^"]*)"')
 
 
-class Writer:
+class ArchiveWriter:
     """Appends runs. For one thread. `host` tells the files of several machines apart."""
 
     def __init__(self, folder: Path, host: str, *, file_bytes: int, compressed: bool) -> None:
@@ -112,7 +112,7 @@ class Writer:
 
 
 @dataclass(frozen=True)
-class Archived:
+class ArchivedRun:
     """A run in the archive, by its first and its last line."""
 
     run: str
@@ -127,7 +127,7 @@ Damage: TypeAlias = Callable[[Path, str], None]
 """Is told of a file that is damaged, and how. What was read before that counts. A file that a crash has cut is none."""
 
 
-def archived_runs(folder: Path, on_damage: Damage = lambda file, reason: None) -> Iterator[Archived]:
+def archived_runs(folder: Path, on_damage: Damage = lambda file, reason: None) -> Iterator[ArchivedRun]:
     """The runs of an archive, those written last first, each once; read as they are asked for, a file at a time.
 
     Raises ConfigError when the folder cannot be read.
@@ -184,7 +184,7 @@ def _opened(file: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(file)) if file.suffix == ".gz" else file.open("rb")
 
 
-def _complete(file: Path, on_damage: Damage) -> Iterator[Archived]:
+def _complete(file: Path, on_damage: Damage) -> Iterator[ArchivedRun]:
     head: dict[str, Any] = {}
     for kind, run, line in _raw_lines(file, on_damage):
         try:
@@ -194,7 +194,7 @@ def _complete(file: Path, on_damage: Damage) -> Iterator[Archived]:
                 end = json.loads(line)
                 if end["run"] == head["run"]:
                     agent = head["spec"]["agent"]
-                    yield Archived(end["run"], agent, end["status"], head["created_ms"], end["ended_ms"] or 0, file)
+                    yield ArchivedRun(end["run"], agent, end["status"], head["created_ms"], end["ended_ms"] or 0, file)
                 head = {}
         except (ValueError, KeyError, TypeError, RecursionError):
             on_damage(file, f"the record of run {run!r} cannot be read")

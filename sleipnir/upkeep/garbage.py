@@ -50,7 +50,7 @@ TEMPORARY = ("graph-state-*.json", "tool-call-*", "sleipnir-loader-*", "sleipnir
 
 
 @dataclass(frozen=True)
-class Rubbish:
+class GarbageItem:
     """`kind` is run, keys, bundle, base, staging, temporary, scratch or session; `bytes_` what its removal frees,
     about."""
 
@@ -60,11 +60,11 @@ class Rubbish:
     why: str
 
 
-Found = tuple[Rubbish, Callable[[], bool]]
+Found = tuple[GarbageItem, Callable[[], bool]]
 """What could go, and what removes it: False if it is needed after all."""
 
 
-def rubbish(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Found]:
+def garbage_items(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Found]:
     """Everything, each piece when it is asked for; nothing is removed by looking. `sessions`: those of agents that are
     not found here too. Raises StoreUnavailable and OSError, and at the end KnowledgeError for an index store that
     cannot be looked at."""
@@ -84,10 +84,10 @@ def rubbish(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Fou
 
 def _of_runs(store: Store) -> Iterator[Found]:
     for remains in store.garbage.listed():
-        found = Rubbish("run", remains.run, 0, "is listed, and not there")
+        found = GarbageItem("run", remains.run, 0, "is listed, and not there")
         yield found, partial(store.garbage.remove, remains)
     for remains in store.garbage.orphans():
-        found = Rubbish("keys", remains.run, remains.bytes_, f"{len(remains.keys)} keys of a run that is not there")
+        found = GarbageItem("keys", remains.run, remains.bytes_, f"{len(remains.keys)} keys of a run that is not there")
         yield found, partial(store.garbage.remove, remains)
 
 
@@ -95,7 +95,7 @@ def _bundles(store: Store, pinned: frozenset[str]) -> Iterator[Found]:
     before_ms = store.now_ms() - GRACE_MS
     for digest in store.bundles.unused_since(before_ms):
         if digest not in pinned:
-            found = Rubbish("bundle", digest, store.bundles.size(digest), "no kept run goes by it")
+            found = GarbageItem("bundle", digest, store.bundles.size(digest), "no kept run goes by it")
             yield found, partial(store.bundles.drop, digest, before_ms)
 
 
@@ -114,7 +114,7 @@ def _bases(store: Store, settings: Settings, pinned: frozenset[str]) -> Iterator
     named = _named_here(settings) if unused else set()
     for digest, name, bytes_ in unused:
         if digest not in pinned and digest not in named:
-            found = Rubbish("base", name, bytes_, "no kept run and no agent here asks it")
+            found = GarbageItem("base", name, bytes_, "no kept run and no agent here asks it")
             if index_store.startswith("s3://"):
                 yield found, partial(_drop_from_s3, settings, digest, before_ms)
             else:
@@ -162,7 +162,7 @@ def _sessions(store: Store, settings: Settings) -> Iterator[Found]:
     for info in store.sessions.all():
         if info.agent not in known and info.run is None:
             why = f"{info.messages} messages; agent {info.agent!r} is not found here"
-            found = Rubbish("session", f"{info.agent}/{info.name}", 0, why)
+            found = GarbageItem("session", f"{info.agent}/{info.name}", 0, why)
             name = SessionName(info.agent, info.name)
             yield found, partial(store.sessions.remove, name)
 
@@ -173,12 +173,15 @@ def _staged(settings: Settings) -> Iterator[Found]:
     folders = [] if index_store.startswith("s3://") else [Path(index_store)]
     for parent in (*folders, settings.home / "knowledge-cache", *own):
         for folder in abandoned(parent):
-            found = Rubbish("staging", str(folder), size_of(folder), "its builder is dead")
+            found = GarbageItem("staging", str(folder), size_of(folder), "its builder is dead")
             yield found, partial(_clear_up, parent)
     for parent, pattern in ((settings.home / UNPACKED, ".unpack-*"), (finding.own_agents(settings), ".install-*")):
         for path in parent.glob(pattern):
             if _age_s(path) > UNPACK_S:
-                yield Rubbish("staging", str(path), size_of(path), "was left by a process that died"), _remover(path)
+                yield (
+                    GarbageItem("staging", str(path), size_of(path), "was left by a process that died"),
+                    _remover(path),
+                )
 
 
 def _clear_up(parent: Path) -> bool:
@@ -188,7 +191,7 @@ def _clear_up(parent: Path) -> bool:
 
 def _scratch(store: Store, settings: Settings) -> Iterator[Found]:
     for folder in WorkFolders(settings.home, settings.work_retention_s).expired(store):
-        yield Rubbish("scratch", str(folder), size_of(folder), "its run is over"), partial(remove_work, folder)
+        yield GarbageItem("scratch", str(folder), size_of(folder), "its run is over"), partial(remove_work, folder)
 
 
 def _temporary(folder: Path) -> Iterator[Found]:
@@ -197,7 +200,7 @@ def _temporary(folder: Path) -> Iterator[Found]:
     for path in old:
         if not any(name == str(path) or name.startswith(f"{path}/") for name in in_use):
             yield (
-                Rubbish("temporary", str(path), size_of(path), "was left by a visit whose worker died"),
+                GarbageItem("temporary", str(path), size_of(path), "was left by a visit whose worker died"),
                 _remover(path),
             )
 

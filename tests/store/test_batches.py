@@ -14,7 +14,7 @@ from sleipnir.errors import BatchNotFound, BundleError, UsageError
 from sleipnir.messages import Usage
 from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import kind_of
-from sleipnir.store.batches import Added, Look
+from sleipnir.store.batches import AddedRows, AdmissionView
 from sleipnir.store.scripts import run_in_order
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.admission import Admission
@@ -76,9 +76,9 @@ class World:
 
 
 def test_rows_are_added_once_and_one_with_other_contents_is_named(store: Store) -> None:
-    assert store.batches.add(ID, SPEC, BatchPlan("b"), rows(0, 1)) == Added(2, 0, ())
-    assert store.batches.add(ID, SPEC, BatchPlan("other"), rows(1, 2)) == Added(1, 1, ())
-    assert store.batches.add(ID, SPEC, BatchPlan(), [("k1", row_text("new", {})), *rows(3)]) == Added(1, 0, (0,))
+    assert store.batches.add(ID, SPEC, BatchPlan("b"), rows(0, 1)) == AddedRows(2, 0, ())
+    assert store.batches.add(ID, SPEC, BatchPlan("other"), rows(1, 2)) == AddedRows(1, 1, ())
+    assert store.batches.add(ID, SPEC, BatchPlan(), [("k1", row_text("new", {})), *rows(3)]) == AddedRows(1, 0, (0,))
     info = store.batches.info(ID)
     assert (info.name, info.total, info.waiting, info.state) == ("b", 4, 4, "accepting")
     store.batches.seal(ID)
@@ -330,7 +330,7 @@ def test_a_look_with_what_the_last_one_found_sees_those_that_came_and_went_since
     assert abs(look.now_ms - store.now_ms()) < 60_000 and store.batches.under_way() == 0
 
 
-def waiting_in(look: Look) -> dict[str, int | None]:
+def waiting_in(look: AdmissionView) -> dict[str, int | None]:
     return {id_: None if batch is None else batch.kept.waiting for id_, batch in look.batches.items()}
 
 

@@ -11,7 +11,7 @@ import redis
 
 from sleipnir.errors import StoreUnavailable
 from sleipnir.store.connect import connect, store_errors, unblock_all
-from sleipnir.store.line import execute_all
+from sleipnir.store.fast_client import execute_all
 from tests.processes import RedisServer, wait_until
 
 

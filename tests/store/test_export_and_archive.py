@@ -14,7 +14,7 @@ import pytest
 from sleipnir.errors import ConfigError, RunNotFound
 from sleipnir.runs.journal import state_after
 from sleipnir.store.store import Store
-from sleipnir.upkeep.archive import Writer, archived_lines, archived_runs
+from sleipnir.upkeep.archive import ArchiveWriter, archived_lines, archived_runs
 from sleipnir.upkeep.export import lines_of
 from sleipnir_scheduler.services import janitor
 from sleipnir_scheduler.services.archiver import Archiver, ahead_of
@@ -39,7 +39,7 @@ def closed() -> Iterator[None]:
 
 
 def archiver_of(store: Store, folder: Path, *, file_bytes: int = 10**6, compressed: bool = False) -> Archiver:
-    writer = Writer(folder, "host", file_bytes=file_bytes, compressed=compressed)
+    writer = ArchiveWriter(folder, "host", file_bytes=file_bytes, compressed=compressed)
     MADE.append(Archiver(store, writer, ahead_ms=8 * DAY_MS))
     return MADE[-1]
 

@@ -18,7 +18,7 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.upkeep import garbage
-from sleipnir.upkeep.garbage import rubbish
+from sleipnir.upkeep.garbage import garbage_items
 from sleipnir_workers.knowledge import sweeping
 from tests.finished import created, finished
 from tests.processes import write_agent
@@ -41,11 +41,11 @@ def settings(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
 
 
 def found(store: Store, settings: Settings, *, sessions: bool = False) -> list[tuple[str, str]]:
-    return [(each.kind, each.name) for each, _ in rubbish(store, settings, sessions=sessions)]
+    return [(each.kind, each.name) for each, _ in garbage_items(store, settings, sessions=sessions)]
 
 
 def sweep(store: Store, settings: Settings, *, sessions: bool = False) -> list[str]:
-    return [each.name for each, remove in rubbish(store, settings, sessions=sessions) if remove()]
+    return [each.name for each, remove in garbage_items(store, settings, sessions=sessions) if remove()]
 
 
 def share(store: Store, settings: Settings, digest: str) -> Path:
@@ -87,7 +87,7 @@ def test_a_run_that_came_back_meanwhile_is_left_alone(store: Store, settings: Se
     run = store.keys.of_run(RUN).run
     fields = store._client.hgetall(run)
     store._client.delete(run)
-    looked = list(rubbish(store, settings, sessions=False))
+    looked = list(garbage_items(store, settings, sessions=False))
     store._client.hset(run, mapping=fields)
     assert [remove() for _, remove in looked] == [False, False]
     assert store.runs.info(RUN).status == "submitted"
@@ -98,7 +98,7 @@ def test_bundles_that_no_kept_run_goes_by_are_dropped_after_an_hour(store: Store
         store.bundles.put(digest, b"12345", OLD_MS)
     store.bundles.put("new", b"x", store.now_ms())
     created(store, RUN, bundle="own", agents={"child": "childs"})
-    ((bundle, remove),) = list(rubbish(store, settings, sessions=False))
+    ((bundle, remove),) = list(garbage_items(store, settings, sessions=False))
     assert (bundle.kind, bundle.name, bundle.bytes_) == ("bundle", "nobodys", 5)
     store.bundles.touch("nobodys", store.now_ms())
     assert not remove(), "a submit has named it meanwhile"
@@ -114,7 +114,7 @@ def test_bases_that_no_run_pins_and_no_agent_here_asks_leave_the_index_store(sto
     created(store, RUN, knowledge={"agent/rag": pinned})
     store.knowledge.use(asked)
     assert found(store, settings) == [("base", f"agent/rag {unused[:12]}")]
-    ((_, remove),) = list(rubbish(store, settings, sessions=False))
+    ((_, remove),) = list(garbage_items(store, settings, sessions=False))
     store.knowledge.use(unused)
     assert not remove(), "a submit has asked for it meanwhile"
     store._client.zadd(store.keys.bases_used, {unused: OLD_MS})
@@ -147,7 +147,7 @@ def test_bases_in_the_index_store_that_are_not_listed_are_removed_and_what_is_no
     store.knowledge.use(asked)
     store.knowledge.share(elsewhere, agent="a", node="n", bytes_=1, shelf="/another")
     created(store, RUN, knowledge={"agent/rag": pinned})
-    ((base, remove),) = list(rubbish(store, settings, sessions=False))
+    ((base, remove),) = list(garbage_items(store, settings, sessions=False))
     assert (base.kind, base.name, base.bytes_) == ("base", unlisted[:12], 78)
     assert remove()
     left = {path.name for path in Path(index_store_name(settings)).iterdir()}
@@ -168,7 +168,7 @@ def test_bases_leave_an_index_store_in_s3_too(
             stored.modified = stored.modified if name.startswith(new) else "1970-01-02T00:00:00.000Z"
         share(store, in_s3, listed)
         created(store, RUN, knowledge={"agent/rag": pinned})
-        looked = list(rubbish(store, in_s3, sessions=False))
+        looked = list(garbage_items(store, in_s3, sessions=False))
         assert [(base.name, base.bytes_) for base, _ in looked] == [
             (f"agent/rag {listed[:12]}", 10),
             (unlisted[:12], 5),
@@ -190,7 +190,7 @@ def test_an_index_store_that_is_away_keeps_nothing_else_from_being_found(
     away.url = "http://127.0.0.1:9"
     for name, value in {**away.env, "AWS_MAX_ATTEMPTS": "1"}.items():
         monkeypatch.setenv(name, value)
-    looking = rubbish(store, settings.replaced(knowledge="s3://bucket"), sessions=False)
+    looking = garbage_items(store, settings.replaced(knowledge="s3://bucket"), sessions=False)
     assert next(looking)[0].name == "nobodys"
     with pytest.raises(KnowledgeError, match="s3://bucket cannot be used"):
         next(looking)

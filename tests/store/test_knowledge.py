@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sleipnir.knowledge.files import lease_name
 from sleipnir.settings import Settings
-from sleipnir.store.knowledge import Shared
+from sleipnir.store.knowledge import SharedIndex
 from sleipnir.store.store import Store
 from tests.processes import wait_until
 
@@ -60,7 +60,7 @@ def test_what_is_shared_is_listed_until_it_is_forgotten(store: Store) -> None:
     knowledge = store.knowledge
     assert (knowledge.shared("d1"), knowledge.all_shared(), knowledge.forget("d1")) == (None, [], False)
     first = knowledge.share("d1", agent="a", node="n", bytes_=10, shelf="/shelf")
-    assert first == Shared("d1", "a", "n", 10, "/shelf", first.at_ms)
+    assert first == SharedIndex("d1", "a", "n", 10, "/shelf", first.at_ms)
     second = knowledge.share("d2", agent="a", node="m", bytes_=20, shelf="s3://bucket")
     again = knowledge.share("d1", agent="a", node="n", bytes_=10, shelf="/other")
     assert knowledge.shared("d1") == again

@@ -8,7 +8,7 @@ from typing import Any
 from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, RESULT, ResultHeader, ToolCall, VisitCall
 from sleipnir.runs.run import RunSpec, Visit
 from sleipnir.store.store import Store
-from sleipnir.store.visits import SILENCE, Claim, Talk
+from sleipnir.store.visits import SILENCE, Claim, StoredConversation
 from tests.store.test_advance import advance_of
 
 RUN = "run000000001"
@@ -42,7 +42,7 @@ class World:
         assert isinstance(claim, Claim)
         return claim
 
-    def work(self, visit: Visit, calls: tuple[ToolCall, ...] = (), **delta: Any) -> Talk:
+    def work(self, visit: Visit, calls: tuple[ToolCall, ...] = (), **delta: Any) -> StoredConversation:
         """Claim a visit and deliver; what had been said when it was claimed."""
         talk = self.claim(visit).talk
         assert self.deliver(visit, calls, **delta)
@@ -65,15 +65,15 @@ def test_each_turn_gets_all_that_was_said_before_it_and_each_call_the_reply_that
     assert world.work(turn, calls, **said) == SILENCE
     first, second = world.visits("tool")
     assert [world.claim(visit).part for visit in (first, second)] == [first.part, second.part]
-    assert world.work(second, _result="two") == Talk("", ((json.dumps(REPLY), ()),))
+    assert world.work(second, _result="two") == StoredConversation("", ((json.dumps(REPLY), ()),))
     world.work(first, _result={"x": 1})
     [turn] = world.visits("turn")
     turns = ((json.dumps(REPLY), ('{"x": 1}', '"two"', '"no such tool"')),)
-    assert world.work(turn, calls[:1], _answer={"role": "assistant"}) == Talk(json.dumps(TOLD), turns)
+    assert world.work(turn, calls[:1], _answer={"role": "assistant"}) == StoredConversation(json.dumps(TOLD), turns)
     world.work(world.visits("tool")[0], _result=None)
     [turn] = world.visits("turn")
     turns = (*turns, ('{"role": "assistant"}', ("null",)))
-    assert world.work(turn, said="the end") == Talk(json.dumps(TOLD), turns)
+    assert world.work(turn, said="the end") == StoredConversation(json.dumps(TOLD), turns)
     assert (store.runs.output(RUN), store.runs.state(RUN)) == ("the end", {"said": "the end"})
     parts = [
         (step.role, step.part and step.part.turn, step.part and step.part.tool) for step in store.runs.history(RUN)
@@ -94,13 +94,15 @@ def test_a_turn_that_goes_on_gives_the_later_ones_what_the_model_was_told_after_
     world.work(world.visits("turn")[0], **{MESSAGES: TOLD, ANSWER: SO_FAR, FOLLOW_UP: FURTHER})
     turns = ((json.dumps(SO_FAR), ()),)
     [turn] = world.visits("turn")
-    assert world.work(turn, calls, _answer=REPLY) == Talk(json.dumps(TOLD), turns, {0: json.dumps(FURTHER)})
+    assert world.work(turn, calls, _answer=REPLY) == StoredConversation(
+        json.dumps(TOLD), turns, {0: json.dumps(FURTHER)}
+    )
     world.work(world.visits("tool")[0], _result="one")
     world.work(world.visits("turn")[0], **{ANSWER: SO_FAR, FOLLOW_UP: FURTHER | {"n": 2}})
     [turn] = world.visits("turn")
     turns = (*turns, (json.dumps(REPLY), ('"one"',)), turns[0])
     follow_ups = {0: json.dumps(FURTHER), 2: json.dumps(FURTHER | {"n": 2})}
-    assert world.work(turn, said="the end") == Talk(json.dumps(TOLD), turns, follow_ups)
+    assert world.work(turn, said="the end") == StoredConversation(json.dumps(TOLD), turns, follow_ups)
     assert store.runs.state(RUN) == {"said": "the end"}
     assert not store.partitions._client.exists(store.keys.of_run(RUN).items)
     assert [step.goes_on for step in store.runs.history(RUN) if step.role == "turn"] == [True, False, True, False]
@@ -113,7 +115,7 @@ def test_what_is_announced_besides_results_is_told_to_later_turns(store: Store) 
     store._client.hset(store.keys.of_run(RUN).items, "1.0.user", "look")
     [turn] = world.visits("turn")
     turns = ((json.dumps(REPLY), ('"one"',)),)
-    assert world.work(turn, said="the end") == Talk(json.dumps(TOLD), turns, announced={0: "look"})
+    assert world.work(turn, said="the end") == StoredConversation(json.dumps(TOLD), turns, announced={0: "look"})
     assert not store.partitions._client.exists(store.keys.of_run(RUN).items)
 
 
@@ -129,7 +131,9 @@ def test_a_reply_that_goes_on_counts_once_however_often_it_is_delivered(store: S
     world.advance.run_once()
     [second] = world.visits("turn")
     assert (second.part and second.part.turn, second.attempt) == (1, 1)
-    assert world.claim(second).talk == Talk(json.dumps(TOLD), ((json.dumps(SO_FAR), ()),), {0: json.dumps(FURTHER)})
+    assert world.claim(second).talk == StoredConversation(
+        json.dumps(TOLD), ((json.dumps(SO_FAR), ()),), {0: json.dumps(FURTHER)}
+    )
 
 
 def test_a_loop_that_went_on_up_to_its_last_turn_leaves_no_conversation(store: Store) -> None:

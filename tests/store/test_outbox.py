@@ -12,7 +12,7 @@ import pytest
 from sleipnir.messages import VisitCall
 from sleipnir.runs.run import RunSpec, Visit
 from sleipnir.runs.transitions import Transition
-from sleipnir.store.fleet import Line
+from sleipnir.store.fleet import QueueBacklog
 from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
 from sleipnir_scheduler.dispatch import Dispatcher, Published, RedisDispatcher
@@ -110,7 +110,7 @@ def test_the_message_of_a_later_attempt_goes_first_in_line_and_is_missed_when_it
 class Blind:
     """A broker that takes messages and says nothing."""
 
-    def __init__(self, line: Line | None = None) -> None:
+    def __init__(self, line: QueueBacklog | None = None) -> None:
         self.line, self.published = line, 0
 
     def publish(self, visits: Iterable[tuple[VisitCall, str]]) -> Published:
@@ -118,13 +118,13 @@ class Blind:
         self.published += count
         return Published(count)
 
-    def look(self, queues: Collection[str]) -> Mapping[str, Line]:
+    def look(self, queues: Collection[str]) -> Mapping[str, QueueBacklog]:
         return {queue: self.line for queue in queues} if self.line else {}
 
 
-@pytest.mark.parametrize("line", [None, Line(5)])
+@pytest.mark.parametrize("line", [None, QueueBacklog(5)])
 def test_on_a_broker_that_does_not_say_what_waits_a_visit_has_three_messages_in_72_hours(
-    store: Store, partition: int, line: Line | None
+    store: Store, partition: int, line: QueueBacklog | None
 ) -> None:
     """Finding C20 of the second review."""
     blind = Blind(line)
@@ -139,7 +139,7 @@ def test_on_a_broker_that_does_not_say_what_waits_a_visit_has_three_messages_in_
 
 
 def test_a_message_that_a_queue_of_another_broker_has_lost_is_published_soon(store: Store, partition: int) -> None:
-    blind = Blind(Line(0))
+    blind = Blind(QueueBacklog(0))
     service, now_ms = outbox(store, blind), store.now_ms() + 2 * PATIENCE_MS
     assert service.run_once([partition], now_ms) == 1
 

@@ -19,7 +19,7 @@ from sleipnir.runs.values import Known, Wanted
 from sleipnir.runs.views import Reason
 from sleipnir.store.partitions import _FORGET, APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Entry, IgnoredEntry
 from sleipnir.store.runs import _TELL, Fence
-from sleipnir.store.scripts import Command, run_in_order
+from sleipnir.store.scripts import RedisCommand, run_in_order
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, ClaimRefused
 
@@ -604,14 +604,14 @@ def test_a_wish_that_is_repeated_as_its_reply_was_lost_is_passed_on_once(bench: 
     view = bench.store.partitions.load([RUN])[RUN]
     bench.store.partitions.commit([Commit(submitted, view, Transition(status="running"))], bench.epochs)
     runs = bench.store.runs
-    pause = Command(
+    pause = RedisCommand(
         _TELL, _TELL.vector(*runs._telling(RUN, "paused", None, Fence("", "token0000001")), ("by", "a", "reason", ""))
     )
-    resume = Command(_TELL, _TELL.vector(*runs._telling(RUN, "resumed", None, Fence("", "token0000002")), ()))
+    resume = RedisCommand(_TELL, _TELL.vector(*runs._telling(RUN, "resumed", None, Fence("", "token0000002")), ()))
     assert run_in_order(bench.store._client, [pause, resume, pause]) == ["running", "running", "known"]
     assert len(bench.entries()) == 2
     many = [
-        Command(_TELL, _TELL.vector(*runs._telling(RUN, "resumed", None, Fence("", f"token{n:07}")), ()))
+        RedisCommand(_TELL, _TELL.vector(*runs._telling(RUN, "resumed", None, Fence("", f"token{n:07}")), ()))
         for n in range(100)
     ]
     run_in_order(bench.store._client, many)

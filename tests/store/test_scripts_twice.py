@@ -25,7 +25,7 @@ from sleipnir.store.keys import lines_of
 from sleipnir.store.live import Piece
 from sleipnir.store.partitions import IgnoredEntry
 from sleipnir.store.runs import Fence
-from sleipnir.store.scripts import Script, run_in_order
+from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
 from tests.store.test_batches import ID, SPEC, rows
 from tests.store.test_runs_and_visits import RUN, Bench
@@ -402,7 +402,7 @@ def _commands(data: bytes) -> Iterator[tuple[bytes, ...]]:
 class Wire:
     """Sees the calls of one script, and loses the reply of the first one if it shall."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: LuaScript) -> None:
         self._sha = script.sha.encode()
         self.loses = False
         self.lost = 0
@@ -441,7 +441,7 @@ def test_a_script_may_be_called_twice_and_its_reply_be_lost(
 ) -> None:
     """Item b of the issue, "every effect and control script is fenced or idempotent"."""
     prepare, again = CASES[name]
-    script, client = Script(name), store._client
+    script, client = LuaScript(name), store._client
     script.load(client)
 
     wire, act = Wire(script), prepare(store)

@@ -18,7 +18,7 @@ from sleipnir.runs.sessions import TEMPORARY_MS, SessionName
 from sleipnir.store.scripts import run_batch
 from sleipnir.store.sessions import _CHANGE
 from sleipnir.store.store import Store
-from sleipnir.store.visits import Claim, Talk
+from sleipnir.store.visits import Claim, StoredConversation
 from sleipnir_scheduler.services.advance import Advance
 from tests.store.test_advance import advance_of
 from tests.store.test_loops import LOOP, REPLY, TOLD
@@ -54,7 +54,7 @@ class Chat:
         [visit] = [visit for visit in self.store.partitions.load([run])[run].frontier.values() if visit.queue]
         return visit
 
-    def talk(self, run: str) -> Talk:
+    def talk(self, run: str) -> StoredConversation:
         return self.claim(self.visit(run), run).talk
 
     def claim(self, visit: Visit, run: str) -> Claim:
@@ -85,7 +85,7 @@ class Chat:
 def test_a_run_that_completes_adds_what_was_said_and_the_next_one_begins_with_it(store: Store) -> None:
     chat = Chat(store)
     first = chat.start()
-    assert chat.talk(first) == Talk(history="[]")
+    assert chat.talk(first) == StoredConversation(history="[]")
     chat.say(first, QUESTION, REPLIED)
     assert store.runs.info(first).status == "completed"
     assert (chat.messages, store.runs.state(first)) == ([QUESTION, REPLIED], {"said": "fine"})

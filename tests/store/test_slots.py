@@ -8,7 +8,7 @@ from typing import Any
 from sleipnir.runs.run import RunSpec
 from sleipnir.store.keys import SlotKeys
 from sleipnir.store.runs import NO_FENCE, Fence
-from sleipnir.store.scripts import Command, run_in_order
+from sleipnir.store.scripts import RedisCommand, run_in_order
 from sleipnir.store.slots import KNOWN_MS, LOOK_MS
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services import janitor
@@ -38,7 +38,7 @@ class Slots:
         self.keys: SlotKeys = store.keys.of_slots("limited", "acme")
         self.part = store.keys.of_partition(self.keys.partition)
 
-    def _do(self, command: Command) -> int:
+    def _do(self, command: RedisCommand) -> int:
         [reply] = run_in_order(self.redis, [command])
         if isinstance(reply, Exception):
             raise reply

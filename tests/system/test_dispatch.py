@@ -16,7 +16,7 @@ from sleipnir.messages import BATCH_PRIORITY, TASK_NAME, VisitCall
 from sleipnir.settings import Settings
 from sleipnir.store.address import celery_broker
 from sleipnir.store.connect import connect
-from sleipnir.store.fleet import Line
+from sleipnir.store.fleet import QueueBacklog
 from sleipnir.store.keys import line_of, lines_of
 from sleipnir.store.store import Store
 from sleipnir_scheduler.dispatch import KombuDispatcher, Published, RedisDispatcher, body, envelope, headers, message
@@ -153,9 +153,9 @@ def _published(redis: RedisServer, folder: Path, prefix: str) -> dict[str, Any]:
 def test_another_broker_says_how_long_its_queues_are() -> None:
     """Finding C20 of the second review: nothing is published into a queue that still holds what was published."""
     dispatcher = KombuDispatcher("memory://")
-    assert dispatcher.look(["looked-at"]) == {"looked-at": Line(0)}, "a queue that is not there holds nothing"
+    assert dispatcher.look(["looked-at"]) == {"looked-at": QueueBacklog(0)}, "a queue that is not there holds nothing"
     dispatcher.publish([(CALL, "looked-at"), (CALL, "looked-at")])
-    assert dispatcher.look(["looked-at"]) == {"looked-at": Line(2)}
+    assert dispatcher.look(["looked-at"]) == {"looked-at": QueueBacklog(2)}
 
 
 def test_a_line_says_when_its_oldest_message_was_published(store: Store) -> None:
@@ -166,5 +166,5 @@ def test_a_line_says_when_its_oldest_message_was_published(store: Store) -> None
     for call in (first, replace(first, run="another00001"), replace(first, attempt=2)):
         dispatcher.publish([(call, "scripts")])
     found = dispatcher.look(["scripts"])
-    assert found[line_of("scripts", "")] == Line(3, 1_000, has_returned=True)
-    assert found[line_of("scripts", "any")] == Line(0, None, has_returned=False)
+    assert found[line_of("scripts", "")] == QueueBacklog(3, 1_000, has_returned=True)
+    assert found[line_of("scripts", "any")] == QueueBacklog(0, None, has_returned=False)

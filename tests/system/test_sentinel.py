@@ -12,7 +12,7 @@ import pytest
 from sleipnir.local import launch
 from sleipnir.local.supervisor import find_server
 from sleipnir.store.connect import connect
-from sleipnir.store.line import Line
+from sleipnir.store.fast_client import FastClient
 from tests.asking import ASK, COUNT
 from tests.processes import RedisServer, Stack, wait_for_redis, wait_until, write_agent
 from tests.secured import free_port
@@ -95,7 +95,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 def test_runs_go_on_at_the_new_master(watched: Watched, tmp_path: Path) -> None:
     ask = write_agent(tmp_path / "ask", ASK, f_py=COUNT)
-    kept = Line(connect(watched.url, single_connection_client=True))  # as each thread of a worker has one
+    kept = FastClient(connect(watched.url, single_connection_client=True))  # as each thread of a worker has one
     assert kept.execute_command("ROLE")[0] == "master"
     with Stack(watched.servers[0], tmp_path / "home", redis_url=watched.url) as stack:
         stack.start_scheduler()

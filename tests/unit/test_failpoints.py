@@ -6,7 +6,7 @@ import pytest
 
 from sleipnir import failpoints
 from sleipnir.errors import ConfigError
-from sleipnir.store.scripts import Script
+from sleipnir.store.scripts import LuaScript
 
 
 def test_without_the_variable_nothing_is_wrapped() -> None:
@@ -14,7 +14,7 @@ def test_without_the_variable_nothing_is_wrapped() -> None:
 
     assert not failpoints.ACTIVE
     assert failpoints.around("point")(function) is function
-    assert not hasattr(Script.__call__, "__wrapped__")
+    assert not hasattr(LuaScript.__call__, "__wrapped__")
 
 
 def test_a_failpoint_acts_once_at_the_time_it_names() -> None:

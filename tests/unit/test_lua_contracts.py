@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.store.scripts import Script
+from sleipnir.store.scripts import LuaScript
 
 LUA = Path(__file__).parents[2] / "sleipnir" / "store" / "lua"
 NAMES = sorted(file.stem for file in LUA.glob("*.lua"))
@@ -30,7 +30,7 @@ def test_a_header_says_what_the_script_does_its_slots_and_its_returns(name: str)
     text = (LUA / f"{name}.lua").read_text()
     assert text.startswith(f"-- {name}: ")
     assert "-- Returns" in text
-    script = Script(name)
+    script = LuaScript(name)
     assert script.keys
     assert len(set(script.keys)) == len(script.keys)
 
@@ -47,7 +47,7 @@ def test_slots_are_numbered_without_gaps(name: str) -> None:
 def test_the_body_gives_every_key_a_name_and_uses_keys_by_name_only(name: str) -> None:
     body = "\n".join(line for line in (LUA / f"{name}.lua").read_text().splitlines() if not line.startswith("--"))
     head, _, rest = body.partition("\n\n")
-    for key in Script(name).keys:
+    for key in LuaScript(name).keys:
         assert re.search(rf"\b{key}\b", body), f"{key} is declared and never used"
     assert "KEYS[" not in rest
     assert not re.search(r"redis\.call\('(\w+)', (KEYS|ARGV)", head)
@@ -61,7 +61,7 @@ def test_only_commands_of_redis_6_2_are_used(name: str) -> None:
 
 
 def test_a_wrong_name_is_a_type_error_before_anything_is_sent() -> None:
-    script = Script("fire_timers")
+    script = LuaScript("fire_timers")
     with pytest.raises(TypeError, match="takes keys"):
         script.vector({"timers": "t"}, {"limit": 1})
     with pytest.raises(TypeError, match="takes keys"):
@@ -71,7 +71,7 @@ def test_a_wrong_name_is_a_type_error_before_anything_is_sent() -> None:
 
 
 def test_a_script_of_many_keys_takes_a_list_and_others_take_names() -> None:
-    many, named = Script("limit_take"), Script("limit_release")
+    many, named = LuaScript("limit_take"), LuaScript("limit_release")
     arguments = {name: 0 for name in many.args}
     assert many.vector(["k1", "k2"], arguments, [7]) == ["k1", "k2", *arguments.values(), 7]
     with pytest.raises(TypeError, match="takes keys"):

@@ -14,7 +14,7 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Graph, MapNode, Node
 from sleipnir.messages import Role
 from sleipnir.runs.run import Item, Part
-from sleipnir.store.visits import SILENCE, Talk
+from sleipnir.store.visits import SILENCE, StoredConversation
 from sleipnir_workers.lazy_state import StoredState
 
 
@@ -91,7 +91,7 @@ class Execution:
     role: Role = "node"
     item: Item | None = None
     part: Part | None = None
-    talk: Talk = SILENCE
+    talk: StoredConversation = SILENCE
     session: str | None = None
     depth: int = 0
     knowledge: str | None = None

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from sleipnir.errors import StoreUnavailable
 from sleipnir.models.limits import Limit, LimitUse
-from sleipnir.store.gauges import FleetLook, Gauges, Work
+from sleipnir.store.gauges import FleetLoad, Gauges, PartitionLoad
 from sleipnir_scheduler.metrics.tally import Tally
 from sleipnir_scheduler.services.loop import Turns
 from sleipnir_scheduler.services.ownership import Ownership
@@ -103,7 +103,7 @@ def registry_of(collector: SchedulerCollector) -> CollectorRegistry:
     return registry
 
 
-def _work(work: Work, fleet: FleetLook | None) -> Iterator[Metric]:
+def _work(work: PartitionLoad, fleet: FleetLoad | None) -> Iterator[Metric]:
     queues = set() if fleet is None else fleet.queues()
     queued = {**dict.fromkeys(queues, 0), **work.queued}
     if fleet is not None and not work.complete:
@@ -141,7 +141,7 @@ def _work(work: Work, fleet: FleetLook | None) -> Iterator[Metric]:
     yield _gauge("sleipnir_paused", "1: the deployment is held (`sleipnir pause --all`).", int(work.paused))
 
 
-def _fleet(fleet: FleetLook) -> Iterator[Metric]:
+def _fleet(fleet: FleetLoad) -> Iterator[Metric]:
     workers = {queue: [each for each in fleet.workers if queue in each.queues] for queue in sorted(fleet.queues())}
     yield _gauge("sleipnir_workers", "Workers that serve a queue.", {q: len(w) for q, w in workers.items()}, "queue")
     yield _gauge(

@@ -21,7 +21,7 @@ from itertools import islice
 import structlog
 
 from sleipnir.batches.records import may_admit, row_run_id
-from sleipnir.store.batches import CHANGED, Open
+from sleipnir.store.batches import CHANGED, OpenBatch
 from sleipnir.store.fleet import SEEN_FOR_MS
 from sleipnir.store.store import Store
 from sleipnir_scheduler.fair import Claim, one_each, share
@@ -53,7 +53,7 @@ class Admission:
         self._seen: float | None = None
         self._stale: set[str] = set()
         self._looked_at_all_ms = 0
-        self._batches: dict[str, Open] = {}
+        self._batches: dict[str, OpenBatch] = {}
         self._claims: dict[str, Claim] = {}
         self._times: dict[str, float] = {}
         self._with_work: set[str] = set()
@@ -93,7 +93,7 @@ class Admission:
             self._see(batch, found)
         return look.now_ms
 
-    def _see(self, id_: str, batch: Open | None) -> None:
+    def _see(self, id_: str, batch: OpenBatch | None) -> None:
         """Note how a batch is now. None: it is over."""
         self._claims.pop(id_, None)
         self._with_work.discard(id_)

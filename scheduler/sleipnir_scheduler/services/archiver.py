@@ -22,7 +22,7 @@ from sleipnir.errors import RunNotFound
 from sleipnir.runs.views import ArchiveState
 from sleipnir.store.records import Record
 from sleipnir.store.store import Store
-from sleipnir.upkeep.archive import Writer
+from sleipnir.upkeep.archive import ArchiveWriter
 from sleipnir.upkeep.export import lines_of_record
 
 BATCH = 100
@@ -38,7 +38,7 @@ def ahead_of(retention_ms: int) -> int:
 class Archiver:
     """`state` is what it says of itself. `run_once` is for one thread; `lost` may be called by another."""
 
-    def __init__(self, store: Store, writer: Writer, *, ahead_ms: int) -> None:
+    def __init__(self, store: Store, writer: ArchiveWriter, *, ahead_ms: int) -> None:
         self._store, self._writer, self.ahead_ms = store, writer, ahead_ms
         self._log = structlog.get_logger().bind(service="archiver", folder=str(writer.folder))
         self._said_ms = 0

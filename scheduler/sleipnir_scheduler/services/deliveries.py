@@ -37,7 +37,7 @@ from sleipnir.runs.transitions import (
 )
 from sleipnir.store.connect import is_lasting
 from sleipnir.store.effects import Delivery, Effects, EndedRun, OwedEffect
-from sleipnir.store.scripts import Command
+from sleipnir.store.scripts import RedisCommand
 from sleipnir_scheduler.graphs import Graphs
 
 AT_ONCE = 100  # effects that share their round trips; while they are on their way, nobody looks whether they are owed
@@ -146,7 +146,7 @@ class Deliveries:
 
     def _command(
         self, owed: OwedEffect, specs: Mapping[str, RunSpec], ends: Mapping[str, EndedRun], batches: Mapping[str, str]
-    ) -> Command | None:
+    ) -> RedisCommand | None:
         """What an effect comes to; None: nothing, as its run has expired, or goes on."""
         spec = specs.get(owed.run)
         match owed.effect:
@@ -177,7 +177,7 @@ class Deliveries:
                 return self._store.tell_parent(spec, ends[owed.run])
         return None
 
-    def _start(self, parent: str, above: RunSpec, effect: StartChild, batch: str) -> Command:
+    def _start(self, parent: str, above: RunSpec, effect: StartChild, batch: str) -> RedisCommand:
         try:
             spec, state = self._begin(parent, above, effect)
             return self._store.start(effect.child, spec, state, batch)
@@ -189,7 +189,7 @@ class Deliveries:
                 self._log.exception("a child cannot be started", run=parent, agent=effect.agent)
             return self._store.refuse(parent, effect.seq, effect.attempt, effect.child, _why(error))
 
-    def _start_row(self, spec: RunSpec, effect: StartRow) -> Command:
+    def _start_row(self, spec: RunSpec, effect: StartRow) -> RedisCommand:
         place = place_of(effect.batch, effect.row)
         try:
             prompt, given = row_of(effect.text)

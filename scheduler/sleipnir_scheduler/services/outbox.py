@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sleipnir.store.fleet import Line
+from sleipnir.store.fleet import QueueBacklog
 from sleipnir.store.keys import line_of
 from sleipnir.store.partitions import DueVisit, Partitions
 from sleipnir_scheduler.dispatch import Dispatcher
@@ -68,7 +68,7 @@ class Outbox:
                 self._store.not_published(partition, waiting, now_ms, LOOK_MS)
         return count
 
-    def _is_gone(self, due: DueVisit, line: Line | None, now_ms: int) -> bool:
+    def _is_gone(self, due: DueVisit, line: QueueBacklog | None, now_ms: int) -> bool:
         """Whether the message of a visit that is due has left its line."""
         if line is not None and line.length == 0:
             return True
@@ -86,12 +86,12 @@ class Outbox:
         is_young = due.is_new and abs(now_ms - due.published_ms) <= self._patience_ms
         return not is_young and not lost_from.isdisjoint((due.queue, line_of(due.queue, due.call.batch)))
 
-    def _empty_twice(self, lines: Mapping[str, Line]) -> set[str]:
+    def _empty_twice(self, lines: Mapping[str, QueueBacklog]) -> set[str]:
         """Lines that were empty at this look and at the last: what was on its way to a worker has been claimed."""
         before, self._empty = self._empty, {name for name, line in lines.items() if line.length == 0}
         return before & self._empty
 
 
-def _line(due: DueVisit, lines: Mapping[str, Line]) -> Line | None:
+def _line(due: DueVisit, lines: Mapping[str, QueueBacklog]) -> QueueBacklog | None:
     """The line of a visit; brokers without priorities have one for each queue."""
     return lines.get(line_of(due.queue, due.call.batch)) or lines.get(due.queue)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Swept:
+class RemovedGarbage:
     """One row. `problem`: why it could not be removed."""
 
     kind: str
@@ -41,11 +41,11 @@ def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> 
 
     Everything may run meanwhile. Exit code 1 when something could not be removed.
     """
-    from sleipnir.upkeep.garbage import rubbish
+    from sleipnir.upkeep.garbage import garbage_items
 
-    swept: list[Swept] = []
-    with options.connected(workers=False) as client, _unreachable_index_store(swept, client.settings):
-        for found, remove in rubbish(client.store, client.settings, sessions=sessions):
+    removed_items: list[RemovedGarbage] = []
+    with options.connected(workers=False) as client, _unreachable_index_store(removed_items, client.settings):
+        for found, remove in garbage_items(client.store, client.settings, sessions=sessions):
             removed, problem = False, None
             if not dry_run:
                 try:
@@ -53,31 +53,33 @@ def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> 
                         removed = remove()
                 except (OSError, SleipnirError) as error:
                     problem = str(error)
-            swept.append(Swept(found.kind, found.name, found.bytes_, found.why, removed, problem))
+            removed_items.append(RemovedGarbage(found.kind, found.name, found.bytes_, found.why, removed, problem))
     if as_data:
-        print_json(swept)
+        print_json(removed_items)
     else:
-        _print(swept, dry_run=dry_run)
-    return exit_codes.FAILED if any(each.problem for each in swept) else exit_codes.COMPLETED
+        _print(removed_items, dry_run=dry_run)
+    return exit_codes.FAILED if any(each.problem for each in removed_items) else exit_codes.COMPLETED
 
 
 @contextmanager
-def _unreachable_index_store(swept: list[Swept], settings: Settings) -> Iterator[None]:
+def _unreachable_index_store(removed_items: list[RemovedGarbage], settings: Settings) -> Iterator[None]:
     """Make a row of it: what was found before still counts."""
     from sleipnir.knowledge.files import index_store_name
 
     try:
         yield
     except KnowledgeError as error:
-        swept.append(Swept("shelf", index_store_name(settings), 0, "cannot be looked at", False, str(error)))
+        removed_items.append(
+            RemovedGarbage("shelf", index_store_name(settings), 0, "cannot be looked at", False, str(error))
+        )
 
 
-def _print(swept: list[Swept], *, dry_run: bool) -> None:
-    if not swept:
+def _print(removed_items: list[RemovedGarbage], *, dry_run: bool) -> None:
+    if not removed_items:
         terminal.note("nothing to remove")
         return
-    rows = [(each.kind, each.name, size(each.bytes), each.problem or each.why) for each in swept]
+    rows = [(each.kind, each.name, size(each.bytes), each.problem or each.why) for each in removed_items]
     print_table(("kind", "name", "size", "why"), rows)
-    gone = [each for each in swept if dry_run or each.removed]
+    gone = [each for each in removed_items if dry_run or each.removed]
     verb = "would be removed" if dry_run else "removed"
-    terminal.note(f"{len(gone)} of {len(swept)} {verb}, {size(sum(each.bytes for each in gone))}")
+    terminal.note(f"{len(gone)} of {len(removed_items)} {verb}, {size(sum(each.bytes for each in gone))}")

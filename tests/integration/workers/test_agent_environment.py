@@ -10,7 +10,7 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import EndNode, Graph, LlmNode, Variable
 from sleipnir.messages import RESULT, Send, VisitResult
 from sleipnir.runs.run import Part
-from sleipnir.store.visits import Talk
+from sleipnir.store.visits import StoredConversation
 from sleipnir_workers.agent_environment import agent_variables, without_secrets
 from sleipnir_workers.host import Host
 from sleipnir_workers.script import run_script
@@ -92,6 +92,6 @@ def test_a_tool_works_with_a_secret_and_its_model_does_not_see_it(tmp_path: Path
     )
     message = '{"tool_calls": [{"id": "c", "function": {"name": "t", "arguments": "{}"}}]}'
     node = LlmNode(id="ask", prompt="p", tools=["t"])
-    place = {"role": "tool", "part": Part(7, 0, 0, "t", "c"), "talk": Talk(turns=((message, ()),))}
+    place = {"role": "tool", "part": Part(7, 0, 0, "t", "c"), "talk": StoredConversation(turns=((message, ()),))}
     result = run_tool(node, visit(node, tmp_path, graph={"variables": [DSN]}, **place), worker(tmp_path))
     assert result.delta == {RESULT: ["pg://me:[redacted]@db/app", len(f"pg://me:{PASSWORD}@db/app")]}

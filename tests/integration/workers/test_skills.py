@@ -11,7 +11,7 @@ import pytest
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.model import Graph, LlmNode, LoopAgent
 from sleipnir.messages import ANSWER, MESSAGES, RESULT, VisitResult
-from sleipnir.store.visits import Part, Talk
+from sleipnir.store.visits import Part, StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply, Request
 from sleipnir_workers.llm.turn import run_turn
 from sleipnir_workers.skills import Skill, loaded_in, parsed, skills_of
@@ -61,7 +61,7 @@ class Conversation:
 
     def turn(self, *calls: Call) -> tuple[Request, list[Any]]:
         """What the model was asked, and what its calls got at once; None for those that run elsewhere."""
-        talk = Talk(self.told, tuple(self.turns), history=json.dumps(self.history))
+        talk = StoredConversation(self.told, tuple(self.turns), history=json.dumps(self.history))
         part = Part(7, len(self.turns))
         place: dict[str, Any] = {"role": "turn", "part": part, "talk": talk, "session": self.session}
         with ModelServer([Reply("" if calls else "done", calls=list(calls))]) as server:
@@ -248,7 +248,7 @@ def test_a_tool_of_a_skill_runs_as_a_global_tool_and_not_before_the_skill_is_loa
 def _runs(talk: Conversation, name: str) -> Any:
     """What comes of a call on a worker that runs tools."""
     calls = [{"id": "c", "function": {"name": name, "arguments": '{"args": "log"}'}}]
-    said = Talk("", ((json.dumps({"tool_calls": calls}), ()),))
+    said = StoredConversation("", ((json.dumps({"tool_calls": calls}), ()),))
     at = visit(talk.node, talk.home, graph=talk.graph, role="tool", part=Part(7, 0, 0, name, "c"), talk=said)
     return run_tool(talk.node, at, host({"LOKI_CONFIG_DIR": str(talk.home / "loki")}, warm_python=False)).delta[RESULT]
 

@@ -18,7 +18,7 @@ from sleipnir.errors import KnowledgeError, StoreUnavailable
 from sleipnir.knowledge.files import lease_name, pin_name
 from sleipnir.knowledge.order import Order, Progress
 from sleipnir.settings import Settings
-from sleipnir.store.knowledge import Building
+from sleipnir.store.knowledge import RunningBuild
 from sleipnir.store.store import Store
 
 LOOK_AGAIN_S = 0.2
@@ -31,9 +31,9 @@ class Lease:
         self.name = pin_name(order.agent, order.node)
         self._store, self._base = store, lease_name(Path(order.folder), order.node)
         self._token, self._who = secrets.token_hex(16), f"{socket.gethostname()}:{os.getpid()}"
-        self._other: Building | None = None
+        self._other: RunningBuild | None = None
 
-    def take(self) -> Building | None:
+    def take(self) -> RunningBuild | None:
         """None: the caller has it, for another while; else whose it is. Raises StoreUnavailable."""
         with self._store.errors():
             return self._store.knowledge.take(self._base, self._token, self._who)

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from sleipnir.graph.model import LoopAgent
-from sleipnir.store.visits import Talk
+from sleipnir.store.visits import StoredConversation
 from sleipnir_workers.llm.reply import Message
 from sleipnir_workers.llm.todo import TodoList
 
@@ -31,7 +31,7 @@ class Continuation:
     note: str
 
 
-def continuation(agent: LoopAgent, talk: Talk, reply: str, todos: TodoList) -> Continuation | None:
+def continuation(agent: LoopAgent, talk: StoredConversation, reply: str, todos: TodoList) -> Continuation | None:
     """How the agent goes on after a `reply` without calls; None: it has ended. `talk` is what was said before."""
     count, most = len(talk.follow_ups), agent.max_auto_continues
     if not (agent.auto_continue and todos.left and count < most) or reply == _last_reply(talk):
@@ -41,7 +41,7 @@ def continuation(agent: LoopAgent, talk: Talk, reply: str, todos: TodoList) -> C
     return Continuation({"role": "user", "content": text}, note)
 
 
-def _last_reply(talk: Talk) -> str | None:
+def _last_reply(talk: StoredConversation) -> str | None:
     """What the agent said when it was last told to go on."""
     if not talk.follow_ups:
         return None

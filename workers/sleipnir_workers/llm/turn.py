@@ -29,7 +29,7 @@ from sleipnir.graph.tools import (
     todo_tools,
 )
 from sleipnir.messages import AGENTS, ANSWER, FOLLOW_UP, MESSAGES, PERSON, QUEUE_OF, RESULT, ToolCall, VisitResult
-from sleipnir.store.visits import Talk
+from sleipnir.store.visits import StoredConversation
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import tools_of
 from sleipnir_workers import mcp, skills
@@ -159,7 +159,7 @@ def _as_offered(tool: Declaration) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _said(talk: Talk) -> Iterator[Message]:
+def _said(talk: StoredConversation) -> Iterator[Message]:
     """The messages of the turns before this one: each reply, and the results of its calls in their order, or what the
     model was told after it. What it was told besides results is the result of a call too, which it has not made."""
     for number, (reply, results) in enumerate(talk.turns):
@@ -177,7 +177,7 @@ def _said(talk: Talk) -> Iterator[Message]:
             yield json.loads(talk.follow_ups[number])
 
 
-def _texts(talk: Talk) -> list[str]:
+def _texts(talk: StoredConversation) -> list[str]:
     return [json.loads(reply).get("content") or "" for reply, _ in talk.turns]
 
 
@@ -273,7 +273,7 @@ def _replied(answer: Answer, execution: Execution, told: Sequence[Message]) -> d
     return {ANSWER: dict(answer.message), **first}
 
 
-def _earlier_calls(talk: Talk) -> Iterator[dict[str, Any]]:
+def _earlier_calls(talk: StoredConversation) -> Iterator[dict[str, Any]]:
     for reply, _ in talk.turns:
         yield from json.loads(reply).get("tool_calls") or ()
 

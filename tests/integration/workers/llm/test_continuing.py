@@ -12,7 +12,7 @@ from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.graph.tools import TODO_TOOLS
 from sleipnir.messages import ANSWER, FOLLOW_UP, RESULT, ResultHeader, VisitResult
 from sleipnir.runs.run import Part
-from sleipnir.store.visits import Talk
+from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.continuing import REMINDER, Continuation, continuation
 from sleipnir_workers.llm.todo import Todo, TodoList
@@ -35,11 +35,11 @@ def reply(text: str, *calls: tuple[str, Any]) -> str:
     return json.dumps({"role": "assistant", "content": text} | ({"tool_calls": asked} if asked else {}))
 
 
-def talk(*turns: tuple[str, list[Any]], told: list[Any] = TOLD) -> Talk:
+def talk(*turns: tuple[str, list[Any]], told: list[Any] = TOLD) -> StoredConversation:
     """Replies and the results of their calls; after one without calls the agent was told to go on."""
     said = tuple((text, tuple(map(json.dumps, results))) for text, results in turns)
     follow_ups = {n: json.dumps(FURTHER) for n, (text, _) in enumerate(turns) if "tool_calls" not in json.loads(text)}
-    return Talk(json.dumps(told), said, follow_ups)
+    return StoredConversation(json.dumps(told), said, follow_ups)
 
 
 ADDED = (reply("", ("todo__add", {"task": "a"}), ("todo__add", {"task": "b"})), [{"status": "ok"}, {"status": "ok"}])
@@ -48,13 +48,13 @@ ADDED = (reply("", ("todo__add", {"task": "a"}), ("todo__add", {"task": "b"})), 
 def turn(
     folder: Path,
     replies: list[Any],
-    said: Talk | None = None,
+    said: StoredConversation | None = None,
     agent: LoopAgent | None = GOES_ON,
     tools: tuple[str, ...] = TODO_TOOLS,
     **config: Any,
 ) -> tuple[VisitResult, ModelServer]:
     node = LlmNode(id="agent", prompt="hello", model="openai:gpt-test", tools=list(tools), max_iterations=1000)
-    said = said or Talk()
+    said = said or StoredConversation()
     place = {"role": "turn", "part": Part(7, len(said.turns)), "talk": said}
     with ModelServer(replies) as server:
         env = {**server.env(), "LOKI_CONFIG_DIR": str(folder / "loki")}

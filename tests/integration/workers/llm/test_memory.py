@@ -11,7 +11,7 @@ import pytest
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.messages import INSTEAD, MESSAGES, SAID, Said, VisitResult
 from sleipnir.runs.run import Part
-from sleipnir.store.visits import Talk
+from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.memory import SUMMARIZATION_PROMPT, SUMMARY_CONTEXT_PROMPT
 from sleipnir_workers.llm.todo import Todo, TodoList
@@ -27,11 +27,16 @@ ASKED = {"role": "user", "content": "who am I"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "lookup", "arguments": '{"q": 1}'}}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 FOUND = {"role": "tool", "tool_call_id": "c1", "content": '"Kim"'}
-SECOND_TURN = Talk(json.dumps([SYSTEM, *HISTORY, ASKED]), ((json.dumps(CALLED), ('"Kim"',)),))
+SECOND_TURN = StoredConversation(json.dumps([SYSTEM, *HISTORY, ASKED]), ((json.dumps(CALLED), ('"Kim"',)),))
 
 
 def turn(
-    folder: Path, replies: list[Any], talk: Talk, *, session: str | None = "desk", threshold: int | None = None
+    folder: Path,
+    replies: list[Any],
+    talk: StoredConversation,
+    *,
+    session: str | None = "desk",
+    threshold: int | None = None,
 ) -> tuple[VisitResult, ModelServer]:
     (folder / "tools.py").write_text('def lookup(q: int):\n    """Look up."""\n')
     node = LlmNode(
@@ -45,7 +50,7 @@ def turn(
 
 
 def test_the_session_stands_between_the_system_message_and_the_question(tmp_path: Path) -> None:
-    result, server = turn(tmp_path, ["Kim"], Talk(history=json.dumps(HISTORY)))
+    result, server = turn(tmp_path, ["Kim"], StoredConversation(history=json.dumps(HISTORY)))
     system, *others = server.requests[0].messages
     assert system["content"].startswith("be kind")
     assert others == [*HISTORY, ASKED]
@@ -54,7 +59,9 @@ def test_the_session_stands_between_the_system_message_and_the_question(tmp_path
 
 
 def test_a_turn_that_calls_tools_leaves_nothing_and_keeps_the_session_for_the_next_one(tmp_path: Path) -> None:
-    result, _ = turn(tmp_path, [Reply(calls=[Call("lookup", {"q": 1})])], Talk(history=json.dumps(HISTORY)))
+    result, _ = turn(
+        tmp_path, [Reply(calls=[Call("lookup", {"q": 1})])], StoredConversation(history=json.dumps(HISTORY))
+    )
     assert (result.said, result.delta[MESSAGES][1:]) == (None, [*HISTORY, ASKED])
 
 
@@ -68,8 +75,8 @@ def test_all_that_was_said_since_the_question_is_added_calls_and_their_results_t
 
 
 def test_a_run_without_a_session_and_a_model_that_fails_leave_nothing(tmp_path: Path) -> None:
-    assert turn(tmp_path, ["Kim"], Talk(), session=None)[0].said is None
-    failed, _ = turn(tmp_path, [Reply(status=400)], Talk())
+    assert turn(tmp_path, ["Kim"], StoredConversation(), session=None)[0].said is None
+    failed, _ = turn(tmp_path, [Reply(status=400)], StoredConversation())
     assert (failed.ok, failed.said) == (False, None)
 
 
@@ -101,7 +108,9 @@ def test_the_todo_list_outlives_the_summary(tmp_path: Path) -> None:
         {"role": "assistant", "content": None, "tool_calls": called},
         *({"role": "tool", "tool_call_id": f"c{n}", "content": '{"status": "ok"}'} for n in range(4)),
     ]
-    result, _ = turn(tmp_path, ["later", "tea is being made"], Talk(history=json.dumps(history)), threshold=5)
+    result, _ = turn(
+        tmp_path, ["later", "tea is being made"], StoredConversation(history=json.dumps(history)), threshold=5
+    )
     assert result.said is not None
     summary, *kept = result.said.messages
     assert summary["content"].endswith("tea is being made")

@@ -11,7 +11,7 @@ from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.graph.tools import SPAWN_TOOLS
 from sleipnir.messages import AGENTS, RESULT, ToolCall, VisitResult
 from sleipnir.runs.run import Part
-from sleipnir.store.visits import Talk
+from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.turn import run_turn
 from tests.unit.workers.visits import host, visit
@@ -24,7 +24,7 @@ def turn(folder: Path, *calls: Call, spawns: bool = True) -> tuple[VisitResult, 
     graph: dict[str, Any] = {"loop": LoopAgent(can_spawn_agents=spawns)}
     with ModelServer([Reply(calls=list(calls))]) as server:
         env = {**server.env(), "LOKI_CONFIG_DIR": str(folder / "loki")}
-        at = visit(node, folder, graph=graph, role="turn", part=Part(7, 0), talk=Talk())
+        at = visit(node, folder, graph=graph, role="turn", part=Part(7, 0), talk=StoredConversation())
         return run_turn(node, at, host(env)), server
 
 

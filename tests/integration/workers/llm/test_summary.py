@@ -11,7 +11,7 @@ import pytest
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.messages import RESULT, VisitResult
 from sleipnir.runs.run import Part
-from sleipnir.store.visits import Talk
+from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import ModelServer, Reply
 from sleipnir_workers.llm.summary import run_summary
 from tests.unit.workers.visits import host, visit
@@ -25,7 +25,11 @@ def summary(folder: Path, reply: Any) -> tuple[VisitResult, ModelServer]:
     node = LlmNode(id="agent", prompt="", model="openai:gpt-test", tools=[])
     agent = LoopAgent(can_spawn_agents=True, summarization_model="openai:gpt-small")
     with ModelServer([reply]) as server:
-        place: dict[str, Any] = {"role": "summary", "part": Part(7, 0, 0), "talk": Talk(json.dumps(COLLECTED))}
+        place: dict[str, Any] = {
+            "role": "summary",
+            "part": Part(7, 0, 0),
+            "talk": StoredConversation(json.dumps(COLLECTED)),
+        }
         return run_summary(node, visit(node, folder, graph={"loop": agent}, **place), host(server.env())), server
 
 

@@ -12,7 +12,7 @@ import pytest
 from sleipnir.graph.model import LlmNode
 from sleipnir.messages import ANSWER, MESSAGES, PERSON, RESULT, ToolCall, VisitResult
 from sleipnir.runs.run import Part
-from sleipnir.store.visits import Talk
+from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.turn import run_turn
 from sleipnir_workers.tools.node import run_tool
@@ -42,13 +42,13 @@ def turn(
     folder: Path,
     replies: list[Any],
     *,
-    talk: Talk | None = None,
+    talk: StoredConversation | None = None,
     mcp: list[str] | None = None,
     depth: int = 0,
     **fields: Any,
 ) -> tuple[VisitResult, ModelServer]:
     node = LlmNode(id="ask", **{"prompt": "hello", "model": "openai:gpt-test", "tools": ["lookup"], **fields})
-    said = talk or Talk()
+    said = talk or StoredConversation()
     place = {"role": "turn", "part": Part(7, len(said.turns)), "talk": said, "depth": depth}
     with ModelServer(replies) as server:
         env = {**server.env(), "LOKI_CONFIG_DIR": str(folder / "loki")}
@@ -56,14 +56,14 @@ def turn(
         return run_turn(node, at, host(env)), server
 
 
-def talk_of(*turns: tuple[str, list[tuple[str, str, str]], list[Any]]) -> Talk:
+def talk_of(*turns: tuple[str, list[tuple[str, str, str]], list[Any]]) -> StoredConversation:
     """Text, calls (id, name, arguments) and results of each turn."""
     said = []
     for text, calls, results in turns:
         called = [{"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in calls]
         message = {"role": "assistant", "content": text, "tool_calls": called}
         said.append((json.dumps(message), tuple(map(json.dumps, results))))
-    return Talk(TOLD, tuple(said))
+    return StoredConversation(TOLD, tuple(said))
 
 
 @pytest.mark.conformance("M03")
@@ -206,7 +206,11 @@ def test_a_failure_of_the_model_is_a_failure_of_the_node(folder: Path) -> None:
 def call(folder: Path, name: str, arguments: str, *, tools: list[str]) -> VisitResult:
     node = LlmNode(id="ask", prompt="hello", tools=tools)
     reply = {"tool_calls": [{"id": "c0"}, {"id": "c1", "function": {"name": name, "arguments": arguments}}]}
-    place = {"role": "tool", "part": Part(7, 0, 1, name, "c1"), "talk": Talk("", ((json.dumps(reply), ()),))}
+    place = {
+        "role": "tool",
+        "part": Part(7, 0, 1, name, "c1"),
+        "talk": StoredConversation("", ((json.dumps(reply), ()),)),
+    }
     at = visit(node, folder, graph={"mcp_servers": ["docs"]}, **place)
     return run_tool(node, at, host({"LOKI_CONFIG_DIR": str(folder / "loki")}, warm_python=False))
 

@@ -11,7 +11,7 @@ import pytest
 
 from sleipnir.graph.model import LlmNode
 from sleipnir.runs.run import Part
-from sleipnir.store.visits import Talk
+from sleipnir.store.visits import StoredConversation
 from sleipnir.tools.mcp_config import McpServer, StdioServer
 from sleipnir_workers import mcp
 from sleipnir_workers.execution import DirectoryMissing
@@ -39,7 +39,12 @@ class Lab:
         """The server that answers a call of a visit."""
         function = {"name": f"mcp_invoke_{server}", "arguments": '{"tool": "ls"}'}
         reply = json.dumps({"tool_calls": [{"function": function}]})
-        fields = {"cwd": self.project, "part": Part(1, 0, 0), "talk": Talk(turns=((reply, ()),)), **fields}
+        fields = {
+            "cwd": self.project,
+            "part": Part(1, 0, 0),
+            "talk": StoredConversation(turns=((reply, ()),)),
+            **fields,
+        }
         assert run_tool(NODE, visit(NODE, self.project, role="tool", **fields), host(self.env)).ok
         return self.asked[-1]
 

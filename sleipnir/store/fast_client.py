@@ -1,9 +1,9 @@
 """Commands that must cost little: a worker's claim and delivery, what models say, a scheduler's commits.
 
 redis-py surrounds a command with a lock, a retry loop, two closures, metrics, a look at the type of each argument and
-a look-up of reply callbacks, as much work again as the command itself. A line sends and reads; only when that fails
-does it hand the command to its client, which reconnects, waits and repeats as the client's `retries` say. So what a
-caller may see is the same: the same replies, the same errors, and a command that may have been carried out twice.
+a look-up of reply callbacks, as much work again as the command itself. A FastClient sends and reads; only when that
+fails does it hand the command to its client, which reconnects, waits and repeats as the client's `retries` say. So what
+a caller may see is the same: the same replies, the same errors, and a command that may have been carried out twice.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hiredis import pack_command
 from sleipnir.store.connect import Client
 
 
-class Line:
-    """`client` must have been opened with `single_connection_client=True`; its one connection becomes the line's."""
+class FastClient:
+    """`client` must have been opened with `single_connection_client=True`; its one connection becomes its own."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
