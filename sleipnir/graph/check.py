@@ -1,17 +1,17 @@
-"""Rules about a graph as a whole, one function per rule, named by what it promises.
+"""Rules about a graph as a whole, one function per rule, named by what it guarantees.
 
 Rules 1 to 9 are Loki's, with its messages word for word and in its order (spec/graph-agents.md 2.12); the rest
 are Sleipnir's. Each subject has a module: check_code.py, check_config.py, check_failures.py, check_knowledge.py,
-check_models.py, check_parallel.py, check_size.py, check_skills.py, check_state.py, check_templates.py. Every rule looks
-at the whole graph and reports everything it finds; none raises. The only things read besides the graph are the agent's
-folder, and whether its documents exist, and those only where the caller names the folder. A graph with errors is looked
-at as far as it can be read (salvage.py), so that all of them are reported in one pass.
+check_models.py, check_parallel.py, check_size.py, check_skills.py, check_state.py, check_templates.py. Every rule
+checks the whole graph and reports all its findings; none raises. If the caller names the agent's folder, the rules also
+read the folder and check that documents exist; they read nothing else. The readable part of a graph with errors is
+checked too (salvage.py), so that all errors are reported in one pass.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from sleipnir.errors import Problem
@@ -68,7 +68,7 @@ FAILURES = (
     "extension", "outside", "too_large", "model", "model_call", "rate_limit", "structured", "template", "tools",
     "bundle", "no_executor", "state", "failed",
 )  # fmt: skip
-"""What `retry.on` may name, besides exceptions: classes of failures, and the kinds that executors report."""
+"""The values of `retry.on` besides exceptions: classes of failures, and the kinds that executors report."""
 
 _EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*:)?[A-Z]\w*")
 
@@ -91,13 +91,12 @@ def check(
 ) -> list[Problem]:
     """Every problem of the graph as a whole, in the order of the rules.
 
-    Without `folder` nothing is said about scripts, functions and tools that may be in it; without `agents`
-    nothing about whether an agent exists. `tools` are names an llm node may use besides those the graph declares.
+    Without `folder`, scripts, functions and tools in it are not checked; without `agents`, the existence of agents is
+    not. `tools` are names that an llm node may use besides those the graph declares.
     `read_tools` reads the folder's tools file; by default it is only searched for names.
-    Without `global_tools` nothing is said about those, without `mcp_servers` nothing about whether they are configured,
-    without `skills` nothing about whether they are installed.
-    `clients` are those of models that this deployment has besides the known ones. `document` is what the graph was read
-    from: with it, findings inside a text have their exact place. `salvaged` says which parts of it are stand-ins.
+    Without `global_tools`, `mcp_servers` or `skills`, these are not checked.
+    `clients` are the model clients of this deployment besides the known ones. `document` is the source of the graph:
+    with it, findings inside a text have an exact position. `salvaged` names the stand-ins in the graph.
     """
     findings = Findings(file, positions)
     case = Case(
@@ -106,8 +105,8 @@ def check(
     if salvaged is not None:
         findings.broken = salvaged.broken
     for rule in RULES:
-        if salvaged is None or salvaged.edges_known or rule not in _OF_ALL_EDGES:
-            findings.code = codes.OF_RULES.get(rule.__name__, codes.GENERAL)
+        if salvaged is None or salvaged.edges_known or rule not in _NEED_ALL_EDGES:
+            findings.code = codes.CODE_OF_RULE.get(rule.__name__, codes.GENERAL)
             rule(case)
     return findings.problems
 
@@ -126,13 +125,13 @@ def check_loaded(
     *,
     graph: Graph | None = None,
 ) -> list[Problem]:
-    """Every problem of a definition, those of reading it included: in file order, and those in other files last. What
-    comments in it ignore is left out. `graph` is checked in place of the one that was read (it has overrides)."""
-    found = list(loaded.problems)
+    """Every problem of a definition, including those of reading it, in file order; problems in other files come last.
+    Problems that comments ignore are left out. `graph` (with overrides) is checked instead of the loaded one."""
+    problems = list(loaded.problems)
     if graph is None:
         graph = loaded.salvaged.graph if loaded.salvaged is not None else loaded.graph
     if graph is not None:
-        found += check(
+        problems += check(
             graph,
             loaded.positions,
             str(file),
@@ -148,9 +147,9 @@ def check_loaded(
             salvaged=loaded.salvaged,
         )
     elif loaded.document is not None:
-        found += check_code.syntax_of(folder, str(file))
-    own = in_file_order(problem for problem in found if problem.file == str(file))
-    others = [problem for problem in found if problem.file != str(file)]
+        problems += check_code.syntax_of(folder, str(file))
+    own = in_file_order(problem for problem in problems if problem.file == str(file))
+    others = [problem for problem in problems if problem.file != str(file)]
     return ignoring.without_ignored([*own, *others], loaded, str(file))
 
 
@@ -165,8 +164,8 @@ def validate(
     clients: Clients | None = None,
     skills: Complaint | None = None,
 ) -> list[Problem]:
-    """Every problem of a graph file or agent folder, as `check_loaded` gives them. `config_file` is read in place of
-    the folder's config.yaml."""
+    """Every problem of a graph file or agent folder, as from `check_loaded`. `config_file` replaces the folder's
+    config.yaml."""
     loaded = load_file(path, config_file)
     folder, file = path.parent, path
     if path.is_dir():
@@ -177,28 +176,28 @@ def validate(
 
 
 def format_headline(problems: Iterable[Problem]) -> str:
-    """The errors as Loki reports them when a run is refused. Warnings are left out."""
+    """The errors in the form in which Loki refuses a run, without warnings."""
     errors = [problem for problem in problems if problem.level == "error"]
     lines = [f"\n  [{error.node}] {error.message}" if error.node else f"\n  {error.message}" for error in errors]
     return f"Graph validation failed with {len(errors)} error(s):{''.join(lines)}"
 
 
 def every_edge_leads_to_a_node(case: Case) -> None:
-    for edge in _declared_edges(case):
-        if not _leads_somewhere(case, edge):
+    for edge in (edge for node in case.graph.nodes.values() for edge in edges_of(node)):
+        if not _has_target(case, edge):
             message = f"References non-existent node '{edge.target}' in {_edge_label(case, edge)}"
             case.findings.error(edge_path(case, edge), message, _target_hint(case, edge))
 
 
 def declared_edges_form_no_cycle(case: Case) -> None:
-    """Only the first cycle is named: the others are often its variations. In Loki's format its own edges form none, in
-    sleipnir/1 a cycle needs a way out."""
+    """Reports the first cycle only: the others are often variations of it. In Loki's format, Loki's own edges form no
+    cycle; in sleipnir/1 a cycle needs a way out."""
     if not case.is_loki and case.graph.limits.max_steps is not None:
         return
-    found = _first_cycle(_edges_of_loki(case) if case.is_loki else _edges_without_choice(case))
-    if found is None:
+    first = _first_cycle(_loki_edges(case) if case.is_loki else _edges_without_choice(case))
+    if first is None:
         return
-    cycle, closing = found
+    cycle, closing = first
     hint = (
         "Declared edges cannot form a loop; a script can go back by printing `_next`. In the Sleipnir graph language "
         "they can, with `limits.max_steps`."
@@ -209,7 +208,7 @@ def declared_edges_form_no_cycle(case: Case) -> None:
 
 
 def every_node_can_be_reached(case: Case) -> None:
-    """A node whose name stands in the agent's code is left alone: a script may go there by `_next`."""
+    """A node whose name occurs in the agent's code is not reported: a script may route to it by `_next`."""
     message = "Node is unreachable from the start node via declared edges (script `_next` routing is not analyzed)"
     for node_id in case.graph.nodes:
         if node_id not in case.reachable and not case.code_mentions(node_id):
@@ -299,7 +298,7 @@ def every_mcp_server_is_configured(case: Case) -> None:
 def _warn_of_each(
     case: Case, key: str, names: Sequence[str], complain: Callable[[str], str | None] | None, hint: str
 ) -> None:
-    """No more than a warning: the workers have a configuration directory of their own."""
+    """Only warnings: the workers have their own configuration directory."""
     if complain is None:
         return
     for index, name in enumerate(names):
@@ -307,9 +306,9 @@ def _warn_of_each(
             case.findings.graph_warning((key, index), complaint, hint)
 
 
-def every_step_has_a_next(case: Case) -> None:
-    """Of version 1.0, where Loki says so only when a run gets there. A script may choose its way by `_next`; a `branch`
-    and a join that waits for the node take the place of `next`."""
+def every_node_has_a_next(case: Case) -> None:
+    """For version 1.0, where Loki fails only at run time. A script may route by `_next`; a `branch`, or a join that
+    waits for the node, replaces `next`."""
     if not case.is_loki:
         return
     bodies = {body for node, _ in case.nodes(MapNode) for body in node.body}
@@ -318,7 +317,7 @@ def every_step_has_a_next(case: Case) -> None:
             leads = node.targets or node.branch or node.id in case.graph.joins
             if not leads and (node.id in case.entered or node.id not in bodies):
                 message = f"{node.kind} node has no `next`; a run that gets here fails"
-                case.findings.warning(path, message, "Name the node that comes after it.")
+                case.findings.warning(path, message, "Name the next node.")
 
 
 def no_knowledge_base_overwrites_a_file(case: Case) -> None:
@@ -331,7 +330,7 @@ def no_knowledge_base_overwrites_a_file(case: Case) -> None:
 
 
 def every_validation_can_be_read(case: Case) -> None:
-    """A warning: Loki finds out only when a run gets there."""
+    """A warning: Loki fails only at run time."""
     for node, path in case.nodes(InputNode):
         try:
             parse_length_rule(node.validation or "len(input) >= 0")
@@ -341,7 +340,7 @@ def every_validation_can_be_read(case: Case) -> None:
 
 
 def every_retry_names_failures_that_exist(case: Case) -> None:
-    """A warning: an executor of your own may have more kinds."""
+    """A warning: custom executors may report other kinds."""
     places: list[tuple[Iterable[Retry], KeyPath]] = [(case.graph.retry or (), ("retry",))]
     for node_id, node in case.graph.nodes.items():
         if isinstance(node, ScriptNode | FunctionNode | LlmNode):
@@ -349,13 +348,11 @@ def every_retry_names_failures_that_exist(case: Case) -> None:
     for policies, path in places:
         for name in (name for policy in policies for name in policy.on):
             if name not in FAILURES and not _EXCEPTION.fullmatch(name):
-                case.findings.warning(
-                    path, f"'{name}' is no failure that is known", suggestion(name, FAILURES, "failures")
-                )
+                case.findings.warning(path, f"'{name}' is not a known failure", suggestion(name, FAILURES, "failures"))
 
 
-def every_gate_says_what_comes_without_an_answer(case: Case) -> None:
-    """Warnings: what is missing is noticed otherwise when nobody has answered."""
+def every_timeout_of_a_question_has_a_target(case: Case) -> None:
+    """Warnings: otherwise the problem appears only when a question times out."""
     for node_id, node in case.graph.nodes.items():
         if not isinstance(node, ApprovalNode | InputNode):
             continue
@@ -366,8 +363,8 @@ def every_gate_says_what_comes_without_an_answer(case: Case) -> None:
             )
         has_default = isinstance(node, InputNode) and node.default is not None
         if node.timeout is not None and node.on_timeout is None and not has_default:
-            hint = "Name the node that comes then: `on_timeout: <node>`."
-            case.findings.warning((*path, "timeout"), "a run that is not answered in time fails", hint)
+            hint = "Name the node that runs then: `on_timeout: <node>`."
+            case.findings.warning((*path, "timeout"), "a run without an answer in time fails", hint)
 
 
 def every_output_schema_is_a_schema(case: Case) -> None:
@@ -396,11 +393,11 @@ RULES: Sequence[Rule] = (
     *check_skills.RULES,
     *check_config.RULES,
     *check_knowledge.RULES,
-    every_step_has_a_next,
+    every_node_has_a_next,
     no_knowledge_base_overwrites_a_file,
     every_validation_can_be_read,
     every_retry_names_failures_that_exist,
-    every_gate_says_what_comes_without_an_answer,
+    every_timeout_of_a_question_has_a_target,
     every_output_schema_is_a_schema,
     *check_code.RULES,
     *check_failures.RULES,
@@ -410,24 +407,19 @@ RULES: Sequence[Rule] = (
     *check_size.RULES,
 )
 
-_OF_ALL_EDGES = frozenset(
+_NEED_ALL_EDGES = frozenset(
     {
         declared_edges_form_no_cycle,
         every_node_can_be_reached,
         some_node_ends_the_graph,
-        every_step_has_a_next,
-        *check_parallel.OF_ALL_EDGES,
+        every_node_has_a_next,
+        *check_parallel.NEED_ALL_EDGES,
     }
 )
-"""Rules that say nothing of use where an edge could not be read."""
+"""Rules whose findings are only valid if all edges could be read."""
 
 
-def _declared_edges(case: Case) -> Iterator[Edge]:
-    for node in case.graph.nodes.values():
-        yield from edges_of(node)
-
-
-def _leads_somewhere(case: Case, edge: Edge) -> bool:
+def _has_target(case: Case, edge: Edge) -> bool:
     if edge.kind == "body":
         return edge.target in case.graph.nodes
     if edge.kind in ("branch", "default"):
@@ -464,8 +456,8 @@ _EDGE_KEYS = (
 _OF_ONE_TYPE = ("routes", "on_other", "fallback", "body", "on_timeout")
 
 
-def _edges_of_loki(case: Case) -> dict[str, list[Edge]]:
-    """Those that Loki has too, and what takes the place of a `next`."""
+def _loki_edges(case: Case) -> dict[str, list[Edge]]:
+    """The edges without the kinds that Sleipnir adds."""
     return {node: [edge for edge in edges if edge.kind not in _ADDED] for node, edges in case.edges.items()}
 
 
@@ -473,13 +465,13 @@ _ADDED = ("branch", "default", "ends", "on_error", "wait_for")
 
 
 def _edges_without_choice(case: Case) -> dict[str, list[Edge]]:
-    """The edges of nodes that have but one way on, whatever happens; joins that never fire lead nowhere."""
-    found: dict[str, list[Edge]] = {}
+    """The edges of nodes that make no choice, without joins that never fire."""
+    by_node: dict[str, list[Edge]] = {}
     for node_id, edges in case.edges.items():
         has_choice = case.graph.nodes[node_id].branch or any(edge.kind in _CHOSEN for edge in edges)
         certain = [edge for edge in edges if edge.kind != "wait_for" or edge.target in case.entered]
-        found[node_id] = [] if has_choice else certain
-    return found
+        by_node[node_id] = [] if has_choice else certain
+    return by_node
 
 
 _CHOSEN = ("ends", "routes", "on_other", "fallback", "on_timeout", "on_error")
@@ -492,13 +484,13 @@ def _first_cycle(edges: dict[str, list[Edge]]) -> tuple[list[str], Edge] | None:
     """
     finished: set[str] = set()
     for root in edges:
-        trail = {root: iter(edges[root])}  # in the order of the walk
+        trail = {root: iter(edges[root])}  # in walk order
         while trail:
-            here = next(reversed(trail))
-            edge = next(trail[here], None)
+            node = next(reversed(trail))
+            edge = next(trail[node], None)
             if edge is None:
-                finished.add(here)
-                del trail[here]
+                finished.add(node)
+                del trail[node]
             elif edge.target in trail:
                 walked = list(trail)
                 return [*walked[walked.index(edge.target) :], edge.target], edge
@@ -508,8 +500,8 @@ def _first_cycle(edges: dict[str, list[Edge]]) -> tuple[list[str], Edge] | None:
 
 
 def _neighbours(folder: Path | None) -> list[str]:
-    beside = [] if folder is None else listing(folder.absolute().parent)
-    return [other.name for other in beside if other.is_dir() and not other.name.startswith(".")]
+    entries = [] if folder is None else listing(folder.absolute().parent)
+    return [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
 
 
 def _check_server(case: Case, tool: str, path: KeyPath) -> None:

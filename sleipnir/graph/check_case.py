@@ -1,4 +1,4 @@
-"""What a rule about a graph gets to see: the graph, its folder, and where to put what it finds."""
+"""The input of a rule about a graph: the graph, its folder, and the findings to add to."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from sleipnir.graph.source import Document
 from sleipnir.graph.tools import CustomTools, custom_tools
 
 FindAgent: TypeAlias = Callable[[str], Path | None]
-"""The folder of an agent by its name, None when there is no such agent."""
+"""The folder of an agent by its name; None if there is no such agent."""
 
 ReadTools: TypeAlias = Callable[[Path], CustomTools]
 """The functions of the tools file in a folder."""
 
 Complaint: TypeAlias = Callable[[str], str | None]
-"""Why a global tool, or an MCP server, cannot be used on this machine, by its name; None when it can."""
+"""Why a global tool, an MCP server or a skill cannot be used on this machine, by its name; None if it can."""
 
 N = TypeVar("N", bound=Node)
 
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of models that are configured here. `complete`: the workers are here too, and have no others."""
+    """The model clients that are configured here. `complete`: the workers run here too and have no others."""
 
     names: frozenset[str]
     complete: bool = False
@@ -38,7 +38,7 @@ class Clients:
 
 @dataclass(frozen=True)
 class Case:
-    """One graph under examination. `folder` and `find_agent` are None where the caller cannot say."""
+    """One graph to check. `folder` and `find_agent` are None if the caller does not know them."""
 
     graph: Graph
     findings: Findings
@@ -66,22 +66,22 @@ class Case:
 
     @cached_property
     def edges(self) -> dict[str, list[Edge]]:
-        """Every way that the file declares, by the node it leaves: ends and labels as what they lead to, and joins."""
+        """Every declared edge, by its source node: with ends and labels resolved, and with joins."""
         nodes = self.graph.nodes
-        found = {node_id: [self._led(node, edge) for edge in edges_of(node)] for node_id, node in nodes.items()}
-        for source in self.graph.joins.keys() & found.keys():
-            found[source] += [Edge(source, target, "wait_for") for target, _ in self.graph.joins[source]]
-        return found
+        edges = {node_id: [self._led(node, edge) for edge in edges_of(node)] for node_id, node in nodes.items()}
+        for source in self.graph.joins.keys() & edges.keys():
+            edges[source] += [Edge(source, target, "wait_for") for target, _ in self.graph.joins[source]]
+        return edges
 
     @cached_property
     def entered(self) -> set[str]:
-        """What a run can enter by declared edges, the start included; a node behind a join only if that can fire."""
+        """The nodes that a run can enter by declared edges, with the start; a join's node only if the join can fire."""
         return self._entered(self._enters)
 
     @cached_property
     def reachable(self) -> set[str]:
-        """What edges lead to, and the bodies of maps there. A join counts if one of its sources does: whether it can
-        fire is a rule of its own."""
+        """The nodes that edges lead to, and the bodies of maps there. A join counts if one of its sources does: another
+        rule checks whether it can fire."""
         entered = self._entered(lambda edge, _: edge.kind != "body")
         return entered | {edge.target for node_id in entered for edge in self.edges[node_id] if edge.kind == "body"}
 
@@ -93,22 +93,22 @@ class Case:
         seen, todo = set(roots), list(roots)
         while todo:
             targets = {edge.target for edge in self.edges[todo.pop()] if enters(edge, seen)}
-            found = (targets & self.edges.keys()) - seen
-            todo += found
-            seen |= found
+            new = (targets & self.edges.keys()) - seen
+            todo += new
+            seen |= new
         return seen
 
     def _led(self, node: Node, edge: Edge) -> Edge:
         target = edge.target
         if edge.kind in ("branch", "default"):
             target = self.graph.target_of(node, target) or target
-        if not self.graph.is_node_or_end(target):  # what is behind a slip is reached: the slip is reported, not that
+        if not self.graph.is_node_or_end(target):  # only the misspelling is reported, not the nodes after it
             target = closest(target, self.graph.nodes) or target
         return edge if target == edge.target else replace(edge, target=target)
 
     def _enters(self, edge: Edge, seen: set[str]) -> bool:
         if edge.kind == "wait_for":
-            can_end = seen | {name for name in self.graph.joins if name not in self.graph.nodes}  # reported for itself
+            can_end = seen | {name for name in self.graph.joins if name not in self.graph.nodes}  # reported separately
             return any(
                 len(can_end & set(join.sources)) >= join.needed for join in self.graph.nodes[edge.target].wait_for
             )
@@ -116,8 +116,7 @@ class Case:
 
     @cached_property
     def code_files(self) -> list[Path]:
-        """The files of code in an agent's folder. In another folder, where only the graph file is known to be part of
-        an agent, there may be anything."""
+        """The code files in an agent's folder. Empty for another folder: its files may not belong to the agent."""
         folder = self.folder
         is_agent = folder is not None and any((folder / name).is_file() for name in ("graph.yaml", "config.yaml"))
         return code_files(folder) if folder is not None and is_agent else []
@@ -133,7 +132,7 @@ class Case:
         return frozenset(word for file in files for word in _WORD.findall(text_of(file) or ""))
 
     def code_mentions(self, name: str) -> bool:
-        """Whether a name of a node or of a key stands in the agent's code, which may then go there or write it."""
+        """Whether the agent's code contains the name of a node or key, so that it may route to it or write it."""
         return set(_WORD.findall(name)) <= self._words_of_code and bool(self._words_of_code)
 
     @cached_property
@@ -147,7 +146,7 @@ Rule: TypeAlias = Callable[[Case], None]
 
 
 def edge_path(case: Case, edge: Edge) -> KeyPath:
-    """Where an edge stands in the file."""
+    """The path of an edge in the file."""
     path: KeyPath = ("nodes", edge.source)
     node = case.graph.nodes[edge.source]
     match edge.kind:
@@ -173,6 +172,6 @@ def edge_path(case: Case, edge: Edge) -> KeyPath:
 
 
 def cases_path(case: Case, path: KeyPath) -> KeyPath:
-    """Where the conditions of a node's branch stand: the list may be the branch itself."""
+    """The path of the conditions of a node's branch: the list may be the branch itself."""
     inner = (*path, "branch", "cases")
     return inner if case.findings.has(inner) else (*path, "branch")

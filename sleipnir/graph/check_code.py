@@ -1,6 +1,6 @@
 """Rules about the code of an agent: its scripts, and the functions, reducers and models that the graph names.
 
-Python is read by its own parser; nothing is imported or executed.
+Python is only parsed; nothing is imported or executed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Role: TypeAlias = Literal["Script", "Function", "Reducer", "Model"]
 
 _GIVEN: Final = {"Function": ("the state", "def {}(state):"), "Reducer": ("two values", "def {}(current, incoming):")}
 _DYNAMIC = re.compile(r"\b(?:__getattr__|globals|locals|vars|setattr|exec|eval)\b")
-"""By which a module may define names that reading it does not show."""
+"""Calls with which a module may define names that parsing does not show."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A file of the folder that a run executes: where it is named, as what, its path, and the name in it that is meant,
-    empty for all of it."""
+    """A file of the folder that a run executes: the path and role of the reference, the file, and the name inside it;
+    an empty name means the whole file."""
 
     path: KeyPath
     role: Role
@@ -50,7 +50,7 @@ def references(case: Case) -> Iterator[Reference]:
 
 
 def calls_installed_code(case: Case) -> bool:
-    """Whether a node runs a function of an installed package, which is not here to be read."""
+    """Whether a node runs a function of an installed package, whose code is not available here."""
     return any(not call.rpartition(":")[0].endswith(".py") for _, _, call in _calls(case))
 
 
@@ -65,18 +65,18 @@ def every_script_exists(case: Case) -> None:
 
 
 def every_script_has_a_runtime(case: Case) -> None:
-    """Loki finds out only when a run gets there."""
+    """Loki reports this only at run time."""
     for node, path in case.nodes(ScriptNode):
         suffix = PurePosixPath(node.script).suffix
         if suffix in RUNTIMES or (case.folder is not None and not _is_file(case.folder / node.script)):
-            continue  # one that is missing is reported as missing
+            continue  # a missing file has its own rule
         message = f"Unsupported script extension '{suffix}'" if suffix else "Script file has no file extension"
         hint = "Scripts are run by their extension: .sh, .py or .ts."
         case.findings.error((*path, "script"), f"{message} for '{node.script}'", hint)
 
 
 def no_code_is_outside_the_folder(case: Case) -> None:
-    """A run is pinned to a bundle of the folder, and a worker has nothing else."""
+    """A run is pinned to a bundle of the folder, and workers have no other files."""
     hint = "Keep the file in the agent's folder and write its path from there."
     for each in references(case):
         if _leaves(case.folder, each.file):
@@ -84,7 +84,7 @@ def no_code_is_outside_the_folder(case: Case) -> None:
 
 
 def every_python_file_can_be_read(case: Case) -> None:
-    """A file that no node names may be a template or data, so it is a warning there."""
+    """A warning for a file that no node names: it may be a template or data."""
     if case.folder is None:
         return
     named: set[str] = set()
@@ -102,7 +102,7 @@ def every_python_file_can_be_read(case: Case) -> None:
 
 
 def syntax_of(folder: Path, file: str) -> list[Problem]:
-    """What Python cannot read in the folder of an agent whose definition, `file`, cannot be read either."""
+    """Python syntax errors in the folder of an agent whose definition, `file`, cannot be read."""
     findings = Findings(file, {})
     for path in code_files(folder) if Path(file).name in ("graph.yaml", "config.yaml") else ():
         if path.suffix == ".py":
@@ -111,7 +111,7 @@ def syntax_of(folder: Path, file: str) -> list[Problem]:
 
 
 def report_syntax(findings: Findings, file: Path, path: KeyPath, *, is_named: bool) -> None:
-    """Say where Python stops to understand a file."""
+    """Report the first syntax error of a Python file."""
     text = text_of(file)
     if text is None:
         return
@@ -124,12 +124,12 @@ def report_syntax(findings: Findings, file: Path, path: KeyPath, *, is_named: bo
     except (ValueError, RecursionError, MemoryError) as error:
         place, message = (1, 1), f"Python cannot read this file: {error}"
     report = findings.error if is_named else findings.warning
-    version = f"It is read as Python {sys.version_info.major}.{sys.version_info.minor}, without being run."
+    version = f"It is parsed as Python {sys.version_info.major}.{sys.version_info.minor} and not run."
     report(path, message, version, at=place, file=str(file), code="SLP503")
 
 
 def every_function_is_defined(case: Case) -> None:
-    """An error where reading the file shows all of its names, else a warning."""
+    """An error if parsing the file shows all of its names, else a warning."""
     if case.folder is None:
         return
     for each in references(case):
@@ -145,8 +145,8 @@ def every_function_is_defined(case: Case) -> None:
         report(each.path, f"'{each.file}' {verb} '{each.name}'", suggestion(each.name, sorted(names), "names there"))
 
 
-def every_function_takes_what_it_is_given(case: Case) -> None:
-    """Of functions that are defined once, in plain sight: a decorator may change what is taken."""
+def every_function_accepts_its_arguments(case: Case) -> None:
+    """Checks functions with exactly one definition and no decorator, which may change the parameters."""
     if case.folder is None:
         return
     for each in references(case):
@@ -163,7 +163,7 @@ def every_function_takes_what_it_is_given(case: Case) -> None:
         given, form = _GIVEN[each.role]
         message = f"{each.role.lower()} '{each.name}' {problem}, but it is called with {given}"
         if isinstance(function, ast.AsyncFunctionDef):
-            message = f"{each.role.lower()} '{each.name}' is async, and it is called like a plain function"
+            message = f"{each.role.lower()} '{each.name}' is async, but it is called as a plain function"
         place, file = (function.lineno, function.col_offset + 1), str(case.folder / each.file)
         case.findings.error(each.path, message, f"Write `{form.format(each.name)}`.", at=place, file=file)
 
@@ -173,7 +173,7 @@ RULES: Sequence[Rule] = (
     every_function_is_defined,
     no_code_is_outside_the_folder,
     every_python_file_can_be_read,
-    every_function_takes_what_it_is_given,
+    every_function_accepts_its_arguments,
 )
 
 
@@ -186,7 +186,7 @@ def _calls(case: Case) -> Iterator[tuple[KeyPath, Role, str]]:
 
 
 def _statements(case: Case, reference: Reference) -> list[ast.stmt] | None:
-    """Of a Python file that can be read; each is parsed once, however many nodes name it."""
+    """The statements of a Python file, parsed once; None if it cannot be read."""
     if case.folder is None or not reference.file.endswith(".py") or _leaves(case.folder, reference.file):
         return None
     file = case.folder / reference.file
@@ -200,7 +200,7 @@ def _statements(case: Case, reference: Reference) -> list[ast.stmt] | None:
 
 
 def _signature_problem(function: ast.FunctionDef | ast.AsyncFunctionDef, given: int) -> str | None:
-    """What keeps a function from being called with `given` values by position; None: nothing."""
+    """Why a function cannot be called with `given` positional arguments; None if it can."""
     if isinstance(function, ast.AsyncFunctionDef):
         return "is async"
     arguments = function.args
@@ -221,7 +221,7 @@ def _signature_problem(function: ast.FunctionDef | ast.AsyncFunctionDef, given: 
 
 
 def _leaves(folder: Path | None, file: str) -> bool:
-    """By the path alone, and by the links on it where the folder is known."""
+    """Whether a path leaves the folder: by its text, and by its links if the folder is known."""
     path, depth = PurePosixPath(file), 0
     for part in path.parts:
         depth += -1 if part == ".." else 1
@@ -243,7 +243,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _files_near(folder: Path, file: str) -> list[str]:
-    """Files that the author may have meant: those in the named directory, in scripts/ and beside graph.yaml."""
+    """Files that the author may have meant: in the named directory, in scripts/ and next to graph.yaml."""
     places = dict.fromkeys(((folder / file).parent, folder / "scripts", folder))
-    files = [found for place in places for found in listing(place) if found.suffix in RUNTIMES]
-    return [found.relative_to(folder).as_posix() for found in files]
+    files = [path for place in places for path in listing(place) if path.suffix in RUNTIMES]
+    return [path.relative_to(folder).as_posix() for path in files]

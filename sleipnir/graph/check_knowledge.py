@@ -1,5 +1,5 @@
-"""Rules about the documents of rag nodes and of config.yaml agents, and how they are split and searched (spec 2.7.6,
-8.2). None is Loki's, which finds out when it builds the base, or never."""
+"""Rules about the documents of rag nodes and of config.yaml agents, and about splitting and searching them (spec 2.7.6,
+8.2). Loki has none of them: it fails when it builds the base, or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WILD = re.compile(r"[*?{]")
 _BASES_BEGIN = b"embedding_model:"
 
 
-def every_document_is_somewhere_below(case: Case) -> None:
+def every_document_path_is_valid(case: Case) -> None:
     """The message is Loki's."""
     for document, path in _documents(case):
         if not document.strip():
@@ -29,26 +29,26 @@ def every_document_is_somewhere_below(case: Case) -> None:
 
 
 def every_document_exists(case: Case) -> None:
-    """A warning: what does not exist is left out of the base, and the rest is built."""
+    """A warning: the base is built without missing documents."""
     if case.folder is None:
         return
     for document, path in _documents(case):
         place = _place(document.strip(), case.folder)
         if place is not None and not _exists(place):
-            message = f"document '{document}' does not exist: nothing is at {place}"
-            case.findings.warning(path, message, "It is left out when the knowledge base is built.")
+            message = f"document '{document}' does not exist: there is no {place}"
+            case.findings.warning(path, message, "The knowledge base is built without it.")
 
 
-def every_size_makes_sense(case: Case) -> None:
+def every_size_is_valid(case: Case) -> None:
     for node, path in case.nodes(RagNode):
         if node.chunk_size == 0:
             case.findings.error((*path, "chunk_size"), "chunk_size must be at least 1; it is in bytes")
         elif None not in (node.chunk_size, node.chunk_overlap) and (node.chunk_overlap or 0) >= (node.chunk_size or 0):
             message = f"chunk_overlap {node.chunk_overlap} is not less than chunk_size {node.chunk_size}"
-            case.findings.warning((*path, "chunk_overlap"), message, "Usual is a twentieth of the size.")
+            case.findings.warning((*path, "chunk_overlap"), message, "A twentieth of the size is usual.")
         for key, number in (("top_k", node.top_k), ("per_source", node.per_source)):
             if number == 0:
-                case.findings.warning((*path, key), f"with {key} 0 a search finds nothing", "Leave it out, or say 1.")
+                case.findings.warning((*path, key), f"with {key} 0 a search finds nothing", "Remove it, or write 1.")
 
 
 def every_source_pattern_can_match(case: Case) -> None:
@@ -59,33 +59,33 @@ def every_source_pattern_can_match(case: Case) -> None:
                 case.findings.warning((*path, "sources", index), "an empty pattern matches no source", hint)
 
 
-def every_base_of_documents_is_asked(case: Case) -> None:
-    """Loki asks a rag.yaml that is there whatever the config.yaml says."""
+def every_knowledge_base_is_used(case: Case) -> None:
+    """Loki uses an existing rag.yaml regardless of the config.yaml."""
     if case.folder is None or case.graph.loop is None or any(case.nodes(RagNode)):
         return
     if _begins_as_a_base(case.folder / "rag.yaml"):
-        message = "rag.yaml is a knowledge base, and nothing asks it: the agent has no `documents`"
-        case.findings.graph_warning((), message, "Name the documents that it was made of, or remove the file.")
+        message = "rag.yaml is an unused knowledge base: the agent has no `documents`"
+        case.findings.graph_warning((), message, "List the documents that it was built from, or remove the file.")
 
 
 RULES: Sequence[Rule] = (
-    every_document_is_somewhere_below,
+    every_document_path_is_valid,
     every_document_exists,
-    every_size_makes_sense,
+    every_size_is_valid,
     every_source_pattern_can_match,
-    every_base_of_documents_is_asked,
+    every_knowledge_base_is_used,
 )
 
 
 def _documents(case: Case) -> Iterator[tuple[str, KeyPath]]:
-    """Those of a config.yaml agent stand at its top, and not where its graph has them."""
+    """Every document with its path. Those of a config.yaml agent are at its top level, not in a node."""
     for node, path in case.nodes(RagNode):
         for index, document in enumerate(node.documents):
             yield document, (*(path if case.graph.loop is None else ()), "documents", index)
 
 
 def _path_in(document: str) -> str:
-    """The part of a source that is a path: of a URL nothing, of `loader:path` what follows the loader."""
+    """The part of a source that is a path: empty for a URL; without the loader for `loader:path`."""
     text = document.strip()
     if _URL.match(text):
         return ""
@@ -93,7 +93,7 @@ def _path_in(document: str) -> str:
 
 
 def _place(document: str, folder: Path) -> Path | None:
-    """The file, or the folder before the first pattern, that must exist; None where none must."""
+    """The file, or the folder before the first pattern, that must exist; None if there is none."""
     parts = PurePosixPath(document).parts
     if not parts or ".." in parts or _URL.match(document) or _LOADER.match(document):
         return None

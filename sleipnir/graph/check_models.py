@@ -1,5 +1,5 @@
-"""Rules about the models that a graph names (spec/graph-agents.md 2.12 rule 9, 10.2). What a model's id leads to is
-known to the workers alone, so only its spelling is looked at."""
+"""Rules about the models that a graph names (spec/graph-agents.md 2.12 rule 9, 10.2). Only the workers can resolve a
+model's id, so only its spelling is checked."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ CLIENTS = (
     "ai21", "cloudflare", "deepinfra", "deepseek", "ernie", "github", "groq", "hunyuan", "jina", "minimax", "mistral",
     "moonshot", "openrouter", "perplexity", "qianwen", "voyageai", "xai", "zhipuai",
 )  # fmt: skip
-"""Clients that every deployment may have, with their aliases and presets (spec 10.2, 10.3). It may have others."""
+"""Clients that every deployment may have, with their aliases and presets (spec 10.2, 10.3). There may be others."""
 
 NO_MODEL = "none"
-"""As `embedding_model`: the base is searched by keywords alone (added by Sleipnir)."""
+"""As `embedding_model`: the knowledge base is searched by keywords only (added by Sleipnir)."""
 
 ALIKE = 0.8
-"""How like a known client a name must be to be taken for a slip, such as `opneai`."""
+"""How similar a name must be to a known client to count as a misspelling, such as `opneai`."""
 
 
 def every_model_is_named_with_its_client(case: Case) -> None:
-    """A known client alone is its first model. Others need the model, or the model's name would pass for a client."""
+    """A known client without a model means its first model. Other clients need the model, because a lone name may be a
+    model's."""
     hint = "Write it as `client:model`, for example openai:gpt-4o-mini."
     if case.graph.model is not None and not _is_model(case.graph.model):
         case.findings.graph_error(("model",), f"unknown model '{case.graph.model}'", hint)
@@ -37,13 +38,13 @@ def every_model_is_named_with_its_client(case: Case) -> None:
             case.findings.error((*path, "model"), f"llm node references unknown model '{node.model}'", hint)
     for model, where in _knowledge_models(case):
         if not _is_model(model):
-            more = f"{hint} `none` is for a base without one." if where[-1] == "embedding_model" else hint
+            more = f"{hint} Use `none` to search without embeddings." if where[-1] == "embedding_model" else hint
             case.findings.error(where, f"rag node references unknown model '{model}'", more)
 
 
 def every_client_is_known(case: Case) -> None:
-    """An error where no worker can have another client than this machine, else a warning. Where nobody says which
-    clients are configured, only what is nearly a known one is reported."""
+    """An error if the workers have the same clients as this machine, else a warning. If the configured clients are not
+    known, only likely misspellings are reported."""
     configured = frozenset[str]() if case.clients is None else case.clients.names
     known = (*CLIENTS, *sorted(configured.difference(CLIENTS)))
     for model, path in _models(case):

@@ -1,8 +1,8 @@
 """Rules about graphs that branch: parallel edges, conditional edges, joins and maps.
 
-Checks 10 to 14 are Loki's (spec/graph-agents.md 2.12), the rest are Sleipnir's. Parallel branches are looked at as far
-as reading shows them: the immediate targets of one list as `next`. What Loki refuses there is a warning in sleipnir/1,
-because there the last in visit order wins, and a branch sees the state as it was at the start of its super-step.
+Checks 10 to 14 are Loki's (spec/graph-agents.md 2.12), the rest are Sleipnir's. Only parallel branches that the file
+shows are checked: the immediate targets of a list as `next`. What Loki refuses there is a warning in sleipnir/1,
+because there the last write in visit order wins, and a branch sees the state at the start of its super-step.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from sleipnir.graph.model import (
 from sleipnir.graph.template import PLACEHOLDER, keys_read, primary_templates, updates_read
 
 ITEM_BODIES: Final = ("agent", "script", "llm", "rag", "function")
-"""Node types that may run once per item of a map."""
+"""Node types that can run once per item of a map."""
 
 _IN_CODE: Final = (ScriptNode, FunctionNode)
 
 
-def some_visit_may_run(case: Case) -> None:
+def every_concurrency_lets_nodes_run(case: Case) -> None:
     """Loki's check 10."""
     hint = "Write 1 to run one after the other."
     if case.graph.settings.max_concurrency < 1:
@@ -49,7 +49,7 @@ def some_visit_may_run(case: Case) -> None:
 
 
 def every_body_of_a_map_can_run_per_item(case: Case) -> None:
-    """Loki's check 11. Of a chain, only what the last body writes can be the result."""
+    """Loki's check 11. In a chain, only the last body can write the result."""
     for node, path in case.nodes(MapNode):
         key = "node" if case.findings.has((*path, "node")) else "branch"
         bodies = [case.graph.nodes[body] for body in node.body if body in case.graph.nodes]
@@ -66,7 +66,7 @@ def no_item_is_collected_over_itself(case: Case) -> None:
             message = f"'as' and '{key}' both name '{node.item}'"
             case.findings.error((*path, key), message, "Collect the results under another key.")
         if node.item == node.output_key:
-            message = f"'as' and 'output_key' both name '{node.item}': an item without a result would be its own"
+            message = f"'as' and 'output_key' both name '{node.item}': an item without a result is collected itself"
             case.findings.warning((*path, "as"), message, "Give the results another key by `output_key`.")
 
 
@@ -83,7 +83,7 @@ def every_parallel_script_declares_what_it_writes(case: Case) -> None:
     for target, path in _branches(case):
         if case.is_loki and isinstance(target, ScriptNode) and not target.state_updates:
             message = f"'next' fans out to script node '{target.id}', which has no 'state_updates': "
-            message += "what it writes cannot be checked against its siblings"
+            message += "its writes cannot be compared with those of its siblings"
             case.findings.error(path, message, "Declare the keys that it writes under `state_updates`.")
 
 
@@ -102,7 +102,7 @@ def no_key_is_written_by_two_branches(case: Case) -> None:
                 message = f"Key '{key}' is written by {len(names)} parallel branches but has no reducer declared"
                 case.findings.error(path, f"{message} ({', '.join(names)})", _reducer_hint(case, key))
             else:
-                message = f"key '{key}' is written by parallel branches ({', '.join(names)}): the last one alone counts"
+                message = f"key '{key}' is written by parallel branches ({', '.join(names)}): the last write wins"
                 case.findings.warning(path, message, _reducer_hint(case, key))
 
 
@@ -111,17 +111,17 @@ def no_branch_reads_what_its_sibling_writes(case: Case) -> None:
     for node in _fans(case):
         siblings = _siblings(case, node)
         for target in siblings:
-            for key in sorted(_reads(target)):
+            for key in sorted(keys_read(*primary_templates(target)) | updates_read(target)):
                 writers = [other.id for other in siblings if other is not target and key in keys_written(other)]
                 if writers:
                     message = f"reads '{key}', which its parallel sibling '{writers[0]}' writes in the same super-step"
-                    found = case.findings.error if case.is_loki else case.findings.warning
-                    found(("nodes", target.id), message, "It sees the value from before; run one after the other.")
+                    report = case.findings.error if case.is_loki else case.findings.warning
+                    report(("nodes", target.id), message, "It sees the earlier value; run one after the other.")
 
 
 def every_join_can_fire(case: Case) -> None:
-    """A source that a script's `_next` or a computed label may lead to is given the benefit of the doubt."""
-    in_doubt = any(_may_go_anywhere(case.graph.nodes[node_id]) for node_id in case.entered)
+    """A warning where a script's `_next` or a computed label may lead to the source."""
+    is_uncertain = any(_may_go_anywhere(case.graph.nodes[node_id]) for node_id in case.entered)
     for node_id, node in case.graph.nodes.items():
         path: KeyPath = ("nodes", node_id, "wait_for")
         for join in node.wait_for:
@@ -134,16 +134,16 @@ def every_join_can_fire(case: Case) -> None:
             ended = [source for source in join.sources if isinstance(case.graph.nodes.get(source), EndNode)]
             never = [name for name in join.sources if name in case.graph.nodes and name not in case.entered]
             if len(join.sources) - len(never) < join.needed:
-                message = f"the join can never fire: nothing declared leads to {_listed(never)}"
-                found = case.findings.warning if in_doubt else case.findings.error
-                found(path, message, "Lead an edge there, leave it out, or wait for fewer by `min`.")
+                message = f"the join can never fire: no declared edge leads to {_listed(never)}"
+                report = case.findings.warning if is_uncertain else case.findings.error
+                report(path, message, "Add an edge to it, remove it here, or wait for fewer by `min`.")
             elif ended:
-                message = f"it waits for {_listed(ended)}, where a branch ends"
+                message = f"it waits for {_listed(ended)}: an end node ends its branch"
                 case.findings.warning(path, message, "Wait for the node before.")
 
 
 def every_edge_into_a_join_is_waited_for(case: Case) -> None:
-    """Such an edge would start the node past its join, and the join would start it once more."""
+    """Such an edge would start the node without its join, and the join would start it again."""
     for source, edges in case.edges.items():
         for edge in edges:
             joins = case.graph.nodes[edge.target].wait_for if edge.target in case.graph.nodes else []
@@ -153,7 +153,7 @@ def every_edge_into_a_join_is_waited_for(case: Case) -> None:
             message = (
                 f"the edge to '{edge.target}' bypasses its join: '{edge.target}' waits for {names}, not '{source}'"
             )
-            hint = f"Add '{source}' to the `wait_for` of '{edge.target}', or lead this edge to another node."
+            hint = f"Add '{source}' to the `wait_for` of '{edge.target}', or use another target for this edge."
             case.findings.error(edge_path(case, edge), message, hint)
 
 
@@ -165,18 +165,18 @@ def every_join_node_waits(case: Case) -> None:
 
 
 def every_router_leads_somewhere(case: Case) -> None:
-    """In version 1.0 a node without a way on is a rule of its own, for all types (every_step_has_a_next)."""
+    """In version 1.0 a separate rule covers all node types (every_node_has_a_next)."""
     for node, path in case.nodes(RouterNode):
         if not case.is_loki and not node.targets and node.branch is None and node.id not in case.graph.joins:
             case.findings.warning(path, "router node has neither `next` nor `branch`: its branch ends here")
 
 
 def every_branch_has_an_effect(case: Case) -> None:
-    """What a person answers, an end and the body of a map go their own ways."""
+    """A branch has no effect on an approval or an end node; `ends` has none without a label."""
     for node_id, node in case.graph.nodes.items():
         path: KeyPath = ("nodes", node_id)
         if node.branch is not None and isinstance(node, ApprovalNode | EndNode):
-            why = "its `routes` lead on" if isinstance(node, ApprovalNode) else "nothing comes after it"
+            why = "its `routes` are its edges" if isinstance(node, ApprovalNode) else "nothing comes after it"
             case.findings.warning((*path, "branch"), f"'branch' has no effect on an {node.kind} node: {why}")
         if node.ends and node.branch is None and not isinstance(node, _IN_CODE):
             message = f"'ends' has no effect: a node of type {node.kind} chooses no label"
@@ -192,35 +192,36 @@ def every_condition_can_be_read(case: Case) -> None:
                 case.findings.error(path, problem, "Conditions are CEL over `state`, such as `state.score > 0.5`.")
 
 
-def every_choice_is_made_of_state(case: Case) -> None:
-    """A `by` without a placeholder chooses the same for ever; with `many` it has to give a list."""
+def every_choice_reads_the_state(case: Case) -> None:
+    """A `by` without a placeholder always chooses the same label; with `many` it must give a list."""
     for node_id, node in case.graph.nodes.items():
         if node.branch is None or node.branch.by is None or PLACEHOLDER.search(node.branch.by):
             continue
         path: KeyPath = ("nodes", node_id, "branch", "by")
         if node.branch.many and not _is_list(node.branch.by):
-            message = f"'{node.branch.by}' gives no list of labels"
+            message = f"'{node.branch.by}' is not a list of labels"
             case.findings.error(path, message, 'Name one key that holds a list: `by: "{{labels}}"`.')
         else:
             hint = 'Write `by: "{{key}}"`, with a key of the state.'
-            case.findings.warning(path, f"'{node.branch.by}' holds no placeholder: it always chooses the same", hint)
+            case.findings.warning(
+                path, f"'{node.branch.by}' holds no placeholder: it always chooses the same label", hint
+            )
 
 
 def every_label_is_produced(case: Case) -> None:
-    """As far as conditions, and the schema of the key that a template names, tell all labels there are."""
+    """Checked if the conditions, or the schema of the key that the template names, define all labels."""
     for node_id, node in case.graph.nodes.items():
         known = _labels(case, node)
         if node.branch is None or known is None:
             continue
         path: KeyPath = ("nodes", node_id, "branch")
         for label in (label for label in node.branch.to if label not in known):
-            message = f"nobody produces the label '{label}'"
+            message = f"nothing produces the label '{label}'"
             case.findings.warning((*path, "to", label), message, suggestion(label, known, "labels"))
-        lost = [label for label in known if label and case.graph.target_of_choice(node, label) is None]
-        if lost and not node.branch.cases:
-            case.findings.error(
-                path, f"these labels lead nowhere: {_listed(lost)}", "Add it to `to`, or give a `default`."
-            )
+        unknown = [label for label in known if label and case.graph.target_of_choice(node, label) is None]
+        if unknown and not node.branch.cases:
+            message = f"these labels have no target: {_listed(unknown)}"
+            case.findings.error(path, message, "Add them to `to`, or add a `default`.")
 
 
 def some_step_is_allowed(case: Case) -> None:
@@ -230,7 +231,7 @@ def some_step_is_allowed(case: Case) -> None:
 
 
 RULES: Sequence[Rule] = (
-    some_visit_may_run,
+    every_concurrency_lets_nodes_run,
     every_body_of_a_map_can_run_per_item,
     no_person_is_asked_in_a_parallel_branch,
     every_parallel_script_declares_what_it_writes,
@@ -243,13 +244,13 @@ RULES: Sequence[Rule] = (
     every_router_leads_somewhere,
     every_branch_has_an_effect,
     every_condition_can_be_read,
-    every_choice_is_made_of_state,
+    every_choice_reads_the_state,
     every_label_is_produced,
     some_step_is_allowed,
 )
 
-OF_ALL_EDGES: Final = (every_join_can_fire, every_join_node_waits, every_router_leads_somewhere)
-"""Rules that take an edge which could not be read for one that is missing."""
+NEED_ALL_EDGES: Final = (every_join_can_fire, every_join_node_waits, every_router_leads_somewhere)
+"""Rules that would report an unreadable edge as a missing one."""
 
 
 def _check_body(case: Case, body: Node, path: KeyPath) -> None:
@@ -264,7 +265,7 @@ def _check_body(case: Case, body: Node, path: KeyPath) -> None:
         case.findings.error(path, message, f"What can run per item: {', '.join(ITEM_BODIES)}.")
     for key in ("next", "branch", "wait_for", "on_error"):
         if getattr(body, key):
-            message = f"map '{path[-1]}' node '{body.id}' has `{key}`, but where an item goes is the map's business"
+            message = f"map '{path[-1]}' node '{body.id}' has `{key}`, but the map decides where an item goes"
             hint = "Remove it; for several nodes per item, list them: `node: [a, b]`."
             case.findings.error(("nodes", body.id, key), message, hint)
 
@@ -273,11 +274,11 @@ def _check_result(case: Case, node: MapNode, body: Node, path: KeyPath) -> None:
     for key in body.state_updates or ():
         if key != node.output_key:
             message = f"map '{path[-1]}' node '{body.id}' writes '{key}', but only '{node.output_key}' is collected"
-            hint = f"Write `{node.output_key}`, or name the key that counts: `output_key: {key}`."
+            hint = f"Write `{node.output_key}`, or set `output_key: {key}`."
             case.findings.error(("nodes", body.id, "state_updates", key), message, hint)
     if case.is_loki and isinstance(body, LlmNode | AgentNode) and _properties(body.output_schema):
         message = f"map '{path[-1]}' node '{body.id}' has an `output_schema` with properties; no item can write them"
-        hint = "Ask for them in the prompt; the whole output of an item is collected."
+        hint = "Describe them in the prompt; the whole output of an item is collected."
         case.findings.error(("nodes", body.id, "output_schema"), message, hint)
 
 
@@ -291,7 +292,7 @@ def _siblings(case: Case, node: Node) -> list[Node]:
 
 
 def _branches(case: Case) -> Iterator[tuple[Node, KeyPath]]:
-    """Every parallel edge: its target, and where it stands."""
+    """Every parallel edge: its target and its path."""
     for node in _fans(case):
         for index, target in enumerate(node.targets):
             if target in case.graph.nodes:
@@ -306,11 +307,6 @@ def keys_written(node: Node) -> list[str]:
     if isinstance(node, MapNode):
         keys.append(node.collect_into)
     return list(dict.fromkeys(keys))
-
-
-def _reads(node: Node) -> frozenset[str]:
-    """The keys that a node is known to read, without its scoped variable."""
-    return keys_read(*primary_templates(node)) | updates_read(node)
 
 
 def _may_go_anywhere(node: Node) -> bool:
@@ -329,7 +325,7 @@ def _reducer_hint(case: Case, key: str) -> str:
 
 
 def _labels(case: Case, node: Node) -> list[str] | None:
-    """All labels that a node's branch can choose; None where reading cannot tell."""
+    """All labels that a node's branch can choose; None if the file does not define them."""
     branch = node.branch
     if branch is None:
         return None

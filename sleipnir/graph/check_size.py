@@ -1,7 +1,7 @@
-"""Rules about size: what would take so much of a scheduler or of Redis that other runs wait.
+"""Rules about size: definitions that would occupy a scheduler or Redis so long that other runs wait.
 
-The bounds are far beyond what people write, and below what breaks: Redis' Lua takes a few thousand values at once, and
-what renders a template makes one text of it.
+The bounds are far above what people write and below what fails: Redis' Lua accepts a few thousand values at once, and
+rendering a template produces one text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def no_graph_has_too_many_nodes(case: Case) -> None:
         case.findings.graph_error(
             ("nodes",),
             f"the graph has {count:,} nodes, at most {MOST_NODES:,} are possible",
-            "Let a `map` node run one node for many items, or an `agent` node run a part as a graph of its own.",
+            "Use a `map` node to run one node for many items, or an `agent` node to run a part as a separate graph.",
         )
 
 

@@ -1,26 +1,23 @@
 """Rules about the skills that an agent and its llm nodes name (spec/coyote.md 12). The messages are Coyote's.
 
-A skill that is not installed is a warning, where it is an error with Coyote: the workers have skills of their own, and
+A skill that is not installed is a warning here and an error in Coyote: the workers have their own skills, and
 a node runs without one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
 
-from sleipnir.graph.check_case import Case
+from sleipnir.graph.check_case import Case, Rule
 from sleipnir.graph.findings import KeyPath
 from sleipnir.graph.model import Graph, LlmNode
 
-Rule: TypeAlias = Callable[[Case], None]
-
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-_HINT = "A skill is called like its folder: letters, digits, - and _."
+_HINT = "A skill has the name of its folder: letters, digits, - and _."
 
 
-def every_skill_has_a_name_that_skills_can_have(case: Case) -> None:
+def every_skill_name_is_valid(case: Case) -> None:
     for owner, name, path in _named(case):
         if not name.strip():
             case.findings.error(path, f"{owner} 'enabled_skills' contains an empty skill name", _HINT)
@@ -47,7 +44,7 @@ def every_skill_is_installed(case: Case) -> None:
 
 
 def skills_named(graph: Graph) -> list[str]:
-    """The skills that a graph and its nodes name and that can be there, each once."""
+    """The valid skill names of a graph and its nodes, each once."""
     of_nodes = [
         name for node in graph.nodes.values() if isinstance(node, LlmNode) for name in node.enabled_skills or ()
     ]
@@ -55,7 +52,7 @@ def skills_named(graph: Graph) -> list[str]:
 
 
 def _named(case: Case) -> Iterator[tuple[str, str, KeyPath]]:
-    """Who names each skill, its name, and where that stands."""
+    """Each named skill: its owner, its name and its path."""
     for index, name in enumerate(case.graph.enabled_skills or ()):
         yield "graph" if case.graph.loop is None else "agent", name, ("enabled_skills", index)
     for node, path in case.nodes(LlmNode):
@@ -64,7 +61,7 @@ def _named(case: Case) -> Iterator[tuple[str, str, KeyPath]]:
 
 
 RULES: Sequence[Rule] = (
-    every_skill_has_a_name_that_skills_can_have,
+    every_skill_name_is_valid,
     every_skill_of_a_node_is_one_of_its_graph,
     every_skill_is_installed,
 )

@@ -1,4 +1,4 @@
-"""Rules about what a graph declares of its state: the blocks `state:` and `reducers:`, and values that must fit."""
+"""Rules about declared state: the blocks `state:` and `reducers:`, and the values that must fit them."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _TYPES_OF: Final[Mapping[str, Sequence[str]]] = {
     "deep_merge": ("object",),
     "messages": ("messages", "list"),
 }
-"""The types of key that a reducer can fold; those that are missing fold every type."""
+"""The key types that a reducer can fold; reducers that are not listed fold every type."""
 
-_ELSEWHERE: Final[Mapping[str, str]] = {
+_SYNONYMS: Final[Mapping[str, str]] = {
     "str": "string", "text": "string", "integer": "int", "number": "float", "boolean": "bool", "array": "list",
     "dict": "object", "map": "object", "json": "any",
 }  # fmt: skip
-"""What Python, JSON Schema and others call our types."""
+"""The names of the types in Python, JSON Schema and other languages."""
 
 
 def every_type_exists(case: Case) -> None:
-    hint = "An agent's own model is named by its file: `models.py:Order`."
+    hint = "For a model of the agent, write its file and name: `models.py:Order`."
     for key, declared in case.graph.state.items():
         for name, given in (("type", declared.type), ("items", declared.items)):
             if given is not None and given not in TYPES and not is_model(given):
                 message = f"state key '{key}' is of an unknown type '{given}'"
-                known = f'Write "{_ELSEWHERE[given]}".' if given in _ELSEWHERE else suggestion(given, TYPES, "types")
+                known = f'Write "{_SYNONYMS[given]}".' if given in _SYNONYMS else suggestion(given, TYPES, "types")
                 case.findings.error(_place(case, key, name), message, known or hint)
         if declared.items is not None and declared.type != "list":
             message = f"'items' has no effect on state key '{key}' of type {declared.type}"
@@ -78,7 +78,7 @@ def every_state_schema_is_a_schema(case: Case) -> None:
 
 
 def every_first_value_has_its_type(case: Case) -> None:
-    """Defaults, and what `initial_state` gives to declared keys."""
+    """Checks defaults, and the values of declared keys in `initial_state`."""
     for key, declared in case.graph.state.items():
         if declared.schema is not None and json_schema.problem(declared.schema) is not None:
             continue
@@ -88,9 +88,9 @@ def every_first_value_has_its_type(case: Case) -> None:
         if key in case.graph.initial_state:
             values.append(("initial_state:", case.graph.initial_state[key], ("initial_state", key)))
         for name, value, path in values:
-            found = problem(declared, value)
-            if found is not None:
-                case.findings.error(path, f"{name} '{key}' {found}", f"It is declared as {_described(declared)}.")
+            mismatch = problem(declared, value)
+            if mismatch is not None:
+                case.findings.error(path, f"{name} '{key}' {mismatch}", f"It is declared as {_described(declared)}.")
 
 
 def no_required_key_has_a_first_value(case: Case) -> None:
@@ -113,7 +113,7 @@ RULES: Sequence[Rule] = (
 
 
 def calls(case: Case) -> Iterator[tuple[KeyPath, Literal["Reducer", "Model"], str]]:
-    """The agent's own reducers and models: where each is named, what a message calls it, `file.py:name`."""
+    """The agent's own reducers and models: the path of each, its role in messages, and `file.py:name`."""
     for _, reducer, path in _reducers(case):
         if is_custom(reducer):
             yield path, "Reducer", reducer
@@ -124,15 +124,15 @@ def calls(case: Case) -> Iterator[tuple[KeyPath, Literal["Reducer", "Model"], st
 
 
 def check_schema(case: Case, schema: dict[str, Json], path: KeyPath, called: str) -> None:
-    """Report what keeps `schema` from being a JSON Schema, at the place inside it."""
-    found = json_schema.problem(schema)
-    if found is not None:
-        what = "cannot be applied" if found.is_refused else "is not a valid JSON Schema"
-        case.findings.error((*path, *found.place), f"{called} {what}: {found.message}")
+    """Report why `schema` is not a JSON Schema, at the place inside it."""
+    defect = json_schema.problem(schema)
+    if defect is not None:
+        what = "cannot be applied" if defect.is_refused else "is not a valid JSON Schema"
+        case.findings.error((*path, *defect.place), f"{called} {what}: {defect.message}")
 
 
 def _reducers(case: Case) -> Iterator[tuple[str, str, KeyPath]]:
-    """Every reducer that the file names: its key, its name, its place."""
+    """Every reducer in the file: its key, its name, its path."""
     for key, reducer in case.graph.reducers.items():
         yield key, reducer, ("reducers", key)
     for key, declared in case.graph.state.items():
@@ -141,7 +141,7 @@ def _reducers(case: Case) -> Iterator[tuple[str, str, KeyPath]]:
 
 
 def _place(case: Case, key: str, name: str) -> KeyPath:
-    """A field of a declared key; in the short form the type is all there is."""
+    """The path of a field of a declared key; the short form has only the type."""
     return ("state", key, name) if case.findings.has(("state", key, name)) else ("state", key)
 
 

@@ -1,7 +1,8 @@
-"""Rules about templates: braces that are no placeholders, and names that nothing writes.
+"""Rules about templates: braces that are not placeholders, and names that nothing writes.
 
-Rendering leaves what is no placeholder as it is, so a text with other braces may be meant: these are warnings, but for
-what cannot be meant. What writes a key is known as far as reading shows: where code may write it, nothing is said.
+Rendering leaves braces that are not a placeholder unchanged, so other braces may be intended: they are warnings, except
+where they are certainly mistakes. The rules know only the writers that the file shows: if code may write a key, nothing
+is reported.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sleipnir.graph.model import (
     ScriptNode,
     ToolNode,
 )
+from sleipnir.graph.source import line_and_column
 from sleipnir.graph.template import PLACEHOLDER
 
 # Each part is bounded, so that no text takes more than linear time.
@@ -38,18 +40,18 @@ _SINGLE: Final = re.compile(r"(?<![{$\\\w])\{[ \t]{0,4}([A-Za-z_]\w{0,80})[ \t]{
 _BEGINS_AS_NAME: Final = re.compile(r"[#^/$.]?[ \t]*[A-Za-z_]")
 
 ALIKE: Final = 0.75
-"""How like a declared key another must be to be taken for a slip of it."""
+"""How similar a key must be to a declared one to count as a misspelling."""
 
 _ALWAYS: Final = ("initial_prompt", "_error", "last_error")
-"""Keys that a run begins with, or that a failure writes."""
+"""Keys that exist at the start of every run, or that a failure writes."""
 
 _RESULTS: Final = ("output", "choice", "input")
-"""The names that a node's own state_updates have for its result."""
+"""The names of a node's result in its own state_updates."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """One text of the graph that is rendered. `scoped` is the name that is known in it alone."""
+    """One text of the graph that is rendered. `scoped` is the name that only this text knows."""
 
     path: KeyPath
     text: str
@@ -57,7 +59,7 @@ class Template:
 
 
 def templates(case: Case) -> Iterator[Template]:
-    """Every template that the file holds. Those of a config.yaml agent's graph are not written by its author."""
+    """Every template in the file; none for a config.yaml agent, whose templates are not written by its author."""
     if case.graph.loop is not None:
         return
     for node_id, node in case.graph.nodes.items():
@@ -91,7 +93,7 @@ def templates(case: Case) -> Iterator[Template]:
 
 
 def every_brace_is_a_placeholder(case: Case) -> None:
-    """An error where it cannot be meant: in a graph of our own language, around a key that the state has."""
+    """An error where it is certainly a mistake: in a graph of version sleipnir/1, around a key of the state."""
     known = _known(case)
     for template in templates(case):
         for braces, name in dict.fromkeys(_odd_braces(template.text, known)):
@@ -100,43 +102,42 @@ def every_brace_is_a_placeholder(case: Case) -> None:
             is_key = is_plain and (_root(plain) in known or _root(plain) == template.scoped)
             hint = f"Write {{{{{plain}}}}}." if is_plain else "Write {{name}}, {{a.b}} or {{list[0]}}, without spaces."
             report = case.findings.error if is_key and not case.is_loki else case.findings.warning
-            message = f"{braces!r} is no placeholder; it stays in the text"
+            message = f"{braces!r} is not a placeholder; it stays in the text"
             report(template.path, message, hint, at=_place(case, template, braces))
 
 
 def no_key_stands_in_single_braces(case: Case) -> None:
     known = _known(case)
     for template in templates(case):
-        found = _SINGLE.finditer(PLACEHOLDER.sub(_blank, template.text))
-        for braces, name in dict.fromkeys((each[0], each[1]) for each in found):
+        matches = _SINGLE.finditer(PLACEHOLDER.sub(_blank, template.text))
+        for braces, name in dict.fromkeys((each[0], each[1]) for each in matches):
             if name in known or name == template.scoped:
-                message = f"{braces!r} is no placeholder; it stays in the text"
+                message = f"{braces!r} is not a placeholder; it stays in the text"
                 hint = f"Write {{{{{name}}}}}, with two braces."
                 case.findings.warning(template.path, message, hint, at=_place(case, template, braces))
 
 
 def every_name_is_written_somewhere(case: Case) -> None:
-    """Keys of the state may also be given at submission, by name: so what nothing writes is a warning."""
+    """A warning, because state keys may also be set at submission, by name."""
     known = _known(case)
     for template in templates(case):
         reported: set[str] = set()
-        for found in PLACEHOLDER.finditer(template.text):
-            name = _root(found[1])
+        for match in PLACEHOLDER.finditer(template.text):
+            name = _root(match[1])
             if name in known or name == template.scoped or name in reported:
                 continue
-            if case.code_mentions(name) or (_is_in_doubt(case) and not closest(name, known)):
+            if case.code_mentions(name) or (_may_write_any_key(case) and not closest(name, known)):
                 continue
             reported.add(name)
-            _report_unknown(case, template, name, known, _place(case, template, found[0]))
+            _report_unknown(case, template, name, known, _place(case, template, match[0]))
 
 
 def every_written_key_is_declared(case: Case) -> None:
-    """Keys that are not declared may hold anything, so only one that looks like a slip of a declared key, and that
-    nothing reads, is reported."""
+    """Undeclared keys are allowed, so only a key that resembles a declared one and that nothing reads is reported."""
     declared = case.graph.state
     if not declared:
         return
-    read = {_root(found[1]) for template in templates(case) for found in PLACEHOLDER.finditer(template.text)}
+    read = {_root(match[1]) for template in templates(case) for match in PLACEHOLDER.finditer(template.text)}
     bodies = {body for node, _ in case.nodes(MapNode) for body in node.body}
     for node_id, node in case.graph.nodes.items():
         path: KeyPath = ("nodes", node_id)
@@ -161,26 +162,26 @@ RULES: Sequence[Rule] = (
 def _report_unknown(case: Case, template: Template, name: str, known: frozenset[str], at: Position | None) -> None:
     if name in _RESULTS:
         message = f"'{{{{{name}}}}}' is known in a node's own `state_updates` only"
-        hint = f'Keep it there, `state_updates: {{answer: "{{{{{name}}}}}"}}`, and write {{{{answer}}}} here.'
+        hint = f'Store it there, `state_updates: {{answer: "{{{{{name}}}}}"}}`, and write {{{{answer}}}} here.'
         if template.scoped is not None:
             message, hint = f"'{{{{{name}}}}}' is not the result of this node", f"It is {{{{{template.scoped}}}}}."
         case.findings.warning(template.path, message, hint, at=at, code="SLP405")
     elif name in case.graph.nodes:
-        message = f"'{name}' is a node, and a template reads the state"
+        message = f"'{name}' is a node; templates read state keys"
         scoped = case.graph.nodes[name].scoped
         hint = "Name the key that the node writes."
         if scoped is not None:
-            hint = f'Keep its result, `state_updates: {{{name}_result: "{{{{{scoped}}}}}"}}` in it, and name that key.'
+            hint = f'Store its result, `state_updates: {{{name}_result: "{{{{{scoped}}}}}"}}` in it, and name that key.'
         case.findings.warning(template.path, message, hint, at=at, code="SLP404")
     else:
         message = f"nothing writes '{name}', which the text reads"
-        hint = "Write it in a node, or declare it under `initial_state` or `state`, if it is given at submission."
+        hint = "Write it in a node, or declare it under `initial_state` or `state` if it is set at submission."
         close = closest(name, known)
         case.findings.warning(template.path, message, f'Did you mean "{close}"?' if close else hint, at=at)
 
 
 def _known(case: Case) -> frozenset[str]:
-    """The keys that something in the file writes or declares."""
+    """The keys that the file writes or declares."""
     graph = case.graph
     known = {*_ALWAYS, *graph.initial_state, *graph.state, *graph.reducers}
     for node in graph.nodes.values():
@@ -192,9 +193,9 @@ def _known(case: Case) -> frozenset[str]:
     return frozenset(known)
 
 
-def _is_in_doubt(case: Case) -> bool:
-    """Whether something may write any key: a function that cannot be read here, or a model whose answer has no fixed
-    keys."""
+def _may_write_any_key(case: Case) -> bool:
+    """Whether a node may write any key: a function whose code is not available here, or a model whose answer has no
+    fixed keys."""
     nodes = case.graph.nodes.values()
     if calls_installed_code(case):
         return True
@@ -208,21 +209,21 @@ def _is_in_doubt(case: Case) -> bool:
 
 
 def _odd_braces(text: str, known: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Braces that look like a placeholder and are none, and what is inside."""
+    """Braces that look like a placeholder and are none, each with its content."""
     rest = PLACEHOLDER.sub(_blank, text)
-    for found in _BRACES.finditer(rest):
-        inside = found[1].strip()
+    for match in _BRACES.finditer(rest):
+        inside = match[1].strip()
         if not inside or _BEGINS_AS_NAME.match(inside):
-            yield found[0], inside
+            yield match[0], inside
     rest = _BRACES.sub(_blank, rest)
     for pattern in (_UNCLOSED, _UNOPENED):
-        for found in pattern.finditer(rest):
-            if _root(found[1]) in known:
-                yield found[0], found[1]
+        for match in pattern.finditer(rest):
+            if _root(match[1]) in known:
+                yield match[0], match[1]
 
 
-def _blank(found: re.Match[str]) -> str:
-    return " " * len(found[0])
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match[0])
 
 
 def _root(path: str) -> str:
@@ -237,15 +238,9 @@ def _places_of_write(path: KeyPath, key: str) -> Iterator[KeyPath]:
 
 
 def _place(case: Case, template: Template, part: str) -> Position | None:
-    """Where `part` stands in the file; None where the text is spelled otherwise there."""
+    """The position of `part` in the file; None if the text is spelled differently there."""
     document = case.document
     if document is None or (span := document.spans.get(template.path)) is None:
         return None
     index = document.text.find(part, *span)
-    if index < 0:
-        return None
-    return _line_and_column(document.text, index)
-
-
-def _line_and_column(text: str, index: int) -> Position:
-    return text.count("\n", 0, index) + 1, index - (text.rfind("\n", 0, index) + 1) + 1
+    return None if index < 0 else line_and_column(document.text, index)

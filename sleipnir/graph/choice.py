@@ -1,7 +1,7 @@
-"""What a conditional edge chooses by the state: its conditions in their order, else its template, else its default.
+"""The choice of a conditional edge by the state: its conditions in order, else its template, else its default.
 
-Rules. `read` gives state keys, or the whole state for None. Conditions that cost more than a moment are not for the
-scheduler, which serves all runs: `needs_worker` says so, and a worker then makes the same choice in a process that can
+Rules. `read` gives state keys, or the whole state for None. The scheduler serves all runs, so it does not evaluate
+expensive conditions: `needs_worker` detects them, and a worker then makes the same choice in a process that can
 be ended.
 """
 
@@ -16,13 +16,13 @@ from sleipnir.graph.model import Branch, Json
 from sleipnir.graph.template import keys_read, render, render_typed
 
 MOST_WEIGHT = 20_000
-"""Of the values that a condition reads in the scheduler: about 60 ms."""
+"""The largest weight of the values that a condition reads in the scheduler: about 60 ms."""
 
 Read: TypeAlias = Callable[[Collection[str] | None], Mapping[str, Json]]
 
 
 def chosen(branch: Branch, read: Read) -> list[str]:
-    """The labels. Raises ExpressionError, TemplateError, ValueError and what `read` raises."""
+    """The chosen labels. Raises ExpressionError, TemplateError, ValueError and what `read` raises."""
     for case in branch.cases:
         expression = parse(case.when)
         if expression.holds(read(expression.keys)):
@@ -35,7 +35,7 @@ def chosen(branch: Branch, read: Read) -> list[str]:
 
 def needs_worker(branch: Branch, read: Read) -> bool:
     """Whether a condition loops, builds a pattern from the state, or reads very large values. Raises what `read`
-    raises. A condition that cannot be read does not: it fails where it is evaluated."""
+    raises. False for a condition that cannot be parsed: it fails where it is evaluated."""
     for case in branch.cases:
         try:
             expression = parse(case.when)
@@ -43,8 +43,8 @@ def needs_worker(branch: Branch, read: Read) -> bool:
             return False
         if expression.is_costly:
             return True
-        found = weight(read(expression.keys))
-        if found != TOO_DEEP and expression.reads * found > MOST_WEIGHT:
+        size = weight(read(expression.keys))
+        if size != TOO_DEEP and expression.reads * size > MOST_WEIGHT:
             return True
     return False
 

@@ -1,8 +1,8 @@
-"""The codes of findings: a stable name for each kind of mistake, by which it is looked up and ignored.
+"""The codes of findings: a stable name for each kind of mistake, used to look it up and to ignore it.
 
-Rules. The first digit is the subject (SUBJECTS). A code is never given another meaning; one that is no longer used is
-not reused. Each rule of check.py has one code (OF_RULES); what reads a file names the code where it reports.
-docs/validation.md is made from CODES by `ops/generate`.
+Rules. The first digit is the subject (SUBJECTS). A code never changes its meaning; a retired code is not reused. Each
+rule of check.py has one code (CODE_OF_RULE); readers of files name the code where they report.
+`ops/generate` makes docs/validation.md from CODES.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ SUBJECTS: Final[Mapping[str, str]] = {
 }
 
 GENERAL: Final = "SLP200"
-"""The code of a finding that has none of its own."""
+"""The code of a finding without a specific one."""
 
 CODE: Final = re.compile(r"SLP[0-9]{3}")
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One kind of finding: what it is called, and why it matters and what to do about it."""
+    """One kind of finding: its title, why it matters, and what to do about it."""
 
     title: str
     explanation: str
 
     def text(self, name: str) -> str:
-        """What `validate --explain` prints."""
+        """The output of `validate --explain`."""
         return f"{name}: {self.title}\n\n{self.explanation}"
 
 
@@ -63,15 +63,15 @@ CODES: Final[Mapping[str, Code]] = {
     # --- the file
     "SLP101": Code(
         "The file is not readable YAML",
-        "Nothing behind the place can be read, so other findings about the graph may be missing until it is repaired. "
+        "Nothing after this place can be read, so other findings about the graph may be missing until it is repaired. "
         "Frequent causes: a tab as indentation, a quote that is not closed, text with `: ` that is not quoted.",
     ),
     "SLP102": Code("A key is set twice", "One of the two values would be lost. Keep one of them."),
     "SLP103": Code("A key is not text", "Keys are text. Put numbers, `true` and `null` in quotes when they are keys."),
     "SLP104": Code("A merge key is not applied", "`<<` has no effect. Write the keys out, or alias a whole value."),
-    "SLP105": Code("A YAML tag is not supported", "Leave the tag out: the kind of a value follows from its spelling."),
+    "SLP105": Code("A YAML tag is not supported", "Remove the tag: the type of a value follows from its spelling."),
     "SLP106": Code(
-        "A comment ignores what cannot be ignored",
+        "A comment cannot ignore this",
         "`# sleipnir: ignore` takes codes of warnings. An error stops every run, so it must be repaired.",
     ),
     "SLP107": Code(
@@ -79,55 +79,54 @@ CODES: Final[Mapping[str, Code]] = {
         "The file does not exist, is not UTF-8, or the folder has both a graph.yaml and a config.yaml.",
     ),
     # --- keys and values
-    "SLP200": Code("The definition is not valid", "The message says what was found and what is expected there."),
+    "SLP200": Code("The definition is not valid", "The message shows the value and what is expected instead."),
     "SLP201": Code(
         "A value is of the wrong kind",
         'Nothing is converted: `"5"` is not a number. Text that begins with a brace needs quotes: `"{{name}}"`.',
     ),
-    "SLP202": Code("A required key is missing", "Add the key; the hint lists all keys that are required there."),
+    "SLP202": Code("A required key is missing", "Add the key; the hint lists all required keys."),
     "SLP203": Code(
         "An unknown key",
-        "The key has no effect, so what it was meant to do does not happen. The nearest known key is in the hint.",
+        "The key has no effect, so its intended setting is missing. The nearest known key is in the hint.",
     ),
     "SLP204": Code(
         "A key has no effect on this type of node", "Remove it, or use a node of a type that the hint names."
     ),
     "SLP205": Code("A key of another release of Loki", "The key is accepted and ignored; the hint says why."),
-    "SLP206": Code(
-        "A scalar that is not text", "Text is expected. Put the value in quotes, so that it is read as meant."
-    ),
+    "SLP206": Code("A scalar that is not text", "Text is expected. Put the value in quotes."),
     "SLP207": Code(
-        "An unknown version of the language", "`version` selects the rules of the file. Use a supported one."
+        "An unknown version of the language", "`version` selects the rules for the file. Use a supported one."
     ),
     "SLP208": Code("An unknown type of node", "Use one of the types in the hint."),
     "SLP209": Code("The graph has no name or no nodes", "A graph needs `name`, `start` and at least one node."),
     "SLP210": Code("The start node does not exist", "`start` names the one node where every run begins."),
-    "SLP211": Code("A node's id differs from its key", "The key under `nodes` is the id. Leave `id` out."),
+    "SLP211": Code("A node's id differs from its key", "The key under `nodes` is the id. Remove `id`."),
     "SLP212": Code(
         "A `branch` that cannot be read",
         "Choose by exactly one of `by` (a template), `call` (a function) and `cases` (conditions, `else` last).",
     ),
     "SLP213": Code("A `wait_for` that cannot be read", "Write `[a, b]`, or `{from: [a, b], min: 1}`."),
-    "SLP214": Code("One thing is said twice", "Keep one of the two."),
+    "SLP214": Code("A setting is given twice", "Keep one of the two."),
     "SLP215": Code("`call` does not name a function", "Write `file.py:name`, or `package.module:name`."),
     # --- nodes and edges
     "SLP301": Code(
-        "An edge to a node that does not exist", "Every target must be a node of this graph. Look for a misspelling."
+        "An edge to a node that does not exist", "Every target must be a node of this graph. Check the spelling."
     ),
     "SLP302": Code(
         "The edges form a loop",
-        "Declared edges of version 1.0 form no loop: a script goes back by `_next`. Elsewhere a loop needs a way out.",
+        "In version 1.0 declared edges must not form a loop: a script goes back by `_next`. In sleipnir/1 it needs a "
+        "way out.",
     ),
     "SLP303": Code(
         "A node cannot be reached",
         "No edge leads to it, and no file of the agent's code contains its name, so it can never run.",
     ),
-    "SLP304": Code("No end can be reached", "Add a node of type `end` and lead an edge to it."),
-    "SLP305": Code("A node has no `next`", "A run that gets here fails. Name the node that comes after it."),
+    "SLP304": Code("No end can be reached", "Add a node of type `end` and an edge to it."),
+    "SLP305": Code("A node has no `next`", "A run that gets here fails. Name the next node."),
     "SLP306": Code("An option without a route", "Add the option to `routes`."),
-    "SLP307": Code("A route without an option", "Nobody can choose it. Add it to `options`, or remove the route."),
+    "SLP307": Code("A route without an option", "It cannot be chosen. Add it to `options`, or remove the route."),
     "SLP308": Code(
-        "A question without an answer in time",
+        "An incomplete timeout of a question",
         "`timeout` and `on_timeout` belong together: without `on_timeout` or `default` the run fails at the timeout.",
     ),
     "SLP310": Code("A person is asked in a parallel branch", "Ask after the node where the branches meet."),
@@ -136,46 +135,48 @@ CODES: Final[Mapping[str, Code]] = {
         "List its keys under `state_updates`, so that they can be compared with those of its siblings.",
     ),
     "SLP312": Code("Parallel branches write one key", "Give the key a reducer, or rename one of the two."),
-    "SLP313": Code("A branch reads what its sibling writes", "It sees the value from before. Run one after the other."),
+    "SLP313": Code("A branch reads what its sibling writes", "It sees the earlier value. Run one after the other."),
     "SLP314": Code("A join can never fire", "Each node in `wait_for` must exist and be reached in the same run."),
     "SLP315": Code("A join without `wait_for`", "List the nodes that it waits for."),
-    "SLP316": Code("A router that leads nowhere", "Give it a `next` or a `branch`."),
+    "SLP316": Code("A router without an edge", "Add a `next` or a `branch`."),
     "SLP317": Code("`branch` or `ends` has no effect", "The node does not choose a label. Remove the key."),
     "SLP318": Code("A condition cannot be read", "Conditions are CEL over `state`, such as `state.score > 0.5`."),
     "SLP319": Code("A choice that is always the same", 'Write `by: "{{key}}"`, with a key of the state.'),
-    "SLP320": Code("A label that nobody produces, or that leads nowhere", "Compare `to` with the possible labels."),
+    "SLP320": Code("A label that is never produced, or that has no target", "Compare `to` with the possible labels."),
     "SLP321": Code(
         "A node cannot run per item of a map", "The hint lists the types that can, and what they may write."
     ),
     "SLP322": Code("A map uses one key for two things", "Use different keys for the item and for the results."),
-    "SLP323": Code("A limit of 0 lets nothing run", "Write a number from 1, or leave the limit out."),
+    "SLP323": Code("A limit of 0 lets nothing run", "Write a number from 1, or remove the limit."),
     "SLP324": Code("A retry for an unknown failure", "`on` takes the names in the hint, and names of exceptions."),
     "SLP325": Code(
-        "An `on_error` that has no effect, or leads nowhere",
+        "An `on_error` that has no effect, or no target",
         "Write `fail`, `continue`, or the name of a node that does not wait for others.",
     ),
-    "SLP326": Code("A node is named like a rule of `on_error`", "`fail` and `continue` are rules. Rename the node."),
+    "SLP326": Code(
+        "A node is named like a keyword of `on_error`", "`fail` and `continue` are keywords. Rename the node."
+    ),
     "SLP327": Code(
         "An edge into a join that does not wait for it",
-        "The node would start by this edge, and once more when its join is complete. Add the source to `wait_for`, or "
-        "lead the edge elsewhere.",
+        "The node would start by this edge, and again when its join is complete. Add the source to `wait_for`, or "
+        "use another target.",
     ),
     # --- templates
     "SLP401": Code(
         "Braces that are not a placeholder",
         "A placeholder is `{{name}}`, `{{a.b}}` or `{{list[0]}}`: no spaces, filters or expressions. Anything else "
-        "stays in the text as it is written.",
+        "stays in the text unchanged.",
     ),
     "SLP402": Code("Single braces around a key of the state", "Write `{{name}}` with two braces; `{name}` stays text."),
     "SLP403": Code(
         "A name that nothing writes",
         "No node writes the key, `initial_state` and `state` do not have it, and no file of the agent's code contains "
-        "its name. A key that is given with `--state`, or by the column of a batch, is declared under `initial_state` "
-        "or, in `state`, as `required`.",
+        "its name. Declare a key that `--state` or a batch column sets under `initial_state`, or as `required` under "
+        "`state`.",
     ),
     "SLP404": Code(
         "A node's name in place of a key of the state",
-        "Templates read the state, not nodes. Keep the result in the node's `state_updates`, and name that key.",
+        "Templates read the state, not nodes. Store the result in the node's `state_updates`, and name that key.",
     ),
     "SLP405": Code(
         "`{{output}}`, `{{choice}}` or `{{input}}` outside the node's own `state_updates`",
@@ -183,71 +184,69 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "SLP406": Code(
         "A key that `state:` does not declare",
-        "A node writes a key that is nearly a declared one, and that nothing reads. Correct it, or declare it too.",
+        "A node writes a key that resembles a declared one and that nothing reads. Correct it, or declare it too.",
     ),
     "SLP407": Code("A `validation` that cannot be read", "Write for example `len(input) > 0`."),
     "SLP408": Code("`concurrency.key` holds no placeholder", "Write `{{name}}`, without spaces."),
     # --- code
     "SLP501": Code("A file of the agent's code does not exist", "Paths begin at the agent's folder."),
-    "SLP502": Code("A path leaves the agent's folder", "Workers get the folder alone. Keep the file in it."),
+    "SLP502": Code("A path leaves the agent's folder", "Workers get only the folder. Keep the file in it."),
     "SLP503": Code(
         "Python cannot read a file",
-        "The place of the syntax error is in the file itself. A file that no node names is a warning.",
+        "The finding has the line of the syntax error in that file. A file that no node names is a warning.",
     ),
     "SLP504": Code(
         "A function does not exist", "The file does not define the name that `call`, a reducer or a type gives."
     ),
     "SLP505": Code(
-        "A function cannot be called as it will be",
+        "A function has the wrong parameters",
         "A function of a node or a branch is called with the state, `def name(state):`; a reducer with the current and "
         "the new value, `def name(current, incoming):`. Neither may be async.",
     ),
-    "SLP506": Code("A script without a runtime", "Scripts are run by their extension: `.sh`, `.py` or `.ts`."),
+    "SLP506": Code("A script without a runtime", "The extension selects the runtime: `.sh`, `.py` or `.ts`."),
     # --- models, tools, agents
     "SLP601": Code("A model without its client", "Write `client:model`, for example `openai:gpt-4o-mini`."),
     "SLP602": Code(
         "A model of an unknown client",
-        "No client of this name is known, listed in config.yaml, or has a `NAME_API_BASE` in the environment.",
+        "The client is not built in, not listed in config.yaml, and has no `NAME_API_BASE` in the environment.",
     ),
     "SLP603": Code(
         "An unknown tool", "A model may use the agent's own tools, `global_tools` and those of MCP servers."
     ),
-    "SLP604": Code("A global tool that is not on this machine", "The workers may have it; this machine has not."),
-    "SLP605": Code("An MCP server that is not configured here", "The workers may have it; this machine has not."),
+    "SLP604": Code("A global tool that is not on this machine", "The workers may have it."),
+    "SLP605": Code("An MCP server that is not configured here", "The workers may have it."),
     "SLP606": Code(
-        "An agent that does not exist", "Agents are looked up beside this one and in the agents directories."
+        "An agent that does not exist", "Agents are looked up next to this one and in the agents directories."
     ),
     "SLP607": Code("The agent's tools cannot be read", "The model is offered all of them, so no turn could begin."),
     "SLP608": Code("`dynamic_instructions` without their function", "Define `_instructions` in the tools file."),
-    "SLP609": Code("A skill that cannot be used", "Skills are named like their folders, and listed by the graph too."),
-    "SLP610": Code("A skill that is not installed here", "The workers may have it; this machine has not."),
+    "SLP609": Code("A skill that cannot be used", "A skill has its folder's name, and the graph must list it too."),
+    "SLP610": Code("A skill that is not installed here", "The workers may have it."),
     # --- documents
     "SLP701": Code("A rag node without documents", "List at least one file, folder, pattern or URL."),
-    "SLP702": Code("A rag result that is not kept", "Write it to a key in `state_updates`."),
+    "SLP702": Code("A rag result that is not stored", "Write it to a key in `state_updates`."),
     "SLP703": Code("A knowledge base would overwrite a file", "Give the rag node another name."),
     "SLP704": Code("A document's path is not valid", "Write an absolute path, or one below the agent's folder."),
-    "SLP705": Code("A document does not exist", "It is left out when the knowledge base is built."),
-    "SLP706": Code("A size that makes no sense", "`chunk_overlap` is less than `chunk_size`; numbers begin at 1."),
+    "SLP705": Code("A document does not exist", "The knowledge base is built without it."),
+    "SLP706": Code("A size that is not valid", "`chunk_overlap` is less than `chunk_size`; numbers begin at 1."),
     "SLP707": Code("A pattern that matches no source", "Write a glob of paths or URLs."),
     "SLP708": Code("A knowledge base that is not used", "Name its documents in config.yaml, or remove rag.yaml."),
     # --- state
     "SLP801": Code("An unknown type of a state key", "Use a type of the hint, or a model of your own, `file.py:Name`."),
     "SLP802": Code("An unknown reducer", "Use a reducer of the hint, or a function of your own, `file.py:name`."),
     "SLP803": Code("A key has two reducers", "Keep the one under `state:`."),
-    "SLP804": Code("A reducer does not fit the type", "The hint says which types it folds."),
+    "SLP804": Code("A reducer does not fit the type", "The hint lists the types that it folds."),
     "SLP805": Code(
-        "A schema that cannot be applied", "The place is inside the JSON Schema; the message says what is wrong."
+        "A schema that cannot be applied", "The position is inside the JSON Schema; the message gives the reason."
     ),
-    "SLP806": Code("A first value of the wrong type", "The value must be what the key is declared to hold."),
-    "SLP807": Code("A required key that has a value", "`required` means that it is given at submission. Remove one."),
+    "SLP806": Code("A first value of the wrong type", "The value must have the declared type."),
+    "SLP807": Code("A required key that has a value", "A `required` key is set at submission. Remove one of the two."),
     # --- sizes
-    "SLP901": Code(
-        "Too many nodes or keys", "The bound protects other runs. The hint says what to use in place of it."
-    ),
+    "SLP901": Code("Too many nodes or keys", "The bound protects other runs. The hint names an alternative."),
 }
 
 
-OF_RULES: Final[Mapping[str, str]] = {
+CODE_OF_RULE: Final[Mapping[str, str]] = {
     "every_edge_leads_to_a_node": "SLP301",
     "declared_edges_form_no_cycle": "SLP302",
     "every_node_can_be_reached": "SLP303",
@@ -265,27 +264,27 @@ OF_RULES: Final[Mapping[str, str]] = {
     "every_client_is_known": "SLP602",
     "every_own_tool_can_be_read": "SLP607",
     "every_dynamic_instruction_has_its_function": "SLP608",
-    "every_document_is_somewhere_below": "SLP704",
+    "every_document_path_is_valid": "SLP704",
     "every_document_exists": "SLP705",
-    "every_size_makes_sense": "SLP706",
+    "every_size_is_valid": "SLP706",
     "every_source_pattern_can_match": "SLP707",
-    "every_base_of_documents_is_asked": "SLP708",
-    "every_step_has_a_next": "SLP305",
+    "every_knowledge_base_is_used": "SLP708",
+    "every_node_has_a_next": "SLP305",
     "no_knowledge_base_overwrites_a_file": "SLP703",
     "every_validation_can_be_read": "SLP407",
     "every_retry_names_failures_that_exist": "SLP324",
-    "every_gate_says_what_comes_without_an_answer": "SLP308",
+    "every_timeout_of_a_question_has_a_target": "SLP308",
     "every_output_schema_is_a_schema": "SLP805",
     "every_script_has_a_runtime": "SLP506",
     "no_code_is_outside_the_folder": "SLP502",
     "every_python_file_can_be_read": "SLP503",
     "every_function_is_defined": "SLP504",
-    "every_function_takes_what_it_is_given": "SLP505",
+    "every_function_accepts_its_arguments": "SLP505",
     "every_brace_is_a_placeholder": "SLP401",
     "no_key_stands_in_single_braces": "SLP402",
     "every_name_is_written_somewhere": "SLP403",
     "every_written_key_is_declared": "SLP406",
-    "some_visit_may_run": "SLP323",
+    "every_concurrency_lets_nodes_run": "SLP323",
     "every_body_of_a_map_can_run_per_item": "SLP321",
     "no_person_is_asked_in_a_parallel_branch": "SLP310",
     "every_parallel_script_declares_what_it_writes": "SLP311",
@@ -298,13 +297,13 @@ OF_RULES: Final[Mapping[str, str]] = {
     "every_edge_into_a_join_is_waited_for": "SLP327",
     "every_on_error_of_the_graph_leads_to_a_node": "SLP325",
     "every_on_error_has_an_effect": "SLP325",
-    "no_node_is_named_like_a_rule": "SLP326",
-    "every_skill_has_a_name_that_skills_can_have": "SLP609",
+    "no_node_is_named_like_a_keyword": "SLP326",
+    "every_skill_name_is_valid": "SLP609",
     "every_skill_of_a_node_is_one_of_its_graph": "SLP609",
     "every_skill_is_installed": "SLP610",
     "every_branch_has_an_effect": "SLP317",
     "every_condition_can_be_read": "SLP318",
-    "every_choice_is_made_of_state": "SLP319",
+    "every_choice_reads_the_state": "SLP319",
     "every_label_is_produced": "SLP320",
     "some_step_is_allowed": "SLP323",
     "every_type_exists": "SLP801",

@@ -1,8 +1,8 @@
-"""A config.yaml as a graph of one loop (spec/graph-agents.md 3.1).
+"""A config.yaml as a graph with one loop (spec/graph-agents.md 3.1).
 
-Such an agent is asked in a loop, with all of its tools, until it answers without calling one. So it is a graph whose
-node `agent` is an llm node with tools, before which, where its instructions are dynamic, a node runs the function of
-its tools file that writes them, and where it has documents, a node looks in these.
+The model of such an agent is called in a loop, with all of its tools, until it answers without a tool call. So the
+agent is a graph whose node `agent` is an llm node with tools. If its instructions are dynamic, a node before it runs
+the function of its tools file that writes them; if it has documents, a node searches them.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ from sleipnir.graph.tools import (
 )
 
 AGENT: Final = "agent"
-"""The node that asks the model."""
+"""The node that calls the model."""
 
 DYNAMIC: Final = "instructions"
 """The node that runs `_instructions`."""
 
 DOCUMENTS: Final = "rag"
-"""The node that looks in the agent's documents; named so that its knowledge base is the file rag.yaml."""
+"""The node that searches the agent's documents; its name makes rag.yaml the file of its knowledge base."""
 
 DONE: Final = "done"
 
-MOST_TURNS: Final = 1000  # far more than a conversation that gets anywhere has; one that goes round must end some day
+MOST_TURNS: Final = 1000  # far more than a useful conversation has; it ends one that goes in circles
 
 
 def load_config_agent(text: str, file: str, agent: str) -> Loaded:
-    """Everything that the config.yaml of `agent` says. `file` is what problems call it. Never raises."""
+    """The config.yaml of `agent` as a graph. `file` is its name in problems. Never raises."""
     document = read(text, file)
     findings = Findings(file, document.positions, document.problems)
 
     def build(document: Document, findings: Findings) -> Graph | None:
-        found = _read(document, findings, agent)
-        return None if found is None else graph_of(found)
+        config = _read(document, findings, agent)
+        return None if config is None else graph_of(config)
 
     graph = build(document, findings) if document.readable else None
     problems = tuple(in_file_order(findings.problems))
@@ -69,14 +69,14 @@ def load_config_agent(text: str, file: str, agent: str) -> Loaded:
 
 
 def graph_of(agent: ConfigAgent) -> Graph:
-    """The graph that an agent is."""
+    """The graph of an agent."""
     nodes: list[Node] = []
     if agent.dynamic_instructions:
         then = DOCUMENTS if agent.documents else AGENT
         nodes.append(ToolNode(id=DYNAMIC, tool=INSTRUCTIONS, output_key=INSTRUCTIONS, next=then))
     if agent.documents:
-        found = {FOUND_CONTEXT: "{{output.context}}", FOUND_SOURCES: "{{output.sources}}"}
-        nodes.append(RagNode(id=DOCUMENTS, documents=agent.documents, state_updates=found, next=AGENT))
+        updates = {FOUND_CONTEXT: "{{output.context}}", FOUND_SOURCES: "{{output.sources}}"}
+        nodes.append(RagNode(id=DOCUMENTS, documents=agent.documents, state_updates=updates, next=AGENT))
     nodes.append(
         LlmNode(
             id=AGENT,
@@ -109,7 +109,7 @@ def graph_of(agent: ConfigAgent) -> Graph:
 
 
 def with_every_tool(graph: Graph) -> Graph:
-    """The graph of an agent, whose model is offered all of the agent's tools. Others stay as they are."""
+    """The graph of a config.yaml agent with all of the agent's tools for its model. Other graphs are unchanged."""
     node = graph.nodes.get(AGENT)
     if graph.loop is None or not isinstance(node, LlmNode):
         return graph

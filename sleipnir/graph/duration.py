@@ -12,18 +12,18 @@ MOST_MS = 2**53 - 1
 def milliseconds(value: object) -> int:
     """Whole milliseconds. Raises ValueError for anything that is not a duration, below 0 or beyond 285,000 years."""
     if isinstance(value, bool):
-        raise ValueError("a flag is no duration")
+        raise ValueError("a boolean is not a duration")
     written = _WRITTEN.fullmatch(value.strip() if isinstance(value, str) else repr(value))
     if written is None:
-        raise ValueError(f"{value!r} is no duration")
-    found = round(float(written[1]) * _UNITS_MS[written[2] or "s"])
-    if found > MOST_MS:
+        raise ValueError(f"{value!r} is not a duration")
+    ms = round(float(written[1]) * _UNITS_MS[written[2] or "s"])
+    if ms > MOST_MS:
         raise ValueError(f"{value!r} is too long")
-    return found
+    return ms
 
 
 def seconds(value: object) -> object:
-    """A text with a unit as a number of seconds, whole where it is whole; anything else as it is, for who checks it."""
+    """A text with a unit as a number of seconds, an int if it is whole; anything else unchanged, for later checks."""
     written = _WRITTEN.fullmatch(value.strip()) if isinstance(value, str) else None
     if written is None or written[2] is None:
         return value

@@ -1,11 +1,11 @@
 """Conditions in CEL, the Common Expression Language: `state.score > 0.8 && !has(state.error)` (F11 `cases:`).
 
-Rules. An expression sees `state` and nothing else: no clock, no files, no functions but CEL's own. It is true or false;
-anything else, and a key that is not there, is an error that names the expression. Whole numbers and floats compare with
-one another, but arithmetic does not mix them (`double(state.n) * 0.5`).
+Rules. An expression sees only `state`: no clock, no files, no functions but CEL's own. Its value is true or false; any
+other value, or a missing key, is an error that names the expression. Whole numbers and floats can be compared, but
+arithmetic does not mix them (`double(state.n) * 0.5`).
 
-The engine is imported by the first expression, as that takes a third of a second. Then parsing takes 50 us (once per
-text and process) and evaluating 10 us, plus 3 us for each element inside the values that are read.
+The first expression imports the engine, which takes a third of a second. Afterwards parsing takes 50 us (once per text
+and process) and evaluating 10 us, plus 3 us for each element inside the values that are read.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 4_000
 MOST_WEIGHT = 2_000_000
-"""Of the values that are read: 3 us each."""
+"""The largest weight of the values that are read: 3 us per unit."""
 
 MOST_LEVELS = 500
-"""Nesting of the values that are read; far deeper ones would overflow the engine's stack, and so end the process."""
+"""The deepest nesting of the values that are read; far deeper ones overflow the engine's stack and end the process."""
 
 TOO_DEEP: Final = 2**60
 
@@ -36,7 +36,7 @@ FUNCTIONS: Final = frozenset(
     | {"matches", "contains", "startsWith", "endsWith", "getFullYear", "getMonth", "getDate", "getDayOfMonth"}
     | {"getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds", "getMilliseconds"}
 )
-"""What an expression can call, macros (`has`, `all`, `exists`, `exists_one`, `filter`, `map`) apart."""
+"""The functions of an expression, without macros (`has`, `all`, `exists`, `exists_one`, `filter`, `map`)."""
 
 _TYPES = frozenset(["int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type"])
 _SHOWN = 200
@@ -55,7 +55,7 @@ _UNEXPECTED = re.compile(r"(?:mismatched|extraneous) input '(.*?)' expecting .*|
 
 
 class ExpressionError(Exception):
-    """An expression is no CEL, or neither true nor false of a state. One line that names it."""
+    """An expression is not CEL, or its value is neither true nor false. One line that names it."""
 
     def __init__(self, text: str, problem: str) -> None:
         shown = " ".join(text.split())
@@ -64,33 +64,34 @@ class ExpressionError(Exception):
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed expression. `keys` are the state keys that it reads; None: it needs the whole state."""
+    """A parsed expression. `keys` are the state keys that it reads; None: the whole state."""
 
     text: str
     keys: frozenset[str] | None
     reads: int
-    """How often `state` stands in it: `+` copies what it joins."""
+    """How often `state` occurs: `+` copies its operands."""
     is_costly: bool
-    """It loops, or matches a pattern that is not a short text: its cost is more than that of what it reads."""
+    """It loops, or matches a pattern that is not a short text: it costs more than the values that it reads."""
     _program: cel.Program = field(repr=False, compare=False)
 
     def holds(self, state: Mapping[str, Json]) -> bool:
-        """Whether it is true of this state. Raises ExpressionError when it is neither true nor false."""
+        """Whether the expression is true for this state. Raises ExpressionError if it is neither true nor false."""
         names = state if self.keys is None else self.keys & state.keys()
         read = {name: state[name] for name in names}
-        found = weight(read)
-        if found == TOO_DEEP:
+        size = weight(read)
+        if size == TOO_DEEP:
             raise ExpressionError(self.text, f"reads a value of more than {MOST_LEVELS} levels")
-        if found > MOST_WEIGHT:
+        if size > MOST_WEIGHT:
             raise ExpressionError(self.text, f"reads values of more than {MOST_WEIGHT:,} parts; count them in a node")
         try:
             result = self._program.execute({"state": read})
         except KeyError as error:
-            raise ExpressionError(self.text, f"{_bare(error)!r} is not there; has(...) asks for it first") from None
+            key = str(error.args[0]).strip("'") if error.args else ""
+            raise ExpressionError(self.text, f"{key!r} does not exist; check for it first with has(...)") from None
         except TypeError as error:
             hint = "int(), double() and string() convert"
             raise ExpressionError(self.text, f"{_first_sentence(str(error))}; {hint}") from None
-        except Exception as error:  # the engine raises what Python raises for the like: ZeroDivisionError, ...
+        except Exception as error:  # the engine raises Python's exceptions: ZeroDivisionError, ...
             raise ExpressionError(self.text, _first_sentence(str(error))) from None
         if not isinstance(result, bool):
             raise ExpressionError(self.text, f"is neither true nor false but of type {type_name(result)}")
@@ -99,7 +100,7 @@ class Expression:
 
 @lru_cache(maxsize=1_000)
 def parse(text: str) -> Expression:
-    """The expression, checked as far as it can be without a state. Raises ExpressionError."""
+    """The expression, with every check that needs no state. Raises ExpressionError."""
     import cel
 
     if len(text) > MOST_CHARACTERS:
@@ -107,7 +108,7 @@ def parse(text: str) -> Expression:
     if not text.strip():
         raise ExpressionError(text, "is empty")
     if "{{" in text:
-        raise ExpressionError(text, "placeholders are for texts; a key of the state is state.key here")
+        raise ExpressionError(text, "placeholders are not allowed in conditions; write state.key")
     try:
         program = cel.compile(text)
     except Exception as error:
@@ -120,21 +121,21 @@ def parse(text: str) -> Expression:
 
 
 def _unknown_name(text: str, program: cel.Program) -> str | None:
-    """An expression can read its loops' variables besides `state`."""
+    """The problem of a name that is neither `state` nor a loop variable nor a function; None: there is none."""
     for name in set(program.variables()) - _TYPES - {"state", *_LOOP_VARIABLE.findall(text)}:
         if name in _INSTEAD:
             return f"{name!r} does not exist; write {_INSTEAD[name]}"
-        return f"{name!r} does not exist; a key of the state is state.{name.lstrip('.')}, a text is in quotes"
+        return f"{name!r} does not exist; write state.{name.lstrip('.')} for a state key, and put text in quotes"
     for name in set(program.functions()) - FUNCTIONS:
         if name.isidentifier() and not name.startswith("_"):
-            return f"function {name!r} does not exist; there are has, {', '.join(sorted(FUNCTIONS))}"
+            return f"function {name!r} does not exist; available are has, {', '.join(sorted(FUNCTIONS))}"
     return None
 
 
 def _tokens(text: str) -> list[_Token]:
-    """Without blanks and comments, and with three empty ones at the end."""
-    tokens: list[_Token] = [(match.lastgroup, match[0]) for match in _TOKEN.finditer(text) if not _is_blank(match[0])]
-    return [*tokens, *[(None, "")] * 3]
+    """The tokens without blanks and comments, followed by three empty ones."""
+    matches = (match for match in _TOKEN.finditer(text) if not (match[0].isspace() or match[0].startswith("//")))
+    return [*((match.lastgroup, match[0]) for match in matches), *[(None, "")] * 3]
 
 
 def _is_costly(tokens: Sequence[_Token]) -> bool:
@@ -148,13 +149,14 @@ def _is_costly(tokens: Sequence[_Token]) -> bool:
 
 
 def _is_short_pattern(tokens: Sequence[_Token]) -> bool:
-    """`("...")`. Compiling one that ignores case takes up to a millisecond for each character."""
+    """Whether the tokens are `("...")` with a short text. Compiling a pattern that ignores case takes up to a
+    millisecond for each character."""
     (_, opening), (kind, pattern), (_, closing) = tokens
     return opening == "(" and kind == "string" and closing == ")" and len(pattern) <= 200 and "(?" not in pattern
 
 
 def _keys_read(tokens: Sequence[_Token]) -> frozenset[str] | None:
-    """The keys in `state.key` and `state["key"]`; None when `state` stands anywhere else."""
+    """The keys in `state.key` and `state["key"]`; None if `state` is used in any other way."""
     keys = set()
     for place, token in enumerate(tokens[:-3]):
         if token != ("name", "state") or (place and tokens[place - 1][1] == "."):
@@ -169,20 +171,16 @@ def _keys_read(tokens: Sequence[_Token]) -> frozenset[str] | None:
     return frozenset(keys)
 
 
-def _is_blank(token: str) -> bool:
-    return token.isspace() or token.startswith("//")
-
-
 def _is_plain(quoted: str) -> bool:
-    """No prefix, no escape, quoted once: what it says is what stands between its quotes."""
+    """Whether a literal has no prefix, no escape and no triple quotes, so that its value is the quoted text."""
     return quoted[0] in "'\"" and quoted[:3] not in ("'''", '"""') and "\\" not in quoted
 
 
-def _syntax_problem(text: str, said: str) -> str:
-    """The engine's first complaint in an author's words: where, and what."""
-    found = _SYNTAX.search(said)
+def _syntax_problem(text: str, complaint: str) -> str:
+    """The engine's first complaint in terms of the author: the problem and its place."""
+    found = _SYNTAX.search(complaint)
     if found is None:
-        return _first_sentence(said)
+        return _first_sentence(complaint)
     line, column, problem = int(found[1]), int(found[2]), found[3]
     if unexpected := _UNEXPECTED.fullmatch(problem):
         token = (unexpected[1] or unexpected[2] or "").strip()
@@ -199,26 +197,22 @@ def _first_sentence(text: str) -> str:
     return text.split("\n", 1)[0].split(". ", 1)[0].strip("(.")
 
 
-def _bare(error: KeyError) -> str:
-    return str(error.args[0]).strip("'") if error.args else ""
-
-
 def weight(values: Mapping[str, Json]) -> int:
-    """How much the values are to hand to the engine: their elements, and their text in pieces of 100 characters.
+    """The cost of passing the values to the engine: their elements, and their text in units of 100 characters.
     TOO_DEEP for more than MOST_LEVELS levels."""
-    found = 0
+    total = 0
     layer: list[Json] = [dict(values)]
     for _ in range(MOST_LEVELS):
         inner: list[Json] = []
         for part in layer:
             elements = part.values() if isinstance(part, dict) else part
-            found += len(part)
+            total += len(part)
             for item in elements:
                 if isinstance(item, str):
-                    found += len(item) // 100
+                    total += len(item) // 100
                 elif isinstance(item, dict | list):
                     inner.append(item)
         if not inner:
-            return found
+            return total
         layer = inner
     return TOO_DEEP

@@ -1,6 +1,6 @@
-"""Findings about a graph file: each with the place where it stands and what the author may have meant.
+"""Findings about a graph file, each with its position and a hint for the author.
 
-A finding never stops the search for the next one: readers and rules put theirs into a `Findings` and go on.
+A finding never stops the search for the next one: readers and rules add theirs to a `Findings` and continue.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from sleipnir.errors import Problem
 from sleipnir.graph.codes import GENERAL
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""Where a value stands in the data: `("nodes", "review", "options", 0)`."""
+"""The path of a value in the data: `("nodes", "review", "options", 0)`."""
 
 Position: TypeAlias = tuple[int, int]
 """Line and column, both from 1: of the key for a value in a mapping, of the item for a value in a list."""
 
 Positions: TypeAlias = Mapping[KeyPath, Position]
 
-LISTED = 12  # a hint that names more than a dozen choices hides the one that is meant
+LISTED = 12  # in a longer list of choices the right one is hard to find
 
 
 class Findings:
-    """Problems of one file, as found. A path that the file does not hold means its nearest parent."""
+    """Problems of one file, in the order they were found. A path that is not in the file means its nearest parent."""
 
     def __init__(self, file: str, positions: Positions, problems: Iterable[Problem] = ()) -> None:
         self.file = file
@@ -34,7 +34,7 @@ class Findings:
         self.problems: list[Problem] = list(problems)
         self.error_paths: list[KeyPath] = []
         self.broken: frozenset[KeyPath] = frozenset()
-        """What is reported already, so that nothing more is said of it."""
+        """Paths that were already reported: nothing more is reported below them."""
 
     def error(
         self,
@@ -46,8 +46,8 @@ class Findings:
         file: str | None = None,
         code: str | None = None,
     ) -> None:
-        """An error; it belongs to a node when the path leads into one. `at` is its place if the path has none, or if
-        it is more exact; with `file` it is a place in that file."""
+        """Report an error; it belongs to a node if the path leads into one. `at` overrides the position of the path;
+        with `file` it is a position in that file."""
         self._add("error", path, message, hint, _node_of(path), at, file, code)
 
     def warning(
@@ -63,7 +63,7 @@ class Findings:
         self._add("warning", path, message, hint, _node_of(path), at, file, code)
 
     def graph_error(self, path: KeyPath, message: str, hint: str | None = None, *, code: str | None = None) -> None:
-        """An error of the graph as a whole, even though the path shows a place inside one node."""
+        """An error of the graph as a whole, even if the path leads into a node."""
         self._add("error", path, message, hint, None, None, None, code)
 
     def graph_warning(self, path: KeyPath, message: str, hint: str | None = None, *, code: str | None = None) -> None:
@@ -97,7 +97,7 @@ class Findings:
         self.problems.append(Problem(level, message, file or self.file, line, column, node, hint, code or self.code))
 
     def _is_known(self, path: KeyPath) -> bool:
-        """Whether `path` lies in what was reported before: the rules see a stand-in there."""
+        """Whether `path` is at or below a reported path: the rules see a stand-in there."""
         return any(path[:length] in self.broken for length in range(1, len(path) + 1))
 
 
@@ -110,12 +110,12 @@ def position_of(positions: Positions, path: KeyPath) -> Position | None:
 
 
 def in_file_order(problems: Iterable[Problem]) -> list[Problem]:
-    """By line and column; problems of the whole file first. Problems at one place keep their order."""
+    """By line and column; problems of the whole file first. The sort is stable."""
     return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
 
 
 def suggestion(name: str, known: Iterable[str], plural: str) -> str | None:
-    """A hint for a name that is not among `known`: the closest one, else the list of them. None when there are none."""
+    """A hint for a name that is not in `known`: the closest name, else the list. None if `known` is empty."""
     known = list(known)
     close = closest(name, known)
     if close is not None:
@@ -127,20 +127,20 @@ def suggestion(name: str, known: Iterable[str], plural: str) -> str | None:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` may be a slip of, whatever its case."""
+    """The known name that `name` may be a misspelling of, ignoring case."""
     folded = {other.casefold()[:80]: other for other in known}
     typed = name.casefold()[:80]
-    found = difflib.get_close_matches(typed, folded, n=3)
-    return next((folded[other] for other in found if _is_slip(typed, other)), None)
+    matches = difflib.get_close_matches(typed, folded, n=3)
+    return next((folded[other] for other in matches if _is_misspelling(typed, other)), None)
 
 
-def _is_slip(typed: str, meant: str) -> bool:
-    """Whether few characters differ. difflib's measure alone takes `edges` for `reducers`."""
+def _is_misspelling(typed: str, meant: str) -> bool:
+    """Whether few characters differ. difflib's ratio alone matches `edges` with `reducers`."""
     return _distance(typed, meant) <= max(1, max(len(typed), len(meant)) // 3)
 
 
 def _distance(one: str, other: str) -> int:
-    """How many characters are missing, too many, wrong, or exchanged with their neighbour."""
+    """The edit distance: characters that are missing, added, replaced, or swapped with their neighbour."""
     before: list[int] = []
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):

@@ -1,8 +1,8 @@
-"""Comments in a definition that leave findings out: `# sleipnir: ignore SLP403, SLP305`.
+"""Comments in a definition that suppress findings: `# sleipnir: ignore SLP403, SLP305`.
 
-Rules. At the end of a line, a comment is about what stands there and below it: a node's key covers the node. On a line
-of its own it is about the next line that is no comment. Only warnings are left out: an error stops every run. Inside a
-text there are no comments.
+Rules. At the end of a line, a comment covers that line and the values below it: a node's key covers the node. On a line
+of its own it covers the next line that is not a comment. Only warnings are suppressed: an error stops every run. Text
+inside a scalar is not a comment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMMENT: Final = re.compile(r"(?:^|(?<=\s))#[ \t]*sleipnir:[ \t]*ignore\b([^\n#
 
 @dataclass(frozen=True)
 class _Ignored:
-    """One comment: its place, its codes, and the lines that it is about."""
+    """One comment: its place, its codes, and the lines that it covers."""
 
     line: int
     column: int
@@ -36,14 +36,14 @@ class _Ignored:
 
 
 def without_ignored(problems: Sequence[Problem], loaded: Loaded, file: str) -> list[Problem]:
-    """`problems` without those that comments ignore, and with what is wrong with the comments."""
+    """`problems` without those that comments ignore, plus the problems of the comments."""
     if loaded.document is None or "sleipnir:" not in loaded.document.text:
         return list(problems)
     comments = list(_comments(loaded.document))
-    left = [problem for problem in problems if problem.file != file or not _is_ignored(problem, comments)]
-    complaints = [found for comment in comments for found in _complaints(comment, left, file)]
-    own = in_file_order([*(each for each in left if each.file == file), *complaints])
-    return [*own, *(each for each in left if each.file != file)]
+    kept = [problem for problem in problems if problem.file != file or not _is_ignored(problem, comments)]
+    complaints = [complaint for comment in comments for complaint in _complaints(comment, kept, file)]
+    own = in_file_order([*(each for each in kept if each.file == file), *complaints])
+    return [*own, *(each for each in kept if each.file != file)]
 
 
 def _is_ignored(problem: Problem, comments: Sequence[_Ignored]) -> bool:
@@ -65,21 +65,21 @@ def _complaints(comment: _Ignored, problems: Sequence[Problem], file: str) -> It
         if code not in CODES:
             yield warning(f"there is no finding {code}", "`sleipnir validate` prints the code of each finding.")
         elif code in errors:
-            yield warning(f"{code} is an error here and cannot be ignored", "A run would be refused; repair it.")
+            yield warning(f"{code} is an error here and cannot be ignored", "Errors refuse every run; repair it.")
 
 
 def _comments(document: Document) -> Iterator[_Ignored]:
     text = document.text
-    starts = [0, *(found.end() for found in re.finditer("\n", text))]
+    starts = [0, *(match.end() for match in re.finditer("\n", text))]
     texts = sorted(_texts(document))
-    for found in itertools.islice(_COMMENT.finditer(text), MOST):
-        before = bisect.bisect_right(texts, (found.start(), len(text))) - 1
-        if before >= 0 and found.start() < texts[before][1]:
+    for match in itertools.islice(_COMMENT.finditer(text), MOST):
+        before = bisect.bisect_right(texts, (match.start(), len(text))) - 1
+        if before >= 0 and match.start() < texts[before][1]:
             continue
-        line = bisect.bisect_right(starts, found.start())
-        about = line if text[starts[line - 1] : found.start()].strip() else _next_line(text, starts, line)
-        codes = tuple(dict.fromkeys(CODE.findall(found[1])))
-        yield _Ignored(line, found.start() - starts[line - 1] + 1, codes, _covered(document, starts, about))
+        line = bisect.bisect_right(starts, match.start())
+        target = line if text[starts[line - 1] : match.start()].strip() else _next_line(text, starts, line)
+        codes = tuple(dict.fromkeys(CODE.findall(match[1])))
+        yield _Ignored(line, match.start() - starts[line - 1] + 1, codes, _covered(document, starts, target))
 
 
 def _texts(document: Document) -> Iterator[tuple[int, int]]:
@@ -102,13 +102,13 @@ def _next_line(text: str, starts: Sequence[int], line: int) -> int:
 
 
 def _covered(document: Document, starts: Sequence[int], line: int) -> range:
-    """The lines of what begins on a line: with a key, its whole value."""
-    here = [path for path, (at, _) in document.positions.items() if at == line and path]
-    if not here:
+    """The lines of the values that begin on a line: for a key, its whole value."""
+    paths = [path for path, (at, _) in document.positions.items() if at == line and path]
+    if not paths:
         return range(line, line + 1)
-    top = min(here, key=len)
+    top = min(paths, key=len)
     depth, last = len(top), line
     for path, (_, end) in document.spans.items():
-        if any(path[: len(each)] == each for each in here if len(each) == depth):
+        if any(path[: len(each)] == each for each in paths if len(each) == depth):
             last = max(last, bisect.bisect_right(starts, max(end - 1, 0)))
     return range(line, last + 1)

@@ -1,4 +1,4 @@
-"""The `validation` of an input node: `len(input) OP N`, and nothing else on purpose (spec/graph-agents.md 2.7.4).
+"""The `validation` of an input node. Only `len(input) OP N` is supported, on purpose (spec/graph-agents.md 2.7.4).
 
 Length counts characters. The messages are Loki's, word for word.
 """
@@ -23,7 +23,7 @@ _BOUND = re.compile(r"[0-9]{1,18}")  # no answer is longer; int() refuses texts 
 
 
 class LengthRuleError(ValueError):
-    """The expression is not of the grammar."""
+    """The expression does not match the grammar."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class LengthRule:
         return _OPERATORS[self.sign](len(answer), self.bound)
 
     def refusal(self, answer: str) -> str:
-        """What to say about an answer that is not accepted."""
+        """The message for an answer that is not accepted."""
         return f"Input failed validation '{self.expression}' (got {len(answer)} chars)"
 
 
 def parse_length_rule(expression: str) -> LengthRule:
-    """The rule that `expression` writes down. Raises LengthRuleError."""
+    """The rule of `expression`. Raises LengthRuleError."""
     rule = expression.strip()
     if not rule.startswith(_LENGTH):
         raise LengthRuleError(f"Unsupported validation expression '{expression}'; only `len(input) OP N` is supported")

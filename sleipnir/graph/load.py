@@ -1,9 +1,9 @@
-"""Text to `Graph`: everything that can be said about a graph.yaml without looking at the graph as a whole. A
-config.yaml is read by config_agent.py.
+"""Text to `Graph`: every check of a graph.yaml that does not need the graph as a whole. config_agent.py reads a
+config.yaml.
 
 Rules.
 1. All problems are found in one pass and returned; only `load_graph` and `read_agent` raise.
-2. A graph comes out only if there is no error. Warnings never stop it.
+2. A graph is returned only if there is no error. Warnings do not prevent it.
 3. The messages for version, ids, name, nodes and start are Loki's, word for word (spec/graph-agents.md 2.2).
 """
 
@@ -51,9 +51,9 @@ Kind: TypeAlias = Literal["graph", "config"]
 
 @dataclass(frozen=True)
 class AgentFolder:
-    """A folder that defines an agent. The folder's name is the agent's identity, whatever `name:` says.
+    """A folder that defines an agent. The folder's name identifies the agent, not `name:` in the file.
 
-    `config_file` takes the place of the folder's config.yaml.
+    `config_file` replaces the folder's config.yaml.
     """
 
     name: str
@@ -70,7 +70,7 @@ class AgentFolder:
 
 
 def parse(text: str, file: str) -> Loaded:
-    """Everything that `text` says. `file` is what problems call it. Never raises, whatever the text."""
+    """The graph in `text` and all its problems. `file` is its name in problems. Never raises, whatever the text."""
     document = read(text, file)
     findings = Findings(file, document.positions, document.problems)
     graph = _graph(document, findings) if document.readable else None
@@ -85,7 +85,7 @@ def _graph(document: Document, findings: Findings) -> Graph | None:
 
 
 def load_graph(text: str, file: str, agent: str) -> Graph:
-    """The graph of a text that was checked before. Warnings are dropped; errors raise GraphError naming each."""
+    """The graph of a text that was checked before. Warnings are dropped; errors raise a GraphError that lists them."""
     loaded = _load(text, file, agent, _kind_of(file))
     if loaded.graph is not None:
         return loaded.graph
@@ -94,15 +94,15 @@ def load_graph(text: str, file: str, agent: str) -> Graph:
 
 
 def refusal(kind: Kind, file: str, agent: str) -> str:
-    """How an error begins that says why an agent cannot be loaded (spec 2.2, 3.1)."""
+    """The first words of the error for an agent that cannot be loaded (spec 2.2, 3.1)."""
     if kind == "graph":
         return f"Failed to load graph.yaml for agent '{agent}'"
     return f"Failed to load agent config at '{file}'"
 
 
 def load_file(path: Path, config_file: Path | None = None) -> Loaded:
-    """The graph in a file, or in an agent folder, in which `config_file` takes the place of the config.yaml. A
-    file that cannot be read is a problem, not an exception."""
+    """The graph in a file or in an agent folder, where `config_file` replaces the config.yaml. An unreadable file is a
+    problem, not an exception."""
     if not path.is_dir():
         return _load_file(path, path.absolute().parent.name, _kind_of(path.name))
     try:
@@ -112,14 +112,14 @@ def load_file(path: Path, config_file: Path | None = None) -> Loaded:
 
 
 def load_agent(agent: AgentFolder) -> Loaded:
-    """The graph of an agent's folder. A file that cannot be read is a problem, not an exception."""
+    """The graph of an agent's folder. An unreadable file is a problem, not an exception."""
     return _load_file(agent.file, agent.name, agent.kind)
 
 
 def read_agent(folder: Path, name: str | None = None, config_file: Path | None = None) -> AgentFolder:
-    """What kind of agent a folder holds. `name` None: the folder's. `config_file` takes the place of its config.yaml.
+    """The agent in a folder. `name` None: the folder's name. `config_file` replaces its config.yaml.
 
-    Raises GraphError when it has both files, AgentNotFound when it has none.
+    Raises GraphError if it has both files, AgentNotFound if it has none.
     """
     name = folder.resolve().name if name is None else name
     has_config, has_graph = (config_file or folder / CONFIG_FILE).is_file(), (folder / GRAPH_FILE).is_file()
@@ -183,7 +183,7 @@ class _GraphReader:
 
     def _read_parts(self, values: dict[str, Json]) -> None:
         parts: Mapping[str, Callable[[Json], Any]] = {
-            "settings": self._settings,
+            "settings": lambda data: self._section(Settings, data, ("settings",)),
             "variables": self._shaper.variables,
             "limits": self._limits,
             "concurrency": self._shaper.concurrency,
@@ -219,7 +219,7 @@ class _GraphReader:
     def _check_start(self, values: dict[str, Json]) -> None:
         start, nodes = values.get("start"), values.get("nodes")
         if isinstance(start, list):
-            hint = "Start with a node of type router whose `next` names these: a run has one beginning."
+            hint = "A run has one start node: use a node of type router whose `next` names these."
             self._findings.error(("start",), "'start' must name one node, got a list", hint, code="SLP210")
             values["start"] = ""
         if not isinstance(start, str) or not isinstance(nodes, dict) or not nodes or start in nodes:
@@ -228,11 +228,8 @@ class _GraphReader:
         message = f"Start node '{start}' not found in graph '{values.get('name', '')}'. Available nodes: {available}"
         self._findings.error(("start",), message, suggestion(start, nodes, "nodes"), code="SLP210")
 
-    def _settings(self, data: Json) -> Any:
-        return self._section(Settings, data, ("settings",))
-
     def _limits(self, data: Json) -> Any:
-        """Nought means that there is no such limit; of concurrency, so does anything below."""
+        """Zero means no limit; for concurrency, a negative number does too."""
         if isinstance(data, dict):
             data = {key: value for key, value in data.items() if not _is_no_limit(key, value)}
         return self._section(Limits, data, ("limits",))
@@ -273,7 +270,7 @@ class _GraphReader:
         return {key: node for key, node in read.items() if node is not None}
 
     def _node(self, key: str, data: Json, timeout: int | None, path: KeyPath) -> Node | None:
-        """A node. `timeout` is that of nodes which declare none, if they are of a type that can be timed."""
+        """A node. `timeout` is the default for nodes of a type that has a timeout."""
         if not isinstance(data, dict):
             message = f"a node must be a mapping that holds a type, got {shown(data)}"
             self._findings.error(path, message, _VALID_TYPES, code="SLP201")
@@ -298,7 +295,7 @@ class _GraphReader:
         )
 
     def _node_parts(self, model: type[Node]) -> Mapping[str, Callable[[Json, KeyPath], Any]]:
-        """What reads the keys that hold more than plain values."""
+        """The readers of keys that hold more than plain values."""
         parts: dict[str, Callable[[Json, KeyPath], Any]] = {
             "next": self._edges.next,
             "ends": self._edges.ends,
@@ -337,7 +334,7 @@ def _is_no_limit(key: str, value: Json) -> bool:
 
 
 def _node_timeout(limits: Limits) -> int | None:
-    """Seconds for a node that declares none: `node_timeout`, else half a step's, but not less than a second (F49)."""
+    """The default timeout of a node in seconds: `node_timeout`, else half of `step_timeout`, at least 1 (F49)."""
     if limits.node_timeout is not None:
         return math.ceil(limits.node_timeout / 1000)
     return None if limits.step_timeout is None else max(math.ceil(limits.step_timeout / 2000), 1)

@@ -1,8 +1,8 @@
-"""The keys by which a graph branches, in every form they may be written: next, branch, ends, wait_for, and maps.
+"""Reads the keys by which a graph branches, in all their forms: next, branch, ends, wait_for, and maps.
 
-One method per key turns what an author wrote into what the model holds, and says what is wrong with it at the place
-where it stands and in the author's words. What it makes of a wrong value is None: then there is no graph.
-Whether a target exists is a question about the whole graph (check.py, check_parallel.py).
+One method per key converts the written form into the model's form, and reports problems at the key's position with the
+author's names. It returns None for a wrong value: then there is no graph.
+Whether a target exists is checked on the whole graph (check.py, check_parallel.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sleipnir.graph.model import Branch, Choice, Join, Json
 from sleipnir.graph.shape import SPELLINGS, Shaper, shown
 
 CALL = re.compile(r"(?:[^:]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
-"""What a `call` names: `file.py:name` or `package.module:name`."""
+"""The forms of a `call`: `file.py:name` or `package.module:name`."""
 
 _ADDED_KEYS: Final = ("engine", "state", "limits")
 _ADDED_NODE_KEYS: Final = ("wait_for", "ends")
@@ -29,8 +29,8 @@ _WAIT_FORMS = "Write `[a, b]`, or `{from: [a, b], min: 1}`; for several joins, a
 
 
 def has_additions(data: Mapping[str, Json]) -> bool:
-    """Whether the file has a key or a node type by which releases before sleipnir/1 chose the language. Runs that they
-    have submitted go by it still."""
+    """Whether the file has a key or a node type that selected the language in releases before sleipnir/1. Runs
+    submitted by those releases still use this."""
     if any(data.get(key) is not None for key in _ADDED_KEYS):
         return True
     nodes = data.get("nodes")
@@ -44,7 +44,7 @@ def _has_addition(node: Mapping[str, Json]) -> bool:
 
 
 class EdgeReader:
-    """Reads the edges of one document; everything it has to say goes into `findings`."""
+    """Reads the edges of one document; problems go into `findings`."""
 
     def __init__(self, shaper: Shaper, findings: Findings) -> None:
         self._shaper = shaper
@@ -67,16 +67,16 @@ class EdgeReader:
         """One join, or a list of several."""
         is_list = isinstance(data, list) and any(isinstance(item, list | dict) for item in data)
         joins = [self._join(data, path)] if not is_list else [self._join(data[n], (*path, n)) for n in range(len(data))]
-        found: dict[tuple[str, ...], Join] = {}
+        by_sources: dict[tuple[str, ...], Join] = {}
         for join in joins:
-            if join is not None and join.sources in found:
+            if join is not None and join.sources in by_sources:
                 names = ", ".join(join.sources)
                 self._findings.error(
                     path, f"'wait_for' has two joins of {names}", "Keep one of the two.", code="SLP214"
                 )
             elif join is not None:
-                found[join.sources] = join
-        return list(found.values())
+                by_sources[join.sources] = join
+        return list(by_sources.values())
 
     def branch(self, data: Json, path: KeyPath) -> Branch | None:
         """A conditional edge: a mapping that says how to choose, or a list of cases."""
@@ -94,14 +94,14 @@ class EdgeReader:
             cases, default = self._cases(values["cases"], cases_path)
             values["cases"] = cases
             if default is not None and "default" in values:
-                message = "'default' and 'else' say the same"
+                message = "'default' and 'else' set the same value"
                 self._findings.error((*path, "default"), message, "Keep one of the two.", code="SLP214")
             if default is not None:
                 values["default"] = default
         return self._shaper.build(Branch, values, path)
 
     def map_fields(self, values: Mapping[str, Json], path: KeyPath) -> tuple[dict[str, Json], dict[str, str]]:
-        """The fields of a map node from either spelling, and how its author calls each of them."""
+        """The fields of a map node from either spelling, and the author's key for each."""
         is_added = any(key in values for key in SPELLINGS["sleipnir"].values())
         fields: dict[str, Json] = {}
         names = {**SPELLINGS["loki"], **(SPELLINGS["sleipnir"] if is_added else {})}
@@ -109,7 +109,7 @@ class EdgeReader:
         for key, value in values.items():
             name = field_of.get(key, key)
             if name in fields:
-                message = f"'{names[name]}' and '{key}' say the same"
+                message = f"'{names[name]}' and '{key}' set the same value"
                 self._findings.error((*path, key), message, "Keep one of the two.", code="SLP214")
                 continue
             fields[name], names[name] = value, key
@@ -118,7 +118,7 @@ class EdgeReader:
         return fields, names
 
     def call(self, call: str, path: KeyPath) -> None:
-        """Refuse what cannot name a function."""
+        """Report a `call` that cannot name a function."""
         if CALL.fullmatch(call) is None:
             self._findings.error(path, f"'{call}' does not name a function", _CALL_FORMS, code="SLP215")
 
@@ -130,10 +130,10 @@ class EdgeReader:
             message = f"'branch' of a map node must name a node, got {shown(body)}"
             self._findings.error(path, message, hint, code="SLP201")
             return []
-        return self._names(body, path, "must name a node", keep_doubles=True) or []
+        return self._names(body, path, "must name a node", keep_duplicates=True) or []
 
-    def _names(self, data: Json, path: KeyPath, must: str, *, keep_doubles: bool = False) -> list[str] | None:
-        """A list of at least one name, each once. None after saying what is wrong."""
+    def _names(self, data: Json, path: KeyPath, must: str, *, keep_duplicates: bool = False) -> list[str] | None:
+        """A list of at least one name, without duplicates. None after reporting a problem."""
         key = path[-1] if isinstance(path[-1], str) else path[-2]
         if not isinstance(data, list) or not data:
             given = "an empty list" if data == [] else shown(data)
@@ -145,8 +145,8 @@ class EdgeReader:
                 message = f"'{key}[{index}]' must name a node, got {shown(name)}"
                 self._findings.error((*path, index), message, code="SLP201")
                 return None
-            if name in names and not keep_doubles:
-                message = f"'{key}' names '{name}' twice; once counts"
+            if name in names and not keep_duplicates:
+                message = f"'{key}' names '{name}' twice; the second is ignored"
                 self._findings.warning((*path, index), message, "Remove one of the two.", code="SLP214")
             else:
                 names.append(name)
@@ -192,13 +192,13 @@ class EdgeReader:
             self._findings.error((*path, key), message, _HOW, code="SLP212")
         if values.get("many") is True and "cases" in values:
             hint = "Give a list of labels by `by` or `call`, or write several conditions that lead to routers."
-            message = "'many' does not go with cases: the first that is true is taken"
+            message = "'many' cannot be used with cases: only the first true case is taken"
             self._findings.error((*path, "many"), message, hint, code="SLP212")
         if isinstance(values.get("call"), str):
             self.call(values["call"], (*path, "call"))
 
     def _cases(self, data: Json, path: KeyPath) -> tuple[list[Choice], str | None]:
-        """The conditions in order, and what is taken when none holds."""
+        """The conditions in order, and the target if none is true."""
         if not isinstance(data, list) or not data:
             given = "an empty list" if data == [] else shown(data)
             message = f"the cases of a branch must be a list, got {given}"
@@ -215,20 +215,18 @@ class EdgeReader:
                 self._findings.error(place, f"a case must be a mapping, got {shown(item)}", _LIST_FORM, code="SLP212")
             elif "else" in item:
                 default = self._else(item, place)
-            elif (choice := self._choice(item, place)) is not None:
-                cases.append(choice)
+            else:
+                choice = self._shaper.build(Choice, self._shaper.fields(Choice, item, place), place)
+                cases += [] if choice is None else [choice]
         return cases, default
 
     def _else(self, item: Mapping[str, Json], path: KeyPath) -> str | None:
         target = item["else"]
         if not isinstance(target, str) or len(item) > 1:
-            message = "'else' must stand alone and name a node"
+            message = "'else' must be the only key and name a node"
             self._findings.error((*path, "else"), message, _LIST_FORM, code="SLP212")
             return None
         return target
-
-    def _choice(self, item: Mapping[str, Json], path: KeyPath) -> Choice | None:
-        return self._shaper.build(Choice, self._shaper.fields(Choice, item, path), path)
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""What reading a definition gives: a graph, or the reasons why there is none."""
+"""The result of reading a definition: a graph, or the problems that prevent one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sleipnir.graph.source import Document
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a text says. `graph` is None when `problems` holds an error; problems are in file order. `salvaged` is what
-    can be read in spite of the errors. `document` is None for a file that could not be opened."""
+    """A definition that was read. `graph` is None when `problems` holds an error; problems are in file order.
+    `salvaged` is the part that is readable despite errors. `document` is None for a file that could not be opened."""
 
     graph: Graph | None
     problems: tuple[Problem, ...]

@@ -1,9 +1,9 @@
 """What a graph can say: one frozen dataclass per node type, every field with its default.
 
-A `Graph` is what was written; it never holds anything that happened. Fields, defaults and meaning
+A `Graph` is the definition; it never holds data of a run. Fields, defaults and meaning
 follow spec/graph-agents.md 2.3-2.5; keys that Loki does not have are marked "Added".
-Durations are whole seconds unless the type says otherwise. These classes do no checking: `load.py` turns
-YAML into them and holds it against their types, `check.py` looks at the whole.
+Durations are whole seconds unless the type says otherwise. These classes do not validate: `load.py` builds
+them from YAML and checks the types, `check.py` checks the graph as a whole.
 Where a key has two spellings (Loki's and an added one), there is one field.
 """
 
@@ -25,7 +25,7 @@ Json: TypeAlias = Any
 
 
 Whole: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=2**53 - 1)]
-"""A whole number, not negative; beyond 2**53 a JSON reader would round it."""
+"""A whole number, not negative; JSON readers round numbers above 2**53."""
 
 Seconds: TypeAlias = Annotated[Whole, BeforeValidator(seconds)]
 """Whole seconds, written as a number or as `30s`, `5m`, `2h`."""
@@ -40,12 +40,11 @@ Duration: TypeAlias = Annotated[int, BeforeValidator(milliseconds)]
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """Added: one retry policy (spec/graph-package.md F37). Tries are counted apart from redeliveries after lost
-    workers.
+    """Added: one retry policy (spec/graph-package.md F37). Redeliveries after a lost worker do not count as tries.
 
-    `max_attempts` counts the first try. The pause before try n+1 is initial_interval * backoff**(n-1), at most
-    max_interval; jitter adds up to as much again. `max_elapsed` counts from the visit's start. `on` lists what is
-    tried again: `any`, `transient`, `timeout`, a kind of failure (`exit`, `exception`, ...) or an exception's name.
+    `max_attempts` includes the first try. The pause before try n+1 is initial_interval * backoff**(n-1), at most
+    max_interval; jitter at most doubles it. `max_elapsed` counts from the visit's start. `on` lists the failures that
+    are retried: `any`, `transient`, `timeout`, a kind of failure (`exit`, `exception`, ...) or an exception's name.
     """
 
     max_attempts: Whole = 3
@@ -61,16 +60,17 @@ END: Final = "end"
 """Added: as a target, the end of a branch, in a graph of version sleipnir/1 without a node of that name."""
 
 FAIL: Final = "fail"
-"""Added, of `on_error`: the run fails."""
+"""Added: a value of `on_error`. The run fails."""
 
 CONTINUE: Final = "continue"
-"""Added, of `on_error`: the run goes on by the node's edges, and counts a failed visit."""
+"""Added: a value of `on_error`. The run follows the node's edges and counts a failed visit."""
 
 Engine: TypeAlias = Literal["bsp", "dag"]
-"""Added: `bsp` goes on when all visits of a super-step have ended, `dag` starts a node when its own trigger arrives."""
+"""Added: `bsp` starts the next super-step when all visits of this one have ended; `dag` starts a node as soon as its
+own trigger arrives."""
 
 LOKI: Final = "1.0"
-"""The version of a graph in Loki's format, which may have the keys marked "Added" besides. Loki's rules hold."""
+"""The version of a graph in Loki's format. Keys marked "Added" are allowed too. Loki's rules apply."""
 
 SLEIPNIR: Final = "sleipnir/1"
 """The version of a graph in the Sleipnir language."""
@@ -80,7 +80,7 @@ VERSIONS: Final = (LOKI, SLEIPNIR)
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Added: one line of a `branch` list: the first whose `when` (CEL over `state`) is true is taken."""
+    """Added: one case of a `branch` list. The first case whose `when` (CEL over `state`) is true is taken."""
 
     when: str
     to: str
@@ -88,10 +88,11 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """Added: a conditional edge (spec/graph-package.md F11, F13). One of `by`, `call` and `cases` says how to choose.
+    """Added: a conditional edge (spec/graph-package.md F11, F13). Exactly one of `by`, `call` and `cases` is set.
 
-    `by` is a template that renders to a label; `call` names a function `file.py:name` of state that returns one.
-    With `many`, each gives a list of labels. An empty label is no route. `Graph.target_of` says what a label leads to.
+    `by` is a template that renders to a label; `call` names a function `file.py:name` that maps the state to one.
+    With `many`, each gives a list of labels. An empty label selects no target. `Graph.target_of` maps labels to
+    targets.
     """
 
     by: str | None = None
@@ -104,9 +105,9 @@ class Branch:
 
 @dataclass(frozen=True)
 class Join:
-    """Added: one `wait_for` of a node, which runs once enough of the sources (sorted) have ended since it last ran.
+    """Added: one `wait_for` of a node. The node runs once enough of the (sorted) sources have ended since its last run.
 
-    No two joins of one node have the same sources. `min` None: all of them are needed.
+    No two joins of one node have the same sources. `min` None: all sources are needed.
     """
 
     sources: tuple[str, ...]
@@ -114,17 +115,17 @@ class Join:
 
     @property
     def needed(self) -> int:
-        """How many of the sources are enough."""
+        """How many sources must have ended."""
         return len(self.sources) if self.min is None else self.min
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeBase:
-    """What every node has. `next` as a list holds two targets or more, each once: parallel edges."""
+    """The fields of every node. `next` as a list holds at least two distinct targets: parallel edges."""
 
     kind: ClassVar[str]
     scoped: ClassVar[str | None] = None
-    """The name under which state_updates see the node's own result, and nothing else does."""
+    """The name of the node's own result, visible in its state_updates only."""
 
     id: str = ""
     description: str = ""
@@ -134,21 +135,21 @@ class NodeBase:
     """Added: the Celery queue for this node's visits; default by node type (messages.QUEUE_OF)."""
     branch: Branch | None = None
     ends: dict[str, str] = field(default_factory=dict)
-    """Added: names of targets, for `_next`, commands and conditional edges (spec/graph-package.md F12)."""
+    """Added: named targets for `_next`, commands and conditional edges (spec/graph-package.md F12)."""
     wait_for: list[Join] = field(default_factory=list)
     on_error: str | None = None
-    """Added: what happens when a visit of this node fails: FAIL, CONTINUE, or the node to go on at. None: what the
-    graph says."""
+    """Added: what happens when a visit of this node fails: FAIL, CONTINUE, or the next node. None: the graph's
+    `on_error` applies."""
 
     @property
     def targets(self) -> list[str]:
-        """Where the plain edges lead."""
+        """The targets of the plain edges."""
         return [self.next] if isinstance(self.next, str) else self.next or []
 
 
 Effect: TypeAlias = Literal["once"]
-"""Added: `once` for work that must not be repeated blindly. A visit that was started and left no result is not run
-again by itself: a person is asked."""
+"""Added: `once` for work that must not be repeated blindly. A visit that started and left no result is not repeated
+automatically: a person is asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +164,7 @@ class ScriptNode(NodeBase):
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionNode(NodeBase):
-    """Added: a Python callable, state dict in, dict out; routing and failure rules as script."""
+    """Added: a Python callable, state dict in, dict out; routes and fails like a script node."""
 
     kind = "function"
     call: str
@@ -175,8 +176,8 @@ class FunctionNode(NodeBase):
 
 @dataclass(frozen=True, kw_only=True)
 class SkillKeys:
-    """What an agent, or an llm node of it, says of skills (spec/coyote.md 3.2). None: a node does as its agent, and an
-    agent has skills only if it names some, or says that it wants them."""
+    """The skill settings of an agent or of one of its llm nodes (spec/coyote.md 3.2). None: a node inherits from its
+    agent; an agent has skills only if it names some or enables them."""
 
     skills_enabled: Flag | None = None
     enabled_skills: list[str] | None = None
@@ -202,7 +203,7 @@ class LlmNode(SkillKeys, NodeBase):
     timeout: Seconds | None = None
     retry: list[Retry] | None = None
     tool_timeout: Duration | None = None
-    """Added: how long one tool call may take. None: as long as the workers allow (workers' tools/patience.py)."""
+    """Added: the limit of one tool call. None: the workers' limit (workers' tools/patience.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,11 +264,11 @@ class EndNode(NodeBase):
 
 @dataclass(frozen=True, kw_only=True)
 class MapNode(NodeBase):
-    """Runs `body` once per item of a list, in parallel; a `body` of several nodes is a chain. In Loki's spelling or the
-    added one.
+    """Runs `body` once per item of a list, in parallel; a `body` of several nodes is a chain.
 
-    Loki writes: over, as, branch, collect_into, max_concurrency. Added: for_each, as, node, collect, max_parallel,
-    on_item_error. `item` is what both call `as`. The result of an item is what its last body leaves under `output_key`.
+    Loki's keys: over, as, branch, collect_into, max_concurrency. Added keys: for_each, as, node, collect, max_parallel,
+    on_item_error. The field `item` is the key `as`. The result of an item is the value of `output_key` after its last
+    body.
     """
 
     kind = "map"
@@ -282,8 +283,8 @@ class MapNode(NodeBase):
 
 @dataclass(frozen=True, kw_only=True)
 class ToolNode(NodeBase):
-    """Runs a function of the agent's own tools file, without arguments, and keeps the text that it gives under
-    `output_key`. Never written in a file: the dynamic instructions of a config.yaml agent are one."""
+    """Runs a function of the agent's own tools file without arguments and stores the returned text under
+    `output_key`. Never written in a file: it runs the dynamic instructions of a config.yaml agent."""
 
     kind = "tool"
     tool: str
@@ -292,14 +293,14 @@ class ToolNode(NodeBase):
 
 @dataclass(frozen=True, kw_only=True)
 class RouterNode(NodeBase):
-    """Added: does nothing but go on, by `next` and `branch`."""
+    """Added: only routes, by `next` and `branch`."""
 
     kind = "router"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinNode(NodeBase):
-    """Added: does nothing but wait, by `wait_for`, and go on."""
+    """Added: only waits, by `wait_for`, and routes."""
 
     kind = "join"
 
@@ -336,9 +337,9 @@ NODE_TYPES: Mapping[str, type[Node]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The `settings:` block (spec 2.4). `timeout` is for the whole run, None means unlimited.
+    """The `settings:` block (spec 2.4). `timeout` applies to the whole run; None means unlimited.
 
-    `interrupt_on_timeout` is added: the timeout ends a run also while one of its nodes is running.
+    `interrupt_on_timeout` is added: the timeout ends a run even while a node is running.
     """
 
     max_loop_iterations: Whole = 100
@@ -351,9 +352,9 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Added: the `limits:` block (spec/graph-package.md F49). None: no such limit.
+    """Added: the `limits:` block (spec/graph-package.md F49). None: no limit.
 
-    `max_steps` counts super-steps, in a `dag` visits. `max_concurrency` is of one run, on all machines together.
+    `max_steps` counts super-steps, or visits in a `dag`. `max_concurrency` applies to one run across all machines.
     """
 
     max_steps: Whole | None = None
@@ -365,8 +366,8 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Concurrency:
-    """Added: the `concurrency:` block of an agent: of its runs with the same rendered `key`, at most `limit` go on at
-    once in the whole deployment."""
+    """Added: the `concurrency:` block of an agent. At most `limit` of its runs with the same rendered `key` are active
+    at once in the whole deployment."""
 
     key: str = ""
     limit: Annotated[int, Field(strict=True, ge=1, le=2**53 - 1)]
@@ -374,7 +375,7 @@ class Concurrency:
 
 @dataclass(frozen=True, kw_only=True)
 class StateField:
-    """Added: what is declared of one state key (spec/graph-package.md F01). `type` is one of `state.TYPES`, or the path
+    """Added: the declaration of one state key (spec/graph-package.md F01). `type` is one of `state.TYPES`, or the path
     `file.py:Name` of a pydantic model. `default` None: the zero value of the type."""
 
     type: str = "any"
@@ -388,7 +389,7 @@ class StateField:
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """An agent variable; reaches scripts as LLM_AGENT_VAR_<NAME>. `default` None means required."""
+    """An agent variable; scripts see it as LLM_AGENT_VAR_<NAME>. `default` None means required."""
 
     name: str
     description: str
@@ -397,13 +398,13 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopAgent:
-    """What a config.yaml says that a graph cannot (spec 3.1). Such an agent is a graph whose node `agent` is an llm
-    node with all of the agent's tools, without a limit of turns that its author would meet.
+    """The settings of a config.yaml that a graph.yaml does not have (spec 3.1). Such an agent is a graph whose node
+    `agent` is an llm node with all of the agent's tools and, in practice, no limit of turns.
 
-    `instructions` are as written: variables are put in when the model is asked. `escalation_timeout` is in seconds,
+    `instructions` are unrendered: variables are inserted when the model is called. `escalation_timeout` is in seconds,
     `summarization_threshold` in bytes, `compression_threshold` in tokens (None: the default of the deployment),
     `max_tool_result_chars` in bytes (None: the application's, 0: no limit of this kind).
-    `spawnable_agents` are all that its model may start; None: any, [] none.
+    `spawnable_agents` are the agents that its model may start; None: any, [] none.
     """
 
     instructions: str = ""
@@ -428,7 +429,7 @@ class LoopAgent:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigAgent(SkillKeys, LoopAgent):
-    """The keys of a config.yaml (spec 3.1): those of its loop, and those that a graph has too."""
+    """The keys of a config.yaml (spec 3.1): those of its loop, and those shared with graphs."""
 
     name: str
     model: str | None = None
@@ -446,7 +447,7 @@ class ConfigAgent(SkillKeys, LoopAgent):
 
 @dataclass(frozen=True, kw_only=True)
 class Graph(SkillKeys):
-    """One validated graph.yaml, or config.yaml as a graph. Node order is file order."""
+    """One validated graph.yaml, or a config.yaml converted to a graph. Node order is file order."""
 
     name: str
     start: str
@@ -467,65 +468,65 @@ class Graph(SkillKeys):
     retry: list[Retry] | None = None
     """Added: the retry policies of nodes that declare none."""
     on_error: str | None = None
-    """Added: `on_error` of nodes that declare none. None: the rule of the language (`fails_by_default`)."""
+    """Added: `on_error` of nodes that declare none. None: the language's default (`fails_by_default`)."""
     engine: Engine = "bsp"
     state: dict[str, StateField] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     concurrency: Concurrency | None = None
-    """Added. None: any number of runs go on at once."""
+    """Added. None: any number of runs are active at once."""
     has_additions: bool = False
-    """Derived by the loader: whether it has a key or a node type by which earlier releases chose the language."""
+    """Derived by the loader: whether it has a key or a node type that selected the language in earlier releases."""
     by_keys: bool = False
-    """Of a run that an earlier release has submitted: the language is chosen by `has_additions`."""
+    """Set for a run that an earlier release submitted: `has_additions` selects the language."""
     loop: LoopAgent | None = None
-    """Of a config.yaml agent; None for a graph.yaml."""
+    """Set for a config.yaml agent; None for a graph.yaml."""
 
     def retries_of(self, node: Node) -> list[Retry]:
-        """The policies that hold for a node, in the order they are asked; empty: a failure is final."""
+        """The retry policies of a node, in the order they are tried; empty: a failure is final."""
         if not isinstance(node, ScriptNode | FunctionNode | LlmNode):
             return []
         return (self.retry or []) if node.retry is None else node.retry
 
     def on_error_of(self, node: Node) -> str | None:
-        """What its author has said of failures of a node: FAIL, CONTINUE or a target. None: nothing."""
+        """The declared reaction to a failure of the node: FAIL, CONTINUE or a target. None: none is declared."""
         return self.on_error if node.on_error is None else node.on_error
 
     @property
     def fails_by_default(self) -> bool:
-        """Whether a failed visit fails the run, where its author says nothing."""
+        """Whether a failed visit fails the run when no `on_error` is declared."""
         return self.version == SLEIPNIR
 
     @cached_property
     def is_loki(self) -> bool:
-        """Whether Loki's rules hold."""
+        """Whether Loki's rules apply."""
         return self.version != SLEIPNIR and not (self.by_keys and self.has_additions)
 
     @cached_property
     def of_earlier_release(self) -> Graph:
-        """The same for a run that an earlier release has submitted: it goes on by the rules it began with."""
+        """The same graph for a run that an earlier release submitted: it keeps the rules it started with."""
         return replace(self, by_keys=True) if self.has_additions else self
 
     @cached_property
     def joins(self) -> Mapping[str, list[tuple[str, Join]]]:
-        """The joins that a node is a source of, each with the node that waits."""
-        found: dict[str, list[tuple[str, Join]]] = {}
+        """The joins that a node is a source of, each with the waiting node."""
+        joins: dict[str, list[tuple[str, Join]]] = {}
         for target, node in self.nodes.items():
             for join in node.wait_for:
                 for source in join.sources:
-                    found.setdefault(source, []).append((target, join))
-        return found
+                    joins.setdefault(source, []).append((target, join))
+        return joins
 
     def waits_for(self, target: str, source: str) -> bool:
-        """Whether `target` has a join of `source`: an edge between them is an arrival there, and starts nothing."""
+        """Whether `target` has a join of `source`: an edge between them is an arrival and starts no visit."""
         return any(waiting == target for waiting, _ in self.joins.get(source, ()))
 
     @property
     def max_concurrency(self) -> int:
-        """Visits of one run that may be at work at once."""
+        """How many visits of one run may be active at once."""
         return self.settings.max_concurrency if self.limits.max_concurrency is None else self.limits.max_concurrency
 
     def reducer_of(self, key: str) -> str | None:
-        """The name of the reducer that folds what is written to a key; None: there is none, the last write counts."""
+        """The name of the reducer that folds writes to a key; None: no reducer, the last write wins."""
         declared = self.state.get(key)
         if declared is not None and declared.reducer is not None:
             return declared.reducer
@@ -537,16 +538,16 @@ class Graph(SkillKeys):
         return target in self.nodes or self.ends_branch(target)
 
     def ends_branch(self, target: str) -> bool:
-        """Whether a target is not a node but the end of the branch."""
+        """Whether a target is the end of the branch, not a node."""
         return target == END and END not in self.nodes and not self.is_loki
 
     def target_of(self, node: Node, label: str) -> str | None:
-        """What a label leads to that a node chose as its way: by its `ends`, else by itself. None: nowhere."""
+        """The target of a label that a node chose: by its `ends`, else the label itself. None: no target."""
         target = node.ends.get(label, label)
         return target if self.is_node_or_end(target) else None
 
     def target_of_choice(self, node: Node, label: str) -> str | None:
-        """What a label leads to that a node's `branch` chose: by its `to`, else as any label, else by its `default`."""
+        """The target of a label that a node's `branch` chose: by its `to`, else as `target_of`, else its `default`."""
         branch = node.branch or Branch()
         if label in branch.to:
             return self.target_of(node, branch.to[label])
@@ -555,7 +556,7 @@ class Graph(SkillKeys):
 
     @property
     def can_spawn_agents(self) -> bool:
-        """Of a graph derived, never declared (spec 2.3): it has at least one agent node."""
+        """For a graph this is derived, never declared (spec 2.3): it has at least one agent node."""
         if self.loop is not None:
             return self.loop.can_spawn_agents
         return any(isinstance(node, AgentNode) for node in self.nodes.values())
@@ -583,8 +584,8 @@ EdgeKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A declared edge. `label` is what chooses it: the option of an approval route, the label or the condition of a
-    branch, the name of an end; else the empty string."""
+    """A declared edge. `label` selects it: the option of an approval route, the label or the condition of a branch, the
+    name of an end; else the empty string."""
 
     source: str
     target: str
@@ -596,30 +597,30 @@ def edges_of(node: Node) -> list[Edge]:
     """Declared edges in the validator's order (spec 2.12, check 2): next, routes, on_other, fallback, body; then the
     added ones.
 
-    Targets are as written: a name of the node's `ends` stands for what it leads to (Graph.target_of).
+    Targets are as written: a name in the node's `ends` is not resolved (see Graph.target_of).
     """
-    found = [Edge(node.id, target, "next") for target in node.targets]
+    edges = [Edge(node.id, target, "next") for target in node.targets]
     if isinstance(node, ApprovalNode):
-        found += [Edge(node.id, target, "routes", option) for option, target in node.routes.items()]
-        found.append(Edge(node.id, node.on_other, "on_other"))
+        edges += [Edge(node.id, target, "routes", option) for option, target in node.routes.items()]
+        edges.append(Edge(node.id, node.on_other, "on_other"))
     if isinstance(node, ScriptNode | FunctionNode | LlmNode) and node.fallback is not None:
-        found.append(Edge(node.id, node.fallback, "fallback"))
+        edges.append(Edge(node.id, node.fallback, "fallback"))
     if node.on_error not in (None, FAIL, CONTINUE):
-        found.append(Edge(node.id, str(node.on_error), "on_error"))
+        edges.append(Edge(node.id, str(node.on_error), "on_error"))
     if isinstance(node, MapNode):
-        found += [Edge(node.id, body, "body") for body in node.body]
+        edges += [Edge(node.id, body, "body") for body in node.body]
     if isinstance(node, ApprovalNode | InputNode) and node.on_timeout is not None:
-        found.append(Edge(node.id, node.on_timeout, "on_timeout"))
+        edges.append(Edge(node.id, node.on_timeout, "on_timeout"))
     return (
-        found + _conditional_edges(node) + [Edge(node.id, target, "ends", name) for name, target in node.ends.items()]
+        edges + _conditional_edges(node) + [Edge(node.id, target, "ends", name) for name, target in node.ends.items()]
     )
 
 
 def _conditional_edges(node: Node) -> list[Edge]:
     if node.branch is None:
         return []
-    found = [Edge(node.id, choice.to, "branch", choice.when) for choice in node.branch.cases]
-    found += [Edge(node.id, target, "branch", label) for label, target in node.branch.to.items()]
+    edges = [Edge(node.id, choice.to, "branch", choice.when) for choice in node.branch.cases]
+    edges += [Edge(node.id, target, "branch", label) for label, target in node.branch.to.items()]
     if node.branch.default is not None:
-        found.append(Edge(node.id, node.branch.default, "default"))
-    return found
+        edges.append(Edge(node.id, node.branch.default, "default"))
+    return edges

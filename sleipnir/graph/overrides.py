@@ -1,8 +1,8 @@
-"""What the environment says of an agent, for the runs that are submitted from it (spec/graph-agents.md 3.3).
+"""Overrides of an agent's settings from the submitter's environment (spec/graph-agents.md 3.3).
 
-Rules. The variables are `<NAME>_MODEL` and so on: NAME is the `name` of a config.yaml, of a graph agent that of its
-folder, in upper case with `-` as `_`. They are read once, when a run is submitted, and go with it: the run has them on
-every machine, and no other run does. What cannot be read is passed over, as in Loki. `null` unsets a value.
+Rules. The variables are `<NAME>_MODEL` and so on. NAME is the `name` of a config.yaml, or the folder name of a graph
+agent, in upper case with `-` as `_`. They are read once, at submission, and stored with the run: they apply to
+this run only, on every machine. A value that cannot be read is ignored, as in Loki. `null` unsets a value.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from sleipnir.graph.model import Graph, Json, Variable
 
 SESSION: Final = "agent_session"
 _OF_LOOPS: Final = (SESSION, "spawnable_agents")
-"""What only a config.yaml says, and graphs therefore have no place for."""
+"""Fields of a config.yaml that graphs do not have."""
 
 
 def env_name(agent: str) -> str:
-    """How the names of an agent's environment variables begin."""
+    """The prefix of an agent's environment variables."""
     return agent.upper().replace("-", "_")
 
 
 def overrides_of(graph: Graph, agent: str, env: Mapping[str, str]) -> dict[str, Json]:
-    """What `env` says otherwise than the file of `agent` (the name of its folder), by field, fit for JSON."""
+    """The overrides in `env` for `agent` (the name of its folder), by field, as JSON values."""
     prefix = env_name(agent if graph.loop is None else graph.name)
-    found: dict[str, Json] = {}
+    overrides: dict[str, Json] = {}
     for key, read in _READERS.items():
         text = env.get(f"{prefix}_{key.upper()}")
         if text and (key not in _OF_LOOPS or graph.loop is not None):
             try:
-                found[key] = read(text, graph)
+                overrides[key] = read(text, graph)
             except (ValueError, RecursionError):
                 continue
-    return found
+    return overrides
 
 
 def overridden(graph: Graph, overrides: Mapping[str, Json]) -> Graph:
-    """The graph as `overrides_of` said."""
+    """The graph with the values of `overrides_of`."""
     values: dict[str, Any] = {key: overrides[key] for key in _READERS if key in overrides and key not in _OF_LOOPS}
     if "variables" in values:
         values["variables"] = [_declared(each) for each in values["variables"]]
@@ -72,16 +72,16 @@ def _names(text: str, graph: Graph) -> list[str]:
 
 
 def _variables(text: str, graph: Graph) -> list[dict[str, Json]]:
-    """Declarations, which take the place of the file's; or, written as name and value, values for those of the file."""
+    """Declarations that replace the file's; or, given as names and values, values for the declarations of the file."""
     given = json.loads(text)
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
         raise ValueError(f"{text[:40]!r} is not a JSON list of objects")
     if given and all("value" in each for each in given):
         values = {_text_of(each, "name"): _text_of(each, "value") for each in given}
-        found = [replace(known, default=values.get(known.name, known.default)) for known in graph.variables]
+        variables = [replace(known, default=values.get(known.name, known.default)) for known in graph.variables]
     else:
-        found = [_declared(each) for each in given]
-    return [asdict(variable) for variable in found]
+        variables = [_declared(each) for each in given]
+    return [asdict(variable) for variable in variables]
 
 
 def _declared(entry: Mapping[str, Json]) -> Variable:
@@ -92,7 +92,7 @@ def _declared(entry: Mapping[str, Json]) -> Variable:
 def _text_of(entry: Mapping[str, Json], key: str) -> str:
     value = entry.get(key)
     if not isinstance(value, str):
-        raise ValueError(f"{key!r} of a variable must be a text")
+        raise ValueError(f"{key!r} of a variable must be text")
     return value
 
 

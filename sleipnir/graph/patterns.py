@@ -1,12 +1,11 @@
-"""Regular expressions that authors of graphs, model answers and servers bring: matched in bounded time, or refused.
+"""Regular expressions from authors of graphs, model answers and servers: matched in bounded time, or refused.
 
 Python's `re` backtracks: `(a+)+$` needs 2^n steps for n times `a`, and no other thread of the process runs meanwhile.
-The engine here is a finite automaton: its time grows with the length of the text times the size of the pattern, both of
-which have a bound. What an automaton cannot do (look-around, back-references) is refused.
+The engine here is a finite automaton: its time grows with the length of the text times the size of the pattern, and
+both are bounded. Features that an automaton lacks (look-around, back-references) are refused.
 
-The syntax is that of ECMA 262, as JSON Schema asks for: a pattern is found anywhere in the text unless `^` and `$` hold
-it; `\\d` and `\\w` are ASCII, `\\p{L}` is Unicode; `$` is the end of the text, not the place
-before a last newline too.
+The syntax is ECMA 262, as JSON Schema requires: a pattern matches anywhere in the text unless `^` and `$` anchor
+it; `\\d` and `\\w` are ASCII, `\\p{L}` is Unicode; `$` matches only at the end of the text, not before a last newline.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ if TYPE_CHECKING:
     import jsonschema_rs
 
 MOST_CHARACTERS: Final = 1_000
-"""Of a pattern."""
+"""The longest pattern."""
 
 SMALL_BYTES: Final = 65_536
-"""Compiled size of a pattern that is matched with texts of MOST_TEXT characters: at the worst 4 us per character."""
+"""The compiled size up to which a pattern is matched with texts of MOST_TEXT characters: at most 4 us per character."""
 
 LARGE_BYTES: Final = 1_048_576
-"""Compiled size of any pattern. A counted repetition of a large class, such as `.{1,500}`, needs much of it."""
+"""The largest compiled size. A counted repetition of a large class, such as `.{1,500}`, needs much of it."""
 
 MOST_TEXT: Final = 200_000
 MOST_TEXT_OF_LARGE: Final = 10_000
 
 _SPECIAL = re.compile(r"[\\^$.*+?()\[\]{}|/]")
-_UNICODE_CLASS = re.compile(r"\\[pP]\{\w+(?:=\w+)?\}")  # which Python does not know
+_UNICODE_CLASS = re.compile(r"\\[pP]\{\w+(?:=\w+)?\}")  # unknown to Python's `re`
 _LOOK_AROUND = re.compile(r"\(\?<?[=!]")
 _BACK_REFERENCE = re.compile(r"\\(?:[1-9]|k<)|\(\?P=")
 _POSSESSIVE = re.compile(r"\(\?>")
@@ -42,11 +41,11 @@ _IGNORES_CASE = re.compile(r"\(\?[a-z]*i")
 
 
 class PatternRefused(Exception):
-    """A pattern that cannot be matched in bounded time, or a text that is too long for it. One line."""
+    """The pattern cannot be matched in bounded time, or the text is too long for it. One line."""
 
 
 class NoPattern(PatternRefused):
-    """It is no regular expression at all."""
+    """It is not a regular expression."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Pattern:
     text: str
     is_large: bool
     compile_work: int
-    """What compiling has cost, in steps of `sleipnir.graph.schema`."""
+    """The cost of compiling, in steps of `sleipnir.graph.schema`."""
     _engine: jsonschema_rs.Draft202012Validator = field(repr=False, compare=False)
 
     def found_in(self, text: str) -> bool:
@@ -68,22 +67,22 @@ class Pattern:
             )
         try:
             return self._engine.is_valid(text)
-        except UnicodeEncodeError:  # half of a surrogate pair, as in the name of a file that is no UTF-8
+        except UnicodeEncodeError:  # half of a surrogate pair, as in the name of a file that is not UTF-8
             return self._engine.is_valid(text.encode(errors="replace").decode())
 
     def work(self, text: str) -> int:
-        """What matching `text` may cost, in the same steps."""
+        """The highest cost of matching `text`, in the same steps."""
         return 2 * len(text) if self.is_large else len(text) // 4
 
 
 @lru_cache(maxsize=2_000)
 def compiled(text: str, most_characters: int = MOST_CHARACTERS) -> Pattern:
-    """The pattern. Raises PatternRefused, with a way out where there is one."""
+    """The compiled pattern. Raises PatternRefused, with an alternative if there is one."""
     if len(text) > most_characters:
         raise PatternRefused(
             f"the pattern {shown(text)} has {len(text):,} characters, at most {most_characters:,} are possible"
         )
-    # A pattern that ignores case folds each of its classes: 1 ms each, where 10 us are usual.
+    # A pattern that ignores case folds each of its classes: 1 ms each instead of 10 us.
     work = len(text) * (50 if _IGNORES_CASE.search(text) else 2)
     for size in (SMALL_BYTES, LARGE_BYTES):
         engine = _engine(text, size)
@@ -125,13 +124,13 @@ def _problem(text: str) -> str:
     if _PYTHON_END.search(plain):
         return "uses \\Z, which is Python's own: write $"
     return (
-        f"is no regular expression of ECMA 262 or needs more than {LARGE_BYTES:,} bytes. Write smaller counts, or "
+        f"is not a regular expression of ECMA 262 or needs more than {LARGE_BYTES:,} bytes. Write smaller counts, or "
         "`maxLength` of the schema, in place of a counted repetition"
     )
 
 
 def escaped(text: str) -> str:
-    """A pattern of the text itself."""
+    """A pattern that matches the text literally."""
     return _SPECIAL.sub(r"\\\g<0>", text)
 
 

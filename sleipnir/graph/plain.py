@@ -1,4 +1,4 @@
-"""Whether a value is plain JSON, and if not, what in it is not: the reason names the place."""
+"""Checks whether a value is plain JSON; the reason against it names the place."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 def first_not_json(output: Mapping[Any, Any]) -> str | None:
-    """What keeps `output` from being JSON, as "key 'a.b[0]' is ...": the first finding, or None."""
+    """The first reason why `output` is not JSON, as "key 'a.b[0]' is ..."; None if it is."""
     try:
         return next(_not_json(output, "", frozenset()), None)
     except RecursionError:
         return "it is nested too deeply"
 
 
-def _not_json(value: Any, path: str, around: frozenset[int]) -> Iterator[str]:
+def _not_json(value: Any, path: str, parents: frozenset[int]) -> Iterator[str]:
     if value is None or isinstance(value, bool | int):
         return
     if isinstance(value, str):
@@ -29,19 +29,19 @@ def _not_json(value: Any, path: str, around: frozenset[int]) -> Iterator[str]:
     if not isinstance(value, dict | list | tuple):
         yield f"key '{path}' is a {type(value).__qualname__}, which is not JSON"
         return
-    if id(value) in around:
+    if id(value) in parents:
         yield f"key '{path}' contains itself"
         return
-    around |= {id(value)}
+    parents |= {id(value)}
     if isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _not_json(item, f"{path}[{index}]", around)
+            yield from _not_json(item, f"{path}[{index}]", parents)
         return
     for key, item in value.items():
         inner = f"{path}.{key}" if path else str(key)
         if not isinstance(key, str):
             yield f"key '{inner}' is named by a {type(key).__qualname__}; names must be strings"
-        yield from _not_json(item, inner, around)
+        yield from _not_json(item, inner, parents)
 
 
 def _is_text(value: str) -> bool:

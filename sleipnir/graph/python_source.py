@@ -1,8 +1,8 @@
-"""Python's own parser, for texts that are read and never run.
+"""Python's own parser, for source that is parsed and never run.
 
 Rules. One thread at a time, and without the garbage collector. In Python 3.11 the parser counts its depth for all
-threads together, so that it may fail with SystemError over a sound text when another parse comes in between. Only a
-finalizer can let one in, of another thread or of its own: traceback parses the lines of source that it prints.
+threads together, so a second parse in between can make it fail with SystemError on a correct text. Only a finalizer can
+start one meanwhile: traceback parses the source lines that it prints.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def statements(text: str, version: tuple[int, int] | None = None) -> list[ast.stmt]:
-    """The statements of a file, as Python `version` reads them (None: this one). Raises SyntaxError; ValueError,
-    RecursionError or MemoryError for what is no text of Python at all."""
+    """The statements of a file, as Python `version` parses them (None: this one). Raises SyntaxError; ValueError,
+    RecursionError or MemoryError for text that is not Python at all."""
     with _undisturbed(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an odd escape in the author's file is none of our business here
+        warnings.simplefilter("ignore")  # such as an invalid escape in the author's file
         return ast.parse(text, feature_version=version).body
 
 

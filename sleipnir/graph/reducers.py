@@ -1,12 +1,12 @@
-"""Reducers: how a value that a visit wrote is folded into the value that its key has (spec/graph-package.md F02, F03).
+"""Reducers fold the value that a visit wrote into the current value of its key (spec/graph-package.md F02, F03).
 
-Two blocks of a graph file name them. Loki's `reducers:` is strict and means what spec/graph-agents.md 2.11 says; under
-our own `state:` (`strict=False`) two of the same names are kinder to authors:
+Two blocks of a graph file name them. Loki's `reducers:` is strict and follows spec/graph-agents.md 2.11; under
+Sleipnir's `state:` (`strict=False`) some of the same names are more lenient:
 
-* `append` adds one element; under `state:` it adds the elements of a list, and takes the place of a value that is none.
-* `sum`, `max` and `min` make whole floats ints; under `state:` a float stays a float, as the key's type promises.
+* `append` adds one element; under `state:` it adds the elements of a list and replaces a current value of another type.
+* `sum`, `max` and `min` make whole floats ints; under `state:` a float stays a float, as the key's type requires.
 
-A null is a value, not an absent one. A fold gives a new value, which shares nothing with what went in.
+A null is a value, not an absent one. A fold returns a new value, which shares nothing with its inputs.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import Any, Final, TypeAlias
 from sleipnir.graph.model import Json
 
 LOKI: Final = ("append", "extend", "concat", "sum", "max", "min", "merge", "overwrite")
-"""What a `reducers:` block may name."""
+"""The reducers of a `reducers:` block."""
 
 BUILT_IN: Final = (*LOKI, "deep_merge", "union", "first", "last", "messages")
-"""What a key under `state:` may name, besides a function of the agent (`is_custom`)."""
+"""The reducers of a key under `state:`, besides a function of the agent (`is_custom`)."""
 
 OPERATIONS: Final = ("append", "replace_last_user", "remove_all")
-"""What can be done to a list of messages, besides adding one; sleipnir/commands.py makes them."""
+"""The operations on a list of messages, besides adding one; sleipnir/commands.py creates them."""
 
 ABSENT: Final = object()
-"""The current value of a key that has none."""
+"""Stands for the current value of a key without one."""
 
 _CUSTOM = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
-_WHOLE_BELOW = 2**53  # beyond, a float names no particular whole number
+_WHOLE_BELOW = 2**53  # larger floats do not represent every whole number
 
 
 class ReducerError(Exception):
-    """A value does not fit its reducer. The message names both, and fits a terminal."""
+    """A value does not fit its reducer. The message names both and fits on a terminal."""
 
 
 def is_custom(name: str) -> bool:
-    """Whether this is a function of the agent, `file.py:name`: a worker calls it."""
+    """Whether the name is a function of the agent, `file.py:name`, which a worker calls."""
     return _CUSTOM.fullmatch(name) is not None
 
 
@@ -50,19 +50,19 @@ def fold(reducer: str, current: Json, incoming: Json, *, strict: bool) -> Json:
 
 
 def fold_all(reducer: str, current: Json, incoming: Iterable[Json], *, strict: bool) -> Json:
-    """`current` with several writes folded in, one after the other, in time linear in all of them. Without any write it
-    is as it was, and ABSENT stays ABSENT. Raises ReducerError."""
+    """`current` with several writes folded in, in order, in linear time. Without writes the value is unchanged and
+    ABSENT stays ABSENT. Raises ReducerError."""
     if reducer not in _FOLDS:
-        raise ReducerError(f"{reducer!r} is no built-in reducer; there are {', '.join(BUILT_IN)}")
+        raise ReducerError(f"{reducer!r} is not a built-in reducer; available are {', '.join(BUILT_IN)}")
     try:
         values = [_copy(value) for value in incoming]
         return _FOLDS[reducer](_copy(current), values, strict) if values else _copy(current)
     except RecursionError:
-        raise ReducerError(f"reducer '{reducer}' cannot fold a value that is nested so deep") from None
+        raise ReducerError(f"reducer '{reducer}' cannot fold a value that is nested too deeply") from None
 
 
 def type_name(value: Json) -> str:
-    """What JSON calls it."""
+    """The JSON name of a value's type."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -78,44 +78,44 @@ def _copy(value: Json) -> Json:
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-# Each takes values that are its own: it may change them and give them away.
+# Each fold owns its arguments: it may change and return them.
 
 
 def _append(current: Json, values: list[Json], strict: bool) -> Json:
     if strict:
         return [*_items("append", current), *values]
-    found = [] if current is ABSENT else current
+    items = [] if current is ABSENT else current
     for value in values:
-        if not isinstance(found, list):
-            found = value
+        if not isinstance(items, list):
+            items = value
         elif isinstance(value, list):
-            found.extend(value)
+            items.extend(value)
         else:
-            found.append(value)
-    return found
+            items.append(value)
+    return items
 
 
 def _extend(current: Json, values: list[Json], strict: bool) -> Json:
-    found = _items("extend", current)
+    items = _items("extend", current)
     for value in values:
-        found += _required("extend", "incoming", value, "array")
-    return found
+        items += _required("extend", "incoming", value, "array")
+    return items
 
 
 def _union(current: Json, values: list[Json], strict: bool) -> Json:
-    """A list without doubles, in the order of their first coming. A value that is no list is one element."""
-    found = _items("union", current)
+    """A list without duplicates, in the order of first occurrence. A value that is not a list is one element."""
+    items = _items("union", current)
     for value in values:
-        found += value if isinstance(value, list) else [value]
+        items += value if isinstance(value, list) else [value]
     known: dict[str, Json] = {}
-    for item in found:
+    for item in items:
         known.setdefault(json.dumps(item, sort_keys=True), item)
     return list(known.values())
 
 
 def _items(reducer: str, current: Json) -> list[Json]:
-    found: list[Json] = [] if current is ABSENT else _required(reducer, "current", current, "array")
-    return found
+    items: list[Json] = [] if current is ABSENT else _required(reducer, "current", current, "array")
+    return items
 
 
 def _concat(current: Json, values: list[Json], strict: bool) -> Json:
@@ -125,17 +125,17 @@ def _concat(current: Json, values: list[Json], strict: bool) -> Json:
 
 
 def _merge(current: Json, values: list[Json], strict: bool) -> Json:
-    found = {} if current is ABSENT else _required("merge", "current", current, "object")
+    merged = {} if current is ABSENT else _required("merge", "current", current, "object")
     for value in values:
-        found |= _required("merge", "incoming", value, "object")
-    return found
+        merged |= _required("merge", "incoming", value, "object")
+    return merged
 
 
 def _deep_merge(current: Json, values: list[Json], strict: bool) -> Json:
-    found = {} if current is ABSENT else _required("deep_merge", "current", current, "object")
+    merged = {} if current is ABSENT else _required("deep_merge", "current", current, "object")
     for value in values:
-        _merge_into(found, _required("deep_merge", "incoming", value, "object"))
-    return found
+        _merge_into(merged, _required("deep_merge", "incoming", value, "object"))
+    return merged
 
 
 def _merge_into(target: dict[str, Json], source: dict[str, Json]) -> None:
@@ -148,25 +148,25 @@ def _merge_into(target: dict[str, Json], source: dict[str, Json]) -> None:
 
 def _numbers(reducer: str, combine: Callable[[Any, Any], Any]) -> _Fold:
     def fold_numbers(current: Json, values: list[Json], strict: bool) -> Json:
-        found = current if current is ABSENT else _required(reducer, "current", current, "number")
+        result = current if current is ABSENT else _required(reducer, "current", current, "number")
         for value in values:
             number = _required(reducer, "incoming", value, "number")
-            found = number if found is ABSENT else _combined(reducer, combine, found, number, strict)
-        return found
+            result = number if result is ABSENT else _combined(reducer, combine, result, number, strict)
+        return result
 
     return fold_numbers
 
 
 def _combined(reducer: str, combine: Callable[[Any, Any], Any], left: Any, right: Any, strict: bool) -> Any:
     try:
-        found = combine(left, right)
+        result = combine(left, right)
     except OverflowError:
-        found = float("inf")
-    if not isinstance(found, float):
-        return found
-    if found - found != 0:  # infinite, which JSON cannot say
-        raise ReducerError(f"reducer '{reducer}' gives a number that is too large")
-    return int(found) if strict and found.is_integer() and abs(found) <= _WHOLE_BELOW else found
+        result = float("inf")
+    if not isinstance(result, float):
+        return result
+    if result - result != 0:  # infinite, which JSON cannot represent
+        raise ReducerError(f"reducer '{reducer}' results in a number that is too large")
+    return int(result) if strict and result.is_integer() and abs(result) <= _WHOLE_BELOW else result
 
 
 def _overwrite(current: Json, values: list[Json], strict: bool) -> Json:
@@ -178,19 +178,19 @@ def _first(current: Json, values: list[Json], strict: bool) -> Json:
 
 
 def _messages(current: Json, values: list[Json], strict: bool) -> Json:
-    """Messages and operations are applied in order; a null changes nothing; what is neither takes the list's place."""
-    found: Json = [] if current is ABSENT else current
+    """Messages and operations are applied in order; a null changes nothing; any other value replaces the list."""
+    messages: Json = [] if current is ABSENT else current
     for value in values:
         steps = value if isinstance(value, list) else [value]
         if value is None:
             continue
         if not all(is_message(step) or is_operation(step) for step in steps):
-            found = value
+            messages = value
             continue
-        found = found if isinstance(found, list) else []
+        messages = messages if isinstance(messages, list) else []
         for step in steps:
-            _operate(found, step)
-    return found
+            _operate(messages, step)
+    return messages
 
 
 def is_message(value: Json) -> bool:
@@ -202,9 +202,9 @@ def is_operation(value: Json) -> bool:
 
 
 def operation_problem(step: Json) -> str | None:
-    """Why an operation on messages cannot be done."""
+    """Why an operation on messages is not valid; None if it is."""
     if step["op"] not in OPERATIONS:
-        return f"operation {step['op']!r} on messages does not exist; there are {', '.join(OPERATIONS)}"
+        return f"operation {step['op']!r} on messages does not exist; available are {', '.join(OPERATIONS)}"
     if step["op"] == "append" and not isinstance(step.get("role"), str):
         return "operation 'append' on messages needs a `role`"
     if step["op"] == "replace_last_user" and "content" not in step:

@@ -1,7 +1,7 @@
-"""A graph out of a file with errors, so that the rules about the whole are applied in the same pass.
+"""A graph recovered from a file with errors, so that the rules about the whole graph are applied in the same pass.
 
-Rules. What an error was reported for is taken out, or filled with a stand-in; the paths are kept, and nothing more is
-reported below them. Such a graph is only looked at, it never runs. Where too much is broken there is none.
+Rules. A value with an error is removed or replaced by a stand-in; its path is kept, and nothing more is
+reported below it. Such a graph is only checked, it never runs. If too much is broken, there is no graph.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EDGE_KEYS: Final = frozenset(
     }
 )
 _EMPTY: Final[Mapping[str, Json]] = {"routes": {}, "options": [], "documents": [], "from": [], "limit": 1}
-"""What stands for a missing value that is not text."""
+"""The stand-ins for missing values that are not text."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Salvaged:
 
 
 def salvaged(document: Document, file: str, build: Build) -> Salvaged | None:
-    """What can be read of a document with errors."""
+    """The readable part of a document with errors; None: too much is broken."""
     if not document.readable or not isinstance(document.data, dict):
         return None
     data = copy.deepcopy(document.data)
@@ -68,10 +68,10 @@ def salvaged(document: Document, file: str, build: Build) -> Salvaged | None:
 
 
 def _repair(data: dict[str, Json], path: KeyPath) -> KeyPath | None:
-    """Take out what an error is about, or fill it in where it is missing, and return the path of that. What was filled
-    in and is still wrong goes with what it is in. None: it cannot be done."""
+    """Remove the value at the path of an error, or fill it in where it is missing; return the repaired path. A stand-in
+    that is still wrong is removed together with its parent. None: no repair is possible."""
     while path and (isinstance(path[-1], int) or not isinstance(_at(data, path[:-1]), dict)):
-        path = path[:-1]  # an entry taken out of a list would move those behind it
+        path = path[:-1]  # removing an entry of a list would shift the entries after it
     if path == ("start",):
         return _mend_start(data)
     if not path or path == ("nodes",):
@@ -97,11 +97,11 @@ def _mend_start(data: dict[str, Json]) -> KeyPath | None:
         return None
     meant = closest(start, nodes) if isinstance(start, str) else None
     data["start"] = meant or next(iter(nodes))
-    return ("start",) if meant else ("start", "")  # the second is of a start that cannot even be guessed
+    return ("start",) if meant else ("start", "")  # the second: no node has a similar name
 
 
 def _stand_in(node: Json) -> Json:
-    """A node that could be of any type, with the edge of what it stands for."""
+    """A replacement for a node of any type, which keeps its `next`."""
     target = node.get("next") if isinstance(node, dict) else None
     return {"type": "llm", "prompt": "?", **({"next": target} if isinstance(target, str) else {})}
 

@@ -1,11 +1,11 @@
-"""JSON Schemas of authors, applied to values of anybody, with a bound on the work.
+"""JSON Schemas of authors, applied to untrusted values, with a bound on the work.
 
-Rules. Validation counts steps, one for each keyword and more for what costs more, and gives up after MOST_STEPS: a
+Rules. Validation counts steps, one for each keyword and more for expensive ones, and gives up after MOST_STEPS: a
 schema whose `$ref`s double with each level, or a value of a million items, must not stop the process. Patterns are
-matched by `sleipnir.graph.patterns`. `uniqueItems` is linear. `format` describes and does not check. A `$ref` to
-another document is never fetched, and `$schema` counts at the top alone.
+matched by `sleipnir.graph.patterns`. `uniqueItems` is linear. `format` is an annotation and not checked. A `$ref` to
+another document is never fetched, and `$schema` is only read at the top.
 
-A value that is not checked to the end has not passed: `violation` raises.
+If the check is not completed, the value has not passed: `violation` raises.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sleipnir.graph.model import Json
 from sleipnir.graph.patterns import NoPattern, PatternRefused, compiled
 
 MOST_STEPS: Final = 200_000
-"""About a second of one core. A list of 20,000 objects with three checked properties each needs them."""
+"""About a second of one core: enough for a list of 20,000 objects with three checked properties each."""
 
 MOST_STEPS_OF_SCHEDULER: Final = 10_000
-"""About 30 ms of one core, for which a scheduler does nothing else. What one node's `state_updates` write has them in
-all. A list of 1,000 such objects needs them."""
+"""About 30 ms of one core, during which a scheduler does nothing else: enough for a list of 1,000 such objects. The
+bound applies to all writes of one node's `state_updates` together."""
 
 MOST_STEPS_OF_CHECK: Final = 1_000_000
-"""For the schema itself, which is checked where it is written, not where runs are scheduled."""
+"""The bound for checking the schema itself, which happens at validation, not in the scheduler."""
 
 _SHOWN = 300
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
@@ -44,13 +44,13 @@ _EACH_PART = frozenset(
         "additionalProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "dependencies",
     )
 )  # fmt: skip
-"""Keywords that look at each part of a list or an object."""
+"""Keywords that visit each part of a list or an object."""
 
 _EACH_OPTION = frozenset(["enum", "required", "properties", "patternProperties", "dependentRequired", "dependencies"])
-"""Keywords that look at each part of what the schema says."""
+"""Keywords that visit each part of their own value in the schema."""
 
 _REFERENCES = frozenset(["$ref", "$dynamicRef", "$recursiveRef"])
-"""Looking one up costs as much as eight other keywords."""
+"""Resolving one costs as much as eight other keywords."""
 
 Place: TypeAlias = tuple[str | int, ...]
 Keyword: TypeAlias = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
@@ -58,12 +58,12 @@ Keyword: TypeAlias = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
 
 @dataclass(frozen=True)
 class SchemaProblem:
-    """What keeps a schema from being applied."""
+    """Why a schema cannot be applied."""
 
     place: Place
     message: str
     is_refused: bool = False
-    """It is a JSON Schema, but one that cannot be applied in bounded time."""
+    """It is a valid JSON Schema that cannot be applied in bounded time."""
 
 
 class NotChecked(Exception):
@@ -71,26 +71,26 @@ class NotChecked(Exception):
 
 
 class Unresolvable(NotChecked):
-    """The schema refers to what is not in it."""
+    """The schema has a reference to something outside it."""
 
 
 class _Work(threading.local):
-    """What the validation of this thread may still do."""
+    """The steps left for the validation of this thread."""
 
     allowance: int | None = None
-    """What all checks within `at_most` may still do."""
+    """The steps left for all checks within `at_most`."""
     most = MOST_STEPS
 
     def begin(self, steps: int, *, has_pattern_properties: bool = False) -> None:
         self.left = steps
         self.patterns: set[str] = set()
-        """Those that were matched: compiling counts once."""
+        """The patterns that were already matched: compiling counts once."""
         self.has_pattern_properties = has_pattern_properties
 
     def spend(self, steps: int) -> None:
         self.left -= steps
         if self.left < 0:
-            raise NotChecked(f"it needs more than {self.most:,} steps; check a smaller value, or by a simpler schema")
+            raise NotChecked(f"it needs more than {self.most:,} steps; use a smaller value or a simpler schema")
 
 
 _work = _Work()
@@ -98,7 +98,7 @@ _work = _Work()
 
 @contextmanager
 def at_most(steps: int) -> Iterator[None]:
-    """All calls of `violation` of this thread within do so much work together, instead of MOST_STEPS each."""
+    """Within the context, all calls of `violation` in this thread share `steps`, instead of MOST_STEPS each."""
     before = _work.allowance, _work.most
     _work.allowance = _work.most = steps
     try:
@@ -108,7 +108,7 @@ def at_most(steps: int) -> Iterator[None]:
 
 
 def violation(schema: Json, value: Json) -> str | None:
-    """The most telling violation, as `$.items[0]: ...`; None: the value matches. Raises NotChecked."""
+    """The most relevant violation, as `$.items[0]: ...`; None: the value matches. Raises NotChecked."""
     from jsonschema.exceptions import best_match
 
     text = json.dumps(schema)
@@ -128,8 +128,8 @@ def violation(schema: Json, value: Json) -> str | None:
 
 
 def problem(schema: Json) -> SchemaProblem | None:
-    """What keeps `schema` from being a JSON Schema that can be applied."""
-    # Imported here: it costs more than all the rest of a check, and few graphs have a schema.
+    """Why `schema` is not a JSON Schema that can be applied; None if it is."""
+    # Imported here: the import costs more than the rest of a check, and few graphs have a schema.
     from jsonschema import Draft202012Validator
     from jsonschema.validators import validator_for
     from referencing import Registry
@@ -161,13 +161,13 @@ def _bounded(check: Callable[[], Any]) -> Any:
         raise NotChecked("the schema or the value has too many levels, or a `$ref` leads back to itself") from None
     except NotChecked:
         raise
-    except Exception as error:  # what jsonschema raises for a schema that is none: UnknownType, TypeError, ...
+    except Exception as error:  # raised by jsonschema for an invalid schema: UnknownType, TypeError, ...
         reason = str(error).split("\n", 1)[0]
-        raise NotChecked(f"its schema is no JSON Schema: {type(error).__name__}: {reason}") from error
+        raise NotChecked(f"its schema is not a JSON Schema: {type(error).__name__}: {reason}") from error
 
 
 def _refused(schema: Json) -> Iterator[SchemaProblem]:
-    """The patterns that cannot be matched, and what cannot be applied together."""
+    """The patterns that cannot be matched, and keywords that cannot be combined."""
     parts: list[tuple[Place, Json]] = [((), schema)]
     has_patterns = False
     unevaluated: Place | None = None
@@ -211,7 +211,7 @@ def _refusal(pattern: str) -> PatternRefused | None:
 
 @lru_cache(maxsize=200)
 def _validator(text: str) -> Any:
-    # Imported here: it costs more than all the rest of a check, and few keys have a schema.
+    # Imported here: the import costs more than the rest of a check, and few keys have a schema.
     from jsonschema import Draft202012Validator
     from jsonschema.validators import validator_for
     from referencing import Registry
@@ -239,7 +239,7 @@ def _counting(stock: Any) -> Any:
     evolve = counting.evolve
 
     def evolved(self: Any, **changes: Any) -> Any:
-        """A `$schema` inside would bring the keywords back that count nothing."""
+        """Drop a nested `$schema`, which would restore the keywords that do not count."""
         schema = changes.get("schema")
         if isinstance(schema, dict) and "$schema" in schema:
             changes["schema"] = {key: value for key, value in schema.items() if key != "$schema"}
@@ -252,16 +252,16 @@ def _counting(stock: Any) -> Any:
 def _counted(name: str, check: Keyword) -> Keyword:
     each_part, each_option, first = name in _EACH_PART, name in _EACH_OPTION, 8 if name in _REFERENCES else 1
 
-    def counted(validator: Any, said: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    def counted(validator: Any, argument: Any, instance: Any, schema: Any) -> Iterator[Any]:
         steps = first
         if each_part and isinstance(instance, list | dict):
             steps += len(instance) // 4
-        if each_option and isinstance(said, list | dict):
-            steps += len(said) // 4
+        if each_option and isinstance(argument, list | dict):
+            steps += len(argument) // 4
         _work.spend(steps)
         if name == "unevaluatedProperties" and _work.has_pattern_properties:
             raise NotChecked(_NOT_TOGETHER)
-        for error in check(validator, said, instance, schema) or ():
+        for error in check(validator, argument, instance, schema) or ():
             _work.spend(5 + _size(instance, 4 * _work.left) // 4)  # the message of an error holds the value
             yield error
 
@@ -274,33 +274,33 @@ _NOT_TOGETHER = (
 )
 
 
-def _pattern(validator: Any, said: Any, instance: Any, schema: Any) -> Iterator[Any]:
+def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[Any]:
     from jsonschema.exceptions import ValidationError
 
-    if isinstance(instance, str) and not _matches(said, instance):
-        yield ValidationError(f"{instance!r} does not match {said!r}")
+    if isinstance(instance, str) and not _matches(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
-def _pattern_properties(validator: Any, said: Any, instance: Any, schema: Any) -> Iterator[Any]:
+def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[Any]:
     if not isinstance(instance, dict):
         return
-    for pattern, inner in said.items():
+    for pattern, inner in patterns.items():
         for key, value in instance.items():
             if _matches(pattern, key):
                 yield from validator.descend(value, inner, path=key, schema_path=pattern)
 
 
-def _additional_properties(validator: Any, said: Any, instance: Any, schema: Any) -> Iterator[Any]:
+def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
     from jsonschema.exceptions import ValidationError
 
     if not isinstance(instance, dict):
         return
     named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     extra = [key for key in instance if key not in named and not any(_matches(each, key) for each in patterns)]
-    if isinstance(said, dict):
+    if isinstance(allowed, dict):
         for key in extra:
-            yield from validator.descend(instance[key], said, path=key)
-    elif not said and extra:
+            yield from validator.descend(instance[key], allowed, path=key)
+    elif not allowed and extra:
         names = ", ".join(repr(key) for key in extra[:20])
         if patterns:
             verb = "does" if len(extra) == 1 else "do"
@@ -310,10 +310,10 @@ def _additional_properties(validator: Any, said: Any, instance: Any, schema: Any
             yield ValidationError(f"Additional properties are not allowed ({names} {verb} unexpected)")
 
 
-def _unique_items(validator: Any, said: Any, instance: Any, schema: Any) -> Iterator[Any]:
+def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
     from jsonschema.exceptions import ValidationError
 
-    if not said or not isinstance(instance, list):
+    if not wanted or not isinstance(instance, list):
         return
     _work.spend(_size(instance, 4 * _work.left) // 4)
     seen = {json.dumps(_comparable(item), sort_keys=True) for item in instance}
@@ -322,16 +322,16 @@ def _unique_items(validator: Any, said: Any, instance: Any, schema: Any) -> Iter
 
 
 def _matches(pattern: str, text: str) -> bool:
-    found = compiled(pattern)
+    matcher = compiled(pattern)
     if pattern not in _work.patterns:
         _work.patterns.add(pattern)
-        _work.spend(found.compile_work)
-    _work.spend(1 + found.work(text))
-    return found.found_in(text)
+        _work.spend(matcher.compile_work)
+    _work.spend(1 + matcher.work(text))
+    return matcher.found_in(text)
 
 
 def _comparable(value: Json) -> Json:
-    """1 and 1.0 are one number in JSON."""
+    """The value with whole floats as ints: 1 and 1.0 are equal in JSON."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
@@ -340,7 +340,7 @@ def _comparable(value: Json) -> Json:
 
 
 def _size(value: Json, most: int) -> int:
-    """How large a value is: its parts, and its text in pieces of 64 characters. Of one larger than `most` only that."""
+    """The size of a value: its parts, and its text in units of 64 characters. Counting stops above `most`."""
     size, parts = 0, [value]
     while parts and size < most + 4:
         part = parts.pop()

@@ -1,11 +1,11 @@
-"""One mapping of the file against one dataclass of the model: what is missing, unknown or of the wrong kind.
+"""Checks one mapping of the file against one dataclass of the model: missing, unknown and wrong values.
 
-The dataclass is the only definition: names, types and defaults are read from it; only a map node's keys have other
-spellings than its fields. Rules (spec/graph-agents.md 2.1, 2.2):
+The dataclass is the only definition: names, types and defaults come from it; only a map node's keys differ from its
+fields. Rules (spec/graph-agents.md 2.1, 2.2):
 1. An unknown key is ignored with a warning, in sleipnir/1 it is an error; null means that the key is absent. Keys of
    newer releases of Loki, now named Coyote, are reported once per agent and reason.
 2. Where text is expected, another scalar becomes the text it was written as: with a warning inside nodes.
-3. Nothing else is converted: '5' is no number and 5.0 is no whole number.
+3. Nothing else is converted: '5' is not a number and 5.0 is not a whole number.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 Holds: TypeAlias = Literal["text", "texts", "text or texts", "text map", "other"]
 
 _NEWER = "This belongs to newer releases of Loki (Coyote), and this version does not act on it."
-_DERIVED = "Whether an agent may start others is derived: it may when its graph has an agent node."
+_DERIVED = "This is derived: an agent may start others if its graph has an agent node."
 _MEMORY = "Memory is part of newer releases of Loki (Coyote), and this version has none: no memory__* tool is offered."
 _HOOKS = "Hooks are part of newer releases of Loki (Coyote), and this version runs none."
 
@@ -65,25 +65,25 @@ IGNORED: Mapping[str, str] = {
     "mcp_tools": "Name the servers under mcp_servers, and list mcp:<server> in the tools of a node.",
     "by_ref": "Values travel between machines, so every visit works on a copy.",
 }
-"""Keys of other Loki releases, and why they do nothing here."""
+"""Keys of other Loki releases, and why they have no effect here."""
 
 WITHOUT_EFFECT = frozenset({"enabled_macros"})
-"""Keys of other Loki releases that mean nothing in a run: macros are commands of its prompt."""
+"""Keys of other Loki releases that do not concern runs: macros are commands of Loki's prompt."""
 
 IGNORED_AT_TOP: Mapping[str, str] = {"documents": "Knowledge belongs to a node: list it in a node of type rag."}
 
 WRITTEN_OTHERWISE: Mapping[str, str] = {
-    "edges": "Edges stand at the node that they leave: `next: b`, or `branch` where one is chosen.",
-    "conditional_edges": "Edges stand at the node that they leave: `branch` chooses one.",
-    "interrupt_before": "To ask a person first, put a node of type approval or input before this one.",
-    "interrupt_after": "To ask a person then, put a node of type approval or input after this one.",
+    "edges": "Write edges at their source node: `next: b`, or `branch` for a conditional edge.",
+    "conditional_edges": "Write edges at their source node: `branch` chooses one.",
+    "interrupt_before": "To ask a person before, put a node of type approval or input before this one.",
+    "interrupt_after": "To ask a person after, put a node of type approval or input after this one.",
     "checkpoint": "Remove it: every step is stored, and `sleipnir retry` continues a failed run.",
     "checkpointer": "Remove it: every step is stored, and `sleipnir retry` continues a failed run.",
     "retries": "Write `retry: {max_attempts: 3}`.",
     "max_retries": "Write `retry: {max_attempts: 3}`.",
     "depends_on": "Name this node in the `next` of those before it; to wait for several: `wait_for: [a, b]`.",
 }
-"""Keys of other workflow languages, and how the same is said here."""
+"""Keys of other workflow languages, and their equivalents here."""
 
 _MUST: Mapping[str, str] = {
     "string_type": "must be text",
@@ -96,21 +96,21 @@ _MUST: Mapping[str, str] = {
     "less_than_equal": "must be at most 2**53 - 1",
     "value_error": "must be a duration such as 500ms, 30s or 5m",
 }
-"""What a value of the wrong kind should have been, by pydantic's name of the mistake."""
+"""What a value must be, by pydantic's type of the error."""
 
 SPELLINGS: Mapping[Literal["loki", "sleipnir"], Mapping[str, str]] = {
     "loki": {"over": "over", "item": "as", "body": "branch", "collect_into": "collect_into"}
     | {"max_concurrency": "max_concurrency"},
     "sleipnir": {"over": "for_each", "body": "node", "collect_into": "collect", "max_concurrency": "max_parallel"},
 }
-"""The keys of a map node, by the field that they set. What sleipnir does not have is as in Loki's."""
+"""The keys of a map node by field. A field missing under sleipnir has Loki's key."""
 
 
 def _declared(model: type[Any]) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(model)}
 
 
-def _is_required(field: dataclasses.Field[Any]) -> bool:
+def is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
@@ -143,11 +143,11 @@ FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
         *NODE_TYPES.values(),
     )
 }
-"""The keys of every mapping that a graph.yaml or a config.yaml may hold, and what kind of value each has."""
+"""The keys of every mapping in a graph.yaml or a config.yaml, and the kind of value of each."""
 
 
 class Shaper:
-    """Shapes the mappings of one document; everything it has to say goes into `findings`."""
+    """Builds model instances from the mappings of one document; problems go into `findings`."""
 
     def __init__(self, document: Document, findings: Findings, *, refuses_unknown: bool = False) -> None:
         self._texts = document.texts
@@ -156,18 +156,18 @@ class Shaper:
         self._refuses_unknown = refuses_unknown
 
     def fields(self, model: type[Any], data: Mapping[str, Json], path: KeyPath) -> dict[str, Json]:
-        """The entries of `data` that are fields of `model` and not null, with scalars turned into text where due."""
+        """The entries of `data` that are fields of `model` and not null; scalars become text where text is expected."""
         kinds = FIELDS[model]
-        found: dict[str, Json] = {}
+        fields: dict[str, Json] = {}
         for key, value in data.items():
             if key not in kinds:
                 self._unknown(model, key, value, path)
             elif value is not None:
-                found[key] = self._as_text(kinds[key], value, (*path, key))
-        return found
+                fields[key] = self._as_text(kinds[key], value, (*path, key))
+        return fields
 
     def report_unsupported(self) -> None:
-        """Report the keys of other releases that were met, one warning for each reason, at the first of its keys."""
+        """Report the keys of other releases, one warning for each reason, at the first of its keys."""
         for reason, paths in self._unsupported.items():
             keys = list(dict.fromkeys(f"'{path[-1]}'" for path in paths))
             verb = "is" if len(keys) == 1 else "are"
@@ -178,7 +178,7 @@ class Shaper:
         return self._as_text("text map", data, path)
 
     def variables(self, data: Json) -> Json:
-        """The `variables:` of a definition. What is no list stays as it is, for `build` to refuse."""
+        """The `variables:` of a definition. A value that is not a list is unchanged: `build` refuses it."""
         if not isinstance(data, list):
             return data
         read = [self._variable(item, ("variables", index)) for index, item in enumerate(data)]
@@ -192,7 +192,7 @@ class Shaper:
         return self.build(Variable, self.fields(Variable, data, path), path)
 
     def concurrency(self, data: Json) -> Concurrency | None:
-        """The `concurrency:` of a definition, where an unknown key is an error: a limit that is overlooked is none."""
+        """The `concurrency:` of a definition. An unknown key is an error: a misspelled limit must not be ignored."""
         path: KeyPath = ("concurrency",)
         if not isinstance(data, dict):
             hint = 'Write `concurrency: {key: "{{tenant}}", limit: 5}`.'
@@ -206,14 +206,14 @@ class Shaper:
         values = self.fields(Concurrency, {key: value for key, value in data.items() if key in known}, path)
         if isinstance(template := values.get("key"), str) and (wrong := malformed(template)) is not None:
             hint = "Write {{name}}, {{a.b}} or {{list[0]}}, without spaces."
-            message = f"'concurrency.key' holds {wrong!r}, which is no placeholder"
+            message = f"'concurrency.key' holds {wrong!r}, which is not a placeholder"
             self._findings.error((*path, "key"), message, hint, code="SLP408")
         return self.build(Concurrency, values, path)
 
     def build(
         self, model: type[T], values: Mapping[str, Json], path: KeyPath, names: Mapping[str, str] | None = None
     ) -> T | None:
-        """The instance, or None after saying what is wrong with `values`. `names`: fields spelt otherwise."""
+        """The instance, or None after reporting problems of `values`. `names`: the keys of fields that differ."""
         names = names or {}
         before = len(self._findings.problems)
         for key, value in values.items():
@@ -242,18 +242,18 @@ class Shaper:
         owners = [kind for kind, other in NODE_TYPES.items() if key in FIELDS[other]]
         if model in NODE_TYPES.values() and owners:
             hint = f"It belongs to nodes of type {', '.join(owners)}."
-            found = self._findings.error if self._refuses_unknown else self._findings.warning
-            found((*path, key), f"'{key}' has no effect on {_titled(model)}", hint, code="SLP204")
+            report = self._findings.error if self._refuses_unknown else self._findings.warning
+            report((*path, key), f"'{key}' has no effect on {_titled(model)}", hint, code="SLP204")
             return
-        own = model.__annotations__  # before those that other models have too
+        own = model.__annotations__  # suggested before inherited keys
         known = sorted((name for name in FIELDS[model] if name != "id"), key=lambda name: name not in own)
         advice = WRITTEN_OTHERWISE.get(key) or suggestion(key, known, "keys here")
         self.unknown((*path, key), f"unknown key '{key}'", advice, code="SLP203")
 
     def unknown(self, path: KeyPath, what: str, hint: str | None, *, code: str) -> None:
-        """Say that a key does nothing: in Loki's format it is ignored, in sleipnir/1 it is an error."""
+        """Report a key without effect: in Loki's format it is ignored, in sleipnir/1 it is an error."""
         if self._refuses_unknown:
-            message = what if what.startswith("unknown") else f"{what} does nothing here"
+            message = what if what.startswith("unknown") else f"{what} has no effect here"
             self._findings.error(path, message, hint, code=code)
         else:
             self._findings.warning(path, f"{what} is ignored", hint, code=code)
@@ -284,13 +284,13 @@ class Shaper:
     def _refused(self, model: type[Any], detail: ErrorDetails, path: KeyPath, names: Mapping[str, str]) -> None:
         kind, value = detail["type"], detail["input"]
         if kind == "missing":
-            required = [names.get(name, name) for name, field in _declared(model).items() if _is_required(field)]
+            required = [names.get(name, name) for name, field in _declared(model).items() if is_required(field)]
             needs = f"{_titled(model)} needs: {', '.join(required)}."
             self._findings.error(path, f"missing field `{path[-1]}`", needs[0].upper() + needs[1:], code="SLP202")
             return
-        must = _SAYING[kind](detail) if kind in _SAYING else _MUST.get(kind, "is not valid")
+        must = _DETAILED[kind](detail) if kind in _DETAILED else _MUST.get(kind, "is not valid")
         message = f"'{_label(path)}' {must}, got {shown(value)}"
-        self._findings.error(path, message, _way_out(kind, value), code="SLP201")
+        self._findings.error(path, message, _hint(kind, value), code="SLP201")
 
 
 def _one_of(detail: ErrorDetails) -> str:
@@ -303,11 +303,11 @@ def _at_least(detail: ErrorDetails) -> str:
     return f"must be at least {least}" if least else "must not be negative"
 
 
-_SAYING: Mapping[str, Callable[[ErrorDetails], str]] = {"literal_error": _one_of, "greater_than_equal": _at_least}
-"""What it should have been, where the mistake itself tells more."""
+_DETAILED: Mapping[str, Callable[[ErrorDetails], str]] = {"literal_error": _one_of, "greater_than_equal": _at_least}
+"""What a value must be, for errors that carry the expected value."""
 
 
-def _way_out(kind: str, value: Json) -> str | None:
+def _hint(kind: str, value: Json) -> str | None:
     if kind == "list_type":
         return "Write `[a, b]`, or lines that start with `- `."
     if kind == "string_type" and isinstance(value, dict):
@@ -316,7 +316,7 @@ def _way_out(kind: str, value: Json) -> str | None:
 
 
 def shown(value: Json) -> str:
-    """A value in a message: short, and by its kind where it is not a scalar."""
+    """A value in a message: shortened, or the name of its kind if it is not a scalar."""
     match value:
         case None:
             return "nothing"
@@ -342,7 +342,7 @@ _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # built on first use: a graph
 
 
 def _titled(model: type[Any]) -> str:
-    """How a message calls an instance: `an llm node`, `a variable`."""
+    """The name of an instance in messages: `an llm node`, `a variable`."""
     kind = getattr(model, "kind", None)
     name = f"{kind} node" if kind else _TITLES.get(model, model.__name__.lower())
     return f"{'an' if name[0] in 'aeiou' or name.startswith('llm') else 'a'} {name}"
@@ -352,7 +352,7 @@ _TITLES: Mapping[type[Any], str] = {ConfigAgent: "config.yaml agent", Concurrenc
 
 
 def _label(path: KeyPath) -> str:
-    """A path within its node or file, as a reader writes it: `options[0]`, `routes.yes`."""
+    """A path within its node or file, in dotted form: `options[0]`, `routes.yes`."""
     parts = path[2:] if path[0] == "nodes" and len(path) > 2 else path
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
 

@@ -1,12 +1,12 @@
-"""A YAML file as it was written: its data, where every value stands, and how every scalar was spelled.
+"""A YAML file with its source: the data, the position of every value, and the spelling of every scalar.
 
-The YAML is that of Loki (spec/graph-agents.md 2.1), close to the YAML 1.2 core schema. Rules:
+The dialect is Loki's (spec/graph-agents.md 2.1), close to the YAML 1.2 core schema. Rules:
 1. Only true/false (three spellings each) are booleans; yes, no, on, off, dates, 1_000 and 12:30:45 are text.
-2. A key twice in one mapping is an error. Keys are text; another scalar becomes the text it was written as.
+2. A duplicate key in one mapping is an error. Keys are text; another scalar becomes the text it was written as.
 3. Aliases work, merge keys (`<<`) are not applied. Nesting and the growth by aliases are bounded.
 4. Reading never raises, whatever the text.
 
-We read libyaml's events, not its `compose()`: that recurses in C, and deep nesting kills the process.
+libyaml's events are read, not its `compose()`: that recurses in C, and deep nesting kills the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sleipnir.graph.findings import Findings, KeyPath, Position, Positions
 from sleipnir.graph.model import Json
 
 MAX_DEPTH = 64  # deeper than any schema a person writes, far below Python's recursion limit
-MAX_ALIASED = 50_000  # values that aliases may add to those that are written out
+MAX_ALIASED = 50_000  # values that aliases may add to the written ones
 
 LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG: Final = "tag:yaml.org,2002:"
@@ -45,21 +45,21 @@ _ZERO_PADDED = re.compile(r"[-+]?0[0-9]+")
 
 
 Span: TypeAlias = tuple[int, int]
-"""A part of a text: the index of its first character, and of the one behind it."""
+"""A part of a text: the index of its first character, and the index after its last one."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """What `read` found. `data` means nothing when `readable` is False; then `problems` says why."""
+    """A document that was read. If `readable` is False, `problems` holds the reason and `data` is meaningless."""
 
     data: Json
     positions: Positions
     texts: dict[KeyPath, str]
-    """How each scalar that is not text was spelled."""
+    """The spelling of each scalar that is not text."""
     problems: tuple[Problem, ...]
     readable: bool
     spans: Mapping[KeyPath, Span] = field(default_factory=dict)
-    """Where each scalar begins and ends."""
+    """The begin and end of each scalar."""
     text: str = ""
 
 
@@ -103,7 +103,7 @@ def _based(text: str, sign: str, hexadecimal: str | None, octal: str | None, bin
 
 
 class _Unreadable(Exception):
-    """Nothing after this point can be trusted."""
+    """The document cannot be read past this point."""
 
     def __init__(self, message: str, position: Position | None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -138,7 +138,7 @@ _Node: TypeAlias = _Scalar | _List | _Map
 
 
 class _Composer:
-    """The node tree of a text. An alias is the very node of its anchor. Raises _Unreadable and yaml.YAMLError."""
+    """The node tree of a text. An alias is the same object as its anchor. Raises _Unreadable and yaml.YAMLError."""
 
     def __init__(self, text: str) -> None:
         if bad := _UNPRINTABLE.search(text.removeprefix("\ufeff")):
@@ -253,7 +253,7 @@ class _Walk:
         return data
 
     def _key(self, node: _Node, path: KeyPath) -> str | None:
-        """The key as text; None for one that is left out."""
+        """The key as text; None if it is skipped."""
         if not isinstance(node, _Scalar):
             hint = 'Text that starts with a brace needs quotes: "{{name}}".'
             message = "a key must be text, not a list or a mapping"
@@ -285,7 +285,7 @@ class _Walk:
             self.findings.error(path, f"the tag {_shown(node.tag)} is not supported", _PLAIN_VALUES, code="SLP105")
 
 
-_PLAIN_VALUES = "Values are text, numbers, true, false, null, lists and mappings; leave the tag out."
+_PLAIN_VALUES = "Values are text, numbers, true, false, null, lists and mappings; remove the tag."
 
 
 def _tag_of(value: Json) -> str:
@@ -301,17 +301,18 @@ def _at(event: Any) -> Position:
     return event.start_mark.line + 1, event.start_mark.column + 1
 
 
+def line_and_column(text: str, index: int) -> Position:
+    return text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)
+
+
 def _too_deep(position: Position) -> _Unreadable:
     return _Unreadable(f"values are nested more than {MAX_DEPTH} levels deep", position)
 
 
 def _unprintable(text: str, index: int) -> _Unreadable:
-    before = text[:index]
-    position = before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1
     hint = 'In a "double-quoted" text, write it as an escape such as \\x1b or \\u2028.'
-    return _Unreadable(
-        f"YAML parsing error: the character U+{ord(text[index]):04X} is not allowed here", position, hint
-    )
+    message = f"YAML parsing error: the character U+{ord(text[index]):04X} is not allowed here"
+    return _Unreadable(message, line_and_column(text, index), hint)
 
 
 def _unreadable(file: str, error: _Unreadable) -> Document:
@@ -322,7 +323,7 @@ def _unreadable(file: str, error: _Unreadable) -> Document:
 
 
 def _explained(error: yaml.YAMLError, text: str) -> _Unreadable:
-    """libyaml's complaint in the words of someone who writes a graph."""
+    """libyaml's error in terms of a graph's author."""
     mark = getattr(error, "problem_mark", None)
     problem, context = getattr(error, "problem", None) or str(error), getattr(error, "context", None) or ""
     position = None if mark is None else (mark.line + 1, mark.column + 1)
@@ -339,16 +340,16 @@ def _explained(error: yaml.YAMLError, text: str) -> _Unreadable:
 
 def _complaint(problem: str, context: str, character: str) -> tuple[str, str | None]:
     if character == "\t":
-        return "a tab cannot indent", "Indent with spaces."
+        return "a tab is not valid as indentation", "Indent with spaces."
     if "cannot start any token" in problem:
         return f"a value cannot start with {character!r}", "Put the text in quotes."
     if "mapping values are not allowed" in problem:
-        return "a ':' is not allowed here", "Put text that holds ': ' in quotes, and look at the indentation."
+        return "a ':' is not allowed here", "Put text that holds ': ' in quotes, and check the indentation."
     detail = f"{context}: {problem}" if context else problem
     hints = {"expected key": _INDENT, "expected '-'": _INDENT, "escape character": _BACKSLASH, "',' or": _BRACKET}
     return detail, next((hint for sign, hint in hints.items() if sign in problem), None)
 
 
-_INDENT = "Look at the indentation of this line and the one above, and at quotes that are not closed."
+_INDENT = "Check the indentation of this line and the one above, and look for quotes that are not closed."
 _BACKSLASH = "Write a backslash twice in double quotes, or use single quotes."
 _BRACKET = "A `[` or `{` above is not closed, or a comma is missing."

@@ -1,8 +1,8 @@
-"""The `state:` block: what a key may hold, what a run begins with, and how times and bytes become JSON (F01).
+"""The `state:` block: the types of keys, the first state of a run, and the JSON form of times and bytes (F01).
 
-Rules. Nothing is converted: an int is an int, a bool is no number; only a float takes an int too. Keys that are not
-declared hold anything. The types of an agent's own models (`file.py:Name`) are checked where its Python runs, not here.
-A datetime is stored as ISO-8601 text, whose time zone stays, or null; bytes as base64 text.
+Rules. No value is converted: a bool is not a number; only a float also accepts an int. Undeclared keys
+hold anything. The types of an agent's own models (`file.py:Name`) are checked where its Python runs, not here.
+A datetime is stored as ISO-8601 text with its time zone, or as null; bytes as base64 text.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ZERO: Mapping[str, Json] = {
     "string": "", "int": 0, "float": 0.0, "bool": False, "list": [], "object": {}, "messages": [], "bytes": "",
 }  # fmt: skip
 _ABSENT_AT_FIRST = ("first", "max", "min")
-"""Reducers for which a zero value would be a value like any other, and win."""
+"""Reducers for which a zero value would count as a written value and could win."""
 
 
 class StateError(Exception):
-    """A run cannot begin with this state. `problems` holds everything that is wrong with it, one line each."""
+    """A run cannot begin with this state. `problems` holds all reasons, one line each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -39,31 +39,32 @@ class StateError(Exception):
 
 def is_model(type_: str) -> bool:
     """Whether this is the path of a pydantic model of the agent, `file.py:Name`."""
-    return is_custom(type_)  # paths of functions and of classes look alike
+    return is_custom(type_)  # paths of functions and of classes have one form
 
 
 def zero(field: StateField) -> Json:
-    """What a key holds that was neither given nor has a default; null for types without an obvious zero."""
+    """The first value of a key that is neither given nor has a default; null for types without an obvious zero."""
     return json.loads(json.dumps(_ZERO.get(field.type)))
 
 
 def initial(graph: Graph, given: Mapping[str, Any], unchecked: Collection[str] = ()) -> dict[str, Json]:
-    """The state that a run begins with: the graph's `initial_state`, over it what was given at submission (datetime and
+    """The first state of a run: the graph's `initial_state`, overridden by the values given at submission (datetime and
     bytes objects where declared), then the defaults and zero values of declared keys.
 
     Without a default, a key with the reducer `first`, `min` or `max` begins absent. The schemas of `unchecked` keys are
-    not applied: they were before. Raises StateError.
+    not applied again. Raises StateError.
     """
+    declared = graph.state
     state: dict[str, Json] = {
         **graph.initial_state,
-        **{key: _encoded(graph, key, value) for key, value in given.items()},
+        **{key: to_json(declared[key], value) if key in declared else value for key, value in given.items()},
     }
-    problems = [found for key in given if (found := _not_plain(key, state[key]))]
+    problems = [wrong for key in given if (wrong := _not_plain(key, state[key]))]
     if not problems:
         problems = [
-            found
+            wrong
             for key, field in graph.state.items()
-            if (found := _begin(state, key, field, applies_schema=key not in unchecked))
+            if (wrong := _begin(state, key, field, applies_schema=key not in unchecked))
         ]
     if problems:
         raise StateError(problems)
@@ -71,10 +72,10 @@ def initial(graph: Graph, given: Mapping[str, Any], unchecked: Collection[str] =
 
 
 def _begin(state: dict[str, Json], key: str, field: StateField, *, applies_schema: bool) -> str | None:
-    """Check the key's value, or give it its first one. What is wrong with it, or None."""
+    """Check the key's value, or set its first one. Returns what is wrong with it, or None."""
     if key in state:
-        found = problem(field if applies_schema else replace(field, schema=None), state[key])
-        return found and f"state key '{key}' {found}"
+        wrong = problem(field if applies_schema else replace(field, schema=None), state[key])
+        return wrong and f"state key '{key}' {wrong}"
     if field.required:
         about = f" ({field.description})" if field.description else ""
         return f"state key '{key}' is required{about}: give it a value of type {field.type}"
@@ -86,23 +87,19 @@ def _begin(state: dict[str, Json], key: str, field: StateField, *, applies_schem
 
 
 def _not_plain(key: str, value: Any) -> str | None:
-    found = first_not_json({key: value})
-    return found and (f"state {found}" if found.startswith("key ") else f"state key '{key}': {found}")
-
-
-def _encoded(graph: Graph, key: str, value: Any) -> Any:
-    return to_json(graph.state[key], value) if key in graph.state else value
+    reason = first_not_json({key: value})
+    return reason and (f"state {reason}" if reason.startswith("key ") else f"state key '{key}': {reason}")
 
 
 def problem(field: StateField, value: Json) -> str | None:
-    """What keeps `value` from being the key's value, as "must be int, not string"; None: nothing."""
+    """Why the key cannot hold `value`, as "must be int, not string"; None if it can."""
     return _type_problem(field.type, field.items, value) or _schema_problem(field.schema, value)
 
 
 def update_problem(field: StateField, value: Json) -> str | None:
-    """What keeps a node from writing `value` to the key: what a reducer takes may differ from what the key holds.
+    """Why a node cannot write `value` to the key; None if it can. A reducer may accept other types than the key holds.
 
-    A schema describes the whole value, so it is not asked of a contribution to one.
+    A schema describes the whole value, so it is not applied to a contribution.
     """
     reducer = field.reducer or ("messages" if field.type == "messages" else "overwrite")
     if is_custom(reducer):
@@ -123,14 +120,14 @@ def update_problem(field: StateField, value: Json) -> str | None:
 
 
 def of_text(field: StateField, text: str) -> Json:
-    """What state_updates write to the key by a template that rendered to `text`: the text where it fits, else the JSON
-    value that it spells if that fits, else the text all the same."""
+    """The value that state_updates write to the key for a rendered `text`: the text if it fits, else the JSON value
+    that it spells if that fits, else the text."""
     return checked_of_text(field, text)[0]
 
 
 def checked_of_text(field: StateField, text: str) -> tuple[Json, str | None]:
-    """The same, and what keeps it from being written (`update_problem`). Of a list or an object that the text spells,
-    it is what is wrong with that."""
+    """The same value, and why it cannot be written (`update_problem`). If the text spells a list or an object, the
+    reason is about that."""
     if (wrong := update_problem(field, text)) is None:
         return text, None
     try:
@@ -139,15 +136,15 @@ def checked_of_text(field: StateField, text: str) -> tuple[Json, str | None]:
         return text, wrong
     if first_not_json({"value": value}) is not None:
         return text, wrong
-    if (of_value := update_problem(field, value)) is None:
+    if (wrong_value := update_problem(field, value)) is None:
         return value, None
-    return text, of_value if isinstance(value, list | dict) else wrong
+    return text, wrong_value if isinstance(value, list | dict) else wrong
 
 
 def _type_problem(type_: str, items: str | None, value: Json, path: str = "") -> str | None:
     if type_ == "list" and isinstance(value, list) and items is not None:
-        found = (_type_problem(items, None, item, f"{path}[{index}]") for index, item in enumerate(value))
-        return next((wrong for wrong in found if wrong), None)
+        problems = (_type_problem(items, None, item, f"{path}[{index}]") for index, item in enumerate(value))
+        return next((wrong for wrong in problems if wrong), None)
     if type_ == "messages" and isinstance(value, list):
         place = next((index for index, item in enumerate(value) if not is_message(item)), None)
         return None if place is None else f"{path}[{place}] must be a message, an object with a `role`"
@@ -193,7 +190,7 @@ _CALLED = {bool: "bool", int: "int", float: "float", str: "string", list: "list"
 
 
 def _called(value: Json) -> str:
-    """The type of a value in the words of TYPES, and short text itself: a reader may see what is wrong with it."""
+    """The type of a value by its name in TYPES, followed by the value itself if it is short."""
     name = _CALLED.get(type(value), type(value).__qualname__)
     return f"{name} {value!r}" if isinstance(value, str | int | float) and len(repr(value)) <= 30 else name
 
@@ -211,14 +208,14 @@ def _messages_update_problem(value: Json) -> str | None:
 
 
 def _schema_problem(schema: Json, value: Json) -> str | None:
-    """The most telling violation, as `$.items[0]: ...`. What cannot be checked does not fit."""
+    """The most relevant violation, as `$.items[0]: ...`. A value that cannot be checked does not fit."""
     if schema is None:
         return None
     try:
-        found = json_schema.violation(schema, value)
+        violation = json_schema.violation(schema, value)
     except json_schema.NotChecked as error:
         return f"cannot be checked, {error}"
-    return found and f"does not match its schema: {found}"
+    return violation and f"does not match its schema: {violation}"
 
 
 def to_json(field: StateField, value: Any) -> Any:
@@ -229,7 +226,7 @@ def to_json(field: StateField, value: Any) -> Any:
 
 
 def from_json(field: StateField, value: Json) -> Any:
-    """A stored value as a Python function sees it: datetime and bytes objects where declared. Undoes to_json."""
+    """A stored value as a Python function sees it: datetime and bytes objects where declared. Reverses to_json."""
     if field.type == "list" and isinstance(value, list):
         return [_from_text(field.items, item) for item in value]
     return _from_text(field.items if field.type == "list" else field.type, value)

@@ -1,7 +1,7 @@
-"""Placeholders `{{a.b[0]}}`: which state keys a text reads, and rendering it (spec/graph-agents.md 2.6).
+"""Placeholders `{{a.b[0]}}`: the state keys that a text reads, and its rendering (spec/graph-agents.md 2.6).
 
 Rules. One pass: a substituted value is never scanned again, so user text cannot inject placeholders.
-Strict rendering of a missing path is an error that names all of them; lenient rendering gives "".
+Strict rendering fails with all missing paths; lenient rendering gives "" for a missing path.
 A present null is not missing; it renders as `null`.
 """
 
@@ -40,11 +40,11 @@ MISSING: Final = object()
 
 
 MOST_RENDERED = 64 * 2**20
-"""Characters of values in one rendered text."""
+"""The most characters that values may take in one rendered text."""
 
 
 class TemplateError(Exception):
-    """A strict template named state that is not there; `missing` lists the paths in order, with duplicates."""
+    """A strict template names missing state; `missing` lists the paths in order, with duplicates."""
 
     def __init__(self, missing: list[str]) -> None:
         self.missing = missing
@@ -53,7 +53,7 @@ class TemplateError(Exception):
 
 
 class RenderedTooLarge(TemplateError):
-    """A template names values that are too large for one text together."""
+    """The values of a template are together too large for one text."""
 
     def __init__(self) -> None:
         super().__init__([])
@@ -61,7 +61,7 @@ class RenderedTooLarge(TemplateError):
 
 
 class _Room:
-    """What a text that is being rendered may still take. Placeholders multiply: a thousand of 10 MB each are 10 GB."""
+    """The characters left for a text during rendering. Placeholders multiply: a thousand of 10 MB each are 10 GB."""
 
     def __init__(self) -> None:
         self._left = MOST_RENDERED
@@ -74,7 +74,7 @@ class _Room:
 
 
 def as_text(value: Json) -> str:
-    """How a value reads inside a text: strings as they are, everything else as compact JSON."""
+    """A value inside a text: strings unchanged, everything else as compact JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -127,7 +127,7 @@ def render_lenient(template: str, state: Mapping[str, Json]) -> str:
 
 
 def render_typed(template: str, state: Mapping[str, Json]) -> Json:
-    """Strict rendering that keeps the type: the raw value where the text is one placeholder and nothing else."""
+    """Strict rendering that keeps the type: the raw value if the text is exactly one placeholder."""
     alone = PLACEHOLDER.fullmatch(template.strip())
     if alone is None:
         return render(template, state)
@@ -138,10 +138,10 @@ def render_typed(template: str, state: Mapping[str, Json]) -> Json:
 
 
 def malformed(template: str) -> str | None:
-    """The first `{{...}}` that is no placeholder, as rendering leaves it; None: there is none."""
-    rest = PLACEHOLDER.sub("", template)
-    found = re.search(r"\{\{[^}]{0,40}\}{0,2}|\}\}", rest)
-    return None if found is None else found[0]
+    """The first `{{...}}` that is not a placeholder and that rendering leaves unchanged; None: there is none."""
+    text = PLACEHOLDER.sub("", template)
+    match = re.search(r"\{\{[^}]{0,40}\}{0,2}|\}\}", text)
+    return None if match is None else match[0]
 
 
 def keys_read(*templates: str | None) -> frozenset[str]:
@@ -161,11 +161,10 @@ def apply_updates(
     scoped: str | None = None,
     value: Json = None,
 ) -> dict[str, str]:
-    """What `state_updates` write, given the state after the node body (spec 2.6).
+    """The writes of `state_updates`, given the state after the node body (spec 2.6).
 
     Every value is rendered leniently, stored as a string, and sees the entries above it. The node's own
-    result is visible under the name `scoped` and under no other circumstance: it never enters the state
-    unless an entry writes that key itself.
+    result is visible only here, under the name `scoped`: it enters the state only if an entry writes that key.
     """
     written: dict[str, str] = {}
     if not updates:
@@ -185,7 +184,7 @@ def updates_read(node: Node) -> frozenset[str]:
 
 
 def primary_templates(node: Node) -> Iterable[str | None]:
-    """The templated fields of a node's body, state_updates apart."""
+    """The templated fields of a node's body, without state_updates."""
     match node:
         case LlmNode():
             return (node.prompt, node.instructions)
@@ -208,13 +207,13 @@ def primary_templates(node: Node) -> Iterable[str | None]:
 def state_read_by(node: Node, loop: LoopAgent | None = None) -> frozenset[str] | None:
     """The state keys that executing a node needs. None means all of them: scripts and functions get the whole state.
 
-    `loop` is that of the node's graph: the model of such an agent is told its dynamic instructions and what was found
-    in its documents, which are state.
+    `loop` is that of the node's graph: the prompt of such an agent includes its dynamic instructions and the passages
+    found in its documents, which are state keys.
     """
     if isinstance(node, ScriptNode | FunctionNode):
         return None
     read = keys_read(*primary_templates(node)) | updates_read(node)
     if loop is None or not isinstance(node, LlmNode):
         return read
-    told = {INSTRUCTIONS} if loop.dynamic_instructions else set()
-    return read | told | ({FOUND_CONTEXT, FOUND_SOURCES} if loop.documents else set())
+    instructions = {INSTRUCTIONS} if loop.dynamic_instructions else set()
+    return read | instructions | ({FOUND_CONTEXT, FOUND_SOURCES} if loop.documents else set())

@@ -1,9 +1,8 @@
-"""Which tools the llm nodes of a graph may name: the universe that their `tools:` lists choose from.
+"""The tools that the `tools:` lists of llm nodes may name (spec/graph-agents.md 2.3).
 
-It is what spec/graph-agents.md 2.3 says: global tools, the functions of the folder's tools file, the tools for
-talking to people and to other agents, and the functions of the declared MCP servers; of a config.yaml agent also
-those for its todo list. The scan of a tools file
-is a light one: names only. What the functions take is read where they are called.
+These are global tools, the functions of the folder's tools file, the tools for talking to people and to other agents,
+and the functions of the declared MCP servers; for a config.yaml agent also the tools of its todo list. A tools file is
+only scanned for names here; the parameters are read where the functions are called.
 """
 
 from __future__ import annotations
@@ -21,22 +20,21 @@ from sleipnir.graph.python_source import statements
 MCP = "mcp:"
 MCP_FUNCTIONS = ("mcp_search_", "mcp_describe_", "mcp_invoke_")
 INSTRUCTIONS = "_instructions"
-"""The function of an agent's tools file that writes its instructions (spec 3.4). It is for us to call, never offered to
-a model."""
+"""The function of an agent's tools file that writes its instructions (spec 3.4). It is never offered to a model."""
 
 FOUND_CONTEXT = "_context"
 FOUND_SOURCES = "_sources"
-"""State of a config.yaml agent with documents: what was found in them for its prompt, and where (spec 8.7)."""
+"""State keys of a config.yaml agent with documents: the passages found for its prompt, and their sources (spec 8.7)."""
 
 OWN_TOOLS = "agent:*"
-"""In the tools of a config.yaml agent: every function of its own tools file."""
+"""An entry in the tools of a config.yaml agent: every function of its own tools file."""
 
 TODO_TOOLS = ("todo__init", "todo__add", "todo__done", "todo__list", "todo__clear")
-"""Of a config.yaml agent with `auto_continue` alone (spec 5)."""
+"""Only for a config.yaml agent with `auto_continue` (spec 5)."""
 
 USER_TOOLS = ("user__select", "user__confirm", "user__input", "user__checkbox")
 SKILL_TOOLS = ("skill__list", "skill__load", "skill__unload")
-"""Of nodes that have skills: offered besides what their `tools:` list (spec/coyote.md 3.3)."""
+"""For nodes with skills: offered in addition to their `tools:` (spec/coyote.md 3.3)."""
 
 MESSAGE_TOOLS = ("agent__send_message", "agent__check_inbox")
 SPAWN_TOOLS = (
@@ -52,12 +50,11 @@ SPAWN_TOOLS = (
     "agent__task_fail",
     "agent__reply_escalation",
 )
-"""By which a model starts agents, asks after them, and plans what they shall do. Only a graph with an agent node may
-start further agents, and an agent that `can_spawn_agents`."""
+"""Tools that start agents, query them and plan their tasks. Only a graph with an agent node, or a config.yaml agent
+with `can_spawn_agents`, may start further agents."""
 
 FORMER: Final[Mapping[str, str]] = {"user__ask": "user__select", "agent__list": "agent__list_running"}
-"""Names of built-in tools in releases of Loki before 0.8, in which agents and their texts still call them
-(spec/coyote.md 7, 8)."""
+"""Names of built-in tools in releases of Loki before 0.8, which agents still use (spec/coyote.md 7, 8)."""
 
 _EXTENSION = re.compile(r"\.(?:sh|py|ts)\Z")
 _BASH_COMMAND = re.compile(r"#+\s*@cmd\b")
@@ -67,8 +64,8 @@ _TS_FUNCTION = re.compile(r"^export\s+(?:default\s+)?(?:async\s+)?function\s+([\
 
 @dataclass(frozen=True)
 class CustomTools:
-    """The functions of a folder's tools file. `complaint` says why they are not known, None when they are.
-    `has_instructions`: one of them writes the agent's instructions; a model is not offered that one."""
+    """The functions of a folder's tools file. `complaint`: why they are not known; None if they are.
+    `has_instructions`: one of them writes the agent's instructions; it is not offered to a model."""
 
     names: tuple[str, ...] = ()
     complaint: str | None = None
@@ -76,12 +73,12 @@ class CustomTools:
 
 
 def stem(tool: str) -> str:
-    """The name a tool is declared under: graphs may write it with the extension of its file."""
+    """The declared name of a tool: graphs may write it with its file's extension."""
     return _EXTENSION.sub("", tool)
 
 
 def known_tools(graph: Graph, custom: CustomTools) -> list[str]:
-    """Every name that a `tools:` list of this graph may hold, `mcp:<server>` apart."""
+    """Every name that a `tools:` list of this graph may hold, except `mcp:<server>`."""
     declared = [stem(name) for name in graph.global_tools]
     mcp = [prefix + server for server in graph.mcp_servers for prefix in MCP_FUNCTIONS]
     spawn = SPAWN_TOOLS if graph.can_spawn_agents else ()
@@ -92,18 +89,18 @@ def known_tools(graph: Graph, custom: CustomTools) -> list[str]:
 
 
 def present(tool: str) -> str:
-    """The present name of a built-in tool; other names stay as they are."""
+    """The current name of a built-in tool; other names are unchanged."""
     return FORMER.get(tool, tool)
 
 
 def may_spawn(graph: Graph) -> bool:
-    """Whether a model of the graph may start agents, whichever it names."""
+    """Whether a model of the graph may start any agents."""
     nodes = (node for node in graph.nodes.values() if isinstance(node, LlmNode))
     return graph.can_spawn_agents and any(present(name) in SPAWN_TOOLS for node in nodes for name in node.tools or ())
 
 
 def todo_tools(graph: Graph) -> tuple[str, ...]:
-    """The tools that an agent keeps its todo list with; none for one that does not go on by itself (spec 5)."""
+    """The todo tools of an agent; none for an agent without `auto_continue` (spec 5)."""
     return TODO_TOOLS if graph.loop is not None and graph.loop.auto_continue else ()
 
 
@@ -114,11 +111,11 @@ def custom_tools(folder: Path) -> CustomTools:
         if not file.is_file():
             continue
         try:
-            found = list(scan(file.read_text(encoding="utf-8")))
+            names = list(scan(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, SyntaxError, RecursionError) as error:
             return CustomTools(complaint=f"{name} cannot be read, so its functions are not known: {error}")
-        offered = tuple(name for name in found if not name.startswith("_"))
-        return CustomTools(offered, has_instructions=INSTRUCTIONS in found)
+        offered = tuple(name for name in names if not name.startswith("_"))
+        return CustomTools(offered, has_instructions=INSTRUCTIONS in names)
     return CustomTools()
 
 
@@ -141,7 +138,7 @@ def _python_functions(text: str) -> Iterator[str]:
 
 
 def names_of(statement: ast.stmt) -> Iterator[str]:
-    """Names that a top-level statement may bind, `*` for all of another module. Rather too many than too few."""
+    """Names that a top-level statement may bind, `*` for all of another module. May hold too many, never too few."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
         return
@@ -160,7 +157,7 @@ def _typescript_functions(text: str) -> Iterator[str]:
 
 
 def _declared_as(name: str) -> Iterator[str]:
-    """The name as written, and in the form Loki offers it to a model (`getIP` is `getip` there)."""
+    """The name as written, and in the form that Loki offers to a model (`getIP` becomes `getip`)."""
     yield name
     if name.startswith("_"):
         return

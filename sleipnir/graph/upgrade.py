@@ -1,11 +1,11 @@
-"""A graph.yaml of version 1.0 as one of sleipnir/1 that does the same, with its comments and its layout.
+"""Upgrade a graph.yaml of version 1.0 to an equivalent one of sleipnir/1 that keeps its comments and layout.
 
 Rules.
-1. The text is edited, never written anew. An edit counts only if the text then holds exactly the data that it should.
-2. What goes on after a failure because of Loki's rule says so afterwards: `on_error: continue`.
-3. Keys that do nothing in 1.0 are errors in sleipnir/1: they become comments.
-4. The result has no error that the text before did not have.
-5. What no edit can keep is told, not hidden: `notes` of what differs, `by_hand` of what has to be changed first.
+1. The text is edited, never regenerated. An edit is accepted only if the text then holds exactly the expected data.
+2. A node that continues after a failure by Loki's rule gets an explicit `on_error: continue`.
+3. Keys without effect in 1.0 are errors in sleipnir/1: they become comments.
+4. The result has no error that the original text did not have.
+5. Differences that no edit can avoid are reported: `notes` for changed behaviour, `by_hand` for required changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sleipnir.graph.load import GRAPH_FILE, parse
 from sleipnir.graph.model import SLEIPNIR, FunctionNode, Graph, Json, LlmNode, MapNode, Node, ScriptNode
 from sleipnir.graph.source import read
 
-MOST_ENDS: Final = 20  # a key between braces that is longer is left to the author
+MOST_ENDS: Final = 20  # candidates for the end of a key between braces; a longer one is left to the author
 
 _WITHOUT_EFFECT = ("SLP203", "SLP204", "SLP205")
 """The codes of keys that version 1.0 ignores."""
@@ -34,8 +34,8 @@ _VERSION = re.compile(r"""(["']?version["']?\s*:)\s*("[^"]*"|'[^']*'|[^\s#,}]*)"
 
 @dataclass
 class Upgrade:
-    """The new text, the changes by the line where they are now, what means something else now, and what nobody but the
-    author can change, by the line of the text `before`. With something in `by_hand` the new text is not fit for use."""
+    """The new text; `changes` with their new lines; `notes` on changed behaviour; `by_hand`: changes that only the
+    author can make, with their lines in `before`. If `by_hand` is not empty, the new text must not be used."""
 
     text: str
     before: str
@@ -46,27 +46,27 @@ class Upgrade:
 
 @dataclass
 class _Editing:
-    """A text under way. Later edits move what earlier ones have written, so changes get their lines at the end."""
+    """A text being edited. Later edits shift the lines of earlier ones, so changes get their lines at the end."""
 
     text: str
     before: str
     changes: list[tuple[KeyPath | int, str]] = field(default_factory=list)
-    """A change of a key by its path, one that has made a comment of it by its line: nothing is inserted after those."""
+    """A changed key by its path; a key turned into a comment by its line, because no line is inserted after those."""
     by_hand: list[tuple[int, str]] = field(default_factory=list)
 
     def take(self, candidates: Iterable[str], allowed: Sequence[Json]) -> bool:
-        """Go on with the first of the texts that holds what it is allowed to hold."""
+        """Accept the first of the texts whose data is allowed; False if there is none."""
         for text in candidates:
-            found = read(text, "")
-            if found.readable and found.data in allowed:
+            document = read(text, "")
+            if document.readable and document.data in allowed:
                 self.text = text
                 return True
         return False
 
-    def leave(self, path: KeyPath, what: str) -> None:
-        """To the author."""
+    def leave(self, path: KeyPath, message: str) -> None:
+        """Record a change that the author must make."""
         position = position_of(read(self.before, "").positions, path)
-        self.by_hand.append((position[0] if position else 1, what))
+        self.by_hand.append((position[0] if position else 1, message))
 
 
 def upgraded(text: str, graph: Graph) -> Upgrade:
@@ -74,26 +74,26 @@ def upgraded(text: str, graph: Graph) -> Upgrade:
     editing = _Editing(text, before=text)
     _set_version(editing)
     for node in graph.nodes.values():
-        if _goes_on_silently(graph, node):
+        if _continues_implicitly(graph, node):
             _add_on_error(editing, node.id)
-    for path, what in _unknown_keys(editing.text):
-        _comment_out(editing, path, what)
+    for path, message in _unknown_keys(editing.text):
+        _comment_out(editing, path, message)
     by_hand = editing.by_hand or _new_errors(editing)
     positions = read(editing.text, "").positions
-    changes = [(at if isinstance(at, int) else positions[at][0], what) for at, what in editing.changes]
+    changes = [(at if isinstance(at, int) else positions[at][0], message) for at, message in editing.changes]
     return Upgrade(editing.text, text, _by_line(changes), list(_notes(graph)), _by_line(by_hand))
 
 
-def _by_line(found: Iterable[tuple[int, str]]) -> list[str]:
-    return [f"{line}: {what}" for line, what in sorted(found, key=lambda each: each[0])]
+def _by_line(entries: Iterable[tuple[int, str]]) -> list[str]:
+    return [f"{line}: {text}" for line, text in sorted(entries, key=lambda each: each[0])]
 
 
 def _new_errors(editing: _Editing) -> list[tuple[int, str]]:
-    """What is wrong with the text that was not wrong with the one before, by the line there. Other files of the agent
-    are not looked at."""
-    found = _errors(editing.text)
-    new = found.keys() - _errors(editing.before).keys()
-    return [(_line_before(editing, line), message) for message, line in found.items() if message in new]
+    """Errors of the text that the original did not have, by their lines in the original. Other files of the agent are
+    not checked."""
+    errors = _errors(editing.text)
+    new = errors.keys() - _errors(editing.before).keys()
+    return [(_line_before(editing, line), message) for message, line in errors.items() if message in new]
 
 
 def _errors(text: str) -> dict[str, int]:
@@ -112,8 +112,8 @@ def _line_before(editing: _Editing, line: int) -> int:
     return line
 
 
-def _goes_on_silently(graph: Graph, node: Node) -> bool:
-    """Whether the run goes on after a failure of the node though its author has not said so."""
+def _continues_implicitly(graph: Graph, node: Node) -> bool:
+    """Whether the run continues after a failure of the node without a declaration."""
     reacts = isinstance(node, ScriptNode | FunctionNode | LlmNode) and node.fallback is None
     return reacts and graph.on_error_of(node) is None and bool(node.targets or node.branch)
 
@@ -175,10 +175,10 @@ def _add_on_error(editing: _Editing, node: str) -> None:
 
 
 def _unknown_keys(text: str) -> list[tuple[KeyPath, str]]:
-    """The keys that sleipnir/1 refuses, the last one first."""
+    """The keys that sleipnir/1 refuses, in reverse order."""
     positions = read(text, "").positions
     paths = {place: path for path, place in positions.items() if path}
-    found = [
+    keys = [
         (paths[problem.line, problem.column], problem.message)
         for problem in parse(text, "").problems
         if problem.level == "error"
@@ -187,10 +187,10 @@ def _unknown_keys(text: str) -> list[tuple[KeyPath, str]]:
         and (problem.line, problem.column) in paths
         and problem.code in _WITHOUT_EFFECT
     ]
-    return sorted(found, key=lambda each: positions[each[0]], reverse=True)
+    return sorted(keys, key=lambda each: positions[each[0]], reverse=True)
 
 
-def _comment_out(editing: _Editing, path: KeyPath, what: str) -> None:
+def _comment_out(editing: _Editing, path: KeyPath, message: str) -> None:
     document, lines = read(editing.text, ""), editing.text.split("\n")
     line, column = document.positions[path]
     without = [_without(document.data, path)]
@@ -198,13 +198,13 @@ def _comment_out(editing: _Editing, path: KeyPath, what: str) -> None:
         without.append(_without(document.data, path[:-1], empty=True))
     candidates = itertools.chain([_lines_as_comment(lines, line, column)], _cut_out(lines, line, column))
     if editing.take(candidates, without):
-        editing.changes.append((line, f"{what}: now a comment"))
+        editing.changes.append((line, f"{message}: now a comment"))
     else:
-        editing.leave(path, f"{what}; remove it")
+        editing.leave(path, f"{message}; remove it")
 
 
 def _without(data: Json, path: KeyPath, *, empty: bool = False) -> Json:
-    """The data without the key at a path, or with nothing there."""
+    """The data without the key at a path, or, with `empty`, with null as its value."""
     data = copy.deepcopy(data)
     holder = _at(data, path[:-1])
     if empty:
@@ -221,7 +221,7 @@ def _at(data: Json, path: KeyPath) -> Json:
 
 
 def _lines_as_comment(lines: list[str], line: int, column: int) -> str:
-    """The text with a key of a block, and what is indented below it, as a comment."""
+    """The text with a key of a block, and the lines indented below it, as a comment."""
     last = line
     for number in range(line + 1, len(lines) + 1):
         content = lines[number - 1].strip()
@@ -235,8 +235,8 @@ def _lines_as_comment(lines: list[str], line: int, column: int) -> str:
 
 
 def _cut_out(lines: list[str], line: int, column: int) -> Iterator[str]:
-    """The texts with a key between braces taken out, up to each comma or brace that may be its end, and put into a
-    comment at the end of the line."""
+    """The texts with a key between braces moved into a comment at the end of the line: one text for each comma or brace
+    that may be the key's end."""
     old, ending = lines[line - 1].removesuffix("\r"), "\r" if lines[line - 1].endswith("\r") else ""
     start = column - 1
     for end in (place.end() for place in itertools.islice(re.finditer(r"(?=[,}])", old[start:]), MOST_ENDS)):

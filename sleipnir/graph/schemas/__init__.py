@@ -1,6 +1,6 @@
-"""The JSON Schemas of graph.yaml, one per version of the language, as they ship in the package for editors.
+"""The JSON Schemas of graph.yaml, one per version of the language, shipped in the package for editors.
 
-They are made from the loader's models by making.py (`ops/generate`); a test compares them.
+making.py generates them from the loader's models (`ops/generate`); a test compares them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def schema_text(version: str) -> str:
 
 
 def schema_text_of_all() -> str:
-    """One schema for all versions, as JSON text. A file is checked by the schema of the version that it names."""
+    """One schema for all versions, as JSON text. The `version` of a file selects the schema that applies."""
     names = {version: version.replace("/", "-") for version in VERSIONS}  # a slash would have to be escaped in a $ref
     inner = {
         name: json.loads(schema_text(version).replace('"#/definitions/', f'"#/definitions/{name}/definitions/'))

@@ -1,8 +1,8 @@
-"""Makes the JSON Schemas of graph.yaml from the loader's models: keys, types, defaults, and which are required.
+"""Makes the JSON Schemas of graph.yaml from the loader's models: keys, types, defaults and required keys.
 
-Rules. The models are the only definition (model.py, FIELDS of shape.py); here stand only the short forms that the
-loader takes besides: `next: a`, `retry: {...}`, `state: {n: int}`. Null is an absent key. In version 1.0 unknown keys
-are allowed, as the loader only warns of them; in sleipnir/1 they are errors.
+Rules. The models are the only definition (model.py, FIELDS of shape.py); this module adds only the short forms that the
+loader accepts: `next: a`, `retry: {...}`, `state: {n: int}`. Null is an absent key. In version 1.0 unknown keys
+are allowed, because the loader only warns about them; in sleipnir/1 they are errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sleipnir.graph.model import (
     Variable,
 )
 from sleipnir.graph.schemas import FILES
-from sleipnir.graph.shape import FIELDS, SPELLINGS
+from sleipnir.graph.shape import FIELDS, SPELLINGS, is_required
 
 Schema = dict[str, Any]
 
@@ -65,7 +65,7 @@ SHORT_FORMS: Final[Mapping[str, Schema]] = {
     "wait_for": {"anyOf": [_JOIN, {"type": "array", "items": _JOIN, "minItems": 1}]},
     "retry": _RETRY,
 }
-"""Keys of nodes that may be written in more ways than the model holds them."""
+"""Keys of nodes with more written forms than the model holds."""
 
 
 def schema_of(version: str) -> Schema:
@@ -100,7 +100,7 @@ def schema_of(version: str) -> Schema:
 
 
 def texts() -> dict[str, str]:
-    """What the files of this folder must hold, by name."""
+    """The contents of the files of this folder, by name."""
     return {file: json.dumps(schema_of(version), indent=1) + "\n" for version, file in FILES.items()}
 
 
@@ -118,23 +118,23 @@ def _object(model: type[Any], is_strict: bool) -> Schema:
     hints = get_type_hints(model, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(model)}
     own = {name: field for name, field in fields.items() if name in FIELDS[model]}
-    required = [name for name, field in own.items() if _is_required(field)]
+    required = [name for name, field in own.items() if is_required(field)]
     properties = {name: _property(hints[name], field) for name, field in own.items()}
-    found: Schema = {"type": "object", "properties": properties, "required": required}
+    schema: Schema = {"type": "object", "properties": properties, "required": required}
     if model is MapNode:
-        found = _map(found, hints)
+        schema = _map(schema, hints)
     if model is Branch:
         properties["cases"] = _CASES
     if model is Retry:
         properties["on"] = _TEXTS
     if model is Variable:
         properties["default"] = _SCALAR
-    return {**found, "additionalProperties": not is_strict}
+    return {**schema, "additionalProperties": not is_strict}
 
 
-def _map(found: Schema, hints: Mapping[str, Any]) -> Schema:
+def _map(schema: Schema, hints: Mapping[str, Any]) -> Schema:
     """A map node has its keys in two spellings; one of each is required."""
-    properties = {name: each for name, each in found["properties"].items() if name not in SPELLINGS["loki"]}
+    properties = {name: each for name, each in schema["properties"].items() if name not in SPELLINGS["loki"]}
     pairs: dict[str, list[str]] = {}
     for spelling in SPELLINGS.values():
         for field, key in spelling.items():
@@ -145,13 +145,13 @@ def _map(found: Schema, hints: Mapping[str, Any]) -> Schema:
         for field, keys in pairs.items()
         if field != "max_concurrency"
     ]
-    required = [name for name in found["required"] if name not in SPELLINGS["loki"]]
+    required = [name for name in schema["required"] if name not in SPELLINGS["loki"]]
     return {"type": "object", "properties": properties, "required": required, "allOf": one_of_each}
 
 
 def _property(hint: Any, field: dataclasses.Field[Any]) -> Schema:
     made = _of(hint)
-    if _is_required(field):
+    if is_required(field):
         return made
     default = field.default if field.default is not dataclasses.MISSING else None
     made = _optional(made)
@@ -159,15 +159,12 @@ def _property(hint: Any, field: dataclasses.Field[Any]) -> Schema:
 
 
 def _optional(schema: Schema) -> Schema:
-    """Null is as good as no key."""
+    """The schema with null allowed, which means an absent key."""
     if isinstance(schema.get("type"), str):
         values = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
         return schema if schema["type"] == "null" else {**schema, **values, "type": [schema["type"], "null"]}
-    return {"anyOf": [*schema["anyOf"], {"type": "null"}]} if list(schema) == ["anyOf"] else _or_null(schema)
-
-
-def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]} if schema else schema
+    options = schema["anyOf"] if list(schema) == ["anyOf"] else [schema]
+    return {"anyOf": [*options, {"type": "null"}]} if schema else schema
 
 
 def _of(hint: Any) -> Schema:
@@ -198,15 +195,11 @@ def _of(hint: Any) -> Schema:
 
 
 def _bounds(annotations: tuple[Any, ...]) -> Schema:
-    """The bounds of a whole number, as its annotations have them."""
-    found: Schema = {}
+    """The bounds of a whole number from its annotations."""
+    bounds: Schema = {}
     for annotation in annotations:
         for each in getattr(annotation, "metadata", ()):
             for name, key in (("ge", "minimum"), ("le", "maximum")):
                 if hasattr(each, name):
-                    found[key] = getattr(each, name)
-    return found
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+                    bounds[key] = getattr(each, name)
+    return bounds

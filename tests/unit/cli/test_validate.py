@@ -56,10 +56,10 @@ def test_each_finding_is_printed_with_its_code_and_a_way_out(
     written(tmp_path, to="doen")
     file = "answer/graph.yaml"
     assert out(capsys, "./answer", code=1).splitlines() == [
-        f"{file}:6:14: warning: [ask] '{{{{ topic }}}}' is no placeholder; it stays in the text (SLP401)",
+        f"{file}:6:14: warning: [ask] '{{{{ topic }}}}' is not a placeholder; it stays in the text (SLP401)",
         "    Write {{topic}}.",
         f"{file}:6:27: warning: [ask] nothing writes 'x', which the text reads (SLP403)",
-        "    Write it in a node, or declare it under `initial_state` or `state`, if it is given at submission.",
+        "    Write it in a node, or declare it under `initial_state` or `state` if it is set at submission.",
         f"{file}:7:5: [ask] References non-existent node 'doen' in 'next' (SLP301)",
         '    Did you mean "done"?',
         "answer: 1 error, 2 warnings",

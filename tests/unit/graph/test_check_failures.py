@@ -34,13 +34,13 @@ def test_an_on_error_that_leads_nowhere_is_an_error_with_its_line() -> None:
 def test_a_failure_has_one_way_on() -> None:
     b = "b: {type: script, script: s.sh, next: e}"
     assert found(f"{A}fallback: b, on_error: b}}\n{b}\n{E}") == [
-        ("error", "'fallback' and 'on_error' both say what a failure does", 4)
+        ("error", "'fallback' and 'on_error' both define what happens after a failure", 4)
     ]
     assert found(f"{A}on_error: a}}\n{E}") == [("error", "'on_error' names the node itself", 4)]
 
 
 def test_a_node_named_like_a_rule_is_pointed_out() -> None:
-    message = "`on_error: fail` does not lead to the node 'fail': it is a rule of its own"
+    message = "`on_error: fail` does not lead to the node 'fail': it is a keyword"
     assert found(f"{A}on_error: fail}}\nfail: {{type: script, script: s.sh, next: e}}\n{E}") == [
         ("warning", message, 5)
     ]

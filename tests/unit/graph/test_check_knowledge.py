@@ -40,7 +40,7 @@ def test_a_document_that_does_not_exist_is_a_warning(tmp_path: Path) -> None:
     problems = found(f"documents: [{listed}]", folder)
     assert errors(problems) == []
     assert notices(problems) == [
-        f"[a] document '{name}' does not exist: nothing is at {place}"
+        f"[a] document '{name}' does not exist: there is no {place}"
         for name, place in (
             ("gone.md", folder / "gone.md"),
             ("nowhere/*.md", folder / "nowhere"),
@@ -72,12 +72,12 @@ def test_models_are_checked_as_those_of_llm_nodes_are() -> None:
         "[a] rag node references unknown model 'ada-2'",
         "[a] rag node references unknown model 'best'",
     ]
-    assert "`none` is for a base without one" in str(hints(problems)[0])
+    assert "Use `none` to search without embeddings" in str(hints(problems)[0])
     assert "names the client 'opneai'" in notices(found("documents: [d], embedding_model: 'opneai:ada'"))[0]
 
 
 def test_a_base_that_nothing_asks_is_a_warning(tmp_path: Path) -> None:
-    warning = "rag.yaml is a knowledge base, and nothing asks it: the agent has no `documents`"
+    warning = "rag.yaml is an unused knowledge base: the agent has no `documents`"
     (tmp_path / "config.yaml").write_text("name: x\n")
     assert notices(validate(tmp_path)) == []
     (tmp_path / "rag.yaml").write_text("embedding_model: null\n")

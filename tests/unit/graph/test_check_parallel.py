@@ -168,10 +168,10 @@ NEVER = "the join can never fire"
         ("[b, x]", "References non-existent node 'x' in 'wait_for'"),
         ("[end]", "References non-existent node 'end' in 'wait_for'"),
         ("[j]", "the join waits for itself alone"),
-        ("[b, lost]", f"{NEVER}: nothing declared leads to 'lost'"),
-        ("[b, j]", f"{NEVER}: nothing declared leads to 'j'"),
-        ("{from: [b, lost, l2], min: 2}", f"{NEVER}: nothing declared leads to 'l2', 'lost'"),
-        ("[m]", f"{NEVER}: nothing declared leads to 'm'"),
+        ("[b, lost]", f"{NEVER}: no declared edge leads to 'lost'"),
+        ("[b, j]", f"{NEVER}: no declared edge leads to 'j'"),
+        ("{from: [b, lost, l2], min: 2}", f"{NEVER}: no declared edge leads to 'l2', 'lost'"),
+        ("[m]", f"{NEVER}: no declared edge leads to 'm'"),
     ],
 )
 def test_a_join_that_can_never_fire_is_an_error_with_its_line(wait_for: str, message: str) -> None:
@@ -192,8 +192,8 @@ def test_a_join_that_can_never_fire_is_an_error_with_its_line(wait_for: str, mes
 def test_joins_that_wait_for_one_another_never_fire() -> None:
     nodes = "a: {type: router}\nb: {type: join, wait_for: [c, a]}\nc: {type: join, wait_for: [b, a]}"
     assert [line for line in found(nodes) if "error" in line] == [
-        f"error [b] {NEVER}: nothing declared leads to 'c'",
-        f"error [c] {NEVER}: nothing declared leads to 'b'",
+        f"error [b] {NEVER}: no declared edge leads to 'c'",
+        f"error [c] {NEVER}: no declared edge leads to 'b'",
     ]
 
 
@@ -233,7 +233,7 @@ def test_an_edge_past_a_join_is_an_error_that_names_both_ways_out(d: str, line: 
     assert {(problem.level, problem.message, problem.line) for problem in problems} == {
         ("error", "the edge to 'j' bypasses its join: 'j' waits for 'b', 'c', not 'd'", line - 1)
     }
-    hint = "Add 'd' to the `wait_for` of 'j', or lead this edge to another node."
+    hint = "Add 'd' to the `wait_for` of 'j', or use another target for this edge."
     assert {problem.hint for problem in problems} == {hint}
 
 
@@ -251,13 +251,13 @@ def test_edges_from_all_that_a_join_waits_for_are_no_error() -> None:
 
 def test_a_source_that_code_may_choose_is_given_the_benefit_of_the_doubt() -> None:
     nodes = "a: {type: script, script: s.py}\nw: {type: llm, prompt: p}\nj: {type: join, wait_for: [w]}"
-    assert f"warning [j] {NEVER}: nothing declared leads to 'w'" in found(nodes)
+    assert f"warning [j] {NEVER}: no declared edge leads to 'w'" in found(nodes)
 
 
 def test_a_join_without_sources_and_a_join_of_ends_are_pointed_out() -> None:
     nodes = "a: {type: router, next: [b, j]}\nb: {type: end}\nj: {type: join}\nk: {type: end, wait_for: [b]}"
     assert found(nodes) == [
-        "warning [k] it waits for 'b', where a branch ends",
+        "warning [k] it waits for 'b': an end node ends its branch",
         "warning [j] join node has no `wait_for`: it waits for nothing",
     ]
 
@@ -301,12 +301,12 @@ def test_with_a_concurrency_of_nought_nothing_could_run() -> None:
             "[b] is of type map: maps do not nest; let the body be an agent with a map of its own",
         ),
         ("type: router", "[b] is of type router: it does nothing per item"),
-        ("type: llm, prompt: p, next: e", "[b] has `next`, but where an item goes is the map's business"),
+        ("type: llm, prompt: p, next: e", "[b] has `next`, but the map decides where an item goes"),
         (
             "type: llm, prompt: p, branch: {by: '{{x}}'}",
-            "[b] has `branch`, but where an item goes is the map's business",
+            "[b] has `branch`, but the map decides where an item goes",
         ),
-        ("type: llm, prompt: p, wait_for: [a]", "[b] has `wait_for`, but where an item goes is the map's business"),
+        ("type: llm, prompt: p, wait_for: [a]", "[b] has `wait_for`, but the map decides where an item goes"),
         ("type: llm, prompt: p, state_updates: {x: y}", "[b] writes 'x', but only 'output' is collected"),
         (
             "type: llm, prompt: p, output_schema: {properties: {x: {}}}",
@@ -338,7 +338,7 @@ def test_the_item_and_its_result_have_names_of_their_own() -> None:
     rest = f"b: {{type: llm, prompt: p}}\n{E}"
     assert found(node.format("i", "o") + rest) == ["error [a] 'as' and 'collect' both name 'i'"]
     assert found(node.format("k", "i") + rest) == [
-        "warning [a] 'as' and 'output_key' both name 'i': an item without a result would be its own"
+        "warning [a] 'as' and 'output_key' both name 'i': an item without a result is collected itself"
     ]
 
 
@@ -380,7 +380,7 @@ def test_a_key_with_two_parallel_writers_needs_a_reducer(b: str, c: str) -> None
     for top in ("reducers: {k: append}", "state: {k: {type: list, reducer: append}}"):
         assert [line for line in found(fan(b, c), top=top) if "written by" in line] == []
     assert [line for line in found(fan(b, c), top=ADDED) if "written by" in line] == [
-        "warning [a] key 'k' is written by parallel branches (b, c): the last one alone counts"
+        "warning [a] key 'k' is written by parallel branches (b, c): the last write wins"
     ]
 
 
@@ -388,7 +388,7 @@ def test_a_parallel_script_says_what_it_writes_where_loki_wants_it() -> None:
     nodes = fan("type: script, script: s.sh", "type: llm, prompt: p")
     assert found(nodes) == [
         "error [a] 'next' fans out to script node 'b', which has no 'state_updates': "
-        "what it writes cannot be checked against its siblings"
+        "its writes cannot be compared with those of its siblings"
     ]
     assert found(nodes, top=ADDED) == []
 
@@ -431,9 +431,9 @@ def test_a_condition_that_is_no_cel_is_an_error_at_its_place() -> None:
 @pytest.mark.parametrize(
     ("branch", "expected"),
     [
-        ("{by: fixed}", "warning [a] 'fixed' holds no placeholder: it always chooses the same"),
-        ("{by: fixed, many: true}", "error [a] 'fixed' gives no list of labels"),
-        ("{by: '[\"b\"]', many: true}", "warning [a] '[\"b\"]' holds no placeholder: it always chooses the same"),
+        ("{by: fixed}", "warning [a] 'fixed' holds no placeholder: it always chooses the same label"),
+        ("{by: fixed, many: true}", "error [a] 'fixed' is not a list of labels"),
+        ("{by: '[\"b\"]', many: true}", "warning [a] '[\"b\"]' holds no placeholder: it always chooses the same label"),
     ],
 )
 def test_a_choice_without_a_key_of_the_state_is_pointed_out(branch: str, expected: str) -> None:
@@ -451,8 +451,8 @@ def test_a_choice_without_a_key_of_the_state_is_pointed_out(branch: str, expecte
 def test_labels_that_nobody_produces_and_labels_that_lead_nowhere(a: str, top: str) -> None:
     branch = "branch: {{by: '{{{{mood}}}}', to: {{good: e, bda: e}}{}}}"
     problems = checked(f"a: {{{a}, {branch.format('')}}}\n{E}", top=top)
-    assert errors(problems) == ["[a] these labels lead nowhere: 'bad'"]
-    assert notices(problems) == ["[a] nobody produces the label 'bda'"]
+    assert errors(problems) == ["[a] these labels have no target: 'bad'"]
+    assert notices(problems) == ["[a] nothing produces the label 'bda'"]
     assert 'Did you mean "bad"?' in hints(problems)
     assert errors(checked(f"a: {{{a}, {branch.format(', default: e')}}}\n{E}", top=top)) == []
 
@@ -460,8 +460,8 @@ def test_labels_that_nobody_produces_and_labels_that_lead_nowhere(a: str, top: s
 def test_a_flag_has_the_labels_true_and_false() -> None:
     nodes = "a: {type: router, branch: {by: '{{ok}}', to: {yes: b, false: b}}}\nb: {type: end}"
     assert found(nodes, top="state: {ok: bool}") == [
-        "warning [a] nobody produces the label 'yes'",
-        "error [a] these labels lead nowhere: 'true'",
+        "warning [a] nothing produces the label 'yes'",
+        "error [a] these labels have no target: 'true'",
     ]
 
 
@@ -474,7 +474,7 @@ def test_ways_that_nothing_can_take_are_pointed_out() -> None:
     """
     assert [line for line in found(nodes) if "unreachable" not in line] == [
         "warning [r] router node has neither `next` nor `branch`: its branch ends here",
-        "warning [a] 'branch' has no effect on an approval node: its `routes` lead on",
+        "warning [a] 'branch' has no effect on an approval node: its `routes` are its edges",
         "warning [b] 'ends' has no effect: a node of type llm chooses no label",
         "warning [e] 'branch' has no effect on an end node: nothing comes after it",
     ]

@@ -15,13 +15,13 @@ SOURCES = sorted((ROOT / "sleipnir" / "graph").rglob("*.py"))
 
 
 def test_every_rule_has_a_code_that_exists() -> None:
-    assert {rule.__name__ for rule in RULES} == set(codes.OF_RULES)
-    assert set(codes.OF_RULES.values()) <= set(codes.CODES)
+    assert {rule.__name__ for rule in RULES} == set(codes.CODE_OF_RULE)
+    assert set(codes.CODE_OF_RULE.values()) <= set(codes.CODES)
 
 
 def test_every_code_is_reported_somewhere_and_no_other() -> None:
     named = {code for file in SOURCES if file.name != "codes.py" for code in codes.CODE.findall(file.read_text())}
-    assert named | set(codes.OF_RULES.values()) | {codes.GENERAL} == set(codes.CODES)
+    assert named | set(codes.CODE_OF_RULE.values()) | {codes.GENERAL} == set(codes.CODES)
 
 
 def test_every_finding_of_the_loader_names_its_code() -> None:

@@ -340,9 +340,9 @@ def test_a_value_of_the_wrong_kind_is_refused_by_name(entry: str, message: str) 
         ("concurrency: {limit: 2.0}", "'concurrency.limit' must be a whole number, got 2.0"),
         ("concurrency: {limit: 1, key: [x]}", "'concurrency.key' must be text, got a list"),
         ("concurrency: {limit: 1, kye: x}", "unknown key 'kye' in 'concurrency'"),
-        ('concurrency: {limit: 1, key: "{{ x }}"}', "'concurrency.key' holds '{{ x }}', which is no placeholder"),
-        ('concurrency: {limit: 1, key: "{{a}}}}"}', "'concurrency.key' holds '}}', which is no placeholder"),
-        ('concurrency: {limit: 1, key: "{{a}}-{{b"}', "'concurrency.key' holds '{{b', which is no placeholder"),
+        ('concurrency: {limit: 1, key: "{{ x }}"}', "'concurrency.key' holds '{{ x }}', which is not a placeholder"),
+        ('concurrency: {limit: 1, key: "{{a}}}}"}', "'concurrency.key' holds '}}', which is not a placeholder"),
+        ('concurrency: {limit: 1, key: "{{a}}-{{b"}', "'concurrency.key' holds '{{b', which is not a placeholder"),
     ],
 )
 def test_a_wrong_value_outside_the_nodes_is_refused_by_name(top: str, message: str) -> None:
@@ -445,7 +445,7 @@ def test_a_next_of_one_element_is_a_plain_edge() -> None:
         ("a: {type: end, ouput: x}", "", "[a] unknown key 'ouput' is ignored", 'Did you mean "output"?'),
         ("a: {type: end, zzz: x}", "", "[a] unknown key 'zzz' is ignored", "The keys here are: output, description, "),
         ("a: {type: end, interrupt_before: 1}", "", "[a] unknown key 'interrupt_before' is ignored", "To ask a person"),
-        (END, "edges: []", "unknown key 'edges' is ignored", "Edges stand at the node that they leave"),
+        (END, "edges: []", "unknown key 'edges' is ignored", "Write edges at their source node"),
         (
             "a: {type: agent, agent: x, prompt: p, tools: [y]}",
             "",

@@ -54,7 +54,7 @@ def test_a_list_as_next_is_kept_in_its_order() -> None:
 def test_a_target_twice_is_one_edge_and_a_warning() -> None:
     text = "type: llm, prompt: p, next: [c, b, c]"
     assert node(text).next == ["c", "b"]
-    assert found(text) == ["42 warning 'next' names 'c' twice; once counts"]
+    assert found(text) == ["42 warning 'next' names 'c' twice; the second is ignored"]
     assert node("type: llm, prompt: p, next: [c, c]").next == "c"
 
 
@@ -62,7 +62,7 @@ def test_a_run_has_one_beginning() -> None:
     (problem,) = parse("name: g\nstart: [a, b]\nnodes: {a: {type: end}, b: {type: end}}", "g.yaml").problems
     assert str(problem) == (
         "g.yaml:2:1: 'start' must name one node, got a list\n"
-        "    Start with a node of type router whose `next` names these: a run has one beginning."
+        "    A run has one start node: use a node of type router whose `next` names these."
     )
 
 
@@ -158,16 +158,16 @@ def test_a_branch_may_be_written_in_these_forms(text: str, branch: Branch) -> No
         ("{by: x, many: 1}", ["37 error 'branch.many' must be true or false, got 1"]),
         (
             "{cases: [{when: x, to: b}], many: true}",
-            ["57 error 'many' does not go with cases: the first that is true is taken"],
+            ["57 error 'many' cannot be used with cases: only the first true case is taken"],
         ),
         ("[]", ["21 error the cases of a branch must be a list, got an empty list"]),
         ("[x]", ["30 error a case must be a mapping, got the text 'x'"]),
         ("[{when: x}]", ["30 error missing field `to`"]),
         ("[{to: x}]", ["30 error missing field `when`"]),
         ("[{else: b}, {when: x, to: b}]", ["41 error nothing can come after 'else'"]),
-        ("[{else: [b]}]", ["31 error 'else' must stand alone and name a node"]),
-        ("[{else: b, when: x}]", ["31 error 'else' must stand alone and name a node"]),
-        ("{cases: [{when: x, to: b}, {else: c}], default: d}", ["68 error 'default' and 'else' say the same"]),
+        ("[{else: [b]}]", ["31 error 'else' must be the only key and name a node"]),
+        ("[{else: b, when: x}]", ["31 error 'else' must be the only key and name a node"]),
+        ("{cases: [{when: x, to: b}, {else: c}], default: d}", ["68 error 'default' and 'else' set the same value"]),
     ],
 )
 def test_any_other_branch_is_refused_where_it_is_wrong(text: str, expected: list[str]) -> None:
@@ -208,7 +208,7 @@ def test_a_node_may_wait_in_these_forms(text: str, joins: list[Join]) -> None:
 @pytest.mark.conformance("BD-20")
 def test_the_order_of_sources_does_not_matter_and_a_source_twice_counts_once() -> None:
     assert node("type: join, wait_for: [c, b, c]") == node("type: join, wait_for: [b, c]")
-    assert found("type: join, wait_for: [c, b, c]") == ["36 warning 'wait_for' names 'c' twice; once counts"]
+    assert found("type: join, wait_for: [c, b, c]") == ["36 warning 'wait_for' names 'c' twice; the second is ignored"]
     both = node("type: join, wait_for: [[b, c], [b_c]]")
     assert len({join.sources for join in both.wait_for}) == 2
 
@@ -270,7 +270,7 @@ def test_the_body_of_a_map_may_be_a_chain() -> None:
     [
         (
             "for_each: l, over: l, as: x, node: b, collect: k",
-            ["31 error 'for_each' and 'over' say the same"],
+            ["31 error 'for_each' and 'over' set the same value"],
         ),
         ("for_each: [l], as: x, node: b, collect: k", ["18 error 'for_each' must be text, got a list"]),
         ("for_each: l, node: b, collect: k", ["3 error missing field `as`"]),

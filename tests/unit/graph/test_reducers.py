@@ -88,7 +88,7 @@ def test_loki_has_eight_reducers() -> None:
 
 
 def test_a_reducer_that_does_not_exist_is_named_with_those_that_do() -> None:
-    with pytest.raises(ReducerError, match=r"'add' is no built-in reducer; there are append, .*, messages"):
+    with pytest.raises(ReducerError, match=r"'add' is not a built-in reducer; available are append, .*, messages"):
         kindly("add", 1, 2)
 
 
@@ -164,7 +164,7 @@ def test_reducers_of_our_own(reducer: str, current: Any, incoming: Any, result: 
 
 @pytest.mark.parametrize("values", [(1e308, 1e308), (10**400, 0.5)])
 def test_a_sum_that_json_cannot_write_is_refused(values: tuple[Any, Any]) -> None:
-    with pytest.raises(ReducerError, match="reducer 'sum' gives a number that is too large"):
+    with pytest.raises(ReducerError, match="reducer 'sum' results in a number that is too large"):
         kindly("sum", *values)
 
 
@@ -221,7 +221,7 @@ def test_what_is_no_message_takes_the_place_of_the_list(wrong: Any) -> None:
     [
         (
             {"op": "clear"},
-            "operation 'clear' on messages does not exist; there are append, replace_last_user, remove_all",
+            "operation 'clear' on messages does not exist; available are append, replace_last_user, remove_all",
         ),
         ({"op": "append", "content": "x"}, "operation 'append' on messages needs a `role`"),
         ({"op": "replace_last_user"}, "operation 'replace_last_user' on messages needs a `content`"),
@@ -320,7 +320,7 @@ def test_a_value_nested_too_deep_is_an_error_not_a_crash() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    with pytest.raises(ReducerError, match="nested so deep"):
+    with pytest.raises(ReducerError, match="nested too deeply"):
         kindly("append", [], deep)
     while deep:  # or its end would be one recursion too
         deep = deep.pop()

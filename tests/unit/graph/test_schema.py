@@ -102,7 +102,7 @@ def test_what_never_ends_is_a_problem_of_the_value_and_no_crash(schema: Any, val
 
 
 def test_a_schema_that_is_none_is_a_problem_of_the_value_and_no_crash() -> None:
-    assert "its schema is no JSON Schema: UnknownType" in str(problem(StateField(schema={"type": "strin"}), 1))
+    assert "its schema is not a JSON Schema: UnknownType" in str(problem(StateField(schema={"type": "strin"}), 1))
 
 
 def test_a_large_ordinary_value_is_checked() -> None:

@@ -161,7 +161,7 @@ UNREADABLE = [
     ("", None, "the file is empty"),
     ("# nothing\n", None, "the file is empty"),
     ("a: 1\n---\nb: 2\n", (2, 1), "a second YAML document starts here"),
-    ("a:\n\t- b\n", (2, 1), "YAML parsing error: a tab cannot indent"),
+    ("a:\n\t- b\n", (2, 1), "YAML parsing error: a tab is not valid as indentation"),
     ("a: 'x\nb: y\n", (1, 4), "YAML parsing error: the quote that opens here is never closed"),
     ('a: "x\nb: y\n', (1, 4), "YAML parsing error: the quote that opens here is never closed"),
     ("a: @x\n", (1, 4), "YAML parsing error: a value cannot start with '@'"),
