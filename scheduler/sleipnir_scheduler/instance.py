@@ -16,9 +16,9 @@ from sleipnir.errors import SleipnirError
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.upkeep.archive import ArchiveWriter
+from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.dispatch import dispatcher
 from sleipnir_scheduler.graphs import Graphs
-from sleipnir_scheduler.metrics.tally import Tally
 from sleipnir_scheduler.services import archiver as archiving
 from sleipnir_scheduler.services import janitor, reaper, timers
 from sleipnir_scheduler.services.admission import Admission

@@ -11,7 +11,7 @@ from sleipnir.runs.events import Resulted
 from sleipnir.runs.run import Visit
 from sleipnir.runs.transitions import Step
 from sleipnir.store.partitions import Commit
-from sleipnir_scheduler.metrics.tally import outcome
+from sleipnir_scheduler.counters.tally import outcome
 
 
 def trace_commit(commit: Commit, now_ms: float) -> None:

@@ -135,7 +135,7 @@ class GlobalOptions:
         _import_client()
         from sleipnir import tracing
         from sleipnir.client.client import Client
-        from sleipnir.local.stack import Home
+        from sleipnir.local.home import Home
         from sleipnir.runs.actor import Actor
 
         settings = self.settings()

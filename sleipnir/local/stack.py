@@ -10,103 +10,22 @@ so a stack that was killed goes on when it is started again.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import importlib
-import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from sleipnir.errors import ConfigError, StoreUnavailable
+from sleipnir.local.home import Home, StackState, is_alive, tape_of
 from sleipnir.settings import Settings
 
 READY_S = 30.0
 STOP_S = 20.0
-SOCKET_PATH_MOST = 100  # the kernel allows 108 bytes
 _LOOK_AGAIN_S = 0.02
-
-
-@dataclass(frozen=True)
-class Home:
-    """Where the private stack keeps its files. Everything below `root` is private to the user (0700)."""
-
-    root: Path
-
-    @property
-    def data(self) -> Path:
-        """Redis' working directory: the append-only file."""
-        return self.root / "redis"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def socket(self) -> Path:
-        """Redis' socket: in the home, or in the temporary directory when the home's path is too long for a socket."""
-        socket = self.root / "redis.sock"
-        if len(os.fsencode(socket)) <= SOCKET_PATH_MOST:
-            return socket
-        name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"sleipnir-{os.getuid()}-{name}" / "redis.sock"
-
-    @property
-    def redis_url(self) -> str:
-        return f"unix://{self.socket}?db=0"
-
-    @property
-    def state(self) -> Path:
-        """Written by the supervisor once the stack can be used."""
-        return self.root / "stack.json"
-
-    def prepare(self) -> None:
-        """Make the directories. Raises ConfigError when that is not possible."""
-        for folder in (self.root, self.data, self.logs, self.socket.parent):
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                if not os.access(folder, os.W_OK):
-                    raise PermissionError(13, "no write permission")
-            except OSError as error:
-                raise ConfigError(
-                    f"cannot use {folder} for the embedded stack: {error.strerror}. Set SLEIPNIR_HOME (or --home) to a "
-                    "directory that you can write, or SLEIPNIR_REDIS_URL to a running deployment."
-                ) from None
-        if self.socket.parent.stat().st_uid != os.getuid():
-            raise ConfigError(
-                f"{self.socket.parent} belongs to another user; remove it, or choose another SLEIPNIR_HOME"
-            )
-
-    def running(self) -> StackState | None:
-        """The state that a living supervisor wrote, or None."""
-        try:
-            state = StackState(**json.loads(self.state.read_text()))
-        except (OSError, ValueError, TypeError):
-            return None
-        return state if _is_alive(state.pid) and self.socket.exists() else None
-
-
-@dataclass(frozen=True)
-class StackState:
-    """What a supervisor says of itself. `workers`: whether scheduler and workers run, or Redis alone."""
-
-    pid: int
-    workers: bool
-    while_used: bool
-    tape: str | None = None
-    """What its llm workers do with the models' answers, as `tape_of` says it; None: they ask the models."""
-
-    def write(self, home: Home) -> None:
-        """Complete or not at all: readers look at any moment."""
-        staging = home.state.with_suffix(".tmp")
-        staging.write_text(json.dumps(asdict(self)))
-        staging.replace(home.state)
 
 
 @contextmanager
@@ -155,13 +74,6 @@ def _ensure_running(home: Home, settings: Settings, workers: bool) -> StackState
         if time.monotonic() > deadline:
             raise StoreUnavailable(_not_started(home))
         time.sleep(_LOOK_AGAIN_S)
-
-
-def tape_of(settings: Settings) -> str | None:
-    """Whether a stack with these settings records or replays the models' answers, and where; None: neither."""
-    if settings.record is not None:
-        return f"record {settings.record}"
-    return None if settings.replay is None else f"replay {settings.replay}"
 
 
 def _refuse_other_tape(home: Home, settings: Settings, state: StackState) -> None:
@@ -214,7 +126,7 @@ def _is_gone(pid: int) -> bool:
             return True
     except ChildProcessError:
         pass  # no child of this process, or reaped already
-    return not _is_alive(pid)
+    return not is_alive(pid)
 
 
 def _has_users(home: Home) -> bool:
@@ -235,26 +147,3 @@ def _not_started(home: Home) -> str:
     log = home.logs / "supervisor.log"
     lines = log.read_text(errors="replace").splitlines()[-8:] if log.exists() else []
     return f"the embedded stack in {home.root} did not start. The end of {log}:" + "".join(f"\n  {x}" for x in lines)
-
-
-def _is_alive(pid: int) -> bool:
-    """A process that has ended is listed until its parent has asked for its exit status. In a container that may be a
-    first process that never does."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):  # not Linux; or it is gone since
-        return True
-    return state not in "ZX"
-
-
-def up(settings: Settings, *, scripts: int = 2, llm: int = 4) -> None:
-    """Run the stack in the foreground until SIGINT or SIGTERM. Raises ConfigError when one runs here already."""
-    from sleipnir.local.supervisor import supervise
-
-    supervise(settings, scripts=scripts, llm=llm, while_used=False)

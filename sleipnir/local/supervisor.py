@@ -27,7 +27,7 @@ from typing import IO
 from sleipnir.errors import ConfigError, SleipnirError, StoreUnavailable, StoreUnsuitable
 from sleipnir.hardening import refuse_inspection
 from sleipnir.local import launch
-from sleipnir.local.stack import Home, StackState, tape_of
+from sleipnir.local.home import Home, StackState, tape_of
 from sleipnir.redaction import without_secret_variables
 from sleipnir.settings import Settings
 from sleipnir.store.address import safe_url

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleipnir.local.stack import Home
+from sleipnir.local.home import Home
 from sleipnir.testing import ModelServer
 from tests import starter
 from tests.docs.before import BEFORE, Before

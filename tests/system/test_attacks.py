@@ -38,8 +38,8 @@ from sleipnir.messages import VisitCall
 from sleipnir.store.connect import connect
 from sleipnir.store.keys import Keys
 from sleipnir.testing import Call, ModelServer, Reply, Request
+from sleipnir_scheduler.counters.series import Counter
 from sleipnir_scheduler.dispatch import envelope, message
-from sleipnir_scheduler.metrics.series import Counter
 from sleipnir_workers.knowledge.failures import Unloadable, Unreadable
 from sleipnir_workers.knowledge.loaders.content import Content
 from sleipnir_workers.knowledge.parsing import Parser

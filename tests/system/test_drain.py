@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.client.client import Client, Run
-from sleipnir.local.stack import Home
+from sleipnir.local.home import Home
 from sleipnir.settings import Settings
 from sleipnir.testing import ModelServer, Reply
 from tests import starter

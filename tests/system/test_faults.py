@@ -17,7 +17,7 @@ import pytest
 
 from sleipnir.client.client import Client
 from sleipnir.errors import ConfigError, StoreUnavailable, StoreUnsuitable
-from sleipnir.local.stack import Home
+from sleipnir.local.home import Home
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
 from sleipnir.store.store import Store

@@ -39,8 +39,8 @@ from sleipnir_workers.knowledge.__main__ import kind_of
 from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.bucket import client
 from sleipnir_workers.knowledge.build import run
-from sleipnir_workers.knowledge.index_store import index_store_of
 from sleipnir_workers.knowledge.search import search
+from sleipnir_workers.knowledge.store_choice import index_store_of
 from sleipnir_workers.llm.failure import CallFailed
 from tests import starter
 from tests.processes import RedisServer, wait_until

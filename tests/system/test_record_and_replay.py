@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sleipnir.errors import ConfigError
-from sleipnir.local.stack import Home, StackState, stack
+from sleipnir.local.home import Home, StackState
+from sleipnir.local.stack import stack
 from sleipnir.settings import Settings
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir.testing.tape import Tape

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir.local.stack import Home
+from sleipnir.local.home import Home
 from tests.processes import wait_until, write_agent
 from tests.system.test_command_line import ASK, BAD_SH, Shell
 

@@ -119,7 +119,7 @@ def _failure(node: RagNode, error: SleipnirError, meanwhile: str) -> NodeFailed:
 @functools.lru_cache(maxsize=4)
 def _open_indexes(settings: Settings, process: int) -> OpenIndexes:
     """This process's: a child of a fork opens its own."""
-    from sleipnir_workers.knowledge.index_store import index_store_of
     from sleipnir_workers.knowledge.open_indexes import OpenIndexes
+    from sleipnir_workers.knowledge.store_choice import index_store_of
 
     return OpenIndexes(index_store_of(settings))

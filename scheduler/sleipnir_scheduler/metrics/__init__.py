@@ -1,2 +1,2 @@
-"""What an instance counts, what it finds in Redis when asked, and the endpoint that says both
+"""What does a scrape get? What is found in Redis when it is asked, the counters, and the endpoint that says both
 (docs/metrics.md)."""

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from sleipnir.errors import StoreUnavailable
 from sleipnir.models.limits import Limit, LimitUse
 from sleipnir.store.gauges import FleetLoad, Gauges, PartitionLoad
-from sleipnir_scheduler.metrics.tally import Tally
+from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.services.loop import Turns
 from sleipnir_scheduler.services.ownership import Ownership
 

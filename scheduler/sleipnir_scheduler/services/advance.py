@@ -42,9 +42,9 @@ from sleipnir.store.partitions import (
     Partitions,
     call_of,
 )
+from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.dispatch import Dispatcher
 from sleipnir_scheduler.graphs import Graphs
-from sleipnir_scheduler.metrics.tally import Tally
 from sleipnir_scheduler.narration import log_transition
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, cancel, fail, plan
 from sleipnir_scheduler.services.ownership import Ownership

@@ -253,7 +253,7 @@ def _names_of(client: str) -> list[str]:
 
 def look_at_embedded(settings: Settings) -> Findings:
     """The private stack: whether it can be started, and how it is when it runs. Starts nothing."""
-    from sleipnir.local.stack import Home
+    from sleipnir.local.home import Home
     from sleipnir.local.supervisor import embedded_server, find_server
 
     try:

@@ -27,9 +27,9 @@ CELERY_LEVELS = {"trace": "DEBUG"}  # Celery knows no trace; the other names are
 @pass_options
 def up(options: GlobalOptions, scripts: int, llm: int) -> None:
     """Run a scheduler and workers here until Ctrl-C; without a Redis URL, a private Redis too."""
-    from sleipnir.local import stack
+    from sleipnir.local.supervisor import supervise
 
-    stack.up(options.settings(), scripts=scripts, llm=llm)
+    supervise(options.settings(), scripts=scripts, llm=llm)
 
 
 @click.command()

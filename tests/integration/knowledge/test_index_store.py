@@ -21,10 +21,11 @@ from sleipnir.errors import KnowledgeError
 from sleipnir.local import launch
 from sleipnir.settings import Settings
 from sleipnir.staging import clear_up, staging
-from sleipnir_workers.knowledge import index_store as module
+from sleipnir_workers.knowledge import store_choice
 from sleipnir_workers.knowledge.bucket import client, pack
 from sleipnir_workers.knowledge.cache import Cache
-from sleipnir_workers.knowledge.index_store import IndexStore, index_store_of
+from sleipnir_workers.knowledge.index_store import IndexStore
+from sleipnir_workers.knowledge.store_choice import index_store_of
 from tests.processes import wait_until
 from tests.s3_server import S3, s3_server
 
@@ -198,7 +199,7 @@ DIES = """
 import os, sys
 from pathlib import Path
 from sleipnir.settings import Settings
-from sleipnir_workers.knowledge.index_store import index_store_of
+from sleipnir_workers.knowledge.store_choice import index_store_of
 def write(folder):
     (folder / "half").write_bytes(b"x" * 1000)
     print("half", flush=True)
@@ -208,7 +209,7 @@ index_store_of(Settings.from_env()).put(sys.argv[1], write)
 OPENS = """
 import sys
 from sleipnir.settings import Settings
-from sleipnir_workers.knowledge.index_store import index_store_of
+from sleipnir_workers.knowledge.store_choice import index_store_of
 opened = index_store_of(Settings.from_env()).open(sys.argv[1])
 print(len((opened.folder / "deep" / "vectors.npy").read_bytes()), flush=True)
 sys.stdin.read()
@@ -418,5 +419,5 @@ def test_without_boto3_the_error_says_what_to_install(tmp_path: Path, monkeypatc
 
 
 def test_an_index_store_in_a_folder_imports_no_boto3() -> None:
-    code = f"import sys, {module.__name__}; sys.exit('boto3' in sys.modules)"
+    code = f"import sys, {store_choice.__name__}; sys.exit('boto3' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ).returncode == 0

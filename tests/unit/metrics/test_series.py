@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from sleipnir_scheduler.metrics import series
-from sleipnir_scheduler.metrics.series import MOST_SERIES, SECONDS, Counter, Histogram
+from sleipnir_scheduler.counters import series
+from sleipnir_scheduler.counters.series import MOST_SERIES, SECONDS, Counter, Histogram
 
 
 def read(*kept: Counter | Histogram) -> dict[str, Metric]:

@@ -10,8 +10,8 @@ from sleipnir.runs.events import Answered, ChildEnded, Event, LeaseLost, Resulte
 from sleipnir.runs.run import FailedVisits, RunSpec, RunView, child_id
 from sleipnir.runs.transitions import Transition
 from sleipnir.store.partitions import Commit, Entry
-from sleipnir_scheduler.metrics.series import Counter, Histogram
-from sleipnir_scheduler.metrics.tally import Tally
+from sleipnir_scheduler.counters.series import Counter, Histogram
+from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.planner.plan import plan
 from tests.model_store import graph_of
 

@@ -33,10 +33,11 @@ from sleipnir_workers.knowledge.base import Base, Document, Source
 from sleipnir_workers.knowledge.chunking import split
 from sleipnir_workers.knowledge.embedder import Embedder, Estimate, open_embedder
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache
-from sleipnir_workers.knowledge.index_store import DamagedIndex, disk_error, index_store_of
+from sleipnir_workers.knowledge.index_store import DamagedIndex, disk_error
 from sleipnir_workers.knowledge.indexes import Indexes
 from sleipnir_workers.knowledge.lease import Lease, leased
 from sleipnir_workers.knowledge.loading import load
+from sleipnir_workers.knowledge.store_choice import index_store_of
 from sleipnir_workers.llm.permits import Permits
 
 if TYPE_CHECKING:

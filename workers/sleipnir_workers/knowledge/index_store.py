@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from sleipnir.errors import EXHAUSTED, KnowledgeError, MachineFailed
-from sleipnir.knowledge.files import index_store_name, is_digest
-from sleipnir.settings import Settings
+from sleipnir.knowledge.files import is_digest
 from sleipnir.staging import is_there, put_in_place, staging
 
 Moved: TypeAlias = Callable[[int, int], None]
@@ -48,17 +47,6 @@ class IndexStore(Protocol):
 
     def drop(self, digest: str) -> None:
         """Remove it, if it is there."""
-
-
-def index_store_of(settings: Settings) -> IndexStore:
-    """The index store of this deployment. Nothing is reached yet."""
-    name = index_store_name(settings)
-    if not name.startswith("s3://"):
-        return FolderIndexStore(Path(name))
-    from sleipnir_workers.knowledge.bucket import Bucket
-    from sleipnir_workers.knowledge.cache import Cache
-
-    return Bucket(name, Cache(settings.home / "knowledge-cache", settings.knowledge_cache_bytes))
 
 
 class FolderIndexStore:

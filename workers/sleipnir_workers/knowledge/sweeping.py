@@ -12,7 +12,7 @@ from sleipnir.knowledge.order import Done, Order
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.knowledge.bucket import Bucket
-from sleipnir_workers.knowledge.index_store import index_store_of
+from sleipnir_workers.knowledge.store_choice import index_store_of
 
 
 def run(order: Order, settings: Settings) -> Done:

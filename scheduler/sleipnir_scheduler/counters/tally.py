@@ -15,7 +15,7 @@ from sleipnir.runs.events import LeaseLost, Resulted, Submitted
 from sleipnir.runs.run import RunView
 from sleipnir.runs.transitions import Step, Transition
 from sleipnir.store.partitions import Commit, Entry
-from sleipnir_scheduler.metrics.series import Counter, Histogram
+from sleipnir_scheduler.counters.series import Counter, Histogram
 
 
 class RedisTime:
