@@ -166,7 +166,7 @@ INSTEAD: Final = "instead"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SessionAddition:
     """What a run adds to its session, should it complete; `instead` of all that is there."""
 
     messages: tuple[Mapping[str, Any], ...]
@@ -206,7 +206,7 @@ class VisitResult:
     calls: tuple[ToolCall, ...] = ()
     goes_on: bool = False
     later_ms: int | None = None
-    said: Said | None = None
+    said: SessionAddition | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def costs(chunks: int) -> Values:
 def quality(questions: int) -> Values:
     """Recall and MRR of keywords, vectors, both, and bm25s, on the corpus as it is."""
     from ops.bench import knowledge_corpus as corpus
-    from sleipnir.knowledge.order import Question
+    from sleipnir.knowledge.order import SearchQuery
     from sleipnir_workers.knowledge import artefact
     from sleipnir_workers.knowledge.search import search
 
@@ -102,7 +102,7 @@ def quality(questions: int) -> Values:
         opened = artefact.Artefact.open(Path(folder) / "index")
 
         def sleipnir(text: str, embed: Callable[[list[str]], Vectors] | None) -> list[Place]:
-            return [(hit.source, hit.lines) for hit in search(opened, Question(text, TOP), embed, None).hits]
+            return [(hit.source, hit.lines) for hit in search(opened, SearchQuery(text, TOP), embed, None).hits]
 
         searches: Mapping[str, Search] = {
             "keyword": lambda text: sleipnir(text, None),

@@ -18,7 +18,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np  # noqa: E402
 
-from sleipnir.knowledge.order import Question  # noqa: E402
+from sleipnir.knowledge.order import SearchQuery  # noqa: E402
 from sleipnir_workers.knowledge.artefact import Artefact  # noqa: E402
 from sleipnir_workers.knowledge.search import search  # noqa: E402
 
@@ -29,10 +29,10 @@ def main() -> None:
     artefact = Artefact.open(index)
 
     def hybrid(number: int) -> None:
-        search(artefact, Question(texts[number]), lambda _: vectors[number : number + 1], None)
+        search(artefact, SearchQuery(texts[number]), lambda _: vectors[number : number + 1], None)
 
     def keywords(number: int) -> None:
-        search(artefact, Question(texts[number]), None, None)
+        search(artefact, SearchQuery(texts[number]), None, None)
 
     for number in range(min(10, len(texts))):
         hybrid(number)

@@ -38,7 +38,7 @@ from sleipnir.errors import SleipnirError  # noqa: E402
 from sleipnir.graph.check_models import NO_MODEL  # noqa: E402
 from sleipnir.graph.load import parse  # noqa: E402
 from sleipnir.knowledge.application import Application  # noqa: E402
-from sleipnir.knowledge.rules import Wanted  # noqa: E402
+from sleipnir.knowledge.rules import BaseOptions  # noqa: E402
 from sleipnir.local.stack import stack  # noqa: E402
 from sleipnir.settings import Settings  # noqa: E402
 from sleipnir.testing import ModelServer  # noqa: E402
@@ -136,7 +136,7 @@ class Keywords:
     def confirm(self, question: str, *, default: bool) -> bool:
         return True
 
-    def complete(self, wanted: Wanted, said: Application) -> Wanted:
+    def complete(self, wanted: BaseOptions, said: Application) -> BaseOptions:
         return replace(wanted, embedding_model=NO_MODEL)
 
 

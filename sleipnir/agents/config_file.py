@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from sleipnir.agents.config_directory import config_dir, variable
 from sleipnir.errors import ConfigError
 from sleipnir.graph.findings import Positions, position_of
-from sleipnir.graph.source import Document, read
+from sleipnir.graph.source import YamlDocument, read
 
 FILE: Final = "config.yaml"
 
@@ -30,7 +30,7 @@ def config_file(env: Mapping[str, str]) -> Path:
     return Path(told) if told else config_dir(env) / FILE
 
 
-def read_config(path: Path) -> Document | None:
+def read_config(path: Path) -> YamlDocument | None:
     """What the file says, None when it says nothing. Raises ConfigError with every problem, one per line."""
     try:
         text = path.read_text(encoding="utf-8")

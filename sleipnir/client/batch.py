@@ -50,7 +50,7 @@ OTHER_MESSAGES = "other messages"
 
 
 @dataclass(frozen=True)
-class Submitted:
+class SubmittedRows:
     """How many rows of one submission are new, were in the batch already, and were refused."""
 
     added: int = 0
@@ -59,7 +59,7 @@ class Submitted:
 
 
 OnBad: TypeAlias = Callable[[BadRow], None]
-OnProgress: TypeAlias = Callable[[Submitted], None]
+OnProgress: TypeAlias = Callable[[SubmittedRows], None]
 
 
 class Batch:
@@ -68,7 +68,7 @@ class Batch:
     `submitted` is what came of submitting, where this process did that.
     """
 
-    def __init__(self, store: Store, batch_id: str, submitted: Submitted | None = None) -> None:
+    def __init__(self, store: Store, batch_id: str, submitted: SubmittedRows | None = None) -> None:
         self._store, self.id, self.submitted = store, batch_id, submitted
 
     def __repr__(self) -> str:
@@ -218,7 +218,7 @@ def check_plan(plan: BatchPlan) -> None:
             raise UsageError(f"{name} must be more than 0, not {value}")
 
 
-class Submission:
+class RowSubmission:
     """Rows on their way into a batch. `limits` are the most bytes of a prompt, and of a given state."""
 
     def __init__(
@@ -239,7 +239,7 @@ class Submission:
         self._keys: set[str] = set()
         self._chunk: list[tuple[Row, str]] = []
         self._bytes, self._sent_any = 0, False
-        self.so_far = Submitted()
+        self.so_far = SubmittedRows()
 
     def add_all(self, given: Iterable[Given], key: str | None) -> None:
         """Add rows as they come, a chunk at a time, and seal the batch after the last one. When `given` raises, the

@@ -37,7 +37,7 @@ from sleipnir.runs.views import (
     GateInfo,
     Health,
     LateResult,
-    Missing,
+    MissingProcesses,
     RunEvent,
     RunInfo,
     RunTree,
@@ -194,7 +194,7 @@ class Client:
         themselves raise is passed on, and the rows before that stay in the batch.
         """
         from sleipnir.agents import finding
-        from sleipnir.client.batch import Batch, Submission, check_plan
+        from sleipnir.client.batch import Batch, RowSubmission, check_plan
 
         plan = BatchPlan(name, priority, parallel, canary, max_cost_usd, max_tokens)
         check_plan(plan)
@@ -219,7 +219,7 @@ class Client:
                 graph = _pinned_graph(self.store, spec)
         batch_id = id or self._new_id(spec)
         limits = (self.settings.max_prompt_bytes, self.settings.max_output_bytes)
-        submission = Submission(
+        submission = RowSubmission(
             self.store, batch_id, spec, plan, graph, limits=limits, on_bad=on_bad, on_progress=on_progress
         )
         submission.add_all(rows, key)
@@ -477,7 +477,7 @@ class Run:
         with self._store.errors():
             return self._store.explained([self._store.runs.info(self.id)])[0]
 
-    def missing(self) -> Missing:
+    def missing(self) -> MissingProcesses:
         """What keeps the run, or one below it, from going on: processes that nobody has started. A process that ended
         without a goodbye counts for 30 s as there. For people who wait: it costs a few round trips."""
         return missing_for(self._store, [self.id])
@@ -660,7 +660,7 @@ def _refuse_unreadable(gate: GateInfo, text: str) -> None:
         raise UsageError(f"question {gate.seq} ({gate.node}) of run {gate.run!r}: {error}") from None
 
 
-def missing_for(store: Store, run_ids: Sequence[str]) -> Missing:
+def missing_for(store: Store, run_ids: Sequence[str]) -> MissingProcesses:
     """See Run.missing, of several runs and of the runs that they wait for. A run that is gone is left out."""
     top, level, queues = set(run_ids), list(run_ids), dict[str, str]()
     with store.errors():
@@ -676,7 +676,7 @@ def missing_for(store: Store, run_ids: Sequence[str]) -> Missing:
                         level.append(visit.reason.run)
             if not level:
                 break
-        return Missing(not store.fleet.has_scheduler(), queues)
+        return MissingProcesses(not store.fleet.has_scheduler(), queues)
 
 
 def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = None) -> Iterator[RunInfo]:

@@ -22,7 +22,7 @@ from sleipnir.agents.variables import Asker, of_environment, resolved_variables
 from sleipnir.errors import AgentNotFound, BundleError, GraphError, Problem, UsageError
 from sleipnir.graph.check import check_loaded, format_headline
 from sleipnir.graph.load import AgentFolder, load_agent, refusal
-from sleipnir.graph.loaded import Loaded
+from sleipnir.graph.loaded import LoadedGraph
 from sleipnir.graph.model import Graph, Json, agents_of
 from sleipnir.graph.overrides import overridden
 from sleipnir.graph.tools import may_spawn
@@ -208,7 +208,7 @@ class Preparation:
         signature = packed_part(signature, graph)
         return Prepared(agent, signature, loaded.graph, overrides, graph, bundle, tuple(problems))
 
-    def _problems(self, loaded: Loaded, agent: AgentFolder, graph: Graph | None) -> Sequence[Problem]:
+    def _problems(self, loaded: LoadedGraph, agent: AgentFolder, graph: Graph | None) -> Sequence[Problem]:
         """Everything that is wrong with an agent, but for tools and MCP servers that only this machine lacks."""
         return check_loaded(
             loaded,

@@ -29,12 +29,12 @@ from sleipnir.graph import (
     codes,
     ignoring,
 )
-from sleipnir.graph.check_case import Case, Clients, Complaint, FindAgent, ReadTools, Rule, edge_path
+from sleipnir.graph.check_case import Case, Complaint, FindAgent, KnownClients, ReadTools, Rule, edge_path
 from sleipnir.graph.code_files import listing
 from sleipnir.graph.findings import Findings, KeyPath, Positions, in_file_order, suggestion
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
 from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_file, read_agent
-from sleipnir.graph.loaded import Loaded
+from sleipnir.graph.loaded import LoadedGraph
 from sleipnir.graph.model import (
     CONTINUE,
     END,
@@ -58,7 +58,7 @@ from sleipnir.graph.model import (
     edges_of,
 )
 from sleipnir.graph.salvage import Salvaged
-from sleipnir.graph.source import Document
+from sleipnir.graph.source import YamlDocument
 from sleipnir.graph.tools import MCP, custom_tools, known_tools, stem
 
 TAKEN_BY_FILES = ("rag", "config", "graph")
@@ -83,10 +83,10 @@ def check(
     read_tools: ReadTools = custom_tools,
     global_tools: Complaint | None = None,
     mcp_servers: Complaint | None = None,
-    clients: Clients | None = None,
+    clients: KnownClients | None = None,
     skills: Complaint | None = None,
     *,
-    document: Document | None = None,
+    document: YamlDocument | None = None,
     salvaged: Salvaged | None = None,
 ) -> list[Problem]:
     """Every problem of the graph as a whole, in the order of the rules.
@@ -112,7 +112,7 @@ def check(
 
 
 def check_loaded(
-    loaded: Loaded,
+    loaded: LoadedGraph,
     file: Path,
     folder: Path,
     agents: FindAgent | None = None,
@@ -120,7 +120,7 @@ def check_loaded(
     read_tools: ReadTools = custom_tools,
     global_tools: Complaint | None = None,
     mcp_servers: Complaint | None = None,
-    clients: Clients | None = None,
+    clients: KnownClients | None = None,
     skills: Complaint | None = None,
     *,
     graph: Graph | None = None,
@@ -161,7 +161,7 @@ def validate(
     global_tools: Complaint | None = None,
     mcp_servers: Complaint | None = None,
     config_file: Path | None = None,
-    clients: Clients | None = None,
+    clients: KnownClients | None = None,
     skills: Complaint | None = None,
 ) -> list[Problem]:
     """Every problem of a graph file or agent folder, as from `check_loaded`. `config_file` replaces the folder's

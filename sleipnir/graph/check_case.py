@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 from sleipnir.graph.code_files import RUNTIMES, code_files, text_of
 from sleipnir.graph.findings import Findings, KeyPath, closest
 from sleipnir.graph.model import CONTINUE, FAIL, Edge, FunctionNode, Graph, Node, ScriptNode, edges_of
-from sleipnir.graph.source import Document
+from sleipnir.graph.source import YamlDocument
 from sleipnir.graph.tools import CustomTools, custom_tools
 
 FindAgent: TypeAlias = Callable[[str], Path | None]
@@ -29,7 +29,7 @@ N = TypeVar("N", bound=Node)
 
 
 @dataclass(frozen=True)
-class Clients:
+class KnownClients:
     """The model clients that are configured here. `complete`: the workers run here too and have no others."""
 
     names: frozenset[str]
@@ -48,9 +48,9 @@ class Case:
     read_tools: ReadTools = custom_tools
     global_tools: Complaint | None = None
     mcp_servers: Complaint | None = None
-    clients: Clients | None = None
+    clients: KnownClients | None = None
     skills: Complaint | None = None
-    document: Document | None = None
+    document: YamlDocument | None = None
     parsed: dict[Path, list[ast.stmt] | None] = field(default_factory=dict)
     """Python files that rules have read; None for one that cannot be read."""
 

@@ -50,7 +50,7 @@ _RESULTS: Final = ("output", "choice", "input")
 
 
 @dataclass(frozen=True)
-class Template:
+class RenderedText:
     """One text of the graph that is rendered. `scoped` is the name that only this text knows."""
 
     path: KeyPath
@@ -58,7 +58,7 @@ class Template:
     scoped: str | None = None
 
 
-def templates(case: Case) -> Iterator[Template]:
+def templates(case: Case) -> Iterator[RenderedText]:
     """Every template in the file; none for a config.yaml agent, whose templates are not written by its author."""
     if case.graph.loop is not None:
         return
@@ -83,13 +83,13 @@ def templates(case: Case) -> Iterator[Template]:
                 texts = {}
         for key, text in texts.items():
             if text is not None and case.findings.has((*path, key)):
-                yield Template((*path, key), text)
+                yield RenderedText((*path, key), text)
         if node.branch is not None and node.branch.by is not None:
-            yield Template((*path, "branch", "by"), node.branch.by)
+            yield RenderedText((*path, "branch", "by"), node.branch.by)
         for key, text in (node.state_updates or {}).items():
-            yield Template((*path, "state_updates", key), text, node.scoped)
+            yield RenderedText((*path, "state_updates", key), text, node.scoped)
     if case.graph.concurrency is not None:
-        yield Template(("concurrency", "key"), case.graph.concurrency.key)
+        yield RenderedText(("concurrency", "key"), case.graph.concurrency.key)
 
 
 def every_brace_is_a_placeholder(case: Case) -> None:
@@ -159,7 +159,7 @@ RULES: Sequence[Rule] = (
 )
 
 
-def _report_unknown(case: Case, template: Template, name: str, known: frozenset[str], at: Position | None) -> None:
+def _report_unknown(case: Case, template: RenderedText, name: str, known: frozenset[str], at: Position | None) -> None:
     if name in _RESULTS:
         message = f"'{{{{{name}}}}}' is known in a node's own `state_updates` only"
         hint = f'Store it there, `state_updates: {{answer: "{{{{{name}}}}}"}}`, and write {{{{answer}}}} here.'
@@ -237,7 +237,7 @@ def _places_of_write(path: KeyPath, key: str) -> Iterator[KeyPath]:
     yield (*path, "collect_into")
 
 
-def _place(case: Case, template: Template, part: str) -> Position | None:
+def _place(case: Case, template: RenderedText, part: str) -> Position | None:
     """The position of `part` in the file; None if the text is spelled differently there."""
     document = case.document
     if document is None or (span := document.spans.get(template.path)) is None:

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import Final
 
 from sleipnir.graph.findings import Findings, in_file_order
-from sleipnir.graph.loaded import Loaded
+from sleipnir.graph.loaded import LoadedGraph
 from sleipnir.graph.model import (
     ConfigAgent,
     EndNode,
@@ -25,7 +25,7 @@ from sleipnir.graph.model import (
 )
 from sleipnir.graph.salvage import salvaged
 from sleipnir.graph.shape import Shaper, shown
-from sleipnir.graph.source import Document, read
+from sleipnir.graph.source import YamlDocument, read
 from sleipnir.graph.tools import (
     FOUND_CONTEXT,
     FOUND_SOURCES,
@@ -52,20 +52,20 @@ DONE: Final = "done"
 MOST_TURNS: Final = 1000  # far more than a useful conversation has; it ends one that goes in circles
 
 
-def load_config_agent(text: str, file: str, agent: str) -> Loaded:
+def load_config_agent(text: str, file: str, agent: str) -> LoadedGraph:
     """The config.yaml of `agent` as a graph. `file` is its name in problems. Never raises."""
     document = read(text, file)
     findings = Findings(file, document.positions, document.problems)
 
-    def build(document: Document, findings: Findings) -> Graph | None:
+    def build(document: YamlDocument, findings: Findings) -> Graph | None:
         config = _read(document, findings, agent)
         return None if config is None else graph_of(config)
 
     graph = build(document, findings) if document.readable else None
     problems = tuple(in_file_order(findings.problems))
     if findings.has_errors:
-        return Loaded(None, problems, document.positions, document, salvaged(document, file, build))
-    return Loaded(graph, problems, document.positions, document)
+        return LoadedGraph(None, problems, document.positions, document, salvaged(document, file, build))
+    return LoadedGraph(graph, problems, document.positions, document)
 
 
 def graph_of(agent: ConfigAgent) -> Graph:
@@ -125,7 +125,7 @@ def with_every_tool(graph: Graph) -> Graph:
     return replace(graph, nodes={**graph.nodes, AGENT: replace(node, tools=list(dict.fromkeys(tools)))})
 
 
-def _read(document: Document, findings: Findings, agent: str) -> ConfigAgent | None:
+def _read(document: YamlDocument, findings: Findings, agent: str) -> ConfigAgent | None:
     if not isinstance(document.data, dict):
         message = f"a config.yaml must be a mapping of keys, got {shown(document.data)}"
         findings.error((), message, f"Start with `name: {agent}` and `instructions:`.", code="SLP201")

@@ -17,8 +17,8 @@ from typing import Final
 from sleipnir.errors import Problem
 from sleipnir.graph.codes import CODE, CODES
 from sleipnir.graph.findings import in_file_order
-from sleipnir.graph.loaded import Loaded
-from sleipnir.graph.source import Document
+from sleipnir.graph.loaded import LoadedGraph
+from sleipnir.graph.source import YamlDocument
 
 MOST: Final = 500  # comments of one file; each is compared with every value
 
@@ -35,7 +35,7 @@ class _Ignored:
     lines: range
 
 
-def without_ignored(problems: Sequence[Problem], loaded: Loaded, file: str) -> list[Problem]:
+def without_ignored(problems: Sequence[Problem], loaded: LoadedGraph, file: str) -> list[Problem]:
     """`problems` without those that comments ignore, plus the problems of the comments."""
     if loaded.document is None or "sleipnir:" not in loaded.document.text:
         return list(problems)
@@ -68,7 +68,7 @@ def _complaints(comment: _Ignored, problems: Sequence[Problem], file: str) -> It
             yield warning(f"{code} is an error here and cannot be ignored", "Errors refuse every run; repair it.")
 
 
-def _comments(document: Document) -> Iterator[_Ignored]:
+def _comments(document: YamlDocument) -> Iterator[_Ignored]:
     text = document.text
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
     texts = sorted(_texts(document))
@@ -82,7 +82,7 @@ def _comments(document: Document) -> Iterator[_Ignored]:
         yield _Ignored(line, match.start() - starts[line - 1] + 1, codes, _covered(document, starts, target))
 
 
-def _texts(document: Document) -> Iterator[tuple[int, int]]:
+def _texts(document: YamlDocument) -> Iterator[tuple[int, int]]:
     """The scalars, without the first line of a `|` or `>`, where a comment may stand."""
     for begin, end in document.spans.values():
         if document.text[begin : begin + 1] in ("|", ">"):
@@ -101,7 +101,7 @@ def _next_line(text: str, starts: Sequence[int], line: int) -> int:
     return line
 
 
-def _covered(document: Document, starts: Sequence[int], line: int) -> range:
+def _covered(document: YamlDocument, starts: Sequence[int], line: int) -> range:
     """The lines of the values that begin on a line: for a key, its whole value."""
     paths = [path for path, (at, _) in document.positions.items() if at == line and path]
     if not paths:

@@ -19,7 +19,7 @@ from sleipnir.errors import AgentNotFound, GraphError, Problem, SleipnirError
 from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.findings import Findings, KeyPath, in_file_order, suggestion
 from sleipnir.graph.load_edges import EdgeReader, has_additions
-from sleipnir.graph.loaded import Loaded
+from sleipnir.graph.loaded import LoadedGraph
 from sleipnir.graph.model import (
     LOKI,
     NODE_TYPES,
@@ -39,7 +39,7 @@ from sleipnir.graph.model import (
 )
 from sleipnir.graph.salvage import salvaged
 from sleipnir.graph.shape import Shaper, shown
-from sleipnir.graph.source import Document, read
+from sleipnir.graph.source import YamlDocument, read
 
 GRAPH_FILE: Final = "graph.yaml"
 CONFIG_FILE: Final = "config.yaml"
@@ -69,18 +69,18 @@ class AgentFolder:
         return self.config_file or self.path / CONFIG_FILE
 
 
-def parse(text: str, file: str) -> Loaded:
+def parse(text: str, file: str) -> LoadedGraph:
     """The graph in `text` and all its problems. `file` is its name in problems. Never raises, whatever the text."""
     document = read(text, file)
     findings = Findings(file, document.positions, document.problems)
     graph = _graph(document, findings) if document.readable else None
     problems = tuple(in_file_order(findings.problems))
     if findings.has_errors:
-        return Loaded(None, problems, document.positions, document, salvaged(document, file, _graph))
-    return Loaded(graph, problems, document.positions, document)
+        return LoadedGraph(None, problems, document.positions, document, salvaged(document, file, _graph))
+    return LoadedGraph(graph, problems, document.positions, document)
 
 
-def _graph(document: Document, findings: Findings) -> Graph | None:
+def _graph(document: YamlDocument, findings: Findings) -> Graph | None:
     return _GraphReader(document, findings).graph()
 
 
@@ -100,7 +100,7 @@ def refusal(kind: Kind, file: str, agent: str) -> str:
     return f"Failed to load agent config at '{file}'"
 
 
-def load_file(path: Path, config_file: Path | None = None) -> Loaded:
+def load_file(path: Path, config_file: Path | None = None) -> LoadedGraph:
     """The graph in a file or in an agent folder, where `config_file` replaces the config.yaml. An unreadable file is a
     problem, not an exception."""
     if not path.is_dir():
@@ -111,7 +111,7 @@ def load_file(path: Path, config_file: Path | None = None) -> Loaded:
         return _failed(str(error), path)
 
 
-def load_agent(agent: AgentFolder) -> Loaded:
+def load_agent(agent: AgentFolder) -> LoadedGraph:
     """The graph of an agent's folder. An unreadable file is a problem, not an exception."""
     return _load_file(agent.file, agent.name, agent.kind)
 
@@ -138,7 +138,7 @@ def _kind_of(file: str) -> Kind:
     return "config" if Path(file).name == CONFIG_FILE else "graph"
 
 
-def _load_file(file: Path, agent: str, kind: Kind) -> Loaded:
+def _load_file(file: Path, agent: str, kind: Kind) -> LoadedGraph:
     what = "graph file" if kind == "graph" else "agent config file"
     try:
         text = file.read_text(encoding="utf-8")
@@ -149,18 +149,18 @@ def _load_file(file: Path, agent: str, kind: Kind) -> Loaded:
     return _load(text, str(file), agent, kind)
 
 
-def _load(text: str, file: str, agent: str, kind: Kind) -> Loaded:
+def _load(text: str, file: str, agent: str, kind: Kind) -> LoadedGraph:
     return parse(text, file) if kind == "graph" else load_config_agent(text, file, agent)
 
 
-def _failed(message: str, path: Path) -> Loaded:
-    return Loaded(None, (Problem("error", message, str(path), code="SLP107"),), {})
+def _failed(message: str, path: Path) -> LoadedGraph:
+    return LoadedGraph(None, (Problem("error", message, str(path), code="SLP107"),), {})
 
 
 class _GraphReader:
     """Reads one document, top down. Each part that cannot be built is None, and its problems are in the findings."""
 
-    def __init__(self, document: Document, findings: Findings) -> None:
+    def __init__(self, document: YamlDocument, findings: Findings) -> None:
         self._data = document.data
         self._findings = findings
         is_sleipnir = isinstance(document.data, dict) and document.data.get("version") == SLEIPNIR

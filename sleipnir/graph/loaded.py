@@ -8,16 +8,16 @@ from sleipnir.errors import Problem
 from sleipnir.graph.findings import Positions
 from sleipnir.graph.model import Graph
 from sleipnir.graph.salvage import Salvaged
-from sleipnir.graph.source import Document
+from sleipnir.graph.source import YamlDocument
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedGraph:
     """A definition that was read. `graph` is None when `problems` holds an error; problems are in file order.
     `salvaged` is the part that is readable despite errors. `document` is None for a file that could not be opened."""
 
     graph: Graph | None
     problems: tuple[Problem, ...]
     positions: Positions
-    document: Document | None = None
+    document: YamlDocument | None = None
     salvaged: Salvaged | None = None

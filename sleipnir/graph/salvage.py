@@ -13,9 +13,9 @@ from typing import Final, TypeAlias
 
 from sleipnir.graph.findings import Findings, KeyPath, closest
 from sleipnir.graph.model import Graph, Json
-from sleipnir.graph.source import Document
+from sleipnir.graph.source import YamlDocument
 
-Build: TypeAlias = Callable[[Document, Findings], Graph | None]
+Build: TypeAlias = Callable[[YamlDocument, Findings], Graph | None]
 """Reads a graph from a document."""
 
 ROUNDS: Final = 8  # a repair may show the next mistake behind it, seldom more than two
@@ -48,7 +48,7 @@ class Salvaged:
     edges_known: bool
 
 
-def salvaged(document: Document, file: str, build: Build) -> Salvaged | None:
+def salvaged(document: YamlDocument, file: str, build: Build) -> Salvaged | None:
     """The readable part of a document with errors; None: too much is broken."""
     if not document.readable or not isinstance(document.data, dict):
         return None

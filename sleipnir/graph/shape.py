@@ -34,7 +34,7 @@ from sleipnir.graph.model import (
     StateField,
     Variable,
 )
-from sleipnir.graph.source import Document
+from sleipnir.graph.source import YamlDocument
 from sleipnir.graph.template import malformed
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ FIELDS: Mapping[type[Any], Mapping[str, Holds]] = {
 class Shaper:
     """Builds model instances from the mappings of one document; problems go into `findings`."""
 
-    def __init__(self, document: Document, findings: Findings, *, refuses_unknown: bool = False) -> None:
+    def __init__(self, document: YamlDocument, findings: Findings, *, refuses_unknown: bool = False) -> None:
         self._texts = document.texts
         self._findings = findings
         self._unsupported: dict[str, list[KeyPath]] = {}

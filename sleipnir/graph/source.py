@@ -49,7 +49,7 @@ Span: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Document:
+class YamlDocument:
     """A document that was read. If `readable` is False, `problems` holds the reason and `data` is meaningless."""
 
     data: Json
@@ -63,7 +63,7 @@ class Document:
     text: str = ""
 
 
-def read(text: str, file: str) -> Document:
+def read(text: str, file: str) -> YamlDocument:
     """The one YAML document in `text`. `file` is only used in problems."""
     try:
         walk = _Walk(file, _Composer(text))
@@ -75,7 +75,7 @@ def read(text: str, file: str) -> Document:
         data = walk.value(walk.root, ())
     except _Unreadable as error:
         return _unreadable(file, error)
-    return Document(
+    return YamlDocument(
         data, walk.positions, walk.texts, tuple(walk.findings.problems), readable=True, spans=walk.spans, text=text
     )
 
@@ -315,11 +315,11 @@ def _unprintable(text: str, index: int) -> _Unreadable:
     return _Unreadable(message, line_and_column(text, index), hint)
 
 
-def _unreadable(file: str, error: _Unreadable) -> Document:
+def _unreadable(file: str, error: _Unreadable) -> YamlDocument:
     line, column = error.position or (None, None)
     problem = Problem("error", str(error), file, line, column, hint=error.hint, code="SLP101")
     positions: Positions = {} if error.position is None else {(): error.position}
-    return Document(None, positions, {}, (problem,), readable=False)
+    return YamlDocument(None, positions, {}, (problem,), readable=False)
 
 
 def _explained(error: yaml.YAMLError, text: str) -> _Unreadable:

@@ -26,7 +26,7 @@ unshelve remove a base from it, unless a submit has asked for it since a time"""
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchQuery:
     """A search. `top_k` None: the base's own. `sources` are globs; `per_source`: at most so many hits of one source."""
 
     text: str
@@ -47,7 +47,7 @@ class Order:
     node: str
     folder: str
     recipe: Recipe | None = None
-    question: Question | None = None
+    question: SearchQuery | None = None
     loaders: Mapping[str, str] = field(default_factory=dict)
     wait: bool = True
     go_on: bool = False
@@ -63,7 +63,7 @@ def order_of(line: str) -> Order:
     if given.get("recipe"):
         given["recipe"] = Recipe(**given["recipe"])
     if given.get("question"):
-        given["question"] = Question(**{**given["question"], "sources": tuple(given["question"]["sources"])})
+        given["question"] = SearchQuery(**{**given["question"], "sources": tuple(given["question"]["sources"])})
     return Order(**given)
 
 
@@ -81,7 +81,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Notice:
+class BuildNotice:
     """Something that people should know and that stops nothing: a path that does not exist, a page that failed."""
 
     text: str
@@ -105,14 +105,17 @@ class Failed:
     kind: str = "usage"
 
 
-Told: TypeAlias = Progress | Notice | Done | Failed
-_BY_NAME: Final = {each.__name__.lower(): each for each in (Progress, Notice, Done, Failed)}
+Told: TypeAlias = Progress | BuildNotice | Done | Failed
+_KINDS: Final[Mapping[str, type[Told]]] = {
+    "progress": Progress, "notice": BuildNotice, "done": Done, "failed": Failed,
+}  # fmt: skip
+_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 
 
 def told_line(told: Told) -> str:
-    return json.dumps({"told": type(told).__name__.lower(), **asdict(told)}) + "\n"
+    return json.dumps({"told": _NAMES[type(told)], **asdict(told)}) + "\n"
 
 
 def told_of(line: str) -> Told:
     given = json.loads(line)
-    return _BY_NAME[given.pop("told")](**given)
+    return _KINDS[given.pop("told")](**given)

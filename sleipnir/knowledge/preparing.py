@@ -16,9 +16,19 @@ from sleipnir.graph.load import AgentFolder
 from sleipnir.graph.model import Graph, RagNode
 from sleipnir.knowledge.application import Application, application
 from sleipnir.knowledge.files import base_file, digest_of, pin_name
-from sleipnir.knowledge.order import Done, Notice, Order, Told
+from sleipnir.knowledge.order import BuildNotice, Done, Order, Told
 from sleipnir.knowledge.recipe import Recipe
-from sleipnir.knowledge.rules import Ask, Build, Decision, Refuse, Use, Wanted, Without, decide_documents, decide_node
+from sleipnir.knowledge.rules import (
+    AskToBuild,
+    BaseOptions,
+    Build,
+    Decision,
+    Refuse,
+    RunWithout,
+    Use,
+    decide_documents,
+    decide_node,
+)
 
 Tell: TypeAlias = Callable[[str, Told], None]
 """Is told what there is to know of a base, named as `pin_name` does."""
@@ -36,7 +46,7 @@ class Asker(Protocol):
     def confirm(self, question: str, *, default: bool) -> bool:
         """False also when there is nobody who answers any more."""
 
-    def complete(self, wanted: Wanted, said: Application) -> Wanted | None:
+    def complete(self, wanted: BaseOptions, said: Application) -> BaseOptions | None:
         """`wanted` with a value for everything that is missing; None: there is nobody who answers any more."""
 
 
@@ -132,14 +142,14 @@ def _recipe(base: str, decision: Decision, said: Application, ask: Asker | None,
     match decision:
         case Build(recipe):
             return recipe
-        case Ask(question, wanted, otherwise):
+        case AskToBuild(question, wanted, otherwise):
             completed = ask.complete(wanted, said) if ask and ask.confirm(question, default=True) else None
             return _recipe(base, otherwise, said, ask, tell) if completed is None else completed.recipe()
         case Refuse(message, hint):
             raise UsageError(f"{message}\n{hint}" if hint else message)
-        case Without(notice):
+        case RunWithout(notice):
             if notice:
-                tell(base, Notice(notice))
+                tell(base, BuildNotice(notice))
             return None
         case Use():
             return None

@@ -50,7 +50,7 @@ NOT_USED: Final = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BaseOptions:
     """What is said of a base that does not exist yet. None: nobody has said it. `embedding_model` may be NO_MODEL."""
 
     documents: Sequence[str]
@@ -105,12 +105,12 @@ class Build:
 
 
 @dataclass(frozen=True)
-class Ask:
+class AskToBuild:
     """Put `question`, answered yes by default; on yes ask for what `wanted` has not, and build; else do `otherwise`."""
 
     question: str
-    wanted: Wanted
-    otherwise: Refuse | Without
+    wanted: BaseOptions
+    otherwise: Refuse | RunWithout
 
 
 @dataclass(frozen=True)
@@ -122,19 +122,19 @@ class Refuse:
 
 
 @dataclass(frozen=True)
-class Without:
+class RunWithout:
     """The agent runs without; people are told `notice`, if it says anything."""
 
     notice: str = ""
 
 
-Decision: TypeAlias = Use | Build | Ask | Refuse | Without
+Decision: TypeAlias = Use | Build | AskToBuild | Refuse | RunWithout
 
 
-def wanted_of(node: RagNode | None, documents: Sequence[str], application: Application) -> Wanted:
+def wanted_of(node: RagNode | None, documents: Sequence[str], application: Application) -> BaseOptions:
     """What the node, and where it is silent the application, says. None: the `documents` of a config.yaml agent."""
     said = node or RagNode(id=DOCUMENTS, documents=list(documents))
-    return Wanted(
+    return BaseOptions(
         documents=tuple(documents),
         embedding_model=said.embedding_model or application.embedding_model,
         chunk_size=application.chunk_size if said.chunk_size is None else said.chunk_size,
@@ -163,7 +163,9 @@ def decide_node(agent: str, node: RagNode, application: Application, *, exists: 
         return Build(wanted_of(node, node.documents, applying_to(node, application)).recipe())
     if can_ask:
         wanted = wanted_of(node, node.documents, application)
-        return Ask(INITIALISE_NODE.format(node=node.id), wanted, Refuse(DECLINED.format(agent=agent, node=node.id)))
+        return AskToBuild(
+            INITIALISE_NODE.format(node=node.id), wanted, Refuse(DECLINED.format(agent=agent, node=node.id))
+        )
     return Refuse(NOT_SPECIFIED.format(agent=agent, node=node.id), NO_MODEL_HINT)
 
 
@@ -174,11 +176,13 @@ def decide_documents(
     if exists:
         return Use()
     if not documents:
-        return Without()
+        return RunWithout()
     wanted = wanted_of(None, documents, application)
     if wanted.missing is None:
         return Build(wanted.recipe())
-    return Ask(INITIALISE_DOCUMENTS, wanted, Without()) if can_ask else Without(NOT_USED.format(agent=agent))
+    return (
+        AskToBuild(INITIALISE_DOCUMENTS, wanted, RunWithout()) if can_ask else RunWithout(NOT_USED.format(agent=agent))
+    )
 
 
 def _is_fully_specified(node: RagNode) -> bool:
@@ -188,7 +192,7 @@ def _is_fully_specified(node: RagNode) -> bool:
 
 
 def completed(
-    wanted: Wanted,
+    wanted: BaseOptions,
     *,
     embedding_model: str | None = None,
     chunk_size: int | None = None,
@@ -196,7 +200,7 @@ def completed(
     reranker_model: str | None = None,
     top_k: int | None = None,
     batch_size: int | None = None,
-) -> Wanted:
+) -> BaseOptions:
     """`wanted` with what a person says; None: they say nothing of it."""
     said: dict[str, Any] = {
         "embedding_model": embedding_model,

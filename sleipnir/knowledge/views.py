@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Spent:
+class EmbeddingUsage:
     """What the embeddings of one build took. `embedded` chunks were sent, `reused` ones were known. USD; None: the
     price is not known."""
 
@@ -36,7 +36,7 @@ class BaseInfo:
     chunks: int
     file_bytes: int
     index_bytes: int
-    spent: Spent = field(default_factory=Spent)
+    spent: EmbeddingUsage = field(default_factory=EmbeddingUsage)
     notices: tuple[str, ...] = ()
 
 

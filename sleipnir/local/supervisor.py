@@ -42,7 +42,7 @@ LLM_QUEUES = ("llm", "rag")
 
 
 @dataclass
-class Child:
+class ChildProcess:
     """One process that is kept running. `signum` ends it when we die without a word.
 
     `lock` is a file that the process itself holds locked, as long as it lives. One that outlives us for a moment, as it
@@ -199,10 +199,10 @@ class Supervisor:
         self.wants_workers = workers
         self.stop = threading.Event()
         self._client: Client | None = None  # of a private Redis
-        self._llm_worker: Child | None = None  # still to start, when it is needed
+        self._llm_worker: ChildProcess | None = None  # still to start, when it is needed
         self._users = (self.home.root / "users.lock").open("a")
-        self._redis: list[Child] = []
-        self._services: list[Child] = []
+        self._redis: list[ChildProcess] = []
+        self._services: list[ChildProcess] = []
 
     def run(self) -> None:
         """Serve until `stop`, or until nobody uses the stack."""
@@ -218,12 +218,12 @@ class Supervisor:
     def _start_redis(self) -> None:
         env = without_secret_variables(os.environ)
         command, lock = redis_command(find_server(), self.home), self.home.root / "redis.lock"
-        redis = Child("redis", command, env, self._log("redis"), signal.SIGTERM, lock)
+        redis = ChildProcess("redis", command, env, self._log("redis"), signal.SIGTERM, lock)
         self._start_after_the_last(redis)
         self._redis = [redis]
         self._await_redis(redis)
 
-    def _start_after_the_last(self, redis: Child) -> None:
+    def _start_after_the_last(self, redis: ChildProcess) -> None:
         """Of a stack that was killed, Redis may still be there."""
         deadline = time.monotonic() + REDIS_S
         waited = False
@@ -235,7 +235,7 @@ class Supervisor:
             if self.stop.wait(LOOK_S) or time.monotonic() > deadline:
                 raise StoreUnavailable(still)
 
-    def _await_redis(self, redis: Child) -> None:
+    def _await_redis(self, redis: ChildProcess) -> None:
         client = self._client = connect(str(self.settings.redis_url), retries=0)
         deadline = time.monotonic() + REDIS_S
         while not self.stop.is_set():
@@ -265,18 +265,20 @@ class Supervisor:
             return 0.5
         return TICK_S if self.wants_workers else LOOK_S  # who looks at runs waits for the stop
 
-    def _make_services(self) -> list[Child]:
+    def _make_services(self) -> list[ChildProcess]:
         env = {**os.environ, **self.settings.to_env(), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         if self.while_used:
             env["SLEIPNIR_DRAIN_S"] = "0"  # who pressed Ctrl-C waits for us; the next stack starts the visits again
             env["SLEIPNIR_WARM_LLM"] = "0"  # a short life: most runs ask no model, and should not wait for its library
         keyless = without_secret_variables(env)
-        children = [Child("scheduler", [sys.executable, "-m", "sleipnir_scheduler"], keyless, self._log("scheduler"))]
+        children = [
+            ChildProcess("scheduler", [sys.executable, "-m", "sleipnir_scheduler"], keyless, self._log("scheduler"))
+        ]
         if self.scripts:
             command = worker_command("scripts,functions", "scripts", self.scripts)
-            children.append(Child("worker-scripts", command, keyless, self._log("worker-scripts")))
+            children.append(ChildProcess("worker-scripts", command, keyless, self._log("worker-scripts")))
         if self.llm:
-            self._llm_worker = Child(
+            self._llm_worker = ChildProcess(
                 "worker-llm", worker_command(",".join(LLM_QUEUES), "llm", self.llm), env, self._log("worker-llm")
             )
         return children
@@ -320,7 +322,7 @@ class Supervisor:
             with contextlib.suppress(Exception):
                 Generations(self._client, Keys(self.settings.key_prefix)).stopped()
 
-    def _end(self, children: list[Child], meanwhile: Callable[[], None] = lambda: None) -> None:
+    def _end(self, children: list[ChildProcess], meanwhile: Callable[[], None] = lambda: None) -> None:
         for child in children:
             child.signal(signal.SIGTERM)
         deadline = time.monotonic() + self.settings.drain_s + GRACE_S

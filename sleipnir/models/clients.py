@@ -9,16 +9,16 @@ from typing import Final
 from sleipnir.agents.config_directory import config_dir
 from sleipnir.agents.config_file import config_file, read_config
 from sleipnir.errors import ConfigError
-from sleipnir.graph.check_case import Clients
+from sleipnir.graph.check_case import KnownClients
 
 _BASE: Final = "_API_BASE"
 """What ends the name of the variable with a client's address."""
 
 
-def clients_here(env: Mapping[str, str], *, is_local: bool) -> Clients:
+def clients_here(env: Mapping[str, str], *, is_local: bool) -> KnownClients:
     """What `validate` goes by. `is_local`: the workers are on this machine, with this environment."""
     secrets = Path(env.get("SLEIPNIR_SECRETS") or config_dir(env) / "secrets.env")
-    return Clients(configured_clients(env), complete=is_local and not secrets.exists())
+    return KnownClients(configured_clients(env), complete=is_local and not secrets.exists())
 
 
 def configured_clients(env: Mapping[str, str]) -> frozenset[str]:

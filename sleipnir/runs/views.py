@@ -428,7 +428,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingProcesses:
     """Processes that runs need and that are not there: whether a scheduler is, and by queue the place (`run/node`, or
     the node of the run that was asked for) of a visit that no live worker takes."""
 

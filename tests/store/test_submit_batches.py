@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.client.batch import Submitted
+from sleipnir.client.batch import SubmittedRows
 from sleipnir.client.client import Client
 from sleipnir.errors import AgentNotFound, BatchNotFound, UsageError
 from sleipnir.settings import Settings
@@ -31,7 +31,7 @@ def client(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureReq
         yield opened
 
 
-def refused(client: Client, agent: Path, rows: list[Any], **options: Any) -> tuple[Submitted | None, list[str]]:
+def refused(client: Client, agent: Path, rows: list[Any], **options: Any) -> tuple[SubmittedRows | None, list[str]]:
     said: list[str] = []
     batch = client.batch(agent, rows, on_bad=lambda bad: said.append(str(bad)), **options)
     return batch.submitted, said
@@ -44,7 +44,7 @@ def test_bad_rows_are_told_and_good_ones_are_kept(client: Client, tmp_path: Path
         {"k": "d", "n": 1, "prompt": "\ud800"}, {"k": "e", "n": 1, "tags": float("nan")}, {"k": "z", "n": 3},
     ]  # fmt: skip
     submitted, said = refused(client, agent, rows, key="k")
-    assert submitted == Submitted(added=2, known=0, bad=7)
+    assert submitted == SubmittedRows(added=2, known=0, bad=7)
     assert [line.split(":")[0] for line in said] == [f"row {number}" for number in (2, 3, 4, 5, 6, 7, 8)]
     assert said[:2] == [
         "row 2: state key 'n' must be int, not string 'one'",
@@ -67,10 +67,10 @@ def test_a_submission_that_was_interrupted_goes_on_and_adds_nothing_twice(client
     assert (batch.info().state, batch.info().total) == ("accepting", 50)
     (agent / "graph.yaml").write_text(AGENT.replace("n: {type: int, required: true}", "n: {type: string}"))
     submitted, said = refused(client, agent, [{"n": number} for number in range(100)], id="nightly")
-    assert (submitted, said) == (Submitted(added=50, known=50), [])  # they go by the agent of then
+    assert (submitted, said) == (SubmittedRows(added=50, known=50), [])  # they go by the agent of then
     assert batch.info().state == "running"
     submitted, said = refused(client, agent, [{"n": 7}, {"n": 1}], id="nightly")
-    assert submitted == Submitted(added=0, known=1, bad=1)
+    assert submitted == SubmittedRows(added=0, known=1, bad=1)
     assert said == ["row 1: its key '1' is that of a row of the batch with other contents"]
     assert [info.total for info in client.batches()] == [100]
 
@@ -102,7 +102,7 @@ def test_all_rows_of_a_batch_have_the_agent_of_its_beginning_whatever_is_edited_
     began = client.store.batches.spec(batch.id)
     write_agent(tmp_path / "rows", AGENT.replace("type: int", "type: string"))
     submitted, said = refused(client, agent, [{"n": 1}, {"n": 2}, {"n": "text"}], id="nightly")
-    assert submitted == Submitted(added=1, known=1, bad=1), "rows are held to the agent of then"
+    assert submitted == SubmittedRows(added=1, known=1, bad=1), "rows are held to the agent of then"
     assert said == ["row 3: state key 'n' must be int, not string 'text'"]
     assert client.store.batches.spec(batch.id) == began
     other = client.store.batches.spec(client.batch(agent, [{"n": "text"}]).id)

@@ -25,7 +25,7 @@ from sleipnir.client.client import Client
 from sleipnir.errors import KnowledgeError, SleipnirError, StoreUnavailable
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import base_file, digest_of, lease_name
-from sleipnir.knowledge.order import Failed, Order, Progress, Question, Told, told_of
+from sleipnir.knowledge.order import Failed, Order, Progress, SearchQuery, Told, told_of
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.settings import Settings
 from sleipnir.staging import staging
@@ -213,7 +213,7 @@ def test_another_model_or_none_makes_a_base_of_its_own(world: World) -> None:
     assert spent(world.run(other)) == (10, 0)
     plain = world.run(world.order("rebuild", model=None))
     assert (plain["embedding_model"], plain["dimensions"], spent(plain)) == (None, None, (0, 0))
-    found = world.run(world.order("search", recipe=None, question=Question("horses", top_k=2)))
+    found = world.run(world.order("search", recipe=None, question=SearchQuery("horses", top_k=2)))
     assert [hit["source"] for hit in found["hits"]] == [str(world.agent / "docs" / "a.md")] * 2
 
 
@@ -234,7 +234,7 @@ def test_a_base_from_elsewhere_is_indexed_and_searched(world: World) -> None:
     indexed = world.run(world.order("index", recipe=None))
     assert {**indexed, "spent": None} == {**built, "spent": None}
     assert world.is_whole() == {built["digest"]}
-    question = Question("Paragraph 3 of the first document, about horses.", top_k=1)
+    question = SearchQuery("Paragraph 3 of the first document, about horses.", top_k=1)
     found = world.run(world.order("search", recipe=None, question=question))
     assert [(hit["text"], hit["lines"]) for hit in found["hits"]] == [(question.text, [7, 7])]
     assert found["context"] == f"[Source: {world.agent / 'docs' / 'a.md'}]\n{question.text}"
@@ -365,7 +365,7 @@ def test_a_base_that_is_built_here_is_searched_there(world: World, monkeypatch: 
         elsewhere = index_store_of(world.settings.replaced(home=world.home.parent / "elsewhere"))
         opened = elsewhere.open(built["digest"])
         index = Artefact.open(opened.folder)
-        found = search(index, Question("eight legs", top_k=1), None, None)
+        found = search(index, SearchQuery("eight legs", top_k=1), None, None)
         assert found.sources == (str(world.agent / "docs" / "b.txt"),)
         index.close()
         opened.close()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sleipnir.client.client import Client, missing_for
-from sleipnir.runs.views import Missing, Reason, RunInfo, VisitInfo
+from sleipnir.runs.views import MissingProcesses, Reason, RunInfo, VisitInfo
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 
@@ -54,9 +54,11 @@ def test_what_a_run_and_the_runs_below_it_lack_is_found() -> None:
         visit(2, "call", Reason("child", run="below")), visit(3, "ok", Reason("queued", queue="llm", consumers=2)),
     )  # fmt: skip
     below = run("below", visit(1, "ask", Reason("queued", queue="gpu", consumers=0)))
-    assert missing_for(store_of(top, below), ["top"]) == Missing(False, {"rag": "fetch", "gpu": "ask of run below"})
-    assert missing_for(store_of(run("r"), has_scheduler=False), ["r"]) == Missing(True, {})
-    assert missing_for(store_of(), ["gone"]) == Missing(False, {})
+    assert missing_for(store_of(top, below), ["top"]) == MissingProcesses(
+        False, {"rag": "fetch", "gpu": "ask of run below"}
+    )
+    assert missing_for(store_of(run("r"), has_scheduler=False), ["r"]) == MissingProcesses(True, {})
+    assert missing_for(store_of(), ["gone"]) == MissingProcesses(False, {})
 
 
 def test_runs_are_narrowed_by_agent_time_and_batch() -> None:

@@ -18,7 +18,7 @@ from sleipnir.errors import KnowledgeError, MachineFailed, NodeFailed, SleipnirE
 from sleipnir.graph.model import RagNode
 from sleipnir.graph.template import TemplateError, render
 from sleipnir.knowledge.files import index_store_name
-from sleipnir.knowledge.order import Question
+from sleipnir.knowledge.order import SearchQuery
 from sleipnir.messages import VisitResult
 from sleipnir.settings import Settings
 from sleipnir_workers import typed_state
@@ -84,7 +84,7 @@ def _searched(node: RagNode, execution: Execution, host: Host, spent: Spent) -> 
         with _open_indexes(host.settings, os.getpid()).read(execution.knowledge, asking.check) as index:
             meanwhile = ""
             top_k = index.info.recipe.top_k if node.top_k is None else node.top_k
-            found = asking.search(index, Question(query, top_k, tuple(node.sources or ()), node.per_source))
+            found = asking.search(index, SearchQuery(query, top_k, tuple(node.sources or ()), node.per_source))
     except MachineFailed:
         raise
     except SleipnirError as error:

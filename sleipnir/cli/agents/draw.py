@@ -14,7 +14,7 @@ from sleipnir.cli.terminal import terminal
 from sleipnir.errors import UsageError
 
 if TYPE_CHECKING:
-    from sleipnir.graph.draw import Direction, Story, Theme
+    from sleipnir.graph.draw import Direction, RunProgress, Theme
     from sleipnir.graph.model import Graph
 
 _FORM_OF = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".txt": "text"}
@@ -54,9 +54,9 @@ def draw(
     """
     if (target is None) == (run_id is None):
         raise UsageError("draw takes an agent or --run RUN, one of the two")
-    graph, story = (read(locate(target, options.settings())), None) if target else _run(options, run_id or "")
+    graph, progress = (read(locate(target, options.settings())), None) if target else _run(options, run_id or "")
     chosen = form or _FORM_OF.get(output.suffix.lower() if output else "", "mermaid")
-    drawn = _drawn(graph, story, chosen, direction, theme)
+    drawn = _drawn(graph, progress, chosen, direction, theme)
     if output is None:
         terminal.result(drawn, end="")
         return
@@ -66,23 +66,23 @@ def draw(
         raise UsageError(f"cannot write {str(output)!r}: {error.strerror}") from error
 
 
-def _drawn(graph: Graph, story: Story | None, form: str, direction: Direction, theme: Theme) -> str:
+def _drawn(graph: Graph, progress: RunProgress | None, form: str, direction: Direction, theme: Theme) -> str:
     from sleipnir.graph.draw import dot, mermaid, outline, svg
 
     match form:
         case "svg":
-            return svg(graph, story=story, direction=direction, theme=theme)
+            return svg(graph, progress=progress, direction=direction, theme=theme)
         case "dot":
-            return dot(graph, story=story, direction=direction)
+            return dot(graph, progress=progress, direction=direction)
         case "text":
-            return outline(graph, story=story)
+            return outline(graph, progress=progress)
         case _:
-            return mermaid(graph, story=story, direction=direction)
+            return mermaid(graph, progress=progress, direction=direction)
 
 
-def _run(options: GlobalOptions, run_id: str) -> tuple[Graph, Story]:
-    from sleipnir.cli.runs.story import story_of
+def _run(options: GlobalOptions, run_id: str) -> tuple[Graph, RunProgress]:
+    from sleipnir.cli.runs.run_progress import progress_of
 
     with options.connected(workers=False) as client:
         run = client.run(run_id)
-        return run.graph(), story_of(run.info(), run.history(), client.now_ms())
+        return run.graph(), progress_of(run.info(), run.history(), client.now_ms())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from sleipnir.batches.rows import BadRow
-    from sleipnir.client.batch import Submitted
+    from sleipnir.client.batch import SubmittedRows
 
 SAY_S: Final = 10.0
 DRAW_S: Final = 0.1
@@ -162,7 +162,7 @@ def submit(
     return exit_codes.FAILED if submitted.bad else exit_codes.COMPLETED
 
 
-def in_words(submitted: Submitted, batch_id: str) -> str:
+def in_words(submitted: SubmittedRows, batch_id: str) -> str:
     """What came of a submission."""
     bad = f"; {counted(submitted.bad, 'bad row')} left out" if submitted.bad else ""
     if submitted.known and not submitted.added:
@@ -218,12 +218,12 @@ class SubmitView:
         self._source, self._began_s = source, time.monotonic()
         self._said_s, self._drawn_s = self._began_s, 0.0
         self._progress: Progress | None = None
-        self.so_far: Submitted | None = None
+        self.so_far: SubmittedRows | None = None
 
     def refuse(self, bad: BadRow) -> None:
         terminal.note(terminal.printable(str(bad)))
 
-    def see(self, submitted: Submitted) -> None:
+    def see(self, submitted: SubmittedRows) -> None:
         """Show how far it is."""
         self.so_far = submitted
         now_s = time.monotonic()

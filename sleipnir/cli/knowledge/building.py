@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import duration, size
 from sleipnir.cli.terminal.terminal import MARK, typed_line
-from sleipnir.knowledge.order import Done, Notice, Progress, Told
+from sleipnir.knowledge.order import BuildNotice, Done, Progress, Told
 from sleipnir.knowledge.recipe import CHUNK_SIZE, NO_MODEL
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sleipnir.knowledge.application import Application
     from sleipnir.knowledge.preparing import Asker
-    from sleipnir.knowledge.rules import Wanted
+    from sleipnir.knowledge.rules import BaseOptions
 
 SAY_S: Final = 10.0
 DRAW_S: Final = 0.1
@@ -51,7 +51,7 @@ class BuildView:
         match told:
             case Progress():
                 self._progress(told)
-            case Notice(text):
+            case BuildNotice(text):
                 self._say(f"note: {terminal.one_line(text)}")
             case Done(value):
                 self._end_stage()
@@ -216,7 +216,7 @@ class _Person:
                 return answer[0] == "y"
             terminal.note("Type y or n.")
 
-    def complete(self, wanted: Wanted, said: Application) -> Wanted | None:
+    def complete(self, wanted: BaseOptions, said: Application) -> BaseOptions | None:
         from sleipnir.knowledge.rules import completed, usual_overlap
 
         self._view.hide()
@@ -246,7 +246,7 @@ class _Yes:
     def confirm(self, question: str, *, default: bool) -> bool:
         return default
 
-    def complete(self, wanted: Wanted, said: Application) -> Wanted | None:
+    def complete(self, wanted: BaseOptions, said: Application) -> BaseOptions | None:
         from sleipnir.knowledge.rules import completed, usual_overlap
 
         model = wanted.embedding_model or next(iter(said.chunk_sizes), NO_MODEL)

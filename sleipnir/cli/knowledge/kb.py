@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sleipnir.knowledge.application import Application
     from sleipnir.knowledge.order import Order
     from sleipnir.knowledge.preparing import Asker, CarryOut
-    from sleipnir.knowledge.rules import Wanted
+    from sleipnir.knowledge.rules import BaseOptions
     from sleipnir.settings import Settings
 
 
@@ -136,13 +136,13 @@ def search(
 
     NODE may be left out where the agent has but one. The query is one word to the shell: quote it.
     """
-    from sleipnir.knowledge.order import Question
+    from sleipnir.knowledge.order import SearchQuery
 
     found = _bases_of(agent, options.settings())
     node, query = _node_and_query(found, words)
     if not found.file(node).is_file():
         raise UsageError(f"{node!r} is not built; `{options.command('kb', 'build', agent, node)}` builds it")
-    order = replace(found.order("search", node), question=Question(query, top_k, sources, per_source))
+    order = replace(found.order("search", node), question=SearchQuery(query, top_k, sources, per_source))
     with _builder(options) as carry_out, _view() as view:
         answer = carry_out(order, lambda told: view.tell(f"{found.agent.name}/{node}", told))
     if as_data:
@@ -401,7 +401,7 @@ def _as_built(found: _Bases, name: str, said: Application, carry_out: CarryOut) 
     )
 
 
-def _asked(wanted: Wanted, said: Application, person: Asker | None) -> Wanted:
+def _asked(wanted: BaseOptions, said: Application, person: Asker | None) -> BaseOptions:
     if person is None:
         option = "--embedding-model ID (`none`: keywords alone, no key)"
         if wanted.embedding_model is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sleipnir.client.client import Client
     from sleipnir.errors import Problem
     from sleipnir.graph.load import AgentFolder
-    from sleipnir.graph.loaded import Loaded
+    from sleipnir.graph.loaded import LoadedGraph
     from sleipnir.graph.model import Graph
     from sleipnir.settings import Settings
 
@@ -68,7 +68,7 @@ def _absent(graph: Graph) -> list[str]:
     return [f"{text}." for text in (*servers, *skills) if text is not None]
 
 
-def _with_named(agent: AgentFolder, settings: Settings) -> Iterator[tuple[str, Loaded]]:
+def _with_named(agent: AgentFolder, settings: Settings) -> Iterator[tuple[str, LoadedGraph]]:
     """The agent, those that its nodes start or that its list of agents allows, and theirs."""
     from sleipnir.agents.finding import look_up
     from sleipnir.errors import SleipnirError

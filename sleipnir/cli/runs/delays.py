@@ -19,7 +19,7 @@ from sleipnir.errors import SleipnirError
 
 if TYPE_CHECKING:
     from sleipnir.cli.options import GlobalOptions
-    from sleipnir.runs.views import Missing
+    from sleipnir.runs.views import MissingProcesses
 
 AFTER_S = 2.0
 AFTER_START_S = 15.0  # a private stack may just be starting; its supervisor restarts what ends
@@ -97,7 +97,7 @@ def patience_s(options: GlobalOptions | None) -> float:
     return AFTER_START_S if options is not None and options.is_embedded else AFTER_S
 
 
-def missing_in_words(missing: Missing, options: GlobalOptions | None = None) -> list[str]:
+def missing_in_words(missing: MissingProcesses, options: GlobalOptions | None = None) -> list[str]:
     """A line for each process that the run needs and that is not there; none where all are."""
     if options is not None and options.is_embedded:
         where = f"look into {options.settings().home}/logs"

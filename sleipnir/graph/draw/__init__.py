@@ -8,7 +8,7 @@ from sleipnir.graph.draw.dot import dot
 from sleipnir.graph.draw.layout import Direction
 from sleipnir.graph.draw.mermaid import mermaid
 from sleipnir.graph.draw.outline import outline
-from sleipnir.graph.draw.picture import Mark, State, Story
+from sleipnir.graph.draw.picture import Mark, RunProgress, State
 from sleipnir.graph.draw.svg import Theme, svg
 
-__all__ = ["Direction", "Mark", "State", "Story", "Theme", "dot", "mermaid", "outline", "svg"]
+__all__ = ["Direction", "Mark", "RunProgress", "State", "Theme", "dot", "mermaid", "outline", "svg"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sleipnir.graph.draw.colours import STATES
 from sleipnir.graph.draw.layout import Direction
 from sleipnir.graph.draw.mermaid import LINE_BREAKS
-from sleipnir.graph.draw.picture import BAR, FINISH, MISSING, START, Arrow, Shape, Story, picture
+from sleipnir.graph.draw.picture import BAR, FINISH, MISSING, START, Arrow, RunProgress, Shape, picture
 from sleipnir.graph.model import Graph
 
 _SHAPES: Mapping[str, tuple[str, str]] = {
@@ -28,9 +28,9 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def dot(graph: Graph, *, story: Story | None = None, direction: Direction = "TB") -> str:
+def dot(graph: Graph, *, progress: RunProgress | None = None, direction: Direction = "TB") -> str:
     """A Graphviz digraph. The same values give the same text."""
-    drawn = picture(graph, story)
+    drawn = picture(graph, progress)
     lines = [f"digraph {_text(graph.name)} {{"]
     lines += [f"    rankdir={direction};"] if direction != "TB" else []
     lines += [f"    {shape.name} [{_node(shape)}];" for shape in drawn.shapes]

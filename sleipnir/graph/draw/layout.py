@@ -48,7 +48,7 @@ class Size(NamedTuple):
     height: float
 
 
-class Piece(NamedTuple):
+class Curve(NamedTuple):
     """A cubic Bézier curve. A straight piece has its handles at its ends."""
 
     start: Point
@@ -76,11 +76,11 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Route:
+class ArrowRoute:
     """The way of a link from its source to its target, and the middle of its label. Links that run together have
     equal pieces."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Curve, ...]
     label: Point | None = None
 
 
@@ -90,7 +90,7 @@ class Layout:
 
     size: Size
     places: Mapping[str, Point]
-    routes: tuple[Route, ...]
+    routes: tuple[ArrowRoute, ...]
 
 
 def layout(
@@ -115,8 +115,8 @@ def layout(
         _flipped(found.size),
         {name: Point(place.y, place.x) for name, place in found.places.items()},
         tuple(
-            Route(
-                tuple(Piece(*(Point(point.y, point.x) for point in piece)) for piece in route.pieces),
+            ArrowRoute(
+                tuple(Curve(*(Point(point.y, point.x) for point in piece)) for piece in route.pieces),
                 route.label and Point(route.label.y, route.label.x),
             )
             for route in found.routes
@@ -293,9 +293,9 @@ class _Page:
 
     # Routes.
 
-    def _route(self, index: int) -> Route:
+    def _route(self, index: int) -> ArrowRoute:
         chain = self.chains[index]
-        way: list[Piece] = []
+        way: list[Curve] = []
         for above, below in pairwise(chain):
             start = self._port(index, above, below, down=True)
             end = self._port(index, below, above, down=False)
@@ -303,10 +303,10 @@ class _Page:
             arrive = Point(end.x, self.tops[self.row_of[below]])
             way += [_straight(start, leave), _curve(leave, arrive), _straight(arrive, end)]
         if index in self.upwards:
-            way = [Piece(*piece[::-1]) for piece in reversed(way)]
+            way = [Curve(*piece[::-1]) for piece in reversed(way)]
         label = next((vertex for vertex in chain if self.vertices[vertex].kind == "label"), None)
         middle = None if label is None else Point(self.x[label], self.y[self.row_of[label]])
-        return Route(tuple(piece for piece in way if piece.start != piece.end), middle)
+        return ArrowRoute(tuple(piece for piece in way if piece.start != piece.end), middle)
 
     def _port(self, index: int, vertex: int, towards: int, *, down: bool) -> Point:
         """Where a link meets a vertex, on its lower side (`down`) or its upper one."""
@@ -336,7 +336,7 @@ class _Page:
             return 0.0
         return _LOOP + (_LOOP_GAP + link.label.width if link.label else 0.0)
 
-    def _loop(self, link: Link) -> Route:
+    def _loop(self, link: Link) -> ArrowRoute:
         """A loop at the right side, with its label to the right of it."""
         node, size = self.number[link.source], self.sizes[link.source]
         x, y = self.x[node] + size.width / 2, self.y[self.row_of[node]]
@@ -345,20 +345,20 @@ class _Page:
         back = Point(x - self.dent(link.source, "right", port), y + port)
         handle = x + _LOOP / 0.75  # a curve goes three quarters of the way to its handles
         bulge = min(size.height / 4, 14.0)
-        way = (Piece(out, Point(handle, out.y - bulge), Point(handle, back.y + bulge), back),)
-        return Route(way, link.label and Point(x + _LOOP + _LOOP_GAP + link.label.width / 2, y))
+        way = (Curve(out, Point(handle, out.y - bulge), Point(handle, back.y + bulge), back),)
+        return ArrowRoute(way, link.label and Point(x + _LOOP + _LOOP_GAP + link.label.width / 2, y))
 
 
 def _is_loop(link: Link) -> bool:
     return link.source == link.target
 
 
-def _straight(start: Point, end: Point) -> Piece:
-    return Piece(start, start, end, end)
+def _straight(start: Point, end: Point) -> Curve:
+    return Curve(start, start, end, end)
 
 
-def _curve(start: Point, end: Point) -> Piece:
+def _curve(start: Point, end: Point) -> Curve:
     if start.x == end.x:
         return _straight(start, end)
     middle = (start.y + end.y) / 2
-    return Piece(start, Point(start.x, middle), Point(end.x, middle), end)
+    return Curve(start, Point(start.x, middle), Point(end.x, middle), end)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sleipnir.graph.draw.colours import STATES
 from sleipnir.graph.draw.layout import Direction
-from sleipnir.graph.draw.picture import BAR, FINISH, MISSING, START, Arrow, Picture, Shape, Story, picture
+from sleipnir.graph.draw.picture import BAR, FINISH, MISSING, START, Arrow, Picture, RunProgress, Shape, picture
 from sleipnir.graph.draw.text import one_line
 from sleipnir.graph.model import Graph
 
@@ -34,13 +34,13 @@ _DIRECTIONS: Mapping[Direction, str] = {"TB": "TD", "LR": "LR"}
 _LONGEST_LABEL = 40
 
 
-def mermaid(graph: Graph, *, story: Story | None = None, direction: Direction = "TB") -> str:
+def mermaid(graph: Graph, *, progress: RunProgress | None = None, direction: Direction = "TB") -> str:
     """A Mermaid flowchart. The same values give the same text."""
-    drawn = picture(graph, story)
+    drawn = picture(graph, progress)
     lines = [f"flowchart {_DIRECTIONS[direction]}"]
     lines += [f"    {shape.name}{_node(shape)}" for shape in drawn.shapes]
     lines += [f"    {arrow.source} {_arrow(arrow)} {arrow.target}" for arrow in drawn.arrows]
-    lines += _dotted(drawn) + (_told(drawn) if story is not None else [])
+    lines += _dotted(drawn) + (_told(drawn) if progress is not None else [])
     return "\n".join(lines) + "\n"
 
 

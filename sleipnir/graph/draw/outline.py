@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from sleipnir.graph.draw.layering import layers, turned
-from sleipnir.graph.draw.picture import BAR, START, Arrow, Picture, Shape, State, Story, picture
+from sleipnir.graph.draw.picture import BAR, START, Arrow, Picture, RunProgress, Shape, State, picture
 from sleipnir.graph.draw.text import one_line
 from sleipnir.graph.model import Graph
 
@@ -21,9 +21,9 @@ _LONGEST_NAME = 40
 _LONGEST_LABEL = 40
 
 
-def outline(graph: Graph, *, story: Story | None = None) -> str:
+def outline(graph: Graph, *, progress: RunProgress | None = None) -> str:
     """Lines of text. The same values give the same text."""
-    drawn = picture(graph, story)
+    drawn = picture(graph, progress)
     shapes = _from_the_start_down(drawn)
     names_are = max(len(_name(shape)) for shape in shapes)
     kinds_are = max(len(shape.subtitle) for shape in shapes)

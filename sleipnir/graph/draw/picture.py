@@ -45,7 +45,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Story:
+class RunProgress:
     """What a run did: a mark for each node that it reached, and the ways it took, as pairs of node ids."""
 
     caption: str
@@ -86,28 +86,28 @@ class Picture:
     caption: str | None = None
 
 
-def picture(graph: Graph, story: Story | None = None) -> Picture:
+def picture(graph: Graph, progress: RunProgress | None = None) -> Picture:
     """What to draw of a graph, or of a run of it. The same values give the same picture."""
-    return _Sketch(graph, story).picture()
+    return _Sketch(graph, progress).picture()
 
 
 class _Sketch:
     """One picture in the making."""
 
-    def __init__(self, graph: Graph, story: Story | None) -> None:
-        self.graph, self.story = graph, story or Story("")
+    def __init__(self, graph: Graph, progress: RunProgress | None) -> None:
+        self.graph, self.progress = graph, progress or RunProgress("")
         self.edges = list(_drawn_edges(graph))
         self.joins = list(_joins(graph))
         joined = [source for meeting in self.joins for source in meeting.join.sources]
         ids = dict.fromkeys([*graph.nodes, graph.start, *(edge.target for edge in self.edges), *joined])
-        if any(graph.ends_branch(target) for _, target in self.story.ways):
+        if any(graph.ends_branch(target) for _, target in self.progress.ways):
             ids[END] = None
         ends = [node_id for node_id in ids if graph.ends_branch(node_id)]
         named = [node_id for node_id in ids if not graph.ends_branch(node_id)]
         self.names = {node_id: f"n{number}" for number, node_id in enumerate(named)} | dict.fromkeys(ends, FINISH)
 
     def picture(self) -> Picture:
-        marks = self.story.marks
+        marks = self.progress.marks
         shapes = [Shape(START, START, START)]
         shapes += [replace(self._shape(node_id, name), mark=marks.get(node_id)) for node_id, name in self.names.items()]
         shapes += [Shape(meeting.bar, BAR, _quorum(meeting.join)) for meeting in self.joins if meeting.bar]
@@ -120,7 +120,7 @@ class _Sketch:
             shapes=tuple(shapes),
             arrows=tuple(dict.fromkeys(arrows)),
             description=self.graph.description,
-            caption=self.story.caption or None,
+            caption=self.progress.caption or None,
         )
 
     def _shape(self, node_id: str, name: str) -> Shape:
@@ -130,13 +130,13 @@ class _Sketch:
         return Shape(FINISH, FINISH, END) if name == FINISH else Shape(name, MISSING, node_id, MISSING)
 
     def _arrow(self, edge: Edge) -> Arrow:
-        reached = edge.target in self.story.marks
-        taken = reached if edge.kind == "body" else (edge.source, edge.target) in self.story.ways
+        reached = edge.target in self.progress.marks
+        taken = reached if edge.kind == "body" else (edge.source, edge.target) in self.progress.ways
         label = _LABELS.get(edge.kind, edge.label)
         return Arrow(self.names[edge.source], self.names[edge.target], _style(self.graph, edge), label, taken)
 
     def _join_arrows(self, meeting: _Meeting) -> Iterator[Arrow]:
-        marks, target = self.story.marks, self.names[meeting.target]
+        marks, target = self.progress.marks, self.names[meeting.target]
         for source in meeting.join.sources:
             ended = source in marks and marks[source].ended
             yield Arrow(self.names[source], meeting.bar or target, taken=ended)
@@ -147,7 +147,7 @@ class _Sketch:
         """Where nodes went by themselves, by edges that the file does not declare."""
         declared = {(edge.source, edge.target) for edge in self.edges}
         declared |= {(source, meeting.target) for meeting in self.joins for source in meeting.join.sources}
-        for source, target in sorted(self.story.ways - declared):
+        for source, target in sorted(self.progress.ways - declared):
             if source in self.names and target in self.names:
                 yield Arrow(self.names[source], self.names[target], "dotted", taken=True)
 

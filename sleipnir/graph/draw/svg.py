@@ -14,8 +14,8 @@ from html import escape
 from typing import Literal, TypeAlias
 
 from sleipnir.graph.draw.colours import DARK, LIGHT, Palette
-from sleipnir.graph.draw.layout import Direction, Layout, Link, Piece, Point, Side, Size, layout
-from sleipnir.graph.draw.picture import BAR, FINISH, START, Arrow, Picture, Shape, Story, picture
+from sleipnir.graph.draw.layout import Curve, Direction, Layout, Link, Point, Side, Size, layout
+from sleipnir.graph.draw.picture import BAR, FINISH, START, Arrow, Picture, RunProgress, Shape, picture
 from sleipnir.graph.draw.shapes import SHEETS, corner_radius, dent, outline, size_around
 from sleipnir.graph.draw.text import one_line, width
 from sleipnir.graph.model import Graph
@@ -31,9 +31,11 @@ _FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,'Deja
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def svg(graph: Graph, *, story: Story | None = None, direction: Direction = "TB", theme: Theme = "auto") -> str:
+def svg(
+    graph: Graph, *, progress: RunProgress | None = None, direction: Direction = "TB", theme: Theme = "auto"
+) -> str:
     """An SVG document. The same values give the same text."""
-    return _Sheet(picture(graph, story), direction, theme).text()
+    return _Sheet(picture(graph, progress), direction, theme).text()
 
 
 class _Sheet:
@@ -143,7 +145,7 @@ class _Sheet:
     def _ways(self) -> Iterator[str]:
         """The arrows; those that a run took come last, and so above the others."""
         pairs = zip(self.arrows, self.layout.routes, strict=True)
-        drawn: set[tuple[Piece, str]] = set()
+        drawn: set[tuple[Curve, str]] = set()
         for arrow, route in sorted(pairs, key=lambda pair: pair[0].taken):
             css = f"way {arrow.style}" + (" taken" if arrow.taken else " faded" if self.told else "")
             fresh = [piece for piece in route.pieces if (piece, css) not in drawn]  # others run together with it
@@ -290,7 +292,7 @@ def _bar_width(shape: Shape) -> float:
 # Arrows.
 
 
-def _path(pieces: Sequence[Piece], *, headed: bool) -> str:
+def _path(pieces: Sequence[Curve], *, headed: bool) -> str:
     """A line; with a head it is cut short where that begins."""
     last = pieces[-1]
     tip, back = last.end, last.arrive if last.arrive != last.end else last.start
@@ -304,25 +306,25 @@ def _path(pieces: Sequence[Piece], *, headed: bool) -> str:
     return f'<path d="M{_n(start.x)} {_n(start.y)}{steps}"/>{_head(tip, along) if headed else ""}'
 
 
-def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+def _joined(pieces: Sequence[Curve]) -> list[Curve]:
     """The same line, with straight pieces that follow each other in one."""
-    found: list[Piece] = []
+    found: list[Curve] = []
     for piece in pieces:
         if found and piece.is_straight and found[-1].is_straight:
             start = found.pop().start
-            piece = Piece(start, start, piece.end, piece.end)
+            piece = Curve(start, start, piece.end, piece.end)
         found.append(piece)
     return found
 
 
-def _shortened(piece: Piece, by: Point) -> Piece:
+def _shortened(piece: Curve, by: Point) -> Curve:
     end = Point(piece.end.x - by.x, piece.end.y - by.y)
     if piece.arrive == piece.end:
-        return Piece(piece.start, piece.start, end, end)
+        return Curve(piece.start, piece.start, end, end)
     return piece._replace(end=end, arrive=Point(piece.arrive.x - by.x / 2, piece.arrive.y - by.y / 2))
 
 
-def _step(piece: Piece) -> str:
+def _step(piece: Curve) -> str:
     if piece.is_straight:
         return f"L{_n(piece.end.x)} {_n(piece.end.y)}"
     return "C" + " ".join(f"{_n(point.x)} {_n(point.y)}" for point in (piece.leave, piece.arrive, piece.end))

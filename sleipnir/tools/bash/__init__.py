@@ -6,8 +6,8 @@ gives the program that runs the file with them. No function here reads a file or
 
 from sleipnir.tools.bash.arguments import argv
 from sleipnir.tools.bash.declare import declarations
-from sleipnir.tools.bash.model import Script
+from sleipnir.tools.bash.model import BashFile
 from sleipnir.tools.bash.parse import parse
 from sleipnir.tools.bash.program import RAW_NAME, WORDS_FILE, runnable
 
-__all__ = ["RAW_NAME", "WORDS_FILE", "Script", "argv", "declarations", "parse", "runnable"]
+__all__ = ["RAW_NAME", "WORDS_FILE", "BashFile", "argv", "declarations", "parse", "runnable"]

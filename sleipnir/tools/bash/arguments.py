@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from sleipnir.tools.bash.declare import properties
-from sleipnir.tools.bash.model import Parameter, Script
+from sleipnir.tools.bash.model import BashFile, Parameter
 from sleipnir.tools.declaration import Declaration
 
 Json: TypeAlias = Any
 
 
-def argv(declaration: Declaration, script: Script, arguments: Mapping[str, Json]) -> list[str]:
+def argv(declaration: Declaration, script: BashFile, arguments: Mapping[str, Json]) -> list[str]:
     """The words behind the name of the file: the command, if it has any, and `--name=value` for each argument.
 
     An argument that is not declared is passed under its own name, so that the tool refuses it in its own words. Raises

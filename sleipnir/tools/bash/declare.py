@@ -7,7 +7,7 @@ from typing import Any
 
 from sleipnir.errors import ToolFileError
 from sleipnir.graph.tools import INSTRUCTIONS
-from sleipnir.tools.bash.model import Command, Parameter, Script
+from sleipnir.tools.bash.model import BashCommand, BashFile, Parameter
 from sleipnir.tools.bash.parse import parse
 from sleipnir.tools.declaration import Declaration
 
@@ -29,12 +29,12 @@ def declarations(text: str, file: Path, *, agent: bool) -> list[Declaration]:
     ]
 
 
-def properties(command: Command) -> dict[str, Parameter]:
+def properties(command: BashCommand) -> dict[str, Parameter]:
     """The options and flags that a model may set, by the names that it uses."""
     return {option.id.replace("-", "_"): option for option in command.options}
 
 
-def _declaration(script: Script, command: Command, agent: bool) -> Declaration:
+def _declaration(script: BashFile, command: BashCommand, agent: bool) -> Declaration:
     file = script.file
     if not command.description and command.name != INSTRUCTIONS:
         subject = f"{file.name} {command.name}".rstrip()

@@ -1,6 +1,6 @@
 """What the annotations of a bash tool file say, as plain values (spec/graph-agents.md 4.2).
 
-A `Script` is one file. Its `root` is the file itself, with the commands below it. Names are kept as they are written;
+A `BashFile` is one file. Its `root` is the file itself, with the commands below it. Names are kept as they are written;
 what the file's own code sees of a parameter is the shell variable `variable`.
 """
 
@@ -125,7 +125,7 @@ class Symbol:
 
 
 @dataclass(frozen=True)
-class Command:
+class BashCommand:
     """The file itself (no `path`), or a function with an `@cmd`. `function` is what running it calls, None for nothing.
 
     `options` are options and flags in the order of the file, with those inherited from above first; so are `envs` and
@@ -144,7 +144,7 @@ class Command:
     symbols: tuple[Symbol, ...] = ()
     version: str | None = None
     is_default: bool = False
-    commands: tuple[Command, ...] = ()
+    commands: tuple[BashCommand, ...] = ()
 
     @property
     def name(self) -> str:
@@ -155,7 +155,7 @@ class Command:
         """Whether each word is for its one argument, also those that look like options."""
         return not self.commands and not self.options and len(self.arguments) == 1 and self.arguments[0].rest
 
-    def walk(self) -> Iterator[Command]:
+    def walk(self) -> Iterator[BashCommand]:
         """This command and all below it, the upper before the lower."""
         yield self
         for command in self.commands:
@@ -163,11 +163,11 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Script:
+class BashFile:
     """A tool file. `dotenv` is the file of variables to load first, None for none."""
 
     file: Path
-    root: Command
+    root: BashCommand
     functions: frozenset[str] = frozenset()
     dotenv: str | None = None
     combine_shorts: bool = False
@@ -178,7 +178,7 @@ class Script:
         """What the file calls itself in messages."""
         return self.file.name.removesuffix(".sh")
 
-    def command(self, name: str | None) -> Command:
+    def command(self, name: str | None) -> BashCommand:
         """The top-level command of that name, the root for None. Raises ToolFileError."""
         if name is None:
             return self.root

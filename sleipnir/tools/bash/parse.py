@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 from sleipnir.errors import ToolFileError
 from sleipnir.tools.bash import grammar
 from sleipnir.tools.bash.lines import TAGS, Function, Tag, events
-from sleipnir.tools.bash.model import Command, EnvVar, Parameter, Script, Symbol
+from sleipnir.tools.bash.model import BashCommand, BashFile, EnvVar, Parameter, Symbol
 
 MAIN = "main"
 """The function that runs when no command is named; `a::main` does so for the command `a` with commands below it."""
@@ -26,7 +26,7 @@ MAIN = "main"
 _T = TypeVar("_T")
 
 
-def parse(text: str, file: Path) -> Script:
+def parse(text: str, file: Path) -> BashFile:
     """The annotations in `text`. `file` is only named, not read. Raises ToolFileError."""
     reading = _Reading(file)
     for event in events(text):
@@ -91,14 +91,14 @@ class _Reading:
             self._place(self._owner, function)
         self._waiting, self._ownerless = False, True
 
-    def script(self) -> Script:
+    def script(self) -> BashFile:
         if self._waiting:
             self._fail_waiting()
         inherit = "inherit-flag-options" in self._root.meta
         dotenv = self._root.meta.get("dotenv")
-        return Script(
+        return BashFile(
             file=self._file,
-            root=self._finished(self._root, Command(), inherit),
+            root=self._finished(self._root, BashCommand(), inherit),
             functions=frozenset(self._functions),
             dotenv=".env" if dotenv == "" else dotenv,
             combine_shorts="combine-shorts" in self._root.meta,
@@ -175,12 +175,12 @@ class _Reading:
         parent.taken[parts[-1]] = function.line
         parent.commands.append(draft)
 
-    def _finished(self, draft: _Draft, above: Command, inherit: bool) -> Command:
+    def _finished(self, draft: _Draft, above: BashCommand, inherit: bool) -> BashCommand:
         """The command of `draft`, with what it has from the one above it, and those below."""
         own_names = {name for option in draft.options for name in option.names}
         inherited = [option for option in above.options if inherit and not own_names.intersection(option.names)]
         own_envs = {env.name for env in draft.envs}
-        command = Command(
+        command = BashCommand(
             path=draft.path,
             line=draft.line,
             description=draft.description,

@@ -27,7 +27,7 @@ from importlib import resources
 from pathlib import Path
 from shlex import quote
 
-from sleipnir.tools.bash.model import Choices, Command, Default, EnvVar, Parameter, Script
+from sleipnir.tools.bash.model import BashCommand, BashFile, Choices, Default, EnvVar, Parameter
 from sleipnir.tools.bash.parse import parse
 from sleipnir.tools.bash.usage import title, usage
 
@@ -98,7 +98,7 @@ def _driver() -> str:
     return "\n".join(line for line in lines if line and not line.startswith("#"))
 
 
-def _tables(script: Script) -> Iterator[str]:
+def _tables(script: BashFile) -> Iterator[str]:
     dotenv = script.dotenv or ""
     if dotenv and "/" not in dotenv:
         dotenv = f"./{dotenv}"  # bash looks for a bare name on PATH
@@ -111,7 +111,7 @@ def _tables(script: Script) -> Iterator[str]:
         yield f"{entries[command.path]}() {{\n{body}\n}}"
 
 
-def _table(script: Script, command: Command, below: list[tuple[str, Command]]) -> Iterator[str]:
+def _table(script: BashFile, command: BashCommand, below: list[tuple[str, BashCommand]]) -> Iterator[str]:
     version = f"{title(script, command)} {command.version or '0.0.0'}" if command.version or not command.path else ""
     yield _call(
         "_slp_command",

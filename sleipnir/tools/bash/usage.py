@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sleipnir.tools.bash.model import Choices, Command, Default, EnvVar, Parameter, Script
+from sleipnir.tools.bash.model import BashCommand, BashFile, Choices, Default, EnvVar, Parameter
 
 
-def title(script: Script, command: Command) -> str:
+def title(script: BashFile, command: BashCommand) -> str:
     """What messages call a command: the file's name and the names of the commands down to it."""
     return "-".join((script.program, *command.path))
 
 
-def usage(script: Script, command: Command) -> str:
+def usage(script: BashFile, command: BashCommand) -> str:
     head = [f"{title(script, command)} {command.version}"] if command.version else []
     head += [command.description] if command.description else []
     sections = (
@@ -25,7 +25,7 @@ def usage(script: Script, command: Command) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def _line(script: Script, command: Command) -> str:
+def _line(script: BashFile, command: BashCommand) -> str:
     words = ["USAGE:", script.program, *command.path]
     if not all(option.required for option in command.options):
         words.append("[OPTIONS]")
@@ -56,7 +56,7 @@ def _shape(argument: Parameter) -> str:
     return f"{shape}..." if argument.is_list else shape
 
 
-def _summary(command: Command) -> str:
+def _summary(command: BashCommand) -> str:
     aliases = [f"[aliases: {', '.join(command.aliases)}]"] if command.aliases else []
     default = ["[default]"] if command.is_default else []
     return " ".join([*command.description.splitlines()[:1], *aliases, *default])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sleipnir.knowledge.order import Notice, Progress
+from sleipnir.knowledge.order import BuildNotice, Progress
 from sleipnir.settings import Settings
 from sleipnir_workers.knowledge.base import Document
 from sleipnir_workers.knowledge.failures import LoadFailed
@@ -42,7 +42,7 @@ def loaded(
     leave_out: Collection[Path] = (),
     **settings: Any,
 ) -> Load:
-    told: list[Progress | Notice] = []
+    told: list[Progress | BuildNotice] = []
     found = []
     error = None
     try:
@@ -58,5 +58,5 @@ def loaded(
             found.append(document)
     except LoadFailed as failed:
         error = failed
-    notices = [each.text for each in told if isinstance(each, Notice)]
+    notices = [each.text for each in told if isinstance(each, BuildNotice)]
     return Load(found, notices, [each for each in told if isinstance(each, Progress)], error)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from sleipnir.errors import NodeFailed
-from sleipnir.knowledge.views import Spent
+from sleipnir.knowledge.views import EmbeddingUsage
 from sleipnir.models.limits import Limit
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
@@ -389,7 +389,7 @@ def test_an_embedder_is_opened_by_the_models_id(tmp_path: Path) -> None:
         asking = open_embedder(host, "openai:text-embedding-3-small", chunk_size=1000, cache=EmbeddingCache(tmp_path))
         rows, spent = asking.embed(TEXTS)
     assert (asking.batch_size, rows) == (8, expected(TEXTS))
-    assert spent == Spent(10, 0, 70, pytest.approx(70 * 2e-8), spent.took_s)
+    assert spent == EmbeddingUsage(10, 0, 70, pytest.approx(70 * 2e-8), spent.took_s)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])

@@ -18,7 +18,7 @@ from sleipnir.cli.batches.batch import error_row
 from sleipnir.cli.batches.submit import Source, SubmitView, in_words
 from sleipnir.cli.options import GlobalOptions
 from sleipnir.cli.terminal import terminal
-from sleipnir.client.batch import Submitted
+from sleipnir.client.batch import SubmittedRows
 from sleipnir.messages import Usage
 
 OPTIONS = GlobalOptions(redis_url="redis://:secret@box/1")
@@ -104,11 +104,11 @@ def test_on_a_terminal_the_bar_goes_when_the_batch_is_over(
 
 
 def test_what_came_of_a_submission_is_said() -> None:
-    assert in_words(Submitted(1), "b1") == "1 row added to batch b1"
-    assert in_words(Submitted(60, 3, 2), "b1") == (
+    assert in_words(SubmittedRows(1), "b1") == "1 row added to batch b1"
+    assert in_words(SubmittedRows(60, 3, 2), "b1") == (
         "60 rows added to batch b1, 3 more were there already; 2 bad rows left out"
     )
-    assert in_words(Submitted(0, 60), "b1") == (
+    assert in_words(SubmittedRows(0, 60), "b1") == (
         "nothing is added: batch b1 has 60 rows of these already; another --name makes another batch"
     )
 
@@ -122,7 +122,7 @@ def test_submitting_tells_bad_rows_and_how_far_it_is(
         source = Source(file, "rows.jsonl", size=300)
         with SubmitView(source) as view:
             view.refuse(BadRow("rows.jsonl:7", "its prompt \x1b[2J is bad"))
-            view.see(Submitted(1_200, 0, 1))
+            view.see(SubmittedRows(1_200, 0, 1))
         lines = capsys.readouterr().err.splitlines()
         assert lines[0] == "rows.jsonl:7: its prompt \\x1b[2J is bad"
         assert lines[1].startswith("▸ 1,201 rows, 1 bad, ")
@@ -131,7 +131,7 @@ def test_submitting_tells_bad_rows_and_how_far_it_is(
         monkeypatch.setenv("TERM", "xterm")  # T3 of the second review: rich draws nothing on a dumb one
         file.seek(150)
         with SubmitView(source) as view:
-            view.see(Submitted(50))
+            view.see(SubmittedRows(50))
         assert "submitting" in capsys.readouterr().err
 
 

@@ -11,8 +11,8 @@ from sleipnir.cli.knowledge import building
 from sleipnir.cli.knowledge.building import BuildView, asker, summary
 from sleipnir.cli.terminal import terminal
 from sleipnir.knowledge.application import Application
-from sleipnir.knowledge.order import Done, Notice, Progress
-from sleipnir.knowledge.rules import Wanted
+from sleipnir.knowledge.order import BuildNotice, Done, Progress
+from sleipnir.knowledge.rules import BaseOptions
 
 BUILT: dict[str, Any] = {
     "chunks": 1240,
@@ -31,7 +31,7 @@ def test_away_from_a_terminal_each_stage_leaves_a_line(capsys: pytest.CaptureFix
             Progress("wait", 0, None, "box:12 builds it"),
             Progress("wait", 1, None, "box:12 builds it"),
             Progress("load", 0, 2, "a.md"),
-            Notice("b.pdf: is encrypted\x1b[2J; left out"),
+            BuildNotice("b.pdf: is encrypted\x1b[2J; left out"),
             Progress("load", 2, 2),
             Progress("embed", 500, 1240),
             Progress("embed", 1240, 1240),
@@ -137,29 +137,29 @@ LISTED = Application(chunk_sizes={"openai:small": 2000, "mine:e5": None})
 def test_each_missing_value_is_asked_for(
     typing: Any, text: str, said: Application, expected: tuple[str, int | None, int | None]
 ) -> None:
-    wanted = typing(text).complete(Wanted(("d",)), said)
+    wanted = typing(text).complete(BaseOptions(("d",)), said)
     assert (wanted.embedding_model, wanted.chunk_size, wanted.chunk_overlap) == expected
 
 
 @pytest.mark.conformance("K09")
 def test_what_is_said_already_is_not_asked(typing: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = typing("7\n").complete(Wanted(("d",), embedding_model="a:b", chunk_size=100), Application())
+    wanted = typing("7\n").complete(BaseOptions(("d",), embedding_model="a:b", chunk_size=100), Application())
     assert (wanted.embedding_model, wanted.chunk_size, wanted.chunk_overlap) == ("a:b", 100, 7)
     assert capsys.readouterr().err == "Set chunk overlap [5]: "
 
 
 @pytest.mark.parametrize("text", ["", "\n", "\n\n"])
 def test_the_end_of_the_input_answers_nothing(typing: Any, text: str) -> None:
-    assert typing(text).complete(Wanted(("d",)), LISTED) is None
+    assert typing(text).complete(BaseOptions(("d",)), LISTED) is None
 
 
 def test_yes_takes_every_default() -> None:
     always = asker(BuildView(), yes=True)
     assert always is not None
     assert always.confirm("Go on without?", default=False) is False
-    wanted = always.complete(Wanted(("d",)), LISTED)
+    wanted = always.complete(BaseOptions(("d",)), LISTED)
     assert wanted is not None
     assert (wanted.embedding_model, wanted.chunk_size, wanted.chunk_overlap) == ("openai:small", 2000, 100)
-    alone = always.complete(Wanted(("d",)), Application())
+    alone = always.complete(BaseOptions(("d",)), Application())
     assert alone is not None
     assert alone.recipe().embedding_model is None

@@ -12,13 +12,13 @@ from sleipnir.cli.runs.delays import AFTER_S, AFTER_START_S, DelayNotice, missin
 from sleipnir.cli.runs.follow import follow
 from sleipnir.cli.terminal.bottom import Bottom
 from sleipnir.errors import StoreUnavailable
-from sleipnir.runs.views import Missing, RunEvent
+from sleipnir.runs.views import MissingProcesses, RunEvent
 
 
 def test_without_a_scheduler_or_a_worker_it_says_which_and_how_to_start_one() -> None:
     """Finding U11 of the second review."""
     options = GlobalOptions(redis_url="redis://:secret@db:6379/0")
-    lines = missing_in_words(Missing(True, {"rag": "search", "llm": "ask of run 0zd6m3p3250y"}), options)
+    lines = missing_in_words(MissingProcesses(True, {"rag": "search", "llm": "ask of run 0zd6m3p3250y"}), options)
     assert lines[0].startswith("no scheduler is running, so nothing goes on; `sleipnir --redis-url ")
     assert lines[0].endswith(" scheduler` starts one") and len(lines) == 3
     assert lines[1].startswith("no worker serves queue 'llm', which ask of run 0zd6m3p3250y waits for; `sleipnir ")
@@ -27,14 +27,14 @@ def test_without_a_scheduler_or_a_worker_it_says_which_and_how_to_start_one() ->
 
 
 def test_where_nothing_is_missing_nothing_is_said() -> None:
-    assert missing_in_words(Missing(False, {})) == []
+    assert missing_in_words(MissingProcesses(False, {})) == []
 
 
 def test_a_private_stack_is_given_time_to_start_and_names_its_logs(tmp_path: Path) -> None:
     """Finding U11 of the second review."""
     private = GlobalOptions(home=tmp_path)
     assert (patience_s(private), patience_s(None)) == (AFTER_START_S, AFTER_S)
-    assert missing_in_words(Missing(True, {}), private) == [
+    assert missing_in_words(MissingProcesses(True, {}), private) == [
         f"no scheduler is running, so nothing goes on; look into {tmp_path}/logs"
     ]
 
@@ -85,8 +85,8 @@ def test_who_follows_a_run_that_nothing_moves_is_told(capsys: Any, monkeypatch: 
     class Waiting:
         id = "r1"
 
-        def missing(self) -> Missing:
-            return Missing(False, {"rag": "search"})
+        def missing(self) -> MissingProcesses:
+            return MissingProcesses(False, {"rag": "search"})
 
         def stream(self, modes: Any) -> Any:
             assert told.wait(30)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleipnir.graph.draw.layering import layers, turned
-from sleipnir.graph.draw.layout import Direction, Layout, Link, Piece, Point, Size, layout
+from sleipnir.graph.draw.layout import Curve, Direction, Layout, Link, Point, Size, layout
 from sleipnir.graph.draw.ordering import crossings, ordered
 
 NODE = Size(100, 44)
@@ -31,7 +31,7 @@ def inside(point: Point, area: Box) -> bool:
     return area[0] < point.x < area[2] and area[1] < point.y < area[3]
 
 
-def points(piece: Piece, count: int = 16) -> Iterator[Point]:
+def points(piece: Curve, count: int = 16) -> Iterator[Point]:
     """Points along a curve, both ends included."""
     for step in range(count + 1):
         t = step / count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sleipnir.graph.draw import Mark, Story, outline
+from sleipnir.graph.draw import Mark, RunProgress, outline
 from tests.unit.graph.writing import graph_of, yaml_graph
 
 CHOICE = """
@@ -39,8 +39,8 @@ def test_a_run_shows_what_each_node_has_come_to_and_the_ways_it_took() -> None:
         "work": Mark("failed", "failed · 2ms"),
         "off": Mark("running", "running"),
     }
-    story = Story("run r1 · running", marks, frozenset({("ask", "work"), ("work", "off")}))
-    text = outline(graph_of(yaml_graph(CHOICE, start="ask")), story=story)
+    progress = RunProgress("run r1 · running", marks, frozenset({("ask", "work"), ("work", "off")}))
+    text = outline(graph_of(yaml_graph(CHOICE, start="ask")), progress=progress)
     assert text.splitlines()[0].endswith(": run r1 · running")
     assert text.splitlines()[2:] == [
         "✓ ask   approval  done · 1ms",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleipnir.graph.draw import Mark, Story, svg
+from sleipnir.graph.draw import Mark, RunProgress, svg
 from sleipnir.graph.draw.colours import DARK, LIGHT, Colour
 from sleipnir.graph.draw.layout import Direction, Size
 from sleipnir.graph.draw.shapes import dent, outline, size_around
@@ -136,8 +136,8 @@ HOSTILE = ['"><script>alert(1)</script>', "]]>", "&amp;", "a\0b\x1f\ufffe", "\u2
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_texts_and_nothing_else(name: str) -> None:
     graph = graph_of(ScriptNode(id=name, script="s", next=name + "2", fallback=name + "3"))
-    story = Story(name, {name: Mark("done", name)}, frozenset({(name, name + "2")}))
-    root = parsed(svg(Graph(name=name, start=name, nodes=graph.nodes, description=name), story=story))
+    progress = RunProgress(name, {name: Mark("done", name)}, frozenset({(name, name + "2")}))
+    root = parsed(svg(Graph(name=name, start=name, nodes=graph.nodes, description=name), progress=progress))
     assert {element.tag.removeprefix(NAMESPACE) for element in root.iter()}.isdisjoint({"script", "a", "image", "use"})
     assert not any(attribute.startswith("on") for element in root.iter() for attribute in element.attrib)
 
@@ -152,12 +152,12 @@ def test_no_text_breaks_the_picture(name: str, label: str, direction: Direction)
 
 
 def test_a_run_is_told_in_words_and_counts_not_only_in_colours() -> None:
-    story = Story(
+    progress = RunProgress(
         "run abc · running",
         {"route": Mark("done", "done ×3"), "script": Mark("running", "running ×2", ended=False)},
         frozenset({("route", "script")}),
     )
-    root = parsed(svg(EVERYTHING, story=story))
+    root = parsed(svg(EVERYTHING, progress=progress))
     shown = texts(root)
     assert {"run abc · running", "done ×3", "running ×2", "done: 1", "running: 1", "not reached: 12"} <= set(shown)
     classes = [element.get("class") or "" for element in root.iter(f"{NAMESPACE}g")]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleipnir.graph.draw import Mark, Story, dot, mermaid
+from sleipnir.graph.draw import Mark, RunProgress, dot, mermaid
 from sleipnir.graph.model import (
     SLEIPNIR,
     ApprovalNode,
@@ -217,22 +217,24 @@ def test_pictures_lie_on_request() -> None:
     assert "rankdir=LR" in dot(BRANCHING, direction="LR")
 
 
-RUN = Story("run x", {"a": Mark("done", "done ×2"), "b": Mark("failed", "failed")}, frozenset({("a", "b"), ("b", "y")}))
+RUN = RunProgress(
+    "run x", {"a": Mark("done", "done ×2"), "b": Mark("failed", "failed")}, frozenset({("a", "b"), ("b", "y")})
+)
 
 
 def test_a_run_colours_what_it_reached_and_strengthens_the_ways_it_took() -> None:
-    text = mermaid(BRANCHING, story=RUN)
+    text = mermaid(BRANCHING, progress=RUN)
     assert 'n0["a<br/>script<br/>done ×2"]' in text.replace("#215;", "×")
     assert "    class n0 done\n" in text and "    class n1 failed\n" in text
     assert "linkStyle 0,1,11,14,16 stroke-width:3px" in text, "start, a to b, b to its joins, b to y"
-    text = dot(BRANCHING, story=RUN)
+    text = dot(BRANCHING, progress=RUN)
     assert 'style="filled", label="a\\nscript\\ndone ×2", fillcolor=' in text
     assert "n0 -> n1 [penwidth=3];" in text and "n0 -> n2;" in text
 
 
 def test_a_way_that_the_file_does_not_declare_is_drawn_when_a_run_took_it() -> None:
     assert "n1 -> n7" not in dot(BRANCHING)
-    assert 'n1 -> n7 [style="dotted", penwidth=3];' in dot(BRANCHING, story=RUN)
+    assert 'n1 -> n7 [style="dotted", penwidth=3];' in dot(BRANCHING, progress=RUN)
 
 
 def test_a_start_that_does_not_exist_is_drawn_as_missing() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.graph.check import validate
-from sleipnir.graph.check_case import Clients
+from sleipnir.graph.check_case import KnownClients
 from sleipnir.graph.codes import CODES
 from sleipnir.tools.folder import custom_tools
 
@@ -29,7 +29,7 @@ def find_agent(name: str) -> Path | None:
 
 def found_in(folder: Path) -> list[str]:
     """`file:line code` of each finding, sorted as expected.txt is: graph.yaml first."""
-    problems = validate(folder, find_agent, read_tools=custom_tools, clients=Clients(frozenset(), complete=True))
+    problems = validate(folder, find_agent, read_tools=custom_tools, clients=KnownClients(frozenset(), complete=True))
     places = [(str(Path(each.file).relative_to(folder)), each.line or 0, each.code) for each in problems]
     return [
         f"{file}:{line} {code}" for file, line, code in sorted(places, key=lambda each: (each[0] != "graph.yaml", each))

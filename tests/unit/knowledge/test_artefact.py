@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sleipnir.knowledge.order import Question
+from sleipnir.knowledge.order import SearchQuery
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir_workers.knowledge import artefact, vectors
 from sleipnir_workers.knowledge.artefact import Artefact, UnusableIndex
@@ -101,7 +101,7 @@ def test_many_threads_may_search_at_once(folder: Path) -> None:
     assert rows is not None
 
     def ask(number: int) -> list[str]:
-        question = Question(f"chunk{number % 10} {NAMES[number % 6]}", per_source=2)
+        question = SearchQuery(f"chunk{number % 10} {NAMES[number % 6]}", per_source=2)
         return [hit.text for hit in search(opened, question, lambda texts: rows[number : number + 1], None).hits]
 
     alone = [ask(number) for number in range(60)]
@@ -135,7 +135,7 @@ def test_damage_in_the_middle_is_named_when_it_is_met(folder: Path) -> None:
         database.seek(8192)
         database.write(b"\xff" * ((folder / "kb.sqlite").stat().st_size - 8192))
     with pytest.raises(UnusableIndex, match=str(folder)):
-        search(Artefact.open(folder), Question("alpha"), None, None)
+        search(Artefact.open(folder), SearchQuery("alpha"), None, None)
 
 
 def test_an_index_of_another_version_is_named(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sleipnir.knowledge.order import Question
+from sleipnir.knowledge.order import SearchQuery
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir_workers.knowledge import artefact
 from sleipnir_workers.knowledge.artefact import Artefact
@@ -56,7 +56,7 @@ def test_a_search_fuses_what_the_vectors_and_the_words_found(tmp_path: Path) -> 
     queries = np.array([[2, 0]], dtype=np.float32)  # cosines 1, 0, 0.8, -1, 0.6
     assert opened.nearest(queries, 3) == [[0, 2, 4]]
     assert opened.matching("plum jam", 3) == [3, 4]
-    found = search(opened, Question("plum jam"), lambda texts: queries, None)
+    found = search(opened, SearchQuery("plum jam"), lambda texts: queries, None)
     assert [(hit.text, hit.score) for hit in found.hits] == [
         ("apple jam with plum", pytest.approx(1.125 / 9 + 1 / 8)),
         ("apple orchard", pytest.approx(1.125 / 7)),

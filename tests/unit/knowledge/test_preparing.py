@@ -14,10 +14,10 @@ from sleipnir.errors import ConfigError, KnowledgeError, UsageError
 from sleipnir.graph.load import load_agent, read_agent
 from sleipnir.knowledge.application import Application
 from sleipnir.knowledge.files import digest_of
-from sleipnir.knowledge.order import Done, Notice, Order, Told
+from sleipnir.knowledge.order import BuildNotice, Done, Order, Told
 from sleipnir.knowledge.preparing import bases_of, existing_bases
 from sleipnir.knowledge.recipe import Recipe
-from sleipnir.knowledge.rules import Wanted, completed
+from sleipnir.knowledge.rules import BaseOptions, completed
 
 FULL = "embedding_model: 'a:b', chunk_size: 500, chunk_overlap: 10"
 
@@ -49,7 +49,7 @@ class Person:
         self.asked.append(question)
         return self.answers.pop(0)
 
-    def complete(self, wanted: Wanted, said: Application) -> Wanted | None:
+    def complete(self, wanted: BaseOptions, said: Application) -> BaseOptions | None:
         if self.model is None or wanted.missing is None:
             return None if self.model is None else wanted
         return completed(wanted, embedding_model=self.model)
@@ -180,7 +180,7 @@ def test_documents_of_a_config_agent_are_a_help_and_no_need(tmp_path: Path, conf
     folder, builders = config_agent(tmp_path), Builders()
     found, ((node, notice),) = prepared(folder, builders)
     assert (found, node, builders.orders) == ({}, "helper/rag", [])
-    assert isinstance(notice, Notice)
+    assert isinstance(notice, BuildNotice)
     assert "runs without its documents" in notice.text
 
     declining = Person([False])

@@ -8,7 +8,7 @@ import pytest
 
 from ops.bench import knowledge_corpus as corpus
 from ops.bench.knowledge import Place, found_in, rank
-from sleipnir.knowledge.order import Question
+from sleipnir.knowledge.order import SearchQuery
 from sleipnir_workers.knowledge import artefact
 from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.base import Document
@@ -26,7 +26,7 @@ def test_most_headings_lead_to_their_sections(tmp_path: Path) -> None:
     opened = Artefact.open(tmp_path / "index")
 
     def places(text: str, *, vectors: bool) -> list[Place]:
-        found = search(opened, Question(text), embedder.vectors if vectors else None, None)
+        found = search(opened, SearchQuery(text), embedder.vectors if vectors else None, None)
         return [(hit.source, hit.lines) for hit in found.hits]
 
     assert len(pairs) >= 50

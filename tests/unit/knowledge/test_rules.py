@@ -10,13 +10,13 @@ from sleipnir.graph.model import RagNode
 from sleipnir.knowledge.application import Application
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.rules import (
-    Ask,
+    AskToBuild,
+    BaseOptions,
     Build,
     Decision,
     Refuse,
+    RunWithout,
     Use,
-    Wanted,
-    Without,
     completed,
     decide_documents,
     decide_node,
@@ -70,15 +70,15 @@ def test_what_is_not_fully_specified_is_refused_where_nobody_can_be_asked(missin
 @pytest.mark.conformance("K09")
 def test_a_person_is_asked_and_the_application_gives_what_the_node_does_not_say() -> None:
     asked = decided(node(chunk_size=300), COMPLETE, can_ask=True)
-    assert asked == Ask(
+    assert asked == AskToBuild(
         "Initialize RAG knowledge base for rag node 'look'?",
-        Wanted(("docs/",), "a:b", 300, 80, "r:r", 9),
+        BaseOptions(("docs/",), "a:b", 300, 80, "r:r", 9),
         Refuse(
             "Agent 'helper' has rag node 'look' but its RAG was not initialized. "
             "RAG initialization is required for this agent."
         ),
     )
-    assert isinstance(asked, Ask)
+    assert isinstance(asked, AskToBuild)
     assert asked.wanted.missing is None
 
 
@@ -103,7 +103,7 @@ def test_the_first_missing_value_is_named(said: dict[str, Any], what: str) -> No
 
 
 def test_what_a_person_says_completes_it() -> None:
-    wanted = completed(Wanted(("d",)), embedding_model="none", chunk_overlap=0)
+    wanted = completed(BaseOptions(("d",)), embedding_model="none", chunk_overlap=0)
     assert wanted.missing is None
     assert wanted.recipe() == Recipe(("d",), None, 1000, 0)
 
@@ -120,9 +120,9 @@ def test_documents_of_a_config_agent_are_built_when_the_application_says_all() -
 
 def test_documents_of_a_config_agent_are_asked_for_and_never_a_must() -> None:
     asked = documents(Application(), can_ask=True)
-    assert asked == Ask("The agent has documents attached, init RAG?", Wanted(("d",)), Without())
+    assert asked == AskToBuild("The agent has documents attached, init RAG?", BaseOptions(("d",)), RunWithout())
     alone = documents(Application(), can_ask=False)
-    assert isinstance(alone, Without)
+    assert isinstance(alone, RunWithout)
     assert "kb build helper" in alone.notice
-    assert documents(Application(), can_ask=True, listed=()) == Without()
+    assert documents(Application(), can_ask=True, listed=()) == RunWithout()
     assert decide_documents("helper", (), Application(), exists=True, can_ask=False) == Use()

@@ -10,7 +10,7 @@ import pytest
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.patterns import PatternRefused
-from sleipnir.knowledge.order import Question
+from sleipnir.knowledge.order import SearchQuery
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.views import Hit
 from sleipnir_workers.knowledge import artefact, ranking
@@ -65,7 +65,7 @@ def texts_of(found: Found) -> list[str]:
 
 @pytest.mark.conformance("K04")
 def test_the_context_names_the_source_of_each_chunk_and_sources_come_once(index: Artefact) -> None:
-    found = search(index, Question("installed listens", top_k=3), None, None)
+    found = search(index, SearchQuery("installed listens", top_k=3), None, None)
     assert found.context == (
         "[Source: /docs/guide/install.md]\nThe server listens on port 6379.\n\n"
         "[Source: /docs/guide/install.md]\nInstalling the server takes a minute.\n\n"
@@ -77,20 +77,20 @@ def test_the_context_names_the_source_of_each_chunk_and_sources_come_once(index:
 
 @pytest.mark.conformance("K04")
 def test_nothing_found_is_an_empty_context(index: Artefact) -> None:
-    assert search(index, Question("zebra"), embed, None) == Found((), "", ())
-    assert search(index, Question("  \n "), embed, None) == Found((), "", ())
-    assert search(index, Question("is it the"), None, None) == Found((), "", ())
+    assert search(index, SearchQuery("zebra"), embed, None) == Found((), "", ())
+    assert search(index, SearchQuery("  \n "), embed, None) == Found((), "", ())
+    assert search(index, SearchQuery("is it the"), None, None) == Found((), "", ())
 
 
 @pytest.mark.conformance("K03")
 def test_a_question_may_want_more_or_fewer_hits_than_the_base(index: Artefact) -> None:
-    assert len(search(index, Question("server"), embed, None).hits) == 5
-    assert len(search(index, Question("server", top_k=2), embed, None).hits) == 2
-    assert len(search(index, Question("server", top_k=50), embed, None).hits) == 6
+    assert len(search(index, SearchQuery("server"), embed, None).hits) == 5
+    assert len(search(index, SearchQuery("server", top_k=2), embed, None).hits) == 2
+    assert len(search(index, SearchQuery("server", top_k=50), embed, None).hits) == 6
 
 
 def test_words_are_found_without_their_endings_and_whatever_their_case(index: Artefact) -> None:
-    [hit] = search(index, Question("TUNING"), None, None).hits
+    [hit] = search(index, SearchQuery("TUNING"), None, None).hits
     assert hit.text.startswith("Tune the memory") and hit.source == "/docs/guide/tuning.md"
     assert Words().of("The servers' max_memory_bytes weren't tuned, ﬁnally") == [
         "server", "max", "memori", "byte", "weren", "tune", "final"
@@ -103,7 +103,7 @@ def test_a_base_without_vectors_is_searched_by_words_and_asks_no_model(tmp_path:
 
     index = opened(tmp_path / "index", vectors=False)
     assert index.info.dimensions is None
-    assert texts_of(search(index, Question("port"), never, None)) == ["The server listens on port 6379."]
+    assert texts_of(search(index, SearchQuery("port"), never, None)) == ["The server listens on port 6379."]
 
 
 def test_only_what_points_the_same_way_is_near(index: Artefact) -> None:
@@ -119,23 +119,23 @@ def test_a_long_question_is_asked_in_pieces(index: Artefact) -> None:
         asked.extend(texts)
         return embed(texts)
 
-    search(index, Question("memory " * 10 + "\n\n" + "connection " * 6), noting, None)
+    search(index, SearchQuery("memory " * 10 + "\n\n" + "connection " * 6), noting, None)
     assert asked == [("memory " * 10).strip(), ("connection " * 6).strip()]
 
 
 def test_sources_are_chosen_before_hits_are_counted(index: Artefact) -> None:
     for with_vectors in (None, embed):
-        found = search(index, Question("server connection", 2, ("*.rst",)), with_vectors, None)
+        found = search(index, SearchQuery("server connection", 2, ("*.rst",)), with_vectors, None)
         assert set(found.sources) == {"/docs/api/server.rst"} and len(found.hits) == 2
-    assert search(index, Question("server", 2, ("*.pdf",)), embed, None).hits == ()
+    assert search(index, SearchQuery("server", 2, ("*.pdf",)), embed, None).hits == ()
 
 
 def test_a_source_gives_no_more_hits_than_it_may_and_others_take_their_place(index: Artefact) -> None:
-    question = Question("install server", top_k=3, per_source=1)
+    question = SearchQuery("install server", top_k=3, per_source=1)
     for with_vectors in (None, embed):
         found = search(index, question, with_vectors, None)
         assert len(found.hits) == len(found.sources) == 3
-    assert len(search(index, Question("server", 50, per_source=2), embed, None).hits) == 5
+    assert len(search(index, SearchQuery("server", 50, per_source=2), embed, None).hits) == 5
 
 
 def test_the_reranker_has_the_last_word(index: Artefact) -> None:
@@ -145,7 +145,7 @@ def test_the_reranker_has_the_last_word(index: Artefact) -> None:
         given.append((question, documents, count))
         return list(reversed(range(len(documents))))[:count]
 
-    found = search(index, Question("memory port", top_k=2), embed, backwards)
+    found = search(index, SearchQuery("memory port", top_k=2), embed, backwards)
     [(question, documents, count)] = given
     assert (question, count) == ("memory port", 2)
     assert documents == [  # the vectors' first
@@ -157,9 +157,9 @@ def test_the_reranker_has_the_last_word(index: Artefact) -> None:
 
 
 def test_the_reranker_is_asked_for_more_where_a_source_may_fill_up(index: Artefact) -> None:
-    found = search(index, Question("install", 2, per_source=1), None, lambda _, documents, count: [*range(count)])
+    found = search(index, SearchQuery("install", 2, per_source=1), None, lambda _, documents, count: [*range(count)])
     assert len(found.hits) == 1
-    assert search(index, Question("zebra"), None, lambda *_: pytest.fail("asked about nothing")).hits == ()
+    assert search(index, SearchQuery("zebra"), None, lambda *_: pytest.fail("asked about nothing")).hits == ()
 
 
 def test_a_failing_reranker_fails_the_search(index: Artefact) -> None:
@@ -167,21 +167,21 @@ def test_a_failing_reranker_fails_the_search(index: Artefact) -> None:
         raise NodeFailed("Failed to rerank: too many requests", "rate_limit", transient=True)
 
     with pytest.raises(NodeFailed, match=r"^Failed to rerank: too many requests") as caught:
-        search(index, Question("server"), None, busy)
+        search(index, SearchQuery("server"), None, busy)
     assert (caught.value.kind, caught.value.transient) == ("rate_limit", True)
     with pytest.raises(NodeFailed, match=r"^Failed to rerank: document 99 of "):
-        search(index, Question("server"), None, lambda *_: [99])
+        search(index, SearchQuery("server"), None, lambda *_: [99])
 
 
 def test_a_model_of_another_dimension_is_named_with_both(index: Artefact) -> None:
     with pytest.raises(NodeFailed, match=r"has 3 dimensions, those of the knowledge base have 4: .*'test:model'"):
-        search(index, Question("server"), lambda texts: np.ones((1, 3), dtype=np.float32), None)
+        search(index, SearchQuery("server"), lambda texts: np.ones((1, 3), dtype=np.float32), None)
 
 
 def test_a_hit_of_a_base_of_lokis_has_no_lines(tmp_path: Path) -> None:
     base = Base(Recipe(["/d"], None), [Source("/d", "0", [Chunk("word")])], None)
     artefact.write(base, tmp_path / "index", "0" * 64)
-    [hit] = search(Artefact.open(tmp_path / "index"), Question("word"), None, None).hits
+    [hit] = search(Artefact.open(tmp_path / "index"), SearchQuery("word"), None, None).hits
     assert hit == Hit("/d", "word", 1 / 11, None)
 
 

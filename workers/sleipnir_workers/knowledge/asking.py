@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from sleipnir.errors import NodeFailed
-from sleipnir.knowledge.order import Question
+from sleipnir.knowledge.order import SearchQuery
 from sleipnir_workers.execution import ModelPermits
 from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.artefact import Artefact
@@ -61,7 +61,7 @@ class Asking:
         self._spent = spent or Spent()
         self._embedding: tuple[_Embedding, Vectors] | None = None
 
-    def search(self, artefact: Artefact, question: Question) -> Found:
+    def search(self, artefact: Artefact, question: SearchQuery) -> Found:
         """Raises NodeFailed (`timeout`, `model`, `config`), PutOff where it does not wait, UnusableIndex, and what
         `tick` raises."""
         recipe = artefact.info.recipe

@@ -20,9 +20,9 @@ import structlog
 
 from sleipnir.errors import KnowledgeError, StoreUnavailable
 from sleipnir.knowledge.files import base_file, digest_of
-from sleipnir.knowledge.order import Done, Notice, Order, Progress, Told
+from sleipnir.knowledge.order import BuildNotice, Done, Order, Progress, Told
 from sleipnir.knowledge.recipe import Recipe
-from sleipnir.knowledge.views import BaseInfo, Forecast, Spent
+from sleipnir.knowledge.views import BaseInfo, EmbeddingUsage, Forecast
 from sleipnir.staging import PREFIX, clear_up, put_in_place, staging
 from sleipnir.store.store import Store
 from sleipnir_workers.host import Host
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors
 
 
-NOTHING = Spent()
+NOTHING = EmbeddingUsage()
 
 
 SEARCH_S = 120.0
@@ -52,8 +52,8 @@ BASES_BEGIN = b"embedding_model:"
 
 
 def run(order: Order, host: Host, tell: Callable[[Told], None]) -> Done:
-    """Carry out an order. `tell` gets Progress and Notice. Nothing is changed when this raises: SleipnirError of any
-    kind, ProcessLost, or whatever `tell` raises."""
+    """Carry out an order. `tell` gets Progress and BuildNotice. Nothing is changed when this raises: SleipnirError of
+    any kind, ProcessLost, or whatever `tell` raises."""
     job = _Job(order, host, tell)
     match order.task:
         case "build" | "rebuild" | "index":
@@ -77,7 +77,7 @@ class _Job:
         self._tell = tell
 
     def tell(self, told: Told) -> None:
-        if isinstance(told, Notice):
+        if isinstance(told, BuildNotice):
             self.notices.append(told.text)
         self._tell(told)
 
@@ -99,7 +99,7 @@ class _Job:
         try:
             return loki_file.read(self.file)
         except loki_file.UnreadableBase as error:
-            self.tell(Notice(f"{error}; it is replaced"))
+            self.tell(BuildNotice(f"{error}; it is replaced"))
             return None
 
     def _make(self, store: Store, permits: Permits, lease: Lease) -> BaseInfo:
@@ -156,7 +156,7 @@ class _Job:
 
     def _embed(
         self, recipe: Recipe, texts: Sequence[str], permits: Permits, lease: Lease
-    ) -> tuple[Vectors | None, Spent]:
+    ) -> tuple[Vectors | None, EmbeddingUsage]:
         """The vectors of all chunks. The base that is there is read, for those that it has, only if some are not in
         the cache: it may be large."""
         if recipe.embedding_model is None:
@@ -182,7 +182,7 @@ class _Job:
             recipe.embedding_model,
             chunk_size=recipe.chunk_size,
             batch_size=recipe.batch_size,
-            cache=EmbeddingCache(self.settings.home, notice=lambda text: self.tell(Notice(text))),
+            cache=EmbeddingCache(self.settings.home, notice=lambda text: self.tell(BuildNotice(text))),
             permits=permits,
             caller=f"knowledge/{self.order.agent}/{self.order.node}",
         )
@@ -265,7 +265,7 @@ class _Job:
         hits = [asdict(hit) for hit in found.hits]
         return {"hits": hits, "context": found.context, "sources": list(found.sources), "embedding_model": model}
 
-    def _info(self, info: Info, spent: Spent = NOTHING) -> BaseInfo:
+    def _info(self, info: Info, spent: EmbeddingUsage = NOTHING) -> BaseInfo:
         return BaseInfo(
             agent=self.order.agent,
             node=self.order.node,

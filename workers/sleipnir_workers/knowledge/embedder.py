@@ -21,7 +21,7 @@ import numpy as np
 
 from sleipnir.agents.config_directory import variable
 from sleipnir.errors import ConfigError, NodeFailed
-from sleipnir.knowledge.views import Spent
+from sleipnir.knowledge.views import EmbeddingUsage
 from sleipnir.models.limits import estimated_tokens
 from sleipnir_workers.execution import CallTokens, ModelPermits
 from sleipnir_workers.host import Host
@@ -148,7 +148,7 @@ class Embedder:
         dimensions: int | None = None,
         progress: Progress = lambda done, total, tokens, cost_usd: None,
         tick: Callable[[], None] = lambda: None,
-    ) -> tuple[Vectors, Spent]:
+    ) -> tuple[Vectors, EmbeddingUsage]:
         """A row per text, in their order. `dimensions` are those of the base that they are for, None: they make one.
         `tick` is called every TICK_S at most while we wait, and what it raises ends the waiting.
 
@@ -159,7 +159,7 @@ class Embedder:
         work = _Work(texts, keys_of(self._model.id, embedding.settings(self._model.endpoint, purpose), texts))
         rows = _Rows(self._model.id, len(texts), dimensions)
         self._take_known(work, rows)
-        spent = Spent(reused=rows.done)
+        spent = EmbeddingUsage(reused=rows.done)
         if texts:
             progress(rows.done, len(texts), 0, 0.0)
         batches = list(self._batches(work))
@@ -176,7 +176,7 @@ class Embedder:
             raise NodeFailed(str(error), "model") from error
         reused = len(texts) - spent.embedded
         took_s = time.monotonic() - began_s
-        return rows.matrix, Spent(spent.embedded, reused, spent.tokens, spent.cost_usd, took_s)
+        return rows.matrix, EmbeddingUsage(spent.embedded, reused, spent.tokens, spent.cost_usd, took_s)
 
     def estimate(self, texts: Sequence[str], purpose: Purpose = "document") -> Estimate:
         """What `embed` would take. Asks no model, and writes nothing."""
@@ -399,10 +399,10 @@ def _flaw(vector: bytes) -> str | None:
     return None if numbers.any() else "a vector of zeros"
 
 
-def _added(spent: Spent, texts: int, embedded: Embedded) -> Spent:
+def _added(spent: EmbeddingUsage, texts: int, embedded: Embedded) -> EmbeddingUsage:
     known = spent.cost_usd is not None and embedded.cost_usd is not None
     cost_usd = (spent.cost_usd or 0.0) + (embedded.cost_usd or 0.0) if known else None
-    return Spent(spent.embedded + texts, spent.reused, spent.tokens + embedded.tokens, cost_usd)
+    return EmbeddingUsage(spent.embedded + texts, spent.reused, spent.tokens + embedded.tokens, cost_usd)
 
 
 def _slices(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sleipnir.errors import KnowledgeError
-from sleipnir.knowledge.order import Notice, Progress
+from sleipnir.knowledge.order import BuildNotice, Progress
 from sleipnir_workers.knowledge import artefact
 from sleipnir_workers.knowledge.artefact import Artefact, Info, UnusableIndex
 from sleipnir_workers.knowledge.base import Base
@@ -18,7 +18,7 @@ from sleipnir_workers.knowledge.index_store import DamagedIndex, IndexStore
 class Indexes:
     """Every method raises KnowledgeError when the index store cannot be used."""
 
-    def __init__(self, index_store: IndexStore, tell: Callable[[Progress | Notice], None]) -> None:
+    def __init__(self, index_store: IndexStore, tell: Callable[[Progress | BuildNotice], None]) -> None:
         self.index_store, self._tell = index_store, tell
 
     @contextmanager
@@ -42,7 +42,7 @@ class Indexes:
             with self.open(digest) as index:
                 return index.info
         except (DamagedIndex, UnusableIndex) as error:
-            self._tell(Notice(f"{error}; it is written anew"))
+            self._tell(BuildNotice(f"{error}; it is written anew"))
             self.index_store.drop(digest)
             return None
 

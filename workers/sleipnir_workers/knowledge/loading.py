@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from sleipnir.knowledge.order import Notice, Progress
+from sleipnir.knowledge.order import BuildNotice, Progress
 from sleipnir.settings import Settings
 from sleipnir_workers.knowledge import commands, sources
 from sleipnir_workers.knowledge.base import Document
@@ -26,7 +26,7 @@ from sleipnir_workers.knowledge.loaders.content import Content, Loaded, limit, s
 from sleipnir_workers.knowledge.parsing import Parser
 from sleipnir_workers.knowledge.web import Response, Web, is_private
 
-Tell: TypeAlias = Callable[[Progress | Notice], None]
+Tell: TypeAlias = Callable[[Progress | BuildNotice], None]
 
 URL_LOADER: Final = "url"
 CRAWL_LOADER: Final = "recursive_url"
@@ -45,7 +45,7 @@ def load(
     """The documents of the agent in `folder`; none has an empty text, and no path comes twice.
 
     `loaders` is `document_loaders`: commands by extension or protocol. `tell` gets a Progress of stage "load" before
-    each source, with each page of a crawl, and after the last source; and a Notice for each failure as it happens.
+    each source, with each page of a crawl, and after the last source; and a BuildNotice for each failure as it happens.
     `leave_out` are files that no entry brings in: bases of the agent itself.
 
     Raises UsageError at once for an entry that makes no sense, and at the end LoadFailed: for failures, all of them
@@ -167,7 +167,7 @@ class _Loading:
         self._tell(Progress("load", self._done, self._total, what))
 
     def _notice(self, text: str) -> None:
-        self._tell(Notice(text))
+        self._tell(BuildNotice(text))
 
     def _fail(self, failure: Unloadable) -> None:
         self._failures.append(failure)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from sleipnir.errors import NodeFailed
-from sleipnir.knowledge.order import Question
+from sleipnir.knowledge.order import SearchQuery
 from sleipnir.knowledge.views import Hit
 from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.chunking import split
@@ -34,7 +34,7 @@ class Found:
     sources: tuple[str, ...]
 
 
-def search(artefact: Artefact, question: Question, embed: Embed | None, rerank: Rerank | None) -> Found:
+def search(artefact: Artefact, question: SearchQuery, embed: Embed | None, rerank: Rerank | None) -> Found:
     """Without `embed`, or in a base without vectors, by keywords alone.
 
     Raises NodeFailed when the question's vectors have another dimension than the base's, or the reranker names
@@ -52,7 +52,7 @@ def search(artefact: Artefact, question: Question, embed: Embed | None, rerank: 
     return _found(artefact.hits({chunk: scores[chunk] for chunk in chosen}))
 
 
-def _by_vector(artefact: Artefact, question: Question, embed: Embed, top_k: int, mask: Mask | None) -> list[int]:
+def _by_vector(artefact: Artefact, question: SearchQuery, embed: Embed, top_k: int, mask: Mask | None) -> list[int]:
     """What is nearest to the first piece of the question, then to the second, and so on: a chunk may come twice."""
     recipe, dimensions = artefact.info.recipe, artefact.info.dimensions
     pieces = [chunk.text for chunk in split(question.text, "txt", recipe.chunk_size, recipe.chunk_overlap)]
@@ -70,7 +70,7 @@ def _by_vector(artefact: Artefact, question: Question, embed: Embed, top_k: int,
 
 
 def _reranked(
-    artefact: Artefact, question: Question, rerank: Rerank, candidates: list[int], top_k: int
+    artefact: Artefact, question: SearchQuery, rerank: Rerank, candidates: list[int], top_k: int
 ) -> dict[int, float]:
     """The candidates that the reranker names, in its order. Its own scores are not asked for: 1 is the best, then 1/2,
     1/3 and so on."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Json
-from sleipnir.messages import Said
+from sleipnir.messages import SessionAddition
 from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
 from sleipnir_workers.llm.conversation import chat, estimated_tokens, tool_message
@@ -42,25 +42,25 @@ def with_history(told: Sequence[Message], history: str) -> list[Message]:
 
 def said_in(
     execution: Execution, told: Sequence[Message], since: Sequence[Message], session: Session, host: Host
-) -> Said:
+) -> SessionAddition:
     """What the run adds to its session. `told` is what the conversation began with, `since` what followed, the last
     answer included. Raises VisitLost."""
     before = [message for message in told[:-1] if message["role"] != "system"]
     added = (told[-1], *since)
     whole = [*before, *added]
     if estimated_tokens(whole) < _threshold(execution, host):
-        return Said(added)
+        return SessionAddition(added)
     try:
         summary = session.aside(chat(SUMMARIZATION_PROMPT, _record(whole))).strip()
     except NodeFailed as error:
         session.notes.append(f"the session is not summarised: {session.clean(str(error))}")
-        return Said(added)
+        return SessionAddition(added)
     if not summary:
         session.notes.append("the session is not summarised: the model said nothing")
-        return Said(added)
+        return SessionAddition(added)
     session.notes.append(f"the session is summarised: {len(whole)} messages")
     context = {"role": "user", "content": SUMMARY_CONTEXT_PROMPT + summary}
-    return Said((context, *_calls_that_make(TodoList.of(whole))), instead=True)
+    return SessionAddition((context, *_calls_that_make(TodoList.of(whole))), instead=True)
 
 
 def _calls_that_make(todos: TodoList) -> list[Message]:

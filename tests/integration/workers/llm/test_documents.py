@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sleipnir.graph.model import LlmNode, LoopAgent
-from sleipnir.messages import Said, VisitResult
+from sleipnir.messages import SessionAddition, VisitResult
 from sleipnir.runs.run import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import ModelServer
@@ -48,4 +48,6 @@ def test_the_question_is_put_alone_when_nothing_was_found(tmp_path: Path, state:
 
 def test_the_session_keeps_the_question_alone(tmp_path: Path) -> None:
     result, _ = turn(tmp_path, FOUND, session="desk", talk=StoredConversation(history=json.dumps([])))
-    assert result.said == Said(({"role": "user", "content": "How hard?"}, {"role": "assistant", "content": "Hard."}))
+    assert result.said == SessionAddition(
+        ({"role": "user", "content": "How hard?"}, {"role": "assistant", "content": "Hard."})
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sleipnir.graph.model import LlmNode, LoopAgent
-from sleipnir.messages import INSTEAD, MESSAGES, SAID, Said, VisitResult
+from sleipnir.messages import INSTEAD, MESSAGES, SAID, SessionAddition, VisitResult
 from sleipnir.runs.run import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
@@ -55,7 +55,7 @@ def test_the_session_stands_between_the_system_message_and_the_question(tmp_path
     assert system["content"].startswith("be kind")
     assert others == [*HISTORY, ASKED]
     assert result.delta == {"output": "Kim"}
-    assert result.said == Said((ASKED, {"role": "assistant", "content": "Kim"}))
+    assert result.said == SessionAddition((ASKED, {"role": "assistant", "content": "Kim"}))
 
 
 def test_a_turn_that_calls_tools_leaves_nothing_and_keeps_the_session_for_the_next_one(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_all_that_was_said_since_the_question_is_added_calls_and_their_results_t
     result, server = turn(tmp_path, ["You are Kim"], SECOND_TURN)
     assert server.requests[0].messages == [SYSTEM, *HISTORY, ASKED, CALLED, FOUND]
     answer = {"role": "assistant", "content": "You are Kim"}
-    assert result.said == Said((ASKED, CALLED, FOUND, answer))
+    assert result.said == SessionAddition((ASKED, CALLED, FOUND, answer))
     _, values = encoded(result, "ask", 10_000)
     assert [json.loads(line) for line in values[SAID].split("\n")] == [ASKED, CALLED, FOUND, answer]
 
@@ -88,7 +88,7 @@ def test_a_session_that_has_grown_to_the_threshold_is_replaced_by_a_summary(tmp_
         "user: I am Kim\n\nassistant: Hello Kim\n\nuser: who am I\n\n"
         'assistant calls lookup with {"q": 1}\n\ntool: "Kim"\n\nassistant: You are Kim'
     )
-    assert result.said == Said(
+    assert result.said == SessionAddition(
         ({"role": "user", "content": SUMMARY_CONTEXT_PROMPT + "The user is Kim."},), instead=True
     )
     assert encoded(result, "ask", 10_000)[1][SAID].split("\n")[0] == INSTEAD
@@ -122,5 +122,5 @@ def test_the_todo_list_outlives_the_summary(tmp_path: Path) -> None:
 def test_a_session_that_cannot_be_summarised_stays_whole(tmp_path: Path, reply: Reply | str) -> None:
     result, _ = turn(tmp_path, ["You are Kim", reply], SECOND_TURN, threshold=10)
     assert result.ok
-    assert result.said == Said((ASKED, CALLED, FOUND, {"role": "assistant", "content": "You are Kim"}))
+    assert result.said == SessionAddition((ASKED, CALLED, FOUND, {"role": "assistant", "content": "You are Kim"}))
     assert any(note.startswith("the session is not summarised: ") for note in result.notes)

@@ -8,12 +8,12 @@ import pytest
 
 from sleipnir.errors import ToolFileError
 from sleipnir.tools.bash import parse
-from sleipnir.tools.bash.model import Choices, Command, Default, EnvVar, Parameter, Symbol
+from sleipnir.tools.bash.model import BashCommand, Choices, Default, EnvVar, Parameter, Symbol
 
 FILE = Path("agents/a/tools.sh")
 
 
-def root(*lines: str) -> Command:
+def root(*lines: str) -> BashCommand:
     return parse("\n".join(lines), FILE).root
 
 

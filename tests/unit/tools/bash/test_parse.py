@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from sleipnir.errors import ToolFileError
-from sleipnir.tools.bash import Script, parse
-from sleipnir.tools.bash.model import Command
+from sleipnir.tools.bash import BashFile, parse
+from sleipnir.tools.bash.model import BashCommand
 
 FILE = Path("tools.sh")
 
 
-def read(text: str) -> Script:
+def read(text: str) -> BashFile:
     return parse(text, FILE)
 
 
@@ -37,7 +37,7 @@ def test_a_description_goes_on_over_the_comment_lines_below_its_tag() -> None:
         ("# @describe\n# a\n# b", lambda root: root.description),
     ],
 )
-def test_every_tag_with_a_text_may_have_several_lines(tag: str, description: Callable[[Command], str]) -> None:
+def test_every_tag_with_a_text_may_have_several_lines(tag: str, description: Callable[[BashCommand], str]) -> None:
     assert description(read(tag).root).lower() == "a\nb"
 
 

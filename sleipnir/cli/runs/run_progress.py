@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from sleipnir.cli.runs.reasons import failed_in_words, stopped_in_words
 from sleipnir.cli.terminal.render import duration
-from sleipnir.graph.draw import Mark, State, Story
+from sleipnir.graph.draw import Mark, RunProgress, State
 
 if TYPE_CHECKING:
     from sleipnir.runs.views import RunInfo, StepInfo, VisitInfo, VisitState
@@ -22,7 +22,7 @@ _AT_WORK: Final[tuple[VisitState, ...]] = ("started", "queued", "ready")
 """What a loop is that has several parts: the first of these that one of them is."""
 
 
-def story_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> Story:
+def progress_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> RunProgress:
     """`now_ms` is Redis' clock. Live visits of a run that is over will not go on: they are not told of. Nor are those
     that have ended and only wait for others of their super-step."""
     over = {(step.seq, step.attempt) for step in steps}
@@ -37,7 +37,7 @@ def story_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> Story:
     for visit in loops:
         live[visit.node].append(visit)
     marks = {node: _mark(ended[node], live[node]) for node in [*ended, *(node for node in live if node not in ended)]}
-    return Story(_caption(info, now_ms), marks, frozenset(_ways(steps)))
+    return RunProgress(_caption(info, now_ms), marks, frozenset(_ways(steps)))
 
 
 def _as_loop(visit: VisitInfo, visits: Sequence[VisitInfo]) -> VisitInfo:

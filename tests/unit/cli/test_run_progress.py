@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sleipnir.cli.runs.story import story_of
+from sleipnir.cli.runs.run_progress import progress_of
 from sleipnir.graph.draw import Mark
 from sleipnir.messages import RunStatus
 from sleipnir.runs.run import Part
@@ -33,13 +33,13 @@ def test_a_node_is_marked_by_its_last_visit_with_counts_and_the_mean_time() -> N
         step(3, "a", "b", took_ms=300),
         step(4, "b", ok=False),
     ]
-    story = story_of(run("failed", ended_ms=2_500), steps, 99_000)
-    assert story.marks == {
+    progress = progress_of(run("failed", ended_ms=2_500), steps, 99_000)
+    assert progress.marks == {
         "a": Mark("done", "done ×2 · 200ms each"),
         "b": Mark("failed", "done, failed · 100ms each"),
     }
-    assert story.ways == {("a", "b"), ("b", "a")}
-    assert story.caption == "run run1 · failed · 1.50s"
+    assert progress.ways == {("a", "b"), ("b", "a")}
+    assert progress.caption == "run run1 · failed · 1.50s"
 
 
 def test_a_live_visit_says_more_than_those_that_have_ended() -> None:
@@ -50,26 +50,26 @@ def test_a_live_visit_says_more_than_those_that_have_ended() -> None:
         visit("b", "waiting"),
         visit("c", "queued"),
     ]
-    story = story_of(run("running", *live), [step(1, "a", "a")], 1_250)
-    assert story.marks == {
+    progress = progress_of(run("running", *live), [step(1, "a", "a")], 1_250)
+    assert progress.marks == {
         "a": Mark("running", "running ×2, done · 100ms"),
         "b": Mark("waiting", "waiting", ended=False),
         "c": Mark("queued", "queued", ended=False),
     }
-    assert story.caption == "run run1 · running · 250ms"
+    assert progress.caption == "run run1 · running · 250ms"
 
 
 def test_choosing_a_way_is_no_visit_of_the_node_but_its_way_is_taken() -> None:
     chosen = replace(step(2, "a", None), role="branch", next=("b", "c"))
-    story = story_of(run("running"), [step(1, "a"), chosen], 1_000)
-    assert story.marks == {"a": Mark("done", "done · 100ms")}
-    assert story.ways == {("a", "b"), ("a", "c")}
+    progress = progress_of(run("running"), [step(1, "a"), chosen], 1_000)
+    assert progress.marks == {"a": Mark("done", "done · 100ms")}
+    assert progress.ways == {("a", "b"), ("a", "c")}
 
 
 def test_a_visit_that_has_ended_before_its_super_step_did_is_done() -> None:
     live = [visit("a", "waiting", seq=1), visit("b", "started", seq=2), visit("c", "queued", seq=3, attempt=2)]
-    story = story_of(run("running", *live), [step(1, "a"), step(3, "c", ok=False)], 1_000)
-    assert {node: mark.note for node, mark in story.marks.items()} == {
+    progress = progress_of(run("running", *live), [step(1, "a"), step(3, "c", ok=False)], 1_000)
+    assert {node: mark.note for node, mark in progress.marks.items()} == {
         "a": "done · 100ms",
         "b": "running",
         "c": "queued, failed · 100ms",
@@ -78,7 +78,9 @@ def test_a_visit_that_has_ended_before_its_super_step_did_is_done() -> None:
 
 def test_a_map_that_waits_for_its_items_is_running_and_says_how_far_it_is() -> None:
     at_work = replace(visit("m", "waiting", kind="map"), reason=Reason("items", progress=(237, 1_500)))
-    assert story_of(run("running", at_work), [], 1_000).marks["m"] == Mark("running", "running 237/1,500", ended=False)
+    assert progress_of(run("running", at_work), [], 1_000).marks["m"] == Mark(
+        "running", "running 237/1,500", ended=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,8 +95,8 @@ def test_a_map_that_waits_for_its_items_is_running_and_says_how_far_it_is() -> N
 def test_a_loop_is_one_visit_and_at_work_when_a_part_of_it_is(parts: list[str], mark: Mark) -> None:
     loop = replace(visit("ask", "waiting", seq=1), reason=Reason("turns", turn=1, progress=(0, len(parts))))
     calls = [replace(visit("ask", part, seq=2 + n), part=Part(1, 1, n), role="tool") for n, part in enumerate(parts)]
-    assert story_of(run("running", loop, *calls), [], 1_000).marks == {"ask": mark}
+    assert progress_of(run("running", loop, *calls), [], 1_000).marks == {"ask": mark}
 
 
 def test_a_run_that_is_over_has_no_node_under_way() -> None:
-    assert story_of(run("cancelled", visit("a", "started"), ended_ms=1_000), [step(0, None)], 0).marks == {}
+    assert progress_of(run("cancelled", visit("a", "started"), ended_ms=1_000), [step(0, None)], 0).marks == {}
