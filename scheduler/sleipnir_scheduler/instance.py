@@ -24,11 +24,11 @@ from sleipnir_scheduler.services import janitor, reaper, timers
 from sleipnir_scheduler.services.admission import Admission
 from sleipnir_scheduler.services.advance import Advance
 from sleipnir_scheduler.services.deliveries import Deliveries
-from sleipnir_scheduler.services.forgotten import Forgotten
-from sleipnir_scheduler.services.generation import Watch
-from sleipnir_scheduler.services.loop import Turns
+from sleipnir_scheduler.services.generation import GenerationWatch
+from sleipnir_scheduler.services.loop import ServiceRounds
 from sleipnir_scheduler.services.outbox import Outbox
 from sleipnir_scheduler.services.ownership import Ownership
+from sleipnir_scheduler.services.unindexed import UnindexedVisits
 
 ADMIT_S, ADMIT_SOON_S = 0.05, 0.01  # between looks at batches; sooner while the last one let rows begin
 LINGER_S, MOST_LINGER_S = 0.002, 0.010
@@ -44,9 +44,9 @@ class Instance:
     """Its rounds are called again and again, each by a thread of its own. `stop` ends what they wait for."""
 
     def __init__(self, settings: Settings, store: Store, stop: threading.Event) -> None:
-        self.tally, self.turns = Tally(), Turns()
+        self.tally, self.turns = Tally(), ServiceRounds()
         self._settings, self._store, self._stop = settings, store, stop
-        self.watch = Watch(
+        self.watch = GenerationWatch(
             store.generations,
             lease_s=settings.lease_s,
             heartbeat_s=settings.heartbeat_s,
@@ -79,7 +79,7 @@ class Instance:
         )
         self._delivered_under: Mapping[int, int] = {}
         self._admission = Admission(store, window=settings.batch_window)
-        self._forgotten = Forgotten(store.partitions, lease_ms=self.watch.lease_ms)
+        self._forgotten = UnindexedVisits(store.partitions, lease_ms=self.watch.lease_ms)
         self._archiver = _archiver(settings, store)
 
     def begin(self) -> None:

@@ -24,7 +24,7 @@ from sleipnir.store.gauges import Gauges
 from sleipnir.store.store import Store
 from sleipnir_scheduler.instance import Instance
 from sleipnir_scheduler.metrics.collector import SchedulerCollector, registry_of
-from sleipnir_scheduler.metrics.endpoint import Endpoint
+from sleipnir_scheduler.metrics.endpoint import MetricsEndpoint
 from sleipnir_scheduler.services.loop import run_forever
 
 LOOK_S = 3.0  # how long metrics wait for an answer of Redis; Prometheus waits 10 s for all of them
@@ -86,7 +86,7 @@ def serve(settings: Settings, store: Store, stop: threading.Event) -> None:
     tracing.flush()
 
 
-def _endpoint(settings: Settings, instance: Instance) -> Endpoint | None:
+def _endpoint(settings: Settings, instance: Instance) -> MetricsEndpoint | None:
     """/metrics and /health, if the settings ask for them. Raises ConfigError."""
     if settings.metrics_port is None:
         return None
@@ -99,7 +99,7 @@ def _endpoint(settings: Settings, instance: Instance) -> Endpoint | None:
     gauges = Gauges(settings, timeout_s=LOOK_S)
     collector = SchedulerCollector(gauges, instance.ownership, instance.tally, instance.turns, limits)
     health = partial(_health, instance)
-    endpoint = Endpoint(settings.metrics_host, settings.metrics_port, registry_of(collector), health)
+    endpoint = MetricsEndpoint(settings.metrics_host, settings.metrics_port, registry_of(collector), health)
     log.info("metrics are served", host=settings.metrics_host, port=endpoint.port)
     return endpoint
 

@@ -17,7 +17,7 @@ from sleipnir.store import partitions
 from sleipnir.store.store import Store
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
 from sleipnir_scheduler.services import advance as service
-from sleipnir_scheduler.services.watchdog import Watchdog
+from sleipnir_scheduler.services.watchdog import PlanningWatchdog
 from tests.store.test_advance import ASKS, advance_of
 
 SPEC = RunSpec("agent", "digest")
@@ -71,7 +71,7 @@ def test_an_entry_that_is_planned_for_too_long_parks_its_run_and_no_other(
     for run in (slow, other):
         store.runs.create(run, SPEC, {"initial_prompt": run})
     advance = advance_of(store, ASKS)
-    advance._watchdog = Watchdog(most_s=0.1)
+    advance._watchdog = PlanningWatchdog(most_s=0.1)
     advance.run_once()
     inbox = store.keys.of_partition(store.keys.partition_of(slow)).inbox
     for run in (slow, other):

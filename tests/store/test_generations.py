@@ -19,7 +19,7 @@ from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, ClaimRefused
 from sleipnir_scheduler.services import reaper
-from sleipnir_scheduler.services.generation import Watch
+from sleipnir_scheduler.services.generation import GenerationWatch
 from tests.processes import RedisServer
 
 RUN = "run000000001"
@@ -179,7 +179,7 @@ class Clock:
 def test_a_step_of_the_clock_of_redis_is_seen_by_ours(own: Store) -> None:
     began: list[str] = []
     clock = Clock()
-    watch = Watch(own.generations, lease_s=15, heartbeat_s=5, began=began.append, monotonic_ms=clock)
+    watch = GenerationWatch(own.generations, lease_s=15, heartbeat_s=5, began=began.append, monotonic_ms=clock)
     first = watch.run_once()
     assert watch.run_once().id == first.id
     clock.ahead_ms -= 60_000  # while the clock here stood still, that of Redis went on by a minute

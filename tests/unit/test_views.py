@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import RunSpec, RunView, Visit
-from sleipnir_scheduler.services.views import VIEW_BYTES, VISIT_BYTES, Views
+from sleipnir_scheduler.services.views import VIEW_BYTES, VISIT_BYTES, RunViews
 
 
 def view(run: str, visits: int = 1) -> RunView:
@@ -14,7 +14,7 @@ def view(run: str, visits: int = 1) -> RunView:
 
 def test_a_wide_run_counts_for_the_narrow_ones_that_it_weighs_as_much_as() -> None:
     """Finding C23 of the second review: views were counted, not weighed."""
-    views = Views(most_bytes=100 * (VIEW_BYTES + VISIT_BYTES))
+    views = RunViews(most_bytes=100 * (VIEW_BYTES + VISIT_BYTES))
     for number in range(100):
         views.put(view(f"narrow{number}"))
     views.shrink(0)
@@ -29,7 +29,7 @@ def test_a_wide_run_counts_for_the_narrow_ones_that_it_weighs_as_much_as() -> No
 
 
 def test_the_views_used_last_are_kept_and_a_dropped_one_weighs_nothing() -> None:
-    views = Views(most_bytes=2 * (VIEW_BYTES + VISIT_BYTES))
+    views = RunViews(most_bytes=2 * (VIEW_BYTES + VISIT_BYTES))
     for run in "abc":
         views.put(view(run))
     views.use(["a"])

@@ -24,7 +24,7 @@ from sleipnir.errors import StoreUnavailable
 from sleipnir.models.limits import Limit, LimitUse
 from sleipnir.store.gauges import FleetLoad, Gauges, PartitionLoad
 from sleipnir_scheduler.counters.tally import Tally
-from sleipnir_scheduler.services.loop import Turns
+from sleipnir_scheduler.services.loop import ServiceRounds
 from sleipnir_scheduler.services.ownership import Ownership
 
 FRESH_S: Final = 1.0
@@ -36,7 +36,7 @@ class SchedulerCollector(Collector):
     """What `registry_of` registers. Thread-safe: scrapes wait for each other."""
 
     def __init__(
-        self, gauges: Gauges, ownership: Ownership, tally: Tally, turns: Turns, limits: Sequence[Limit]
+        self, gauges: Gauges, ownership: Ownership, tally: Tally, turns: ServiceRounds, limits: Sequence[Limit]
     ) -> None:
         self._gauges, self._ownership, self._tally, self._turns = gauges, ownership, tally, turns
         self._limits = limits

@@ -23,7 +23,7 @@ from sleipnir.errors import ConfigError
 REQUEST_S: Final = 10.0  # a client that is slower is hung up on
 
 
-class Endpoint:
+class MetricsEndpoint:
     """Listens from its creation to `close`. Raises ConfigError when the address cannot be had."""
 
     def __init__(

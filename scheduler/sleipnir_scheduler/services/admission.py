@@ -24,7 +24,7 @@ from sleipnir.batches.records import may_admit, row_run_id
 from sleipnir.store.batches import CHANGED, OpenBatch
 from sleipnir.store.fleet import SEEN_FOR_MS
 from sleipnir.store.store import Store
-from sleipnir_scheduler.fair import Claim, one_each, share
+from sleipnir_scheduler.fair_shares import BatchDemand, one_each, share
 
 FIRST_PARTITION = 0
 PER_SLOT, LEAST_WINDOW = 4, 16
@@ -54,7 +54,7 @@ class Admission:
         self._stale: set[str] = set()
         self._looked_at_all_ms = 0
         self._batches: dict[str, OpenBatch] = {}
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, BatchDemand] = {}
         self._times: dict[str, float] = {}
         self._with_work: set[str] = set()
         self._cancelling: dict[str, Iterator[int] | None] = {}
@@ -105,7 +105,7 @@ class Admission:
             self._batches[id_] = batch
             most = may_admit(batch.kept, batch.plan)
             if most > 0:
-                self._claims[id_] = Claim(id_, batch.plan.priority, most, idle=not batch.kept.active)
+                self._claims[id_] = BatchDemand(id_, batch.plan.priority, most, idle=not batch.kept.active)
             if batch.kept.has_work:
                 self._with_work.add(id_)
         if batch is not None and batch.unreadable is not None:

@@ -49,8 +49,8 @@ from sleipnir_scheduler.narration import log_transition
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, cancel, fail, plan
 from sleipnir_scheduler.services.ownership import Ownership
 from sleipnir_scheduler.services.parking import Parking
-from sleipnir_scheduler.services.views import Views
-from sleipnir_scheduler.services.watchdog import PlanningTooLong, Watchdog
+from sleipnir_scheduler.services.views import RunViews
+from sleipnir_scheduler.services.watchdog import PlanningTooLong, PlanningWatchdog
 from sleipnir_scheduler.traces import trace_commit
 
 BATCH = 200  # entries per partition and read
@@ -84,8 +84,8 @@ class Advance:
         self._tally = tally or Tally()
         self._max_redeliveries, self._generation, self._max_steps = max_redeliveries, generation, max_steps
         self._pulse = pulse
-        self._views = Views()
-        self._watchdog = Watchdog()
+        self._views = RunViews()
+        self._watchdog = PlanningWatchdog()
         self._too_long: dict[tuple[str, str], tuple[float, float]] = {}
         """By run and entry that was planned for too long: when it may be planned again, and the pause after that."""
         self._unreadable: dict[str, RecordUnreadable] = {}

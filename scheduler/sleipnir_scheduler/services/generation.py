@@ -18,7 +18,7 @@ from sleipnir.runs.views import Generation
 from sleipnir.store.generations import Generations, gap_ms
 
 
-class Watch:
+class GenerationWatch:
     """What one scheduler knows of the generation. Any thread may call `run_once`, and read `id` and `data`.
 
     `monotonic_ms` is a clock of this machine that nobody sets."""

@@ -16,7 +16,7 @@ RETRY_S = (0.2, 0.5, 1.0, 2.0)  # then every 2 s: a restarted Redis is found aga
 STUCK_S = 90.0  # beyond the pause between two rounds; three dead connections in a row are given up in half of that
 
 
-class Turns:
+class ServiceRounds:
     """When each service began its last round, whether Redis answered in it, and how many rounds ended in a bug. Written
     by the services, each its own; read by whoever judges them."""
 
@@ -50,7 +50,7 @@ class Turns:
 
 
 def run_forever(
-    name: str, once: Callable[[], object], *, every_s: float, stop: threading.Event, store: Store, turns: Turns
+    name: str, once: Callable[[], object], *, every_s: float, stop: threading.Event, store: Store, turns: ServiceRounds
 ) -> None:
     """Call `once` every `every_s` seconds until `stop`; while Redis is away, back off and say so once."""
     log = structlog.get_logger().bind(service=name)

@@ -16,7 +16,7 @@ VISIT_BYTES = 1_000
 COMMAND_BYTES = 8  # a reference; the names are shared
 
 
-class Views(Mapping[str, RunView]):
+class RunViews(Mapping[str, RunView]):
     """Views by run. `most_bytes` is what those may weigh that are not needed now."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:

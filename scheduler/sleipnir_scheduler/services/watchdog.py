@@ -21,7 +21,7 @@ class PlanningTooLong(BaseException):
     """The entry was planned for too long. No Exception: nothing but its catcher may stop it."""
 
 
-class Watchdog:
+class PlanningWatchdog:
     """Watches one thing at a time. `most_s` is what each may take."""
 
     def __init__(self, most_s: float = MOST_S) -> None:

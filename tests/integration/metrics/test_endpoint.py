@@ -13,29 +13,29 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from sleipnir.errors import ConfigError
-from sleipnir_scheduler.metrics.endpoint import Endpoint
+from sleipnir_scheduler.metrics.endpoint import MetricsEndpoint
 from sleipnir_scheduler.services import loop
-from sleipnir_scheduler.services.loop import Turns
+from sleipnir_scheduler.services.loop import ServiceRounds
 
 facts: dict[str, Any] = {"status": "ok"}
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
+def endpoint() -> Iterator[MetricsEndpoint]:
     registry = CollectorRegistry()
     Gauge("sleipnir_things", "Things.", registry=registry).set(3)
-    with closing(Endpoint("127.0.0.1", 0, registry, lambda: (facts["status"] == "ok", dict(facts)))) as opened:
+    with closing(MetricsEndpoint("127.0.0.1", 0, registry, lambda: (facts["status"] == "ok", dict(facts)))) as opened:
         yield opened
 
 
-def ask(endpoint: Endpoint, path: str, method: str = "GET", **headers: str) -> tuple[int, str, bytes]:
+def ask(endpoint: MetricsEndpoint, path: str, method: str = "GET", **headers: str) -> tuple[int, str, bytes]:
     with closing(http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=10)) as connection:
         connection.request(method, path, headers=headers)
         response = connection.getresponse()
         return response.status, response.headers["Content-Type"], response.read()
 
 
-def test_metrics_come_as_prometheus_asks_for_them(endpoint: Endpoint) -> None:
+def test_metrics_come_as_prometheus_asks_for_them(endpoint: MetricsEndpoint) -> None:
     status, kind, body = ask(endpoint, "/metrics")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
     assert b"# HELP sleipnir_things Things." in body
@@ -45,31 +45,31 @@ def test_metrics_come_as_prometheus_asks_for_them(endpoint: Endpoint) -> None:
     assert body.endswith(b"# EOF\n")
 
 
-def test_a_head_has_no_body_and_other_paths_and_methods_are_refused(endpoint: Endpoint) -> None:
+def test_a_head_has_no_body_and_other_paths_and_methods_are_refused(endpoint: MetricsEndpoint) -> None:
     assert ask(endpoint, "/metrics", "HEAD")[::2] == (200, b"")
     assert ask(endpoint, "/")[0] == 404
     assert ask(endpoint, "/metrics", "POST")[0] == 501
 
 
-def test_health_is_a_status_and_facts(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_is_a_status_and_facts(endpoint: MetricsEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     status, _, body = ask(endpoint, "/health")
     assert (status, json.loads(body)) == (200, {"status": "ok"})
     monkeypatch.setitem(facts, "status", "stuck")
     assert ask(endpoint, "/health")[0] == 503
 
 
-def test_a_client_that_says_nothing_holds_up_nobody(endpoint: Endpoint) -> None:
+def test_a_client_that_says_nothing_holds_up_nobody(endpoint: MetricsEndpoint) -> None:
     with closing(socket.create_connection(("127.0.0.1", endpoint.port))):
         assert ask(endpoint, "/health")[0] == 200
 
 
-def test_an_address_that_cannot_be_had_is_a_message(endpoint: Endpoint) -> None:
+def test_an_address_that_cannot_be_had_is_a_message(endpoint: MetricsEndpoint) -> None:
     with pytest.raises(ConfigError, match=f"cannot listen for metrics on 127.0.0.1 port {endpoint.port}"):
-        Endpoint("127.0.0.1", endpoint.port, CollectorRegistry(), lambda: (True, {}))
+        MetricsEndpoint("127.0.0.1", endpoint.port, CollectorRegistry(), lambda: (True, {}))
 
 
 def test_a_service_is_stuck_when_it_has_not_turned_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, now = Turns(), [1000.0]
+    turns, now = ServiceRounds(), [1000.0]
     monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
     turns.turned("advance", 0)
     turns.turned("janitor", 60)
@@ -82,7 +82,7 @@ def test_a_service_is_stuck_when_it_has_not_turned_for_long(monkeypatch: pytest.
 
 
 def test_redis_answers_when_it_answers_every_service() -> None:
-    turns = Turns()
+    turns = ServiceRounds()
     turns.answered("advance", True)
     turns.answered("timers", False)
     assert not turns.redis

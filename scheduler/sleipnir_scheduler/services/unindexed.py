@@ -16,7 +16,7 @@ from sleipnir.store.partitions import Partitions
 AT_ONCE = 500  # runs of a partition that are looked at in a round, about
 
 
-class Forgotten:
+class UnindexedVisits:
     """Remembers how far it has come in each partition."""
 
     def __init__(self, store: Partitions, *, lease_ms: int) -> None:

@@ -11,7 +11,7 @@ from sleipnir.runs.run import RunSpec, Visit
 from sleipnir.runs.transitions import Transition
 from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
-from sleipnir_scheduler.services.forgotten import Forgotten
+from sleipnir_scheduler.services.unindexed import UnindexedVisits
 
 RUN = "run000000001"
 LEASE_MS = 15_000
@@ -31,7 +31,7 @@ def call(store: Store) -> VisitCall:
 
 
 def look(store: Store) -> int:
-    return Forgotten(store.partitions, lease_ms=LEASE_MS).run_once([0, 1])
+    return UnindexedVisits(store.partitions, lease_ms=LEASE_MS).run_once([0, 1])
 
 
 def test_a_visit_in_its_index_is_left_alone(store: Store, call: VisitCall) -> None:
@@ -88,8 +88,8 @@ def test_all_runs_are_looked_at_in_pieces(store: Store, call: VisitCall, monkeyp
     store._client.delete(store.keys.of_partition(number).outbox)
     for other in range(1_000):
         store._client.zadd(store.keys.of_partition(number).runs, {f"expired{other:05}": other})
-    monkeypatch.setattr("sleipnir_scheduler.services.forgotten.AT_ONCE", 50)
-    service = Forgotten(store.partitions, lease_ms=LEASE_MS)
+    monkeypatch.setattr("sleipnir_scheduler.services.unindexed.AT_ONCE", 50)
+    service = UnindexedVisits(store.partitions, lease_ms=LEASE_MS)
     found = [service.run_once([number]) for _ in range(60)]
     assert sum(found) == 1
     store._client.zremrangebyscore(store.keys.of_partition(number).runs, 0, 1_000)

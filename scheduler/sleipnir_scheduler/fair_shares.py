@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Claim:
+class BatchDemand:
     """A batch that has up to `most` rows to give now, at least one. One with `idle` has no row under way."""
 
     id: str
@@ -31,7 +31,7 @@ class Shares:
     times: Mapping[str, float]
 
 
-def share(claims: Iterable[Claim], capacity: int, times: Mapping[str, float]) -> Shares:
+def share(claims: Iterable[BatchDemand], capacity: int, times: Mapping[str, float]) -> Shares:
     """Divide `capacity` rows. `times` are those of the last call; who is not among `claims` is forgotten.
 
     A batch that is idle gets a row though there is no capacity: none stands still because of another one.
@@ -57,7 +57,7 @@ def share(claims: Iterable[Claim], capacity: int, times: Mapping[str, float]) ->
     return Shares(rows, after)
 
 
-def one_each(idle: Iterable[Claim], times: Mapping[str, float]) -> Shares:
+def one_each(idle: Iterable[BatchDemand], times: Mapping[str, float]) -> Shares:
     """Where there is no capacity: a row for each batch that is idle. The others keep their times."""
     claims = list(idle)
     moved = {claim.id: times[claim.id] + 1 / claim.weight for claim in claims if claim.id in times}
