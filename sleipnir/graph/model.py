@@ -203,7 +203,7 @@ class LlmNode(SkillKeys, NodeBase):
     timeout: Seconds | None = None
     retry: list[Retry] | None = None
     tool_timeout: Duration | None = None
-    """Added: the limit of one tool call. None: the workers' limit (workers' tools/patience.py)."""
+    """Added: the limit of one tool call. None: the workers' limit (workers' tools/timeouts.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.upkeep import garbage
 from sleipnir.upkeep.garbage import garbage_items
-from sleipnir_workers.knowledge import sweeping
+from sleipnir_workers.knowledge import s3_garbage
 from tests.finished import created, finished
 from tests.processes import write_agent
 from tests.s3_server import S3, Stored, s3_server
@@ -176,7 +176,7 @@ def test_bases_leave_an_index_store_in_s3_too(
         assert [remove() for base, remove in looked if base.bytes_ == 10] == [True]
         store.knowledge.use(unlisted)
         order = Order("unshelve", "gc", "shelf", folder="", digest=unlisted, before_ms=OLD_MS)
-        assert sweeping.run(order, in_s3).value == {"removed": False}, "a submit has asked for it meanwhile"
+        assert s3_garbage.run(order, in_s3).value == {"removed": False}, "a submit has asked for it meanwhile"
         gone = {f"bucket/bases/{listed}.tar"}
         assert gone.isdisjoint(s3.objects) and len(s3.objects) == 5
         assert store.knowledge.shared(listed) is None

@@ -40,7 +40,7 @@ from sleipnir.store.keys import Keys
 from sleipnir.testing import Call, ModelServer, Reply, Request
 from sleipnir_scheduler.counters.series import Counter
 from sleipnir_scheduler.dispatch import envelope, message
-from sleipnir_workers.knowledge.failures import Unloadable, Unreadable
+from sleipnir_workers.knowledge.failures import Unloadable, UnreadableContent
 from sleipnir_workers.knowledge.loaders.content import Content
 from sleipnir_workers.knowledge.parsing import Parser
 from sleipnir_workers.knowledge.web import Web
@@ -730,11 +730,11 @@ def test_documents_that_were_made_to_stop_or_rob_their_reader_do_neither() -> No
             (b"a" * 100_000 + b"-" + b"b" * 100_000, "html", "punycode"),
             (b"a" * 100_000 + b"-" + b"b" * 100_000, "txt", "punycode"),
         ):
-            with pytest.raises(Unreadable):
+            with pytest.raises(UnreadableContent):
                 parser.read(Content(data, charset, limit), extension, print)
         assert "root:" not in parser.read(Content(READ, None, limit), "html", print).text
         parser.read(Content(b"<div>" * 50_000 + b"x", None, limit), "html", print)
-    except Unreadable as error:
+    except UnreadableContent as error:
         assert "levels" in str(error) or "nested" in str(error) or "longer" in str(error)
     finally:
         parser.close()

@@ -163,7 +163,7 @@ class StopByDrain(bootsteps.StartStopStep):
         drain.begun.set()
 
 
-class Watched(bootsteps.StartStopStep):
+class WatchedConsumer(bootsteps.StartStopStep):
     """Watches the consumer of each connection (consumer_health.py). One made while the worker drains must not
     consume."""
 
@@ -215,7 +215,7 @@ def _stop_celery(consumer: Any) -> None:
 
 app.steps["worker"].add(StopByDrain)
 app.steps["consumer"].add(FlushEvents)
-app.steps["consumer"].add(Watched)
+app.steps["consumer"].add(WatchedConsumer)
 
 
 @signals.worker_init.connect

@@ -49,7 +49,7 @@ def _is_callers(directory: str, spec: RunSpec, settings: Settings) -> bool:
 as_path = lru_cache(maxsize=1024)(Path)
 
 
-class Lacking:
+class MissingDirectories:
     """The visits that this worker has handed back because it lacks their directory.
 
     A worker that hands back at once is the first to take the next message, too. So it leaves the next PASSES messages

@@ -37,7 +37,7 @@ class DirectoryMissing(BaseException):
     back, because another worker may have the directory."""
 
 
-class Teller(Protocol):
+class TextSink(Protocol):
     """Takes the text of a model while it is generated, for people who watch. Its methods neither block nor raise."""
 
     def write(self, text: str) -> None:
@@ -71,8 +71,8 @@ class Execution:
     read-only. `cwd` is the directory that commands work in, `scratch` the same if it is the run's scratch folder.
     `variables` are the agent variables of the run, `knowledge` the digest of the node's knowledge base, if it has one.
     `lost` is set when the visit was cancelled or taken over. `part` is its place in a loop, `talk` the messages of that
-    loop, `session` the name of the run's session, if it is in one, `depth` the number of runs above. `teller` takes the
-    text of a model (None: it is not streamed); `permits` limits calls of models (None: no limits).
+    loop, `session` the name of the run's session, if it is in one, `depth` the number of runs above. `text_sink` takes
+    the text of a model (None: it is not streamed); `permits` limits calls of models (None: no limits).
     """
 
     run: str
@@ -95,7 +95,7 @@ class Execution:
     session: str | None = None
     depth: int = 0
     knowledge: str | None = None
-    teller: Teller | None = None
+    text_sink: TextSink | None = None
     permits: ModelPermits | None = None
 
     @property

@@ -31,7 +31,7 @@ from sleipnir_workers.node import executor
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.open_indexes import OpenIndexes
-    from sleipnir_workers.knowledge.search import Found
+    from sleipnir_workers.knowledge.search import SearchResult
 
 
 @executor("rag")
@@ -53,7 +53,7 @@ def run_rag(node: RagNode, execution: Execution, host: Host | None = None) -> Vi
 def warm_up() -> None:
     """Import now what the first visit would wait for. Starts no thread, so it is safe before a fork."""
     with contextlib.suppress(ModuleNotFoundError):
-        import sleipnir_workers.knowledge.asking  # noqa: F401
+        import sleipnir_workers.knowledge.query  # noqa: F401
 
 
 def _searched(node: RagNode, execution: Execution, host: Host, spent: Spent) -> VisitResult:
@@ -65,10 +65,10 @@ def _searched(node: RagNode, execution: Execution, host: Host, spent: Spent) -> 
     if execution.knowledge is None:
         raise NodeFailed(f"rag node '{node.id}' has no initialized knowledge base", "knowledge")
     try:
-        from sleipnir_workers.knowledge.asking import Asking
+        from sleipnir_workers.knowledge.query import BaseQuery
     except ModuleNotFoundError as error:
         raise NodeFailed(f"rag nodes need the extra `rag` on their workers: {error}", "config") from error
-    asking = Asking(
+    asking = BaseQuery(
         host,
         timeout_s=node.timeout,
         spent=spent,
@@ -101,7 +101,7 @@ def _searched(node: RagNode, execution: Execution, host: Host, spent: Spent) -> 
     )
 
 
-def _output(found: Found) -> dict[str, Any]:
+def _output(found: SearchResult) -> dict[str, Any]:
     """What the node's state_updates see: Loki's `context` and `sources`, and our `hits`."""
     hits = [{**asdict(hit), "lines": None if hit.lines is None else list(hit.lines)} for hit in found.hits]
     return {"context": found.context, "sources": list(found.sources), "hits": hits}

@@ -51,7 +51,7 @@ def clean_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommandOutcome:
     """How a command ended. One of `code` and `signal` is set; with another `reason` than "exited" it was us."""
 
     reason: Reason
@@ -100,7 +100,7 @@ def run(
     max_stdout_bytes: int | None,
     grace_s: float = GRACE_S,
     warm: bool = False,
-) -> Outcome:
+) -> CommandOutcome:
     """Run `argv` with exactly `env` in `cwd`, and wait for it.
 
     `max_stdout_bytes`: a command that prints more is killed. None: its stdout is no more than a log, kept as stderr is.
@@ -117,7 +117,7 @@ def run(
 
     children = descendants.here()
 
-    def wait_for(leader: Leader) -> Outcome:
+    def wait_for(leader: Leader) -> CommandOutcome:
         with _Command(leader, lost, max_stdout_bytes) as command:
             reason = command.wait(deadline)
             if reason == "timeout":
@@ -236,13 +236,13 @@ class _Command:
         """Read on until the pipes are closed, for at most `seconds`: usually they are closed already."""
         self._pump(time.monotonic() + seconds, lambda: self._open_pipes == 0 or self._stdout.is_over)
 
-    def outcome(self, reason: Reason) -> Outcome:
+    def outcome(self, reason: Reason) -> CommandOutcome:
         code = self._leader.code
         if code is None:
             if reason == "exited":
                 raise ProcessLost("the script died with its launcher")
             code = -signal.SIGKILL
-        return Outcome(
+        return CommandOutcome(
             reason="stdout_limit" if self._stdout.is_over else reason,
             code=code if code >= 0 else None,
             signal=-code if code < 0 else None,

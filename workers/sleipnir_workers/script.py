@@ -167,7 +167,7 @@ def _compact(state: Mapping[str, Json]) -> str:
     return text
 
 
-def _raise_for_end(node: ScriptNode, outcome: sandbox.Outcome, limit: int, execution: Execution) -> None:
+def _raise_for_end(node: ScriptNode, outcome: sandbox.CommandOutcome, limit: int, execution: Execution) -> None:
     """Raise NodeFailed unless the script ended with exit code 0 in time."""
     stderr = outcome.stderr.strip()
     detail = f":\n{stderr}" if stderr else ""

@@ -32,7 +32,7 @@ taken_from: str | None = None
 """The queue of the message that a solo pool executes now; on Celery's own path the task's request has it."""
 
 
-class Taken:
+class TakenRequest:
     """Stands in Celery's `reserved_requests` for a task while it is executed: draining and health checks read that."""
 
     __slots__ = ("__weakref__", "id")
@@ -79,7 +79,7 @@ def strategy(task: Any, app: Any, consumer: Any) -> Take:
             stock(message, body, ack, reject, callbacks)
             return
         args, _, _ = message.payload
-        taken = Taken(task_id)
+        taken = TakenRequest(task_id)
         state.reserved_requests.add(taken)
         taken_from = message.delivery_info.get("routing_key")
         _announce(send, task_id, headers, taken_from)

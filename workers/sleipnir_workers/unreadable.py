@@ -29,7 +29,7 @@ MOST_REASONS: Final = 100
 _ENCODINGS = (None, "utf-8", "base64")
 
 
-class Dropped:
+class DroppedMessages:
     """How many messages this process has dropped."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Dropped:
             structlog.get_logger().warning("a message was dropped; others like it are only counted", reason=why)
 
 
-dropped = Dropped()
+dropped = DroppedMessages()
 
 
 def call_of(message: Any) -> VisitCall:

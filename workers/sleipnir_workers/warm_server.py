@@ -38,7 +38,7 @@ run_file = ctypes.PyDLL(None).PyRun_SimpleFileExFlags
 run_file.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
 
 
-class Script:
+class ForkedScript:
     """A script that was forked and is not reaped yet."""
 
     def __init__(self, pid: int, pidfd: int, channel: _socket.socket) -> None:
@@ -73,7 +73,7 @@ class Server:
     def __init__(self, control: _socket.socket) -> None:
         self.control = control
         self.poll = select.poll()
-        self.scripts: dict[int, Script] = {}  # by pidfd and by channel
+        self.scripts: dict[int, ForkedScript] = {}  # by pidfd and by channel
         self.is_closed = False
 
     def serve(self) -> tuple[_socket.socket, list[int]]:
@@ -111,15 +111,15 @@ class Server:
             return channel, outputs
         for fd in outputs:
             os.close(fd)
-        self.watch(Script(pid, os.pidfd_open(pid), channel))
+        self.watch(ForkedScript(pid, os.pidfd_open(pid), channel))
         return None
 
-    def watch(self, script: Script) -> None:
+    def watch(self, script: ForkedScript) -> None:
         self.scripts[script.pidfd] = self.scripts[script.channel.fileno()] = script
         self.poll.register(script.pidfd, select.POLLIN)
         self.poll.register(script.channel.fileno(), 0)  # POLLHUP is always reported
 
-    def note(self, script: Script, fd: int) -> None:
+    def note(self, script: ForkedScript, fd: int) -> None:
         self.poll.unregister(fd)
         if fd == script.pidfd:
             script.report_end()

@@ -43,7 +43,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim, ClaimRefused
 from sleipnir_workers import bundle_writes, items, machine, output, typed_state
-from sleipnir_workers.directories import PASS_MS, Lacking, as_path, working_directory
+from sleipnir_workers.directories import PASS_MS, MissingDirectories, as_path, working_directory
 from sleipnir_workers.drain import Drain
 from sleipnir_workers.execution import DirectoryMissing, Execution, ProcessLost, VisitLost
 from sleipnir_workers.heartbeat import Heartbeat
@@ -78,7 +78,7 @@ class Worker:
     executions: Iterator[int] = field(default_factory=count)
     functions: dict[str, set[str]] = field(default_factory=dict)
     """By bundle, the nodes whose functions this process has called."""
-    lacking: Lacking = field(default_factory=Lacking)
+    lacking: MissingDirectories = field(default_factory=MissingDirectories)
 
     @classmethod
     def open(
@@ -171,7 +171,7 @@ class Worker:
                 unpacked = self.bundles.get(call.bundle, call.agent, overrides, intact=intact)
                 execution = self._execution(call, claim, unpacked, unpacked.graph.nodes[call.node], lost)
                 self._log_state(execution, claim)
-                with self._with_teller(execution) as execution:
+                with self._with_text_sink(execution) as execution:
                     result = execute(execution)
                 if is_command(call, node) and result is not None and result.ok:
                     result = _unless_changed(execution, unpacked, result)
@@ -292,8 +292,8 @@ class Worker:
         )
 
     @contextmanager
-    def _with_teller(self, execution: Execution) -> Iterator[Execution]:
-        """The visit, with a teller if the text of its model is streamed."""
+    def _with_text_sink(self, execution: Execution) -> Iterator[Execution]:
+        """The visit, with a text_sink if the text of its model is streamed."""
         if (
             not self.settings.stream
             or not isinstance(execution.node, LlmNode)
@@ -302,8 +302,8 @@ class Worker:
             yield execution
             return
         turn = execution.part.turn if execution.part is not None else 0
-        with self.live.open(execution.run, execution.node.id, execution.seq, execution.attempt, turn=turn) as teller:
-            yield replace(execution, teller=teller)
+        with self.live.open(execution.run, execution.node.id, execution.seq, execution.attempt, turn=turn) as text_sink:
+            yield replace(execution, text_sink=text_sink)
 
     def _end_without_result(self, call: VisitCall, token: str, reason: str = "") -> dict[str, Any]:
         """The executor has stopped without a result: the visit was lost, or this worker hands it back."""

@@ -10,7 +10,7 @@ import pytest
 
 from sleipnir_workers.knowledge import commands
 from sleipnir_workers.knowledge.base import Document
-from sleipnir_workers.knowledge.failures import Unreadable
+from sleipnir_workers.knowledge.failures import UnreadableContent
 from tests.integration.knowledge.loads import loaded
 from tests.integration.knowledge.papers import pdf
 from tests.integration.knowledge.site import Answer, Site
@@ -67,7 +67,7 @@ def test_a_command_runs_in_the_agents_folder_with_a_clean_environment(
 )
 def test_a_command_that_fails_is_named_with_what_it_said(tmp_path: Path, body: str, expected: str) -> None:
     command = script(tmp_path, body)
-    with pytest.raises(Unreadable) as error:
+    with pytest.raises(UnreadableContent) as error:
         run(f"{command} $1", tmp_path)
     assert f"the command `{command} 'the subject'` {expected}" in str(error.value)
 
@@ -77,13 +77,13 @@ def test_a_command_that_fails_is_named_with_what_it_said(tmp_path: Path, body: s
     [("exit 0", "wrote no file at $2"), ('head -c 2000 /dev/zero > "$2"', "wrote 1.953 kB; at most 1000 bytes")],
 )
 def test_what_is_wrong_with_its_file_is_named(tmp_path: Path, body: str, expected: str) -> None:
-    with pytest.raises(Unreadable) as error:
+    with pytest.raises(UnreadableContent) as error:
         run(f"{script(tmp_path, body)} $1 $2", tmp_path)
     assert expected in str(error.value)
 
 
 def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match=r"the command `sleep 600` was not done in 0\.3 s"):
+    with pytest.raises(UnreadableContent, match=r"the command `sleep 600` was not done in 0\.3 s"):
         run("sleep 600", tmp_path, timeout_s=0.3)
 
 
@@ -103,7 +103,7 @@ def test_nothing_of_a_command_outlives_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_command_that_cannot_be_started_is_named(tmp_path: Path, command: str, expected: str) -> None:
-    with pytest.raises(Unreadable) as error:
+    with pytest.raises(UnreadableContent) as error:
         run(command, tmp_path)
     assert expected in str(error.value)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir_workers.knowledge.failures import Unreadable
+from sleipnir_workers.knowledge.failures import UnreadableContent
 from sleipnir_workers.knowledge.loaders.content import Content
 from sleipnir_workers.knowledge.parsing import Parser
 from tests.integration.knowledge.loads import loaded
@@ -57,7 +57,7 @@ def test_a_reader_that_dies_costs_one_document() -> None:
     parser = Parser(60)
     try:
         assert "ships" in parser.read(Content(PAGE), "html", print).text
-        with pytest.raises(Unreadable, match="cannot be read: its reader ended its process"):
+        with pytest.raises(UnreadableContent, match="cannot be read: its reader ended its process"):
             parser._ask(Content(PAGE), do="what it does not know")
         assert "ships" in parser.read(Content(PAGE), "html", print).text
     finally:

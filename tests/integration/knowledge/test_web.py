@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sleipnir_workers.knowledge.base import Document
-from sleipnir_workers.knowledge.failures import Unloadable, Unreadable
+from sleipnir_workers.knowledge.failures import Unloadable, UnreadableContent
 from sleipnir_workers.knowledge.web import Response, Status, Web, is_private
 from tests.integration.knowledge.loads import loaded
 from tests.integration.knowledge.papers import docx, pdf
@@ -100,7 +100,7 @@ def test_the_kind_of_a_content_is_what_the_server_says_it_is(kind: str, path: st
 
 @pytest.mark.parametrize("kind", ["image/png", "audio/ogg", "video/mp4"])
 def test_pictures_sound_and_films_are_no_documents(kind: str) -> None:
-    with pytest.raises(Unreadable, match=f"Unexpected media type '{kind}'"):
+    with pytest.raises(UnreadableContent, match=f"Unexpected media type '{kind}'"):
         _ = Response("https://x.org/a", kind, None, b"").extension
 
 

@@ -27,7 +27,9 @@ ESCAPES = {
 WAIT = "\nwhile [ ! -s pid ]; do :; done\n"
 
 
-def run(folder: Path, text: str, *, warm: bool = False, timeout_s: float = 30.0, **fields: object) -> sandbox.Outcome:
+def run(
+    folder: Path, text: str, *, warm: bool = False, timeout_s: float = 30.0, **fields: object
+) -> sandbox.CommandOutcome:
     name = "script.py" if warm else "script.sh"
     (folder / name).write_text(text)
     argv = ["python3" if warm else "bash", str(folder / name)]

@@ -17,7 +17,7 @@ from sleipnir_workers.execution import VisitLost
 from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
 
 
-def run(command: str, folder: Path, **changes: Any) -> sandbox.Outcome:
+def run(command: str, folder: Path, **changes: Any) -> sandbox.CommandOutcome:
     arguments: dict[str, Any] = {
         "env": {"PATH": PATH},
         "cwd": folder,
@@ -31,7 +31,7 @@ def run(command: str, folder: Path, **changes: Any) -> sandbox.Outcome:
 
 def test_output_and_exit_code_of_a_command(tmp_path: Path) -> None:
     outcome = run("echo out; echo err >&2; exit 3", tmp_path)
-    assert outcome == sandbox.Outcome("exited", 3, None, b"out\n", "err\n")
+    assert outcome == sandbox.CommandOutcome("exited", 3, None, b"out\n", "err\n")
 
 
 def test_a_signal_is_told_from_an_exit_code(tmp_path: Path) -> None:

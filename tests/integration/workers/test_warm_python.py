@@ -35,7 +35,7 @@ def launchers_of_this_test_alone() -> Iterator[None]:
 
 def run(
     folder: Path, text: str | bytes, *, name: str = "step.py", warm: bool = True, **changes: Any
-) -> sandbox.Outcome:
+) -> sandbox.CommandOutcome:
     file = folder / name
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     arguments: dict[str, Any] = {
@@ -126,7 +126,7 @@ SAME = {
 }
 
 
-def comparable(outcome: sandbox.Outcome) -> tuple[object, ...]:
+def comparable(outcome: sandbox.CommandOutcome) -> tuple[object, ...]:
     """Without addresses of objects, and without the depth of a recursion: one frame of the launcher counts."""
     text = re.sub(r"0x[0-9a-f]+|repeated \d+ more", "_", outcome.stdout.decode("latin-1") + outcome.stderr)
     return outcome.reason, outcome.code, outcome.signal, text
@@ -352,7 +352,7 @@ def test_a_default_timeout_of_sockets_does_not_reach_the_child_that_waits(tmp_pa
 def test_many_scripts_at_once(tmp_path: Path) -> None:
     text = "import os, sys, time; time.sleep(0.2); print(os.environ['GRAPH_N']); sys.exit(int(os.environ['GRAPH_N']))"
 
-    def one(number: int) -> sandbox.Outcome:
+    def one(number: int) -> sandbox.CommandOutcome:
         return run(tmp_path, text, name=f"{number}.py", env=ENV | {"GRAPH_N": str(number)})
 
     with ThreadPoolExecutor(16) as threads:

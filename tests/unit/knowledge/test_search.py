@@ -16,7 +16,7 @@ from sleipnir.knowledge.views import Hit
 from sleipnir_workers.knowledge import artefact, ranking
 from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.base import Base, Chunk, Source
-from sleipnir_workers.knowledge.search import Found, search
+from sleipnir_workers.knowledge.search import SearchResult, search
 from sleipnir_workers.knowledge.source_globs import matcher
 from sleipnir_workers.knowledge.words import Words
 
@@ -59,7 +59,7 @@ def index(tmp_path: Path) -> Artefact:
     return opened(tmp_path / "index")
 
 
-def texts_of(found: Found) -> list[str]:
+def texts_of(found: SearchResult) -> list[str]:
     return [hit.text for hit in found.hits]
 
 
@@ -77,9 +77,9 @@ def test_the_context_names_the_source_of_each_chunk_and_sources_come_once(index:
 
 @pytest.mark.conformance("K04")
 def test_nothing_found_is_an_empty_context(index: Artefact) -> None:
-    assert search(index, SearchQuery("zebra"), embed, None) == Found((), "", ())
-    assert search(index, SearchQuery("  \n "), embed, None) == Found((), "", ())
-    assert search(index, SearchQuery("is it the"), None, None) == Found((), "", ())
+    assert search(index, SearchQuery("zebra"), embed, None) == SearchResult((), "", ())
+    assert search(index, SearchQuery("  \n "), embed, None) == SearchResult((), "", ())
+    assert search(index, SearchQuery("is it the"), None, None) == SearchResult((), "", ())
 
 
 @pytest.mark.conformance("K03")

@@ -13,7 +13,7 @@ from sleipnir.local.same_directory import System
 from sleipnir.runs.run import RunSpec
 from sleipnir.settings import Settings
 from sleipnir_workers import machine
-from sleipnir_workers.directories import PASSES, Lacking, working_directory
+from sleipnir_workers.directories import PASSES, MissingDirectories, working_directory
 from sleipnir_workers.execution import DirectoryMissing
 from tests.unit.workers.visits import visit
 from tests.unprivileged import unprivileged
@@ -106,14 +106,14 @@ def test_a_machine_without_room_begins_nothing(
 
 def test_a_visit_that_was_handed_back_is_left_to_others_for_a_while_and_then_taken_again(project: Path) -> None:
     """Finding U6 of the second review: who hands back at once would take every message of it."""
-    lacking = Lacking()
+    lacking = MissingDirectories()
     lacking.add("r1", 3, str(project / "gone"))
     assert not lacking.passes("r1", 4)
     assert [lacking.passes("r1", 3) for _ in range(PASSES + 2)] == [True] * PASSES + [False, False]
 
 
 def test_a_visit_whose_directory_was_made_meanwhile_is_taken(project: Path) -> None:
-    lacking = Lacking()
+    lacking = MissingDirectories()
     lacking.add("r1", 3, str(project / "gone"))
     assert lacking.passes("r1", 3)
     (project / "gone").mkdir()

@@ -36,7 +36,7 @@ def main() -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _stop)
     try:
-        tell = _teller(told)
+        tell = _text_sink(told)
         tell(_carried_out(sys.stdin.readline(), tell))
     except BrokenPipeError:
         _die_of(signal.SIGPIPE)
@@ -51,7 +51,7 @@ def _only_told() -> TextIO:
     return told
 
 
-def _teller(file: TextIO) -> Callable[[Told], None]:
+def _text_sink(file: TextIO) -> Callable[[Told], None]:
     def tell(told: Told) -> None:
         file.write(told_line(told))
         file.flush()
@@ -65,9 +65,9 @@ def _carried_out(line: str, tell: Callable[[Told], None]) -> Done | Failed:
         logs.configure(host.settings)
         order = order_of(line)
         if order.task in ("shelved", "unshelve"):
-            from sleipnir_workers.knowledge import sweeping  # here: it needs the extra `s3` alone
+            from sleipnir_workers.knowledge import s3_garbage  # here: it needs the extra `s3` alone
 
-            return sweeping.run(order, host.settings)
+            return s3_garbage.run(order, host.settings)
         from sleipnir_workers.knowledge.build import run  # here: it needs the extra `rag`
 
         return run(order, host, tell)

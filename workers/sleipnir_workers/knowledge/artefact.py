@@ -68,7 +68,7 @@ class UnusableIndex(SleipnirError):
 
 
 @dataclass(frozen=True)
-class Info:
+class IndexInfo:
     """`sources` are the numbers of chunks by path, `index_bytes` the size of all files, `words` how many there are."""
 
     digest: str
@@ -146,7 +146,7 @@ class Artefact:
     Chunks are known by their numbers, from 0. Every method may raise UnusableIndex.
     """
 
-    def __init__(self, folder: Path, info: Info, database: sqlite3.Connection, files: Mapping[str, int]) -> None:
+    def __init__(self, folder: Path, info: IndexInfo, database: sqlite3.Connection, files: Mapping[str, int]) -> None:
         self.folder, self.info = folder, info
         self._database, self._one_at_a_time = database, threading.Lock()
         sources = database.execute("SELECT path, chunks FROM sources ORDER BY id").fetchall()
@@ -252,9 +252,9 @@ class Artefact:
             raise ValueError(f"it should have {chunks} chunks, and has {len(self._source_of)}, with {rows} vectors")
 
 
-def _info(manifest: Mapping[str, Any], database: sqlite3.Connection) -> Info:
+def _info(manifest: Mapping[str, Any], database: sqlite3.Connection) -> IndexInfo:
     by_path = database.execute("SELECT path, sum(chunks) FROM sources GROUP BY path ORDER BY min(id)")
-    return Info(
+    return IndexInfo(
         digest=manifest["digest"],
         recipe=Recipe(**manifest["recipe"]),
         dimensions=manifest["dimensions"],

@@ -27,8 +27,7 @@ from sleipnir.staging import PREFIX, clear_up, put_in_place, staging
 from sleipnir.store.store import Store
 from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge import loki_file, sources
-from sleipnir_workers.knowledge.artefact import Info, UnusableIndex
-from sleipnir_workers.knowledge.asking import Asking
+from sleipnir_workers.knowledge.artefact import IndexInfo, UnusableIndex
 from sleipnir_workers.knowledge.base import Base, Document, Source
 from sleipnir_workers.knowledge.chunking import split
 from sleipnir_workers.knowledge.embedder import Embedder, Estimate, open_embedder
@@ -37,6 +36,7 @@ from sleipnir_workers.knowledge.index_store import DamagedIndex, disk_error
 from sleipnir_workers.knowledge.indexes import Indexes
 from sleipnir_workers.knowledge.lease import Lease, leased
 from sleipnir_workers.knowledge.loading import load
+from sleipnir_workers.knowledge.query import BaseQuery
 from sleipnir_workers.knowledge.store_choice import index_store_of
 from sleipnir_workers.llm.permits import Permits
 
@@ -213,7 +213,7 @@ class _Job:
         with _tolerated("a base is not marked as used", digest), store.errors():
             store.knowledge.use(digest)
 
-    def _list(self, store: Store, info: Info) -> None:
+    def _list(self, store: Store, info: IndexInfo) -> None:
         """Say that it is shared. If that is lost, the next run that needs it has it indexed again."""
         agent, node, index_store = self.order.agent, self.order.node, self.indexes.index_store.name
         with _tolerated("a shared base is not listed", info.digest), store.errors():
@@ -258,14 +258,14 @@ class _Job:
                 with leased(store, self.order, self.settings, self.tell):
                     self._index(store)
             caller = f"knowledge/{self.order.agent}/{self.order.node}"
-            asking = Asking(self.host, timeout_s=SEARCH_S, permits=Permits(store, self.settings), caller=caller)
+            query = BaseQuery(self.host, timeout_s=SEARCH_S, permits=Permits(store, self.settings), caller=caller)
             with self.indexes.open(digest) as index:
-                found = asking.search(index, question)
+                found = query.search(index, question)
                 model = index.info.recipe.embedding_model
         hits = [asdict(hit) for hit in found.hits]
         return {"hits": hits, "context": found.context, "sources": list(found.sources), "embedding_model": model}
 
-    def _info(self, info: Info, spent: EmbeddingUsage = NOTHING) -> BaseInfo:
+    def _info(self, info: IndexInfo, spent: EmbeddingUsage = NOTHING) -> BaseInfo:
         return BaseInfo(
             agent=self.order.agent,
             node=self.order.node,
@@ -292,7 +292,7 @@ class _Job:
         for source in base.sources:
             chunks[source.path] += len(source.chunks)
         dimensions = None if base.vectors is None else base.vectors.shape[1]
-        return self._info(Info(digest, base.recipe, dimensions, chunks.total(), chunks, words=0, index_bytes=0))
+        return self._info(IndexInfo(digest, base.recipe, dimensions, chunks.total(), chunks, words=0, index_bytes=0))
 
     def _store(self) -> Store:
         return Store.open(self.settings, client_name="sleipnir-builder")

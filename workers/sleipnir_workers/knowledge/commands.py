@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from sleipnir_workers import sandbox
 from sleipnir_workers.knowledge.base import Document
-from sleipnir_workers.knowledge.failures import Unreadable
+from sleipnir_workers.knowledge.failures import UnreadableContent
 from sleipnir_workers.knowledge.loaders.content import Content, limit, size
 
 TIMEOUT_S: Final = 300.0
@@ -29,7 +29,7 @@ _PLACE = re.compile(r"\$[12]")
 
 
 def run(command: str, subject: str, *, folder: Path, max_bytes: int, timeout_s: float = TIMEOUT_S) -> str:
-    """The text that `command` makes of `subject`. Raises Unreadable, with what the command said."""
+    """The text that `command` makes of `subject`. Raises UnreadableContent, with what the command said."""
     with tempfile.TemporaryDirectory(prefix="sleipnir-loader-") as scratch:
         written = Path(scratch, "output")
         argv = _argv(command, {"$1": subject, "$2": str(written)})
@@ -44,19 +44,21 @@ def run(command: str, subject: str, *, folder: Path, max_bytes: int, timeout_s: 
                 max_stdout_bytes=max_bytes,
             )
         except (OSError, ValueError) as error:  # no more processes; a zero byte in a URL
-            raise Unreadable(f"the command `{shown}` cannot be started ({error})") from None
+            raise UnreadableContent(f"the command `{shown}` cannot be started ({error})") from None
         if outcome.reason == "timeout":
-            raise Unreadable(f"the command `{shown}` was not done in {timeout_s:g} s")
+            raise UnreadableContent(f"the command `{shown}` was not done in {timeout_s:g} s")
         if outcome.reason == "stdout_limit":
-            raise Unreadable(f"the command `{shown}` prints too much; {limit(max_bytes)}")
+            raise UnreadableContent(f"the command `{shown}` prints too much; {limit(max_bytes)}")
         if outcome.code != 0:
             ended = f"by signal {outcome.signal}" if outcome.code is None else f"with exit code {outcome.code}"
-            raise Unreadable(f"the command `{shown}` ended {ended}: {outcome.stderr.strip() or 'it said nothing'}")
+            raise UnreadableContent(
+                f"the command `{shown}` ended {ended}: {outcome.stderr.strip() or 'it said nothing'}"
+            )
         data = _written(written, shown, max_bytes) if "$2" in command else outcome.stdout
     try:
         return Content(data).text()
-    except Unreadable as error:
-        raise Unreadable(f"what the command `{shown}` gives {error}") from None
+    except UnreadableContent as error:
+        raise UnreadableContent(f"what the command `{shown}` gives {error}") from None
 
 
 def documents(output: str, origin: str, subject: str) -> list[Document]:
@@ -69,10 +71,11 @@ def documents(output: str, origin: str, subject: str) -> list[Document]:
 
 
 def crawled(output: str) -> list[Document]:
-    """What the loader `recursive_url` gave: JSON `[{"path", "text"}, ...]`. Raises Unreadable for anything else."""
+    """What the loader `recursive_url` gave: JSON `[{"path", "text"}, ...]`. Raises UnreadableContent for anything
+    else."""
     listed = _json(output)
     if not _is_list_of(listed, "text"):
-        raise Unreadable('the loader `recursive_url` must print JSON `[{"path": "...", "text": "..."}]`')
+        raise UnreadableContent('the loader `recursive_url` must print JSON `[{"path": "...", "text": "..."}]`')
     return [Document(_whole(each["path"]), _whole(each["text"]), "md") for each in listed]
 
 
@@ -80,9 +83,9 @@ def _argv(command: str, places: Mapping[str, str]) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise Unreadable(f"its loader `{command}` cannot be split into words ({error})") from None
+        raise UnreadableContent(f"its loader `{command}` cannot be split into words ({error})") from None
     if not words:
-        raise Unreadable("its loader is an empty command")
+        raise UnreadableContent("its loader is an empty command")
     return [_PLACE.sub(lambda place: places[place[0]], word) for word in words]
 
 
@@ -91,9 +94,9 @@ def _written(file: Path, shown: str, max_bytes: int) -> bytes:
         with file.open("rb") as opened:
             data = opened.read(max_bytes + 1)
     except OSError as error:
-        raise Unreadable(f"the command `{shown}` wrote no file at $2 ({error.strerror})") from None
+        raise UnreadableContent(f"the command `{shown}` wrote no file at $2 ({error.strerror})") from None
     if len(data) > max_bytes:
-        raise Unreadable(f"the command `{shown}` wrote {size(file.stat().st_size)}; {limit(max_bytes)}")
+        raise UnreadableContent(f"the command `{shown}` wrote {size(file.stat().st_size)}; {limit(max_bytes)}")
     return data
 
 

@@ -23,7 +23,7 @@ from urllib.robotparser import RobotFileParser
 
 from sleipnir.settings import Settings
 from sleipnir_workers.knowledge import github
-from sleipnir_workers.knowledge.failures import Unloadable, Unreadable
+from sleipnir_workers.knowledge.failures import Unloadable, UnreadableContent
 from sleipnir_workers.knowledge.loaders.content import Content, size
 from sleipnir_workers.knowledge.parsing import Parser
 from sleipnir_workers.knowledge.web import TIMEOUT_S, USER_AGENT, Response, Status, Web
@@ -36,7 +36,7 @@ WIKI = re.compile(r"https://github\.com/[^/]+/[^/]+/wiki/?")
 
 
 @dataclass(frozen=True)
-class Limits:
+class CrawlLimits:
     """How many pages, how many links away from the first one, how many bytes in all, how many seconds."""
 
     pages: int
@@ -45,7 +45,7 @@ class Limits:
     seconds: float
 
     @classmethod
-    def of(cls, settings: Settings) -> Limits:
+    def of(cls, settings: Settings) -> CrawlLimits:
         return cls(settings.crawl_pages, settings.crawl_depth, settings.crawl_bytes, settings.crawl_s)
 
 
@@ -64,7 +64,7 @@ def rules_for(url: str) -> Rules:
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedPage:
     """`url` is what was linked; the response's own is where redirects ended. `part`: as in Rules."""
 
     url: str
@@ -76,13 +76,15 @@ class _Enough(Exception):
     """The bytes of this crawl are used up."""
 
 
-def crawl(url: str, web: Web, parser: Parser, limits: Limits, *, notice: Callable[[str], None]) -> Iterator[Fetched]:
+def crawl(
+    url: str, web: Web, parser: Parser, limits: CrawlLimits, *, notice: Callable[[str], None]
+) -> Iterator[FetchedPage]:
     """The pages, the first one first. Raises Unloadable when that one cannot be had: then there is nothing."""
     yield from _Crawl(url, web, parser, limits, notice).pages()
 
 
 class _Crawl:
-    def __init__(self, url: str, web: Web, parser: Parser, limits: Limits, notice: Callable[[str], None]) -> None:
+    def __init__(self, url: str, web: Web, parser: Parser, limits: CrawlLimits, notice: Callable[[str], None]) -> None:
         self._url = url
         self._parser = parser
         self._web = web
@@ -100,7 +102,7 @@ class _Crawl:
         self._deadline = time.monotonic() + limits.seconds
         self._too_deep = 0
 
-    def pages(self) -> Iterator[Fetched]:
+    def pages(self) -> Iterator[FetchedPage]:
         tree = github.tree_of(self._url)
         done, left = 0, 0
         if tree is None:
@@ -116,7 +118,7 @@ class _Crawl:
                     match outcome:
                         case Response():
                             self._follow(self._origin + path, outcome, depth)
-                            yield Fetched(self._origin + path, outcome, self._rules.part)
+                            yield FetchedPage(self._origin + path, outcome, self._rules.part)
                         case Unloadable():
                             self._notice(f"{outcome}; this page is left out")
                         case _Enough():
@@ -128,7 +130,7 @@ class _Crawl:
             links = f"{self._limits.depth} links away from the first page (SLEIPNIR_CRAWL_DEPTH)"
             self._notice(f"{self._url}**: stopped at {links}; {self._too_deep} known pages were left")
 
-    def _first(self) -> Fetched:
+    def _first(self) -> FetchedPage:
         """The first page, which may be somewhere else: then the crawl is there."""
         try:
             response = self._web.get(
@@ -140,7 +142,7 @@ class _Crawl:
         self._paths.append((path, 0))
         self._known.add(_same(path))
         self._follow(self._origin + path, response, 0)
-        return Fetched(self._origin + path, response, self._rules.part)
+        return FetchedPage(self._origin + path, response, self._rules.part)
 
     def _take(self, tree: github.Tree) -> None:
         """Instead of a first page: the files of a repository, which its robots.txt has nothing to do with."""
@@ -216,7 +218,7 @@ class _Crawl:
     def _links(self, url: str, response: Response) -> Iterator[str]:
         try:
             links = self._parser.links(Content(response.body, response.charset))
-        except Unreadable:  # told when its text is taken
+        except UnreadableContent:  # told when its text is taken
             return
         for link in links:
             try:

@@ -1,8 +1,8 @@
 """Documents that cannot be had.
 
-Unreadable    a loader's word on a content; it does not know whose
-Unloadable    one source and what is wrong with it: raised where it is met, collected by loading.py
-LoadFailed    what a load ends with, all of it named
+UnreadableContent  a loader's word on a content; it does not know whose
+Unloadable         one source and what is wrong with it: raised where it is met, collected by loading.py
+LoadFailed         what a load ends with, all of it named
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sleipnir.errors import SleipnirError
 
 
-class Unreadable(Exception):
+class UnreadableContent(Exception):
     """A content is not what its name says, or nothing can be read from it. The message completes `<path>: ...`."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from sleipnir.errors import KnowledgeError
 from sleipnir.knowledge.order import BuildNotice, Progress
 from sleipnir_workers.knowledge import artefact
-from sleipnir_workers.knowledge.artefact import Artefact, Info, UnusableIndex
+from sleipnir_workers.knowledge.artefact import Artefact, IndexInfo, UnusableIndex
 from sleipnir_workers.knowledge.base import Base
 from sleipnir_workers.knowledge.index_store import DamagedIndex, IndexStore
 
@@ -34,7 +34,7 @@ class Indexes:
         finally:
             held.close()
 
-    def usable(self, digest: str) -> Info | None:
+    def usable(self, digest: str) -> IndexInfo | None:
         """What is in the index store, if it can be searched. If it cannot, it is taken off."""
         if not self.index_store.has(digest):
             return None
@@ -46,12 +46,12 @@ class Indexes:
             self.index_store.drop(digest)
             return None
 
-    def share(self, base: Base, digest: str) -> Info:
+    def share(self, base: Base, digest: str) -> IndexInfo:
         """Put the index of a base in the index store, unless it is there."""
         known = self.usable(digest)
         if known is not None:
             return known
-        written: list[Info] = []
+        written: list[IndexInfo] = []
 
         def write(folder: Path) -> None:
             try:

@@ -20,9 +20,9 @@ from sleipnir.knowledge.order import BuildNotice, Progress
 from sleipnir.settings import Settings
 from sleipnir_workers.knowledge import commands, sources
 from sleipnir_workers.knowledge.base import Document
-from sleipnir_workers.knowledge.crawl import Fetched, Limits, crawl
-from sleipnir_workers.knowledge.failures import LoadFailed, Unloadable, Unreadable
-from sleipnir_workers.knowledge.loaders.content import Content, Loaded, limit, size
+from sleipnir_workers.knowledge.crawl import CrawlLimits, FetchedPage, crawl
+from sleipnir_workers.knowledge.failures import LoadFailed, Unloadable, UnreadableContent
+from sleipnir_workers.knowledge.loaders.content import Content, LoadedText, limit, size
 from sleipnir_workers.knowledge.parsing import Parser
 from sleipnir_workers.knowledge.web import Response, Web, is_private
 
@@ -106,7 +106,7 @@ class _Loading:
                     yield self._file(path)
         except Unloadable as failure:
             self._fail(failure)
-        except Unreadable as error:
+        except UnreadableContent as error:
             self._fail(Unloadable(_shown(origin), str(error)))
 
     def _file(self, path: Path) -> Document:
@@ -128,14 +128,14 @@ class _Loading:
         if command is not None:
             yield from commands.crawled(self._run(command, url))
             return
-        for fetched in crawl(url, self._web, self._parser, Limits.of(self._settings), notice=self._notice):
+        for fetched in crawl(url, self._web, self._parser, CrawlLimits.of(self._settings), notice=self._notice):
             self._progress(fetched.url)
             try:
                 yield self._crawled(fetched)
-            except Unreadable as error:
+            except UnreadableContent as error:
                 self._notice(f"{fetched.url}: {error}; this page is left out")
 
-    def _crawled(self, fetched: Fetched) -> Document:
+    def _crawled(self, fetched: FetchedPage) -> Document:
         """All pages of a crawl are split as Markdown."""
         if fetched.part is None:
             return Document(fetched.url, self._response(fetched.url, fetched.response).text, "md")
@@ -160,7 +160,7 @@ class _Loading:
     def _run(self, command: str, subject: str) -> str:
         return commands.run(command, subject, folder=self._folder, max_bytes=self._max_bytes)
 
-    def _read(self, content: Content, extension: str, path: str) -> Loaded:
+    def _read(self, content: Content, extension: str, path: str) -> LoadedText:
         return self._parser.read(content, extension, lambda text: self._notice(f"{path}: {text}"))
 
     def _progress(self, what: str) -> None:
@@ -175,19 +175,19 @@ class _Loading:
 
 
 def _content(path: Path, max_bytes: int) -> bytes:
-    """Raises Unreadable. A large file is known by its size, and not read."""
+    """Raises UnreadableContent. A large file is known by its size, and not read."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise Unreadable("is not a file any more")
+            raise UnreadableContent("is not a file any more")
         if found.st_size > max_bytes:
-            raise Unreadable(f"is {size(found.st_size)}; {limit(max_bytes)}")
+            raise UnreadableContent(f"is {size(found.st_size)}; {limit(max_bytes)}")
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
     except OSError as error:
-        raise Unreadable(f"cannot be read ({error.strerror})") from None
+        raise UnreadableContent(f"cannot be read ({error.strerror})") from None
     if len(content) > max_bytes:  # files that grow, and those of the kernel, whose size is 0
-        raise Unreadable(f"is more than {size(max_bytes)}; {limit(max_bytes)}")
+        raise UnreadableContent(f"is more than {size(max_bytes)}; {limit(max_bytes)}")
     return content
 
 

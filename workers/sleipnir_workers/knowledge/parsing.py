@@ -13,8 +13,8 @@ from typing import Any
 
 from sleipnir_workers.helper import Helper, HelperFailed, TookTooLong
 from sleipnir_workers.knowledge import loaders
-from sleipnir_workers.knowledge.failures import Unreadable
-from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+from sleipnir_workers.knowledge.failures import UnreadableContent
+from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
 
 
 class Parser:
@@ -24,21 +24,22 @@ class Parser:
         self._document_s = document_s
         self._helper = Helper("sleipnir_workers.knowledge.parsing_child")
 
-    def read(self, content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
-        """The text of a document of that extension. `notice` is told what is missing from it. Raises Unreadable."""
+    def read(self, content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
+        """The text of a document of that extension. `notice` is told what is missing from it. Raises
+        UnreadableContent."""
         if loaders.is_plain(extension):
             return loaders.read(content, extension, notice=notice)
         answer, text = self._ask(content, do="read", extension=extension)
         for each in answer["notices"]:
             notice(each)
-        return Loaded(text, answer["extension"])
+        return LoadedText(text, answer["extension"])
 
     def part(self, content: Content, part: str) -> str:
-        """Markdown of the element of that id of a page. Raises Unreadable."""
+        """Markdown of the element of that id of a page. Raises UnreadableContent."""
         return self._ask(content, do="part", part=part)[1]
 
     def links(self, content: Content) -> list[str]:
-        """Where the links of a page lead, as they are written. Raises Unreadable."""
+        """Where the links of a page lead, as they are written. Raises UnreadableContent."""
         return [str(link) for link in self._ask(content, do="links")[0]["links"]]
 
     def close(self) -> None:
@@ -49,9 +50,9 @@ class Parser:
         try:
             answer, text = self._helper.ask(request, content.data, timeout_s=self._document_s)
         except TookTooLong:
-            raise Unreadable(f"took longer than {self._document_s:g} s to read (SLEIPNIR_DOCUMENT_S)") from None
+            raise UnreadableContent(f"took longer than {self._document_s:g} s to read (SLEIPNIR_DOCUMENT_S)") from None
         except HelperFailed as error:
-            raise Unreadable(f"cannot be read: its reader {error}") from None
+            raise UnreadableContent(f"cannot be read: its reader {error}") from None
         if "unreadable" in answer:
-            raise Unreadable(answer["unreadable"])
+            raise UnreadableContent(answer["unreadable"])
         return answer, text.decode(errors="surrogatepass")

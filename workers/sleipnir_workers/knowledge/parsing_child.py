@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sleipnir_workers.knowledge import loaders
-from sleipnir_workers.knowledge.failures import Unreadable
+from sleipnir_workers.knowledge.failures import UnreadableContent
 from sleipnir_workers.knowledge.loaders.content import Content
 
 MOST_LINKS = 20_000
@@ -24,7 +24,7 @@ def answer(request: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]
                 return {}, _bytes(_part(content, request["part"]))
             case "links":
                 return {"links": _links(content)}, b""
-    except Unreadable as error:
+    except UnreadableContent as error:
         return {"unreadable": str(error)}, b""
     except MemoryError:
         return {"unreadable": "needs more memory than a document may use"}, b""

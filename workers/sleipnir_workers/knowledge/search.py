@@ -25,7 +25,7 @@ Rerank: TypeAlias = Callable[[str, list[str], int], list[int]]
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """`hits`, best first. `context` is what a model is given of them, `sources` their paths, each once. Empty when
     nothing was found."""
 
@@ -34,7 +34,7 @@ class Found:
     sources: tuple[str, ...]
 
 
-def search(artefact: Artefact, question: SearchQuery, embed: Embed | None, rerank: Rerank | None) -> Found:
+def search(artefact: Artefact, question: SearchQuery, embed: Embed | None, rerank: Rerank | None) -> SearchResult:
     """Without `embed`, or in a base without vectors, by keywords alone.
 
     Raises NodeFailed when the question's vectors have another dimension than the base's, or the reranker names
@@ -85,6 +85,6 @@ def _reranked(
     return {candidates[number]: 1 / (rank + 1) for rank, number in enumerate(dict.fromkeys(order))}
 
 
-def _found(hits: Sequence[Hit]) -> Found:
+def _found(hits: Sequence[Hit]) -> SearchResult:
     context = "\n\n".join(f"[Source: {hit.source}]\n{hit.text}" for hit in hits)
-    return Found(tuple(hits), context, tuple(dict.fromkeys(hit.source for hit in hits)))
+    return SearchResult(tuple(hits), context, tuple(dict.fromkeys(hit.source for hit in hits)))

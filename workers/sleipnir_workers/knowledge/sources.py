@@ -29,7 +29,7 @@ from typing import TypeAlias
 from sleipnir.errors import UsageError
 from sleipnir.graph.patterns import PatternRefused
 from sleipnir_workers.knowledge.failures import Unloadable
-from sleipnir_workers.knowledge.walk import Pattern, is_pattern, walk
+from sleipnir_workers.knowledge.walk import FilePattern, is_pattern, walk
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _files(local: Local, folder: Path, notice: Callable[[str], None], fail: Call
             notice(f"{local.written}: does not exist, so it is left out")
             return []
         try:
-            pattern = Pattern.of(local.root, local.rest)
+            pattern = FilePattern.of(local.root, local.rest)
         except PatternRefused as error:
             fail(Unloadable(local.written, str(error)))
             return []
@@ -169,7 +169,7 @@ def _files(local: Local, folder: Path, notice: Callable[[str], None], fail: Call
         if not stat.S_ISDIR(mode):
             fail(Unloadable(local.written, "is neither a file nor a directory"))
             return []
-        pattern = Pattern.everything_in(local.path)
+        pattern = FilePattern.everything_in(local.path)
     found = walk(pattern, bounds=(folder,), notice=notice, fail=fail)
     if not found:
         notice(f"{local.written}: there is no such file, so it is left out")

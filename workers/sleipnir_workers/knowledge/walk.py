@@ -28,7 +28,7 @@ def is_pattern(path: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class FilePattern:
     """Files below `base` whose paths from there match `names`. `depth`: directories below it to look in, None: all."""
 
     base: Path
@@ -36,11 +36,11 @@ class Pattern:
     depth: int | None
 
     @classmethod
-    def everything_in(cls, directory: Path) -> Pattern:
+    def everything_in(cls, directory: Path) -> FilePattern:
         return cls(directory, patterns.compiled(""), None)
 
     @classmethod
-    def of(cls, root: Path, path: str) -> Pattern:
+    def of(cls, root: Path, path: str) -> FilePattern:
         """Of a path below `root`, in whose own name nothing is special. `**` stands for any directories and `*` for at
         most one; within a name `*` stands for any characters, `?` for one, and `{a,b}` for a or b."""
         parts = Path(path).parts
@@ -70,7 +70,7 @@ def _characters(text: str) -> str:
 
 
 def walk(
-    pattern: Pattern, *, bounds: Sequence[Path], notice: Callable[[str], None], fail: Callable[[Unloadable], None]
+    pattern: FilePattern, *, bounds: Sequence[Path], notice: Callable[[str], None], fail: Callable[[Unloadable], None]
 ) -> list[Path]:
     """The files that match, by name. `bounds` are directories that links may lead to, beside the pattern's own."""
     found = _Walk(pattern, bounds, notice, fail)
@@ -80,7 +80,7 @@ def walk(
 class _Walk:
     def __init__(
         self,
-        pattern: Pattern,
+        pattern: FilePattern,
         bounds: Sequence[Path],
         notice: Callable[[str], None],
         fail: Callable[[Unloadable], None],

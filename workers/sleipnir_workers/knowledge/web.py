@@ -26,7 +26,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, parse_url
 
-from sleipnir_workers.knowledge.failures import Unloadable, Unreadable
+from sleipnir_workers.knowledge.failures import Unloadable, UnreadableContent
 from sleipnir_workers.knowledge.loaders.content import limit, size
 
 TIMEOUT_S: Final = 16.0
@@ -74,13 +74,13 @@ class Response:
 
     @property
     def extension(self) -> str:
-        """What the content is (spec 8.3). Raises Unreadable for pictures, sound and films."""
+        """What the content is (spec 8.3). Raises UnreadableContent for pictures, sound and films."""
         if self.media_type in _SAYS_NOTHING:
             _, dot, extension = urlsplit(self.url).path.rpartition("/")[2].rpartition(".")
             return extension.lower() if dot and extension.isalnum() else "txt"
         kind, _, subtype = self.media_type.partition("/")
         if kind in ("image", "audio", "video"):
-            raise Unreadable(f"Unexpected media type {self.media_type!r}")
+            raise UnreadableContent(f"Unexpected media type {self.media_type!r}")
         return _EXTENSIONS.get(self.media_type, subtype)
 
 

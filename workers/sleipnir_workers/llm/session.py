@@ -96,12 +96,14 @@ class Session:
         Only the first attempt is put off: later ones wait here, or how many there were would be forgotten. Raises
         NodeFailed, PutOff and VisitLost.
         """
-        attempts, teller = Attempts(self._node.max_attempts, self._pause), self._visit.teller
+        attempts, text_sink = Attempts(self._node.max_attempts, self._pause), self._visit.text_sink
 
         def ask() -> Answer:
-            if teller is not None and self.spent.calls:
-                teller.restart()
-            return self._ask(messages, tools, None if teller is None else teller.write, puts_off=not self.spent.calls)
+            if text_sink is not None and self.spent.calls:
+                text_sink.restart()
+            return self._ask(
+                messages, tools, None if text_sink is None else text_sink.write, puts_off=not self.spent.calls
+            )
 
         return attempts.of(ask)
 

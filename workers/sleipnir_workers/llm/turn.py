@@ -44,8 +44,8 @@ from sleipnir_workers.llm.session import Session
 from sleipnir_workers.llm.todo import TodoList
 from sleipnir_workers.node import executor
 from sleipnir_workers.skills import Skill, Skills, skills_of, with_grants
-from sleipnir_workers.tools import loops
-from sleipnir_workers.tools.loops import Call
+from sleipnir_workers.tools import repeated_calls
+from sleipnir_workers.tools.repeated_calls import PastCall
 
 NOTHING: Final[Mapping[str, Skill]] = MappingProxyType({})
 
@@ -235,18 +235,22 @@ def _asks_for(
     own: Sequence[_Todos | _Loading],
 ) -> VisitResult:
     """The result of a turn that asks for calls."""
-    earlier = [Call(call["function"]["name"], call["function"]["arguments"]) for call in _earlier_calls(execution.talk)]
+    earlier = [
+        PastCall(call["function"]["name"], call["function"]["arguments"]) for call in _earlier_calls(execution.talk)
+    ]
     delta = _replied(answer, execution, told)
     calls = []
     for number, call in enumerate(answer.calls):
-        result = _refusal(node, call.name, call.arguments, earlier, loops.CHILD if execution.depth else loops.ROOT)
+        result = _refusal(
+            node, call.name, call.arguments, earlier, repeated_calls.CHILD if execution.depth else repeated_calls.ROOT
+        )
         for each in own:
             if result is None:
                 result = each.answer(call.name, call.arguments)
         if result is not None:
             delta[f"{RESULT}.{number}"] = result
         calls.append(ToolCall(call.id, call.name, "" if result is not None else _where(call.name, host)))
-        earlier.append(Call(call.name, call.arguments))
+        earlier.append(PastCall(call.name, call.arguments))
     return VisitResult(
         ok=True, delta=delta, usage=session.spent.usage(), notes=tuple(session.notes), calls=tuple(calls)
     )
@@ -279,11 +283,11 @@ def _earlier_calls(talk: StoredConversation) -> Iterator[dict[str, Any]]:
 
 
 def _refusal(
-    node: LlmNode, name: str, arguments: str, earlier: Sequence[Call], patience: loops.Patience
+    node: LlmNode, name: str, arguments: str, earlier: Sequence[PastCall], patience: repeated_calls.RepeatRule
 ) -> Json | None:
     """What the model reads at once of a call that shall not run. Of tools of files and servers, the worker that would
     run the call looks whether the node may make it."""
-    if looping := loops.alert(earlier, Call(name, arguments), patience):
+    if looping := repeated_calls.alert(earlier, PastCall(name, arguments), patience):
         return looping
     tool, allowed = present(name), present(name) in map(present, node.tools or ())
     if tool in USER_TOOLS and not allowed:

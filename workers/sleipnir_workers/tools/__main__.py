@@ -19,10 +19,10 @@ from sleipnir.graph.load import load_file
 from sleipnir.tools.folder import tools_of
 from sleipnir_workers.agent_environment import agent_variables
 from sleipnir_workers.host import here
-from sleipnir_workers.tools import patience
+from sleipnir_workers.tools import timeouts
 from sleipnir_workers.tools.call import answer
-from sleipnir_workers.tools.loops import Call
 from sleipnir_workers.tools.place import Place
+from sleipnir_workers.tools.repeated_calls import PastCall
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,8 +52,8 @@ def _call(folder: Path, config_file: Path | None, name: str, variables: dict[str
     tools = tools_of(folder, host.functions_dir, loaded.graph)
     given = {**of_environment(loaded.graph, host.env), **variables}
     place = Place(folder.name, folder, Path.cwd(), host, agent_variables(loaded.graph, given, host))
-    timeout_s = patience.seconds_of(None, loaded.graph, host)
-    result = answer(Call(name, sys.stdin.read()), tools, place, timeout_s=timeout_s)
+    timeout_s = timeouts.seconds_of(None, loaded.graph, host)
+    result = answer(PastCall(name, sys.stdin.read()), tools, place, timeout_s=timeout_s)
     if result.printed:
         print(result.printed, end="" if result.printed.endswith("\n") else "\n", file=sys.stderr)
     print(result.text)

@@ -19,12 +19,12 @@ from sleipnir.errors import MachineFailed, ToolFileError
 from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import Tools, built_in
 from sleipnir_workers import bundle_writes, sandbox
-from sleipnir_workers.tools import languages, loops, results
+from sleipnir_workers.tools import languages, repeated_calls, results
 from sleipnir_workers.tools.environment import environment
-from sleipnir_workers.tools.loops import ROOT, Call, Patience
-from sleipnir_workers.tools.patience import COYOTES_S
 from sleipnir_workers.tools.place import Place
-from sleipnir_workers.tools.results import ToolResult, failed
+from sleipnir_workers.tools.repeated_calls import ROOT, PastCall, RepeatRule
+from sleipnir_workers.tools.results import ToolOutcome, failed
+from sleipnir_workers.tools.timeouts import COYOTES_S
 
 SHOWN = 500
 """Characters of arguments that a message quotes."""
@@ -39,15 +39,15 @@ class BadArguments(Exception):
 
 
 def answer(
-    call: Call,
+    call: PastCall,
     tools: Tools,
     place: Place,
     *,
     allowed: Iterable[str] | None = None,
-    earlier: Sequence[Call] = (),
-    patience: Patience = ROOT,
+    earlier: Sequence[PastCall] = (),
+    patience: RepeatRule = ROOT,
     timeout_s: float = COYOTES_S,
-) -> ToolResult:
+) -> ToolOutcome:
     """Execute a call, if the node may make it. Raises VisitLost and ProcessLost.
 
     `allowed` are the node's `tools:` as it spells them; None: all. `earlier` are the calls of the conversation, oldest
@@ -57,8 +57,8 @@ def answer(
     declaration = usable.find(call.name)
     if declaration is None:
         return _refused(call.name, tools, [*usable.names, *built_in(allowed or ())])
-    if looping := loops.alert(earlier, call, patience):
-        return ToolResult(looping, "loop")
+    if looping := repeated_calls.alert(earlier, call, patience):
+        return ToolOutcome(looping, "loop")
     try:
         arguments = arguments_of(declaration, call)
     except BadArguments as error:
@@ -73,7 +73,7 @@ def run_call(
     *,
     name: str | None = None,
     timeout_s: float = COYOTES_S,
-) -> ToolResult:
+) -> ToolOutcome:
     """Run a tool in the sandbox. Raises VisitLost, ProcessLost and MachineFailed.
 
     `name` is what the messages call the tool.
@@ -102,7 +102,7 @@ def run_call(
                 warm=settings.warm_python,
             )
         except (languages.NoInterpreter, ToolFileError, OSError, ValueError) as error:  # ValueError: a NUL in a word
-            return ToolResult({"output": f"Unable to run {name}, {_reason(error)}"}, "spawn")
+            return ToolOutcome({"output": f"Unable to run {name}, {_reason(error)}"}, "spawn")
         result = results.of_outcome(
             name, outcome, output, timeout_s=timeout_s, limit_bytes=settings.max_tool_result_bytes
         )
@@ -110,7 +110,7 @@ def run_call(
         return results.with_advice(result, hint.strip()) if hint else result
 
 
-def arguments_of(declaration: Declaration, call: Call) -> dict[str, Any]:
+def arguments_of(declaration: Declaration, call: PastCall) -> dict[str, Any]:
     """The arguments as an object whose names the tool knows. Raises BadArguments, with what the tool takes.
 
     A bash tool says itself what is missing or unknown: it may take a value from its environment instead.
@@ -136,7 +136,7 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _object(call: Call) -> dict[str, Any] | str:
+def _object(call: PastCall) -> dict[str, Any] | str:
     """The object, or what is wrong. Models leave the text empty for a tool without parameters."""
     if not isinstance(call.arguments, str):
         return dict(call.arguments)
@@ -153,7 +153,7 @@ def _object(call: Call) -> dict[str, Any] | str:
     return found if isinstance(found, dict) else f"a JSON object is needed, not {type(found).__name__}"
 
 
-def _invalid(declaration: Declaration, call: Call, problem: str) -> str:
+def _invalid(declaration: Declaration, call: PastCall, problem: str) -> str:
     text = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
     shown = text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
     return f"The call '{call.name}' has invalid arguments: {shown} ({problem}). {_takes(declaration)}"
@@ -171,7 +171,7 @@ def _takes(declaration: Declaration) -> str:
     return f"It takes a JSON object with: {listed}."
 
 
-def _refused(name: str, tools: Tools, usable: Sequence[str]) -> ToolResult:
+def _refused(name: str, tools: Tools, usable: Sequence[str]) -> ToolOutcome:
     available = f"Available tools: {', '.join(usable) or 'none'}."
     if tools.find(name) is not None:
         return failed("not_allowed", f"The tool '{name}' is not among the tools of this node. {available}")

@@ -23,12 +23,12 @@ from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.node import executor
 from sleipnir_workers.skills import Skills, skills_of, with_grants
-from sleipnir_workers.tools import patience, results
+from sleipnir_workers.tools import results, timeouts
 from sleipnir_workers.tools.call import answer
-from sleipnir_workers.tools.loops import Call
-from sleipnir_workers.tools.own_function import run_own
 from sleipnir_workers.tools.place import Place
-from sleipnir_workers.tools.results import ToolResult, failed
+from sleipnir_workers.tools.repeated_calls import PastCall
+from sleipnir_workers.tools.results import ToolOutcome, failed
+from sleipnir_workers.tools.tool_node import run_own
 
 
 @executor("tool")
@@ -45,7 +45,7 @@ def _asked_for(node: LlmNode, execution: Execution, host: Host) -> VisitResult:
     assert execution.part is not None
     [(reply, _)] = execution.talk.turns
     function = json.loads(reply)["tool_calls"][execution.part.call]["function"]
-    call = Call(function["name"], function["arguments"])
+    call = PastCall(function["name"], function["arguments"])
     result = (
         _of_server(node, execution, call, host) if mcp.split_name(call.name) else _of_file(node, execution, call, host)
     )
@@ -54,18 +54,18 @@ def _asked_for(node: LlmNode, execution: Execution, host: Host) -> VisitResult:
     return VisitResult(ok=error is None, delta={RESULT: value}, error=error, error_kind=result.failure)
 
 
-def _of_file(node: LlmNode, execution: Execution, call: Call, host: Host) -> ToolResult:
+def _of_file(node: LlmNode, execution: Execution, call: PastCall, host: Host) -> ToolOutcome:
     graph, granted = with_grants(execution.graph, _skills(node, execution, host))
     try:
         tools = tools_of(execution.folder, host.functions_dir, graph)
     except ToolFileError as error:
         return failed("tool_file", f"the tools of agent '{execution.agent}' cannot be read: {error}")
     place = Place.of_visit(execution, host)
-    timeout_s = patience.seconds_of(node, execution.graph, host)
+    timeout_s = timeouts.seconds_of(node, execution.graph, host)
     return answer(call, tools, place, allowed=[*(node.tools or ()), *granted], timeout_s=timeout_s)
 
 
-def _of_server(node: LlmNode, execution: Execution, call: Call, host: Host) -> ToolResult:
+def _of_server(node: LlmNode, execution: Execution, call: PastCall, host: Host) -> ToolOutcome:
     _, server = mcp.split_name(call.name) or ("", "")
     may_load = _skills(node, execution, host)
     granted = set() if may_load is None else may_load.servers()
@@ -82,10 +82,10 @@ def _of_server(node: LlmNode, execution: Execution, call: Call, host: Host) -> T
     if isinstance(found, StdioServer) and execution.scratch is None:
         # Not in a scratch folder: each run would start a server of its own, where all can share one.
         servers = {**servers, server: found.started_in(execution.directory)}
-    timeout_s = patience.seconds_of(node, execution.graph, host)
+    timeout_s = timeouts.seconds_of(node, execution.graph, host)
     value = mcp.answer(call.name, arguments, servers, mcp.here(), timeout_s=timeout_s, lost=execution.lost)
     is_error = isinstance(value, dict) and "tool_call_error" in value
-    return ToolResult(results.limited(value, host.settings.max_tool_result_bytes), "server" if is_error else None)
+    return ToolOutcome(results.limited(value, host.settings.max_tool_result_bytes), "server" if is_error else None)
 
 
 def _skills(node: LlmNode, execution: Execution, host: Host) -> Skills | None:

@@ -29,7 +29,7 @@ Failure: TypeAlias = Literal[
 
 
 @dataclass(frozen=True)
-class ToolResult:
+class ToolOutcome:
     """`value` is for the model, in failure too. `failure` None: the tool ran and succeeded. `printed` is what it wrote
     that no model sees: its stdout, and the stderr of a success. `cut_bytes` is how much of its result was left out, and
     `left` the text of the rest, whatever it is."""
@@ -46,20 +46,22 @@ class ToolResult:
         return json.dumps(self.value, ensure_ascii=False, separators=(",", ":"))
 
 
-def failed(failure: Failure, message: str, printed: str = "", **texts: str) -> ToolResult:
+def failed(failure: Failure, message: str, printed: str = "", **texts: str) -> ToolOutcome:
     """A call that came to nothing. Of `texts`, blank ones are left out."""
     told = {name: text.strip() for name, text in texts.items() if text.strip()}
-    return ToolResult({"tool_call_error": message, **told}, failure, printed)
+    return ToolOutcome({"tool_call_error": message, **told}, failure, printed)
 
 
-def with_advice(result: ToolResult, advice: str) -> ToolResult:
+def with_advice(result: ToolOutcome, advice: str) -> ToolOutcome:
     """A failure that also says what to do."""
     assert isinstance(result.value, dict)
     told = {**result.value, "tool_call_error": f"{result.value['tool_call_error']}. {advice}"}
     return replace(result, value=told)
 
 
-def of_outcome(name: str, outcome: sandbox.Outcome, output: Path, *, timeout_s: float, limit_bytes: int) -> ToolResult:
+def of_outcome(
+    name: str, outcome: sandbox.CommandOutcome, output: Path, *, timeout_s: float, limit_bytes: int
+) -> ToolOutcome:
     """The result of a process that has ended; `output` is its LLM_OUTPUT."""
     printed = outcome.stdout.decode(errors="replace")
     if outcome.reason == "timeout":
@@ -71,7 +73,7 @@ def of_outcome(name: str, outcome: sandbox.Outcome, output: Path, *, timeout_s: 
             ended = f"was killed by {_signal_name(outcome.signal)}"
         return _ended_badly(f"Tool call '{name}' {ended}", outcome, output, limit_bytes)
     kept, size = _read(output, limit_bytes)
-    return ToolResult(
+    return ToolOutcome(
         _value(kept, size),
         printed=printed + outcome.stderr,
         cut_bytes=size - len(kept),
@@ -79,7 +81,7 @@ def of_outcome(name: str, outcome: sandbox.Outcome, output: Path, *, timeout_s: 
     )
 
 
-def _ended_badly(message: str, outcome: sandbox.Outcome, output: Path, limit_bytes: int) -> ToolResult:
+def _ended_badly(message: str, outcome: sandbox.CommandOutcome, output: Path, limit_bytes: int) -> ToolOutcome:
     printed, share = outcome.stdout.decode(errors="replace"), limit_bytes // 4
     left, _ = _read(output, share)
     return failed(

@@ -58,9 +58,9 @@ class Watching:
         self.pieces.append("again")
 
 
-def run(env: dict[str, str], settings: dict[str, Any], teller: Any = None, **node_fields: Any) -> VisitResult:
+def run(env: dict[str, str], settings: dict[str, Any], text_sink: Any = None, **node_fields: Any) -> VisitResult:
     node = LlmNode(**{"id": "ask", "prompt": "hello", "model": "openai:gpt-test", **node_fields})
-    return run_llm(node, visit(node, Path(), teller=teller), host(env, **settings))
+    return run_llm(node, visit(node, Path(), text_sink=text_sink), host(env, **settings))
 
 
 def record(tape: Path, replies: list[Reply | str], **fields: Any) -> VisitResult:
@@ -73,16 +73,18 @@ def record(tape: Path, replies: list[Reply | str], **fields: Any) -> VisitResult
 
 def test_a_streamed_answer_is_kept_joined_and_replayed_in_one_piece_without_a_key(tape: Path) -> None:
     live, again = Watching(), Watching()
-    recorded = record(tape, [Reply("a streamed answer, in pieces")], teller=live, state_updates={"said": "{{output}}"})
+    recorded = record(
+        tape, [Reply("a streamed answer, in pieces")], text_sink=live, state_updates={"said": "{{output}}"}
+    )
     assert recorded.delta == {"said": "a streamed answer, in pieces"}
     assert len(live.pieces) > 1
-    result = run({}, {"replay": tape}, teller=again, state_updates={"said": "{{output}}"})
+    result = run({}, {"replay": tape}, text_sink=again, state_updates={"said": "{{output}}"})
     assert (result.ok, result.delta, again.pieces) == (True, recorded.delta, ["a streamed answer, in pieces"])
     assert result.usage == Usage(10, 5, 1, "openai:gpt-test", 0.0), "the tokens of the recording, and nothing was paid"
 
 
 def test_whether_it_is_streamed_makes_no_other_request(tape: Path) -> None:
-    record(tape, ["hi"], teller=Watching())
+    record(tape, ["hi"], text_sink=Watching())
     assert run({}, {"replay": tape}).ok
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from sleipnir.graph.model import EndNode, Graph
 from sleipnir.tools.folder import Tools, tools_of
 from sleipnir_workers.tools.call import answer
-from sleipnir_workers.tools.loops import Call
 from sleipnir_workers.tools.place import Place
-from sleipnir_workers.tools.results import ToolResult
+from sleipnir_workers.tools.repeated_calls import PastCall
+from sleipnir_workers.tools.results import ToolOutcome
 from tests.unit.workers.visits import host
 
 
@@ -50,6 +50,11 @@ class Agent:
         return Place("triage", self.folder, self.cwd, worker, self.variables, self.lost)
 
     def call(
-        self, name: str, arguments: Any = "{}", *, allowed: Sequence[str] | None = None, earlier: Sequence[Call] = ()
-    ) -> ToolResult:
-        return answer(Call(name, arguments), self.tools, self.place, allowed=allowed, earlier=earlier)
+        self,
+        name: str,
+        arguments: Any = "{}",
+        *,
+        allowed: Sequence[str] | None = None,
+        earlier: Sequence[PastCall] = (),
+    ) -> ToolOutcome:
+        return answer(PastCall(name, arguments), self.tools, self.place, allowed=allowed, earlier=earlier)

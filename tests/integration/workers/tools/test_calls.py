@@ -12,7 +12,7 @@ import pytest
 from sleipnir_workers.execution import VisitLost
 from sleipnir_workers.tools import languages
 from sleipnir_workers.tools.call import CATALOG, answer
-from sleipnir_workers.tools.loops import Call
+from sleipnir_workers.tools.repeated_calls import PastCall
 from tests.integration.workers.tools.places import Agent
 from tests.unit.workers import visits
 from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
@@ -142,7 +142,7 @@ def test_a_tool_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) ->
     agent = Agent(tmp_path)
     body = f"sleep 60 & echo $! > {tmp_path}/child; echo waiting >&2; read -r -t 60 < <(sleep 60)"
     agent.has("tools.sh", bash(body))
-    result = answer(Call("t", "{}"), agent.tools, agent.place, timeout_s=0.5)
+    result = answer(PastCall("t", "{}"), agent.tools, agent.place, timeout_s=0.5)
     assert result.value == {
         "tool_call_error": "Tool call 't' timed out after 0.5s and was stopped",
         "stderr": "waiting",
@@ -230,7 +230,7 @@ def test_no_arguments_are_an_empty_object(agent: Agent, arguments: Any) -> None:
 @pytest.mark.conformance("X14")
 def test_a_call_that_repeats_the_last_two_is_not_run(agent: Agent, tmp_path: Path) -> None:
     agent.has("tools.py", python(f"open('{tmp_path}/ran', 'w')"))
-    result = agent.call("t", earlier=[Call("t", "{}")] * 2)
+    result = agent.call("t", earlier=[PastCall("t", "{}")] * 2)
     assert isinstance(result.value, dict) and list(result.value) == ["tool_call_loop_alert"]
     assert result.failure == "loop"
     assert not (tmp_path / "ran").exists()

@@ -14,8 +14,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from sleipnir_workers.knowledge.failures import Unreadable
-from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+from sleipnir_workers.knowledge.failures import UnreadableContent
+from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
 
 _MODULES: Final[Mapping[str, str]] = {
     "htm": "web_page",
@@ -40,21 +40,21 @@ def is_plain(extension: str) -> bool:
     return extension not in _MODULES and extension not in _NEEDS_A_COMMAND
 
 
-def read(content: Content, extension: str, *, notice: Callable[[str], None]) -> Loaded:
+def read(content: Content, extension: str, *, notice: Callable[[str], None]) -> LoadedText:
     """The text of a file of that extension (lower case, no dot). `notice` is told what is missing from it.
 
-    Raises Unreadable."""
+    Raises UnreadableContent."""
     if extension in _NEEDS_A_COMMAND:
-        raise Unreadable(f"there is no loader for .{extension}; name a command for it in `document_loaders`")
+        raise UnreadableContent(f"there is no loader for .{extension}; name a command for it in `document_loaders`")
     module = importlib.import_module(f"{__name__}.{_MODULES.get(extension, 'plain')}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # libraries on features of a document that are no text
-            loaded: Loaded = module.read(content, extension, notice)
-    except Unreadable:
+            loaded: LoadedText = module.read(content, extension, notice)
+    except UnreadableContent:
         raise
     except RecursionError:
-        raise Unreadable("is nested too deeply to be read") from None
+        raise UnreadableContent("is nested too deeply to be read") from None
     except Exception as error:  # whatever a library makes of a file that is damaged, or made to do damage
-        raise Unreadable(f"is no .{extension} that can be read ({type(error).__name__}: {error})") from error
+        raise UnreadableContent(f"is no .{extension} that can be read ({type(error).__name__}: {error})") from error
     return loaded

@@ -8,7 +8,7 @@ import zipfile
 from dataclasses import dataclass
 from typing import Final
 
-from sleipnir_workers.knowledge.failures import Unreadable
+from sleipnir_workers.knowledge.failures import UnreadableContent
 
 _SIGNATURES: Final = {
     b"%PDF-": "a PDF",
@@ -47,14 +47,14 @@ class Content:
     limit: int = 2**63
 
     def text(self) -> str:
-        """Without a byte order mark, and with \\n at the ends of lines. Raises Unreadable when it is no text."""
+        """Without a byte order mark, and with \\n at the ends of lines. Raises UnreadableContent when it is no text."""
         kind = self.kind()
         if kind is not None:
-            raise Unreadable(f"is {kind}, not text in UTF-8")
+            raise UnreadableContent(f"is {kind}, not text in UTF-8")
         text = self._decoded()
         zero = text.find("\0")
         if zero >= 0:
-            raise Unreadable(f"is a binary file, not text (a zero byte at offset {self.data.find(0)})")
+            raise UnreadableContent(f"is a binary file, not text (a zero byte at offset {self.data.find(0)})")
         return text.replace("\r\n", "\n")
 
     def kind(self) -> str | None:
@@ -62,15 +62,15 @@ class Content:
         return next((name for signature, name in _SIGNATURES.items() if self.data.startswith(signature)), None)
 
     def encoding(self) -> str | None:
-        """What the server says, as Python calls it; None: nothing. Raises Unreadable for what is on no list."""
+        """What the server says, as Python calls it; None: nothing. Raises UnreadableContent for what is on no list."""
         if not self.charset:
             return None
         try:
             name = codecs.lookup(self.charset).name
         except (LookupError, ValueError):
-            raise Unreadable(f"is in an unknown encoding, {self.charset[:40]!r}") from None
+            raise UnreadableContent(f"is in an unknown encoding, {self.charset[:40]!r}") from None
         if name not in _ENCODINGS:
-            raise Unreadable(f"is in an encoding that is not read, {self.charset[:40]!r}")
+            raise UnreadableContent(f"is in an encoding that is not read, {self.charset[:40]!r}")
         return name
 
     def _decoded(self) -> str:
@@ -79,7 +79,7 @@ class Content:
             return self.data.decode("utf-8-sig" if charset == "utf-8" else charset)
         except UnicodeDecodeError as error:
             byte = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
-            raise Unreadable(f"is not valid {error.encoding.upper()} ({byte})") from None
+            raise UnreadableContent(f"is not valid {error.encoding.upper()} ({byte})") from None
 
     def archive(self) -> io.BytesIO:
         """The content, a zip file that unpacks to no more than the limit (.docx and .xlsx are zip files)."""
@@ -87,14 +87,14 @@ class Content:
             with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
                 unpacked = sum(each.file_size for each in archive.infolist())
         except zipfile.BadZipFile:
-            raise Unreadable(f"is {self.kind() or 'damaged, or no Office file at all'}") from None
+            raise UnreadableContent(f"is {self.kind() or 'damaged, or no Office file at all'}") from None
         if unpacked > self.limit:
-            raise Unreadable(f"unpacks to {size(unpacked)}; {limit(self.limit)}")
+            raise UnreadableContent(f"unpacks to {size(unpacked)}; {limit(self.limit)}")
         return io.BytesIO(self.data)
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedText:
     """`extension` chooses how the text is split (spec 8.4)."""
 
     text: str

@@ -8,17 +8,17 @@ from itertools import groupby
 import pypdfium2
 from pypdfium2 import raw
 
-from sleipnir_workers.knowledge.failures import Unreadable
-from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+from sleipnir_workers.knowledge.failures import UnreadableContent
+from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
 
 
-def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
     try:
         document = pypdfium2.PdfDocument(content.data)
     except pypdfium2.PdfiumError as error:
         if error.err_code == raw.FPDF_ERR_PASSWORD:
-            raise Unreadable("is encrypted, and cannot be read without its password") from None
-        raise Unreadable("is no PDF, or a damaged one") from None
+            raise UnreadableContent("is encrypted, and cannot be read without its password") from None
+        raise UnreadableContent("is no PDF, or a damaged one") from None
     try:
         pages = [_text(document, number) for number in range(len(document))]
     finally:
@@ -28,7 +28,7 @@ def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loa
         notice("has no text; its pages may be pictures, as of a scanner")
     elif empty:
         notice(f"has no text on {'page' if len(empty) == 1 else 'pages'} {_ranges(empty)}")
-    return Loaded("\n\n".join(filter(None, pages)), "txt")
+    return LoadedText("\n\n".join(filter(None, pages)), "txt")
 
 
 def _text(document: pypdfium2.PdfDocument, number: int) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
 
 
-def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
-    return Loaded(content.text(), extension)
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
+    return LoadedText(content.text(), extension)

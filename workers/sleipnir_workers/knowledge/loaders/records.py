@@ -10,18 +10,18 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
 
 _LONG_LINE: Final = 1000
 """Characters. With longer lines it was written by a program, and would be cut anywhere."""
 _ESCAPED = re.compile(r"\\u[0-9a-fA-F]{4}")
 
 
-def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
     text = content.text()
     if extension == "json":
-        return Loaded(_in_lines(text), "json")
-    return Loaded("\n".join(map(_readable, text.split("\n"))), "json")
+        return LoadedText(_in_lines(text), "json")
+    return LoadedText("\n".join(map(_readable, text.split("\n"))), "json")
 
 
 def _in_lines(text: str) -> str:

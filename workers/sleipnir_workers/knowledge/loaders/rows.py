@@ -11,23 +11,23 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
 
 _SAMPLE: Final = 64 * 1024
 _LONGEST: Final = 128 * 1024  # of a value; a longer one is most likely no CSV at all, but a lone quote
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
 
 
-def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
     text = content.text()
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text, extension)))
     except csv.Error:  # a value that is longer than this process lets the csv module read
-        return Loaded(text, extension)
+        return LoadedText(text, extension)
     if len(rows) < 2 or not _names_columns(rows[0]) or any(len(value) > _LONGEST for row in rows for value in row):
-        return Loaded(text, extension)
+        return LoadedText(text, extension)
     columns = [name.strip() for name in rows[0]]
-    return Loaded("\n".join([", ".join(columns), *(_line(columns, row) for row in rows[1:])]) + "\n", extension)
+    return LoadedText("\n".join([", ".join(columns), *(_line(columns, row) for row in rows[1:])]) + "\n", extension)
 
 
 def _delimiter(text: str, extension: str) -> str:

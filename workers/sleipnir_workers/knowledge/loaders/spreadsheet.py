@@ -8,12 +8,12 @@ from typing import Any
 
 import openpyxl
 
-from sleipnir_workers.knowledge.failures import Unreadable
-from sleipnir_workers.knowledge.loaders.content import Content, Loaded, limit
+from sleipnir_workers.knowledge.failures import UnreadableContent
+from sleipnir_workers.knowledge.loaders.content import Content, LoadedText, limit
 from sleipnir_workers.knowledge.loaders.markdown import table
 
 
-def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
     workbook = openpyxl.load_workbook(content.archive(), read_only=True, data_only=True)
     try:
         sheets = [
@@ -24,12 +24,12 @@ def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loa
     text = "\n\n".join(f"## {title}\n\n{table(rows)}" for title, rows in sheets if rows)
     if not text:
         notice("has no text")
-    return Loaded(text, "md")
+    return LoadedText(text, "md")
 
 
 def _rows(rows: Iterable[Sequence[Any]], at_most: int) -> list[list[str]]:
-    """The rows that have anything in them, without the columns that have nothing. Raises Unreadable for a sheet that is
-    small only in the file: one string may fill a million cells."""
+    """The rows that have anything in them, without the columns that have nothing. Raises UnreadableContent for a sheet
+    that is small only in the file: one string may fill a million cells."""
     filled: list[dict[int, str]] = []
     characters = 0
     for row in rows:
@@ -39,7 +39,7 @@ def _rows(rows: Iterable[Sequence[Any]], at_most: int) -> list[list[str]]:
             characters += sum(map(len, cells.values()))
     used = sorted(set().union(*filled))
     if characters + len(filled) * len(used) > at_most:
-        raise Unreadable(f"has a sheet of {len(filled)} rows and {len(used)} columns; {limit(at_most)}")
+        raise UnreadableContent(f"has a sheet of {len(filled)} rows and {len(used)} columns; {limit(at_most)}")
     return [[row.get(column, "") for column in used] for row in filled]
 
 

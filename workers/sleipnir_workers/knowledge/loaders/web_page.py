@@ -16,8 +16,8 @@ import trafilatura
 from lxml import etree, html  # type: ignore[import-untyped]
 from trafilatura.settings import DEFAULT_CONFIG
 
-from sleipnir_workers.knowledge.failures import Unreadable
-from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+from sleipnir_workers.knowledge.failures import UnreadableContent
+from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
 from sleipnir_workers.knowledge.loaders.markdown import markdown
 
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it logs each page in which it finds nothing
@@ -26,19 +26,19 @@ MOST_ATTRIBUTES = 5_000  # of one element
 _AROUND = ("script", "style", "template", "noscript", "head", "svg")
 
 
-def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
     tree = parse(content)
     text = "" if tree is None else page_text(tree)
     if not text:
         notice("has no text")
-    return Loaded(text, "md")
+    return LoadedText(text, "md")
 
 
 def parse(content: Content) -> Any | None:
-    """The page's tree; None for an empty page. Raises Unreadable."""
+    """The page's tree; None for an empty page. Raises UnreadableContent."""
     kind = content.kind()
     if kind is not None and "UTF-16" not in kind:
-        raise Unreadable(f"is {kind}, not HTML")
+        raise UnreadableContent(f"is {kind}, not HTML")
     if not content.data.strip():
         return None
     _check_elements(content.data)
@@ -47,11 +47,11 @@ def parse(content: Content) -> Any | None:
     except (etree.ParserError, etree.XMLSyntaxError):  # nothing but comments
         return None
     except LookupError:  # libxml2 knows fewer
-        raise Unreadable(f"is in an encoding that is not read, {content.charset!r}") from None
+        raise UnreadableContent(f"is in an encoding that is not read, {content.charset!r}") from None
 
 
 def _check_elements(data: bytes) -> None:
-    """The time of libxml2 grows with the square of an element's attributes. Raises Unreadable."""
+    """The time of libxml2 grows with the square of an element's attributes. Raises UnreadableContent."""
     start = data.find(b"<")
     while start >= 0:
         end = data.find(b">", start)
@@ -60,7 +60,7 @@ def _check_elements(data: bytes) -> None:
         if end - start > 2 * MOST_ATTRIBUTES:
             element = data[start:end]
             if max(len(element.split()), element.count(b"=")) > MOST_ATTRIBUTES:
-                raise Unreadable(f"has an element of more than {MOST_ATTRIBUTES:,} attributes")
+                raise UnreadableContent(f"has an element of more than {MOST_ATTRIBUTES:,} attributes")
         start = data.find(b"<", end)
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import mammoth
 
-from sleipnir_workers.knowledge.loaders.content import Content, Loaded
+from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
 from sleipnir_workers.knowledge.loaders.markdown import markdown
 
 
-def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loaded:
+def read(content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
     converted = mammoth.convert_to_html(content.archive(), convert_image=_no_picture)
     text = markdown(converted.value)
     if not text:
         notice("has no text")
-    return Loaded(text, "md")
+    return LoadedText(text, "md")
 
 
 def _no_picture(image: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.embedder import open_embedder
 from sleipnir_workers.knowledge.reranker import Reranker
-from sleipnir_workers.knowledge.search import Found, Rerank, search
+from sleipnir_workers.knowledge.search import Rerank, SearchResult, search
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.reach import reach
 from sleipnir_workers.llm.spending import Spent
@@ -41,7 +41,7 @@ _kept: OrderedDict[_Embedding, Vectors] = OrderedDict()
 _kept_lock = threading.Lock()
 
 
-class Asking:
+class BaseQuery:
     """One question's way through the models. `caller` names who stands in the line of a limit, and `waits` says whether
     it waits there; `tick` is called while we wait, and what it raises ends the waiting. What it takes is in `spent`."""
 
@@ -61,7 +61,7 @@ class Asking:
         self._spent = spent or Spent()
         self._embedding: tuple[_Embedding, Vectors] | None = None
 
-    def search(self, artefact: Artefact, question: SearchQuery) -> Found:
+    def search(self, artefact: Artefact, question: SearchQuery) -> SearchResult:
         """Raises NodeFailed (`timeout`, `model`, `config`), PutOff where it does not wait, UnusableIndex, and what
         `tick` raises."""
         recipe = artefact.info.recipe

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sleipnir.graph.model import SLEIPNIR, Graph, LlmNode, ToolNode
-from sleipnir_workers.tools.patience import COYOTES_S, OURS_S, UNLIMITED_S, seconds_of
+from sleipnir_workers.tools.timeouts import COYOTES_S, OURS_S, UNLIMITED_S, seconds_of
 from tests.unit.workers.visits import host
 
 OWN = LlmNode(id="a", prompt="p", tool_timeout=500)

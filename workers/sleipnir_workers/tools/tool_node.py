@@ -15,7 +15,7 @@ from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import agent_tools
 from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
-from sleipnir_workers.tools import patience
+from sleipnir_workers.tools import timeouts
 from sleipnir_workers.tools.call import run_call
 from sleipnir_workers.tools.place import Place
 
@@ -36,7 +36,7 @@ def run_own(node: ToolNode, execution: Execution, host: Host) -> VisitResult:
 
 
 def _text(node: ToolNode, execution: Execution, place: Place) -> str:
-    timeout_s = patience.seconds_of(node, execution.graph, place.host)
+    timeout_s = timeouts.seconds_of(node, execution.graph, place.host)
     result = run_call(_declared(node.tool, execution), {}, place, timeout_s=timeout_s)
     if result.failure is not None:
         raise NodeFailed(_said(result.value), result.failure)

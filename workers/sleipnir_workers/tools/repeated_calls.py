@@ -11,7 +11,7 @@ from sleipnir.graph.model import Json
 
 
 @dataclass(frozen=True)
-class Call:
+class PastCall:
     """A call that a model made; `arguments` are an object or JSON text."""
 
     name: str
@@ -19,19 +19,19 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Patience:
+class RepeatRule:
     """A call like the last `repeats` calls is refused; the alert shows the last `chain` calls."""
 
     repeats: int
     chain: int
 
 
-ROOT = Patience(repeats=2, chain=3)
-CHILD = Patience(repeats=4, chain=10)
+ROOT = RepeatRule(repeats=2, chain=3)
+CHILD = RepeatRule(repeats=4, chain=10)
 """Of an agent that another agent started."""
 
 
-def alert(earlier: Sequence[Call], call: Call, patience: Patience = ROOT) -> dict[str, Json] | None:
+def alert(earlier: Sequence[PastCall], call: PastCall, patience: RepeatRule = ROOT) -> dict[str, Json] | None:
     """What the model gets instead of a result; None: the call may run. `earlier` are the conversation's, oldest first.
 
     Whether refused calls are among `earlier` changes nothing.
@@ -54,7 +54,7 @@ def alert(earlier: Sequence[Call], call: Call, patience: Patience = ROOT) -> dic
     }
 
 
-def _same(one: Call, other: Call) -> bool:
+def _same(one: PastCall, other: PastCall) -> bool:
     return one.name == other.name and _parsed(one.arguments) == _parsed(other.arguments)
 
 

@@ -6,19 +6,19 @@ import json
 
 import pytest
 
-from sleipnir_workers.tools.loops import CHILD, ROOT, Call, Patience, alert
+from sleipnir_workers.tools.repeated_calls import CHILD, ROOT, PastCall, RepeatRule, alert
 
 
-def calls(*arguments: str, name: str = "search") -> list[Call]:
-    return [Call(name, text) for text in arguments]
+def calls(*arguments: str, name: str = "search") -> list[PastCall]:
+    return [PastCall(name, text) for text in arguments]
 
 
-SAME = Call("search", '{"q": "x", "n": 1}')
+SAME = PastCall("search", '{"q": "x", "n": 1}')
 
 
 @pytest.mark.conformance("X14")
 @pytest.mark.parametrize(("patience", "refused"), [(ROOT, 3), (CHILD, 5)])
-def test_the_third_identical_call_in_a_row_is_refused_and_a_childs_fifth(patience: Patience, refused: int) -> None:
+def test_the_third_identical_call_in_a_row_is_refused_and_a_childs_fifth(patience: RepeatRule, refused: int) -> None:
     for number in range(1, refused + 3):
         found = alert([SAME] * (number - 1), SAME, patience)
         assert (found is not None) == (number >= refused)
@@ -54,16 +54,16 @@ def test_only_the_latest_calls_of_a_chain_are_shown() -> None:
         [SAME],
         [SAME, *calls('{"q": "y"}')],
         [SAME, SAME, *calls("{}", name="other")],
-        [SAME, Call("find", SAME.arguments)],
+        [SAME, PastCall("find", SAME.arguments)],
         [SAME, *calls("not json")],
     ],
 )
-def test_other_calls_in_between_are_no_loop(earlier: list[Call]) -> None:
+def test_other_calls_in_between_are_no_loop(earlier: list[PastCall]) -> None:
     assert alert(earlier, SAME) is None
 
 
 def test_spaces_and_the_order_of_keys_make_no_other_call() -> None:
-    assert alert([Call("search", {"n": 1, "q": "x"}), *calls('{"n":1,\n"q":"x"}')], SAME) is not None
+    assert alert([PastCall("search", {"n": 1, "q": "x"}), *calls('{"n":1,\n"q":"x"}')], SAME) is not None
 
 
 def test_arguments_that_are_no_json_are_compared_as_text() -> None:
