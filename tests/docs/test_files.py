@@ -129,4 +129,4 @@ def test_a_file_of_tools_declares_what_the_page_shows(block: Block, machine: Mac
     assert typed.code == 0, typed.text
     [declared] = json.loads(typed.text)
     assert declared["name"] == "forecast"
-    assert declared["description"] == "What the weather will be."
+    assert declared["description"] == "Forecast the weather."
