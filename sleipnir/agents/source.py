@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Source:
+class AgentSource:
     """A graph file, or an agent folder, and the file that the environment names in place of its config.yaml."""
 
     path: Path
     config_file: Path | None = None
 
 
-def locate(target: str, settings: Settings) -> Source:
+def locate(target: str, settings: Settings) -> AgentSource:
     """The graph file, or the agent folder, that is meant. Raises AgentNotFound.
 
     A path is tried before a name when it has a slash in it or is an existing file, so that `validate graph.yaml`
@@ -35,10 +35,10 @@ def locate(target: str, settings: Settings) -> Source:
 
     path = Path(target)
     if _is_file(path):
-        return Source(path)
+        return AgentSource(path)
     if ("/" in target or target in (".", "..")) and is_folder(path):
-        return Source(path, named_file(Path(os.path.normpath(path.absolute())).name))
-    return Source(find(target, settings), named_file(target))
+        return AgentSource(path, named_file(Path(os.path.normpath(path.absolute())).name))
+    return AgentSource(find(target, settings), named_file(target))
 
 
 def _is_file(path: Path) -> bool:
@@ -48,7 +48,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def read(source: Source) -> Graph:
+def read(source: AgentSource) -> Graph:
     """The graph of a file or folder. Raises GraphError with every problem."""
     from sleipnir.graph.load import load_file
 

@@ -1,6 +1,6 @@
 """The command line. `main` is the entry point of the `sleipnir` command.
 
-Rule. Starting must stay cheap: this module, `last_resort` and `front_page` import nothing that Python has not loaded
+Rule. Starting must stay cheap: this module, `unexpected` and `front_page` import nothing that Python has not loaded
 itself, so the help page and every completion of a command name cost little more than starting Python. click is loaded
 when a command is really asked for, that command's module after it, and Redis, pydantic and rich inside its functions.
 """
@@ -23,17 +23,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         refuse_inspection()
     try:
-        from sleipnir.cli import last_resort
+        from sleipnir.cli import unexpected
 
-        last_resort.open_streams()
+        unexpected.open_streams()
         code = _run(arguments)
         sys.stdout.flush()
     except SystemExit:
         raise
     except BaseException as error:
-        from sleipnir.cli import last_resort
+        from sleipnir.cli import unexpected
 
-        code = last_resort.end(error, arguments)
+        code = unexpected.end(error, arguments)
     return code
 
 

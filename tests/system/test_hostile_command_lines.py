@@ -463,7 +463,7 @@ def test_closed_and_full_streams_lose_an_output_only_with_an_exit_code(
 
 
 MODULES = [
-    "sleipnir.cli.last_resort",
+    "sleipnir.cli.unexpected",
     "click",
     "sleipnir.cli.app",
     "sleipnir.cli.terminal.render",

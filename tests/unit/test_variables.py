@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sleipnir.agents.variables import env_name, resolved_variables
-from sleipnir.cli.runs.ask import ask_variable
+from sleipnir.cli.runs.gate_answers import ask_variable
 from sleipnir.errors import UsageError
 from sleipnir.graph.model import EndNode, Graph, Variable
-from tests.unit.cli.test_ask import typed
+from tests.unit.cli.test_gate_answers import typed
 
 CITY = Variable(name="my-city", description="Where to look")
 UNIT = Variable(name="unit", description="C or F", default="C")

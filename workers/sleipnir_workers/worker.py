@@ -293,7 +293,7 @@ class Worker:
 
     @contextmanager
     def _with_text_sink(self, execution: Execution) -> Iterator[Execution]:
-        """The visit, with a text_sink if the text of its model is streamed."""
+        """The execution, with a text sink if the text of its model is streamed."""
         if (
             not self.settings.stream
             or not isinstance(execution.node, LlmNode)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from sleipnir.agents.source import Source, locate, read
+from sleipnir.agents.source import AgentSource, locate, read
 from sleipnir.cli.completion import complete_agent, complete_tool
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs.parameters import Pairs, pairs
@@ -100,13 +100,13 @@ def call(options: GlobalOptions, agent: str, name: str, arguments: str, variable
     return subprocess.run(command, input=text, text=True, encoding="utf-8", env=env, check=False).returncode
 
 
-def _source(agent: str, settings: Settings) -> Source:
+def _source(agent: str, settings: Settings) -> AgentSource:
     """The agent's folder."""
     found = locate(agent, settings)
     return replace(found, path=(found.path if found.path.is_dir() else found.path.parent).absolute())
 
 
-def _tools(source: Source) -> Tools:
+def _tools(source: AgentSource) -> Tools:
     """Raises GraphError and ToolFileError."""
     from sleipnir.agents.config_directory import functions_dir
     from sleipnir.tools.folder import tools_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sleipnir.agents.source import Source, locate, read
+from sleipnir.agents.source import AgentSource, locate, read
 from sleipnir.cli import exit_codes
 from sleipnir.cli.completion import complete_agent
 from sleipnir.cli.options import GlobalOptions, pass_options
@@ -86,7 +86,7 @@ def _explain(code: str) -> int:
     return exit_codes.COMPLETED
 
 
-def _problems_of(source: Source, settings: Settings, *, is_local: bool) -> list[Problem]:
+def _problems_of(source: AgentSource, settings: Settings, *, is_local: bool) -> list[Problem]:
     from sleipnir.agents.config_directory import functions_dir, skill_complaint
     from sleipnir.agents.finding import folder_or_none
     from sleipnir.graph.check import validate as problems_of
@@ -106,7 +106,7 @@ def _problems_of(source: Source, settings: Settings, *, is_local: bool) -> list[
     )
 
 
-def _summary(source: Source, problems: Sequence[Problem], errors: int) -> str:
+def _summary(source: AgentSource, problems: Sequence[Problem], errors: int) -> str:
     warnings = _count(len(problems) - errors, "warning")
     if errors:
         return f"{source.path}: {_count(errors, 'error')}, {warnings}"

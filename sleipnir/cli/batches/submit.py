@@ -45,7 +45,7 @@ STDIN: Final = "-"
 
 
 @dataclass(frozen=True)
-class Source:
+class RowSource:
     """Rows to read, from an open file. `size` and `digest` are of its bytes, None for a pipe, which is read once."""
 
     file: BufferedReader
@@ -172,16 +172,16 @@ def in_words(submitted: SubmittedRows, batch_id: str) -> str:
     return f"{counted(submitted.added, 'row')} added to batch {batch_id}{known}{bad}"
 
 
-def _id_for(agent: str, source: Source, key: str | None, name: str) -> str:
+def _id_for(agent: str, source: RowSource, key: str | None, name: str) -> str:
     if name:
         return submission_id(agent, "name", name)
     return submission_id(agent, "rows", source.digest or os.urandom(16).hex(), key or "")
 
 
 @contextlib.contextmanager
-def _opened(rows: str) -> Iterator[Source]:
+def _opened(rows: str) -> Iterator[RowSource]:
     if rows == STDIN:
-        yield Source(cast(BufferedReader, sys.stdin.buffer), "standard input")
+        yield RowSource(cast(BufferedReader, sys.stdin.buffer), "standard input")
         return
     try:
         file = Path(rows).open("rb")  # noqa: SIM115  (closed below; errors while rows are read are others)
@@ -190,15 +190,15 @@ def _opened(rows: str) -> Iterator[Source]:
     as_csv = Path(rows).suffix.lower() == ".csv"
     with file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            yield Source(file, rows, as_csv)
+            yield RowSource(file, rows, as_csv)
             return
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = file.tell()
         file.seek(0)
-        yield Source(file, rows, as_csv, size, digest)
+        yield RowSource(file, rows, as_csv, size, digest)
 
 
-def _say_it_is_unfinished(batch_id: str, source: Source, view: SubmitView, options: GlobalOptions) -> None:
+def _say_it_is_unfinished(batch_id: str, source: RowSource, view: SubmitView, options: GlobalOptions) -> None:
     """After Ctrl-C, or when Redis went away."""
     if view.so_far is None:
         terminal.note("\nnothing was submitted")
@@ -214,7 +214,7 @@ class SubmitView:
     """A context manager. On a terminal a bar of how much of the file is read, elsewhere a line every SAY_S seconds;
     bad rows are told as they come."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RowSource) -> None:
         self._source, self._began_s = source, time.monotonic()
         self._said_s, self._drawn_s = self._began_s, 0.0
         self._progress: Progress | None = None

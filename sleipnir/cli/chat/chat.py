@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sleipnir.cli import exit_codes
-from sleipnir.cli.chat.commands import COMMANDS, Chat, Leave, Say, do, is_command
-from sleipnir.cli.chat.input import Typed
+from sleipnir.cli.chat.commands import COMMANDS, ChatState, Leave, Say, do, is_command
+from sleipnir.cli.chat.input import InputLines
 from sleipnir.cli.failures import report
 from sleipnir.cli.knowledge.building import BuildView, asker
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import agent_warnings
-from sleipnir.cli.runs.ask import NobodyAnswers, ScriptedAnswers
 from sleipnir.cli.runs.follow import STREAM, follow, print_result
+from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers
 from sleipnir.cli.runs.parameters import AGENT, AGENT_VARIABLE, CWD, VAR, Pairs
 from sleipnir.cli.runs.run import answer_gate, leave_waiting, variable_asker
 from sleipnir.cli.runs.session import NO_SESSION, SESSION, refuse_session, session_of
@@ -81,8 +81,8 @@ def chat(
         name = session_of(client, agent, session, without_session)
         if graph.loop is not None and not without_session:
             name = checked(name or TEMP)
-        talk = Chat(client, agent, found, name, given, cwd)
-        typed = Typed(f"{found.name}> ", history=settings.home / "chat_history", words=list(COMMANDS))
+        talk = ChatState(client, agent, found, name, given, cwd)
+        typed = InputLines(f"{found.name}> ", history=settings.home / "chat_history", words=list(COMMANDS))
         if terminal.can_ask():
             _welcome(talk)
         try:
@@ -94,7 +94,7 @@ def chat(
             _forget_temporary(client, SessionName(found.name, name or ""))
 
 
-def _welcome(talk: Chat) -> None:
+def _welcome(talk: ChatState) -> None:
     terminal.note(f"chat with {talk.name}; .help lists the commands, Ctrl-D leaves")
     for number, starter in enumerate(talk.starters(), 1):
         terminal.note(f"  .starter {number}  {terminal.one_line(starter, 100)}")
@@ -110,11 +110,11 @@ def _forget_temporary(client: Client, session: SessionName) -> None:
 class _Loop:
     """Takes lines until there is none."""
 
-    def __init__(self, talk: Chat, options: GlobalOptions, stream: bool | None) -> None:
+    def __init__(self, talk: ChatState, options: GlobalOptions, stream: bool | None) -> None:
         self._talk, self._options, self._stream = talk, options, stream
         self._has_person = terminal.can_ask()
 
-    def talk(self, typed: Typed) -> int:
+    def talk(self, typed: InputLines) -> int:
         code = exit_codes.COMPLETED
         while (line := typed.read()) is not None:
             if not line.strip():
@@ -150,7 +150,7 @@ class _Loop:
                 options=self._options,
             )
             return print_result(started)
-        except NobodyAnswers:
+        except NoAnswer:
             assert run is not None
             return leave_waiting(run, self._options, as_data=False, stream=self._stream)
         except KeyboardInterrupt:

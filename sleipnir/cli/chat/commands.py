@@ -27,7 +27,7 @@ _COMMAND = re.compile(r"\.[a-z]+(\s|$)")
 
 
 @dataclass
-class Chat:
+class ChatState:
     """Whom one talks with, and what the next message is sent with. `agent` is what was typed, a name or a path."""
 
     client: Client
@@ -84,7 +84,7 @@ def is_command(line: str) -> bool:
     return _COMMAND.match(line) is not None
 
 
-def do(line: str, chat: Chat) -> Then:
+def do(line: str, chat: ChatState) -> Then:
     """Do what a command says, and what follows from it. Raises UsageError."""
     name, *rest = line.split(maxsplit=1)
     command = COMMANDS.get(name)
@@ -93,13 +93,13 @@ def do(line: str, chat: Chat) -> Then:
     return command.act(chat, rest[0].strip() if rest else "")
 
 
-def _help(chat: Chat, words: str) -> None:
+def _help(chat: ChatState, words: str) -> None:
     for name, command in COMMANDS.items():
         note(f"  {f'{name} {command.takes}'.rstrip():<24}{command.help}")
     note("Ctrl-C stops the answer that is being given, Ctrl-D leaves. All else that is typed is a message.")
 
 
-def _info(chat: Chat, words: str) -> None:
+def _info(chat: ChatState, words: str) -> None:
     graph = chat.definition()
     kind = "graph.yaml, which begins anew with each message" if graph.loop is None else "config.yaml"
     note(f"  agent       {chat.name} ({kind})")
@@ -116,7 +116,7 @@ def _info(chat: Chat, words: str) -> None:
         note(f"  starters    {len(graph.conversation_starters)}; .starter lists them")
 
 
-def _starter(chat: Chat, words: str) -> Then:
+def _starter(chat: ChatState, words: str) -> Then:
     starters = chat.starters()
     if not starters:
         note(f"agent {chat.name!r} has no conversation starters")
@@ -132,7 +132,7 @@ def _starter(chat: Chat, words: str) -> Then:
     return Say(starter)
 
 
-def _variable(chat: Chat, words: str) -> None:
+def _variable(chat: ChatState, words: str) -> None:
     if not words:
         for name, value in values_of(chat).items():
             note(f"  {name} = {one_line(value)}")
@@ -146,7 +146,7 @@ def _variable(chat: Chat, words: str) -> None:
     chat.variables[name] = value.strip()
 
 
-def _clear(chat: Chat, words: str) -> None:
+def _clear(chat: ChatState, words: str) -> None:
     if words != "todo":
         raise UsageError("write .clear todo")
     loop = chat.definition().loop
@@ -174,7 +174,7 @@ _CLEARED: tuple[dict[str, Any], ...] = (
 """A list is what the calls in a conversation have made of it."""
 
 
-def _session(chat: Chat, words: str) -> None:
+def _session(chat: ChatState, words: str) -> None:
     if not chat.is_loop:
         raise UsageError((NO_SESSIONS if words else NO_SESSION_HERE).format(agent=chat.name))
     if words:
@@ -186,31 +186,31 @@ def _session(chat: Chat, words: str) -> None:
     note(f"  session {chat.session}: {found.messages if found else 0} messages")
 
 
-def _exit(chat: Chat, words: str) -> Then:
+def _exit(chat: ChatState, words: str) -> Then:
     return Leave()
 
 
 @dataclass(frozen=True)
-class Command:
+class ChatCommand:
     """`takes` is how its words are called in the list of commands."""
 
-    act: Callable[[Chat, str], Then]
+    act: Callable[[ChatState, str], Then]
     help: str
     takes: str = ""
 
 
-COMMANDS: Mapping[str, Command] = {
-    ".help": Command(_help, "List the commands."),
-    ".info": Command(_info, "Show the agent, its session and its variables."),
-    ".starter": Command(_starter, "List the conversation starters, or send one.", "[N]"),
-    ".variable": Command(_variable, "Show the variables, or change one for the messages to come.", "[NAME VALUE]"),
-    ".clear": Command(_clear, "Empty the agent's todo list.", "todo"),
-    ".session": Command(_session, "Show the session, or change to another one.", "[NAME]"),
-    ".exit": Command(_exit, "Leave."),
+COMMANDS: Mapping[str, ChatCommand] = {
+    ".help": ChatCommand(_help, "List the commands."),
+    ".info": ChatCommand(_info, "Show the agent, its session and its variables."),
+    ".starter": ChatCommand(_starter, "List the conversation starters, or send one.", "[N]"),
+    ".variable": ChatCommand(_variable, "Show the variables, or change one for the messages to come.", "[NAME VALUE]"),
+    ".clear": ChatCommand(_clear, "Empty the agent's todo list.", "todo"),
+    ".session": ChatCommand(_session, "Show the session, or change to another one.", "[NAME]"),
+    ".exit": ChatCommand(_exit, "Leave."),
 }
 
 
-def values_of(chat: Chat) -> dict[str, str]:
+def values_of(chat: ChatState) -> dict[str, str]:
     """The agent's variables, as they are now."""
     declared = {each.name: each.default for each in chat.definition().variables}
     return {name: chat.variables.get(name, default) or "" for name, default in declared.items()}

@@ -17,7 +17,7 @@ from sleipnir.cli.terminal import terminal
 HISTORY_LINES = 1_000
 
 
-class Typed:
+class InputLines:
     """The lines of standard input. `history` is the file of what was typed, None: nothing is kept; `words` are offered
     by the tab key."""
 

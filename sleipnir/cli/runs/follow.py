@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sleipnir.cli import exit_codes
-from sleipnir.cli.runs.ask import NobodyAnswers
 from sleipnir.cli.runs.delays import DelayNotice, missing_in_words, patience_s
+from sleipnir.cli.runs.gate_answers import NoAnswer
 from sleipnir.cli.runs.narrate import Narrator
 from sleipnir.cli.runs.reasons import end_in_words, stopped_in_words
 from sleipnir.cli.terminal import terminal
-from sleipnir.cli.terminal.bottom import Bottom
 from sleipnir.cli.terminal.render import as_json, print_json, print_json_line
+from sleipnir.cli.terminal.status_area import StatusArea
 from sleipnir.runs.budgets import BUDGET
 from sleipnir.runs.failure_text import without_output
 
@@ -47,14 +47,14 @@ def follow(
     Where nothing happens because the deployment lacks a process, that is said on stderr; `options` are for its hints.
     With `as_data` as well, all that happens is one JSON object per line on stdout, what models say included.
 
-    When `on_gate` raises NobodyAnswers, other branches go on. The exception reaches the caller once the run does
+    When `on_gate` raises NoAnswer, other branches go on. The exception reaches the caller once the run does
     nothing but wait.
     """
     lines_of_data = bool(stream) and as_data
     with_texts = terminal.can_redraw() if stream is None else stream
     narrator, questions = Narrator(every_tenth=not terminal.can_redraw(), brief=brief), _Questions(run, on_gate)
     with (
-        Bottom(as_lines=with_texts and not as_data) as bottom,
+        StatusArea(as_lines=with_texts and not as_data) as bottom,
         DelayNotice(lambda: missing_in_words(run.missing(), options), bottom.say, patience_s(options)) as delays,
     ):
         for event in run.stream(None if with_texts else ("events", "updates", "tools")):
@@ -77,14 +77,14 @@ class _Questions:
 
     def __init__(self, run: Run, on_gate: Callable[[GateInfo], None]) -> None:
         self._run, self._on_gate = run, on_gate
-        self._unanswered: dict[tuple[str, int], NobodyAnswers] = {}
+        self._unanswered: dict[tuple[str, int], NoAnswer] = {}
         self._answered: set[tuple[str, int]] = set()  # the run has still to hear of it
 
     def ask(self, gate: GateInfo) -> None:
         try:
             self._on_gate(gate)
             self._answered.add((gate.run, gate.seq))
-        except NobodyAnswers as nobody:
+        except NoAnswer as nobody:
             self._unanswered[gate.run, gate.seq] = nobody
 
     def forget(self, event: RunEvent) -> None:
@@ -94,7 +94,7 @@ class _Questions:
         self._answered.discard(name)
 
     def leave_if_stuck(self) -> None:
-        """Raise NobodyAnswers once nothing goes on without an answer, and no question is left to be asked."""
+        """Raise NoAnswer once nothing goes on without an answer, and no question is left to be asked."""
         if not self._unanswered or self._answered or not self._is_waiting():
             return
         if all((gate.run, gate.seq) in self._unanswered for gate in self._run.gates()):

@@ -14,8 +14,8 @@ from sleipnir.cli import exit_codes
 from sleipnir.cli.knowledge.building import BuildView, asker
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import agent_warnings
-from sleipnir.cli.runs.ask import NobodyAnswers, ScriptedAnswers, ask, ask_variable, how_to_answer, refuse_unknown
 from sleipnir.cli.runs.follow import STREAM, follow, print_result, print_result_data, result_data, say_it_goes_on
+from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, ask, ask_variable, how_to_answer, refuse_unknown
 from sleipnir.cli.runs.parameters import (
     AGENT,
     AGENT_VARIABLE,
@@ -52,7 +52,7 @@ _JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON doc
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RunRequest:
     """The run that a command line asks for: the parameters that `run` and `submit` share."""
 
     agent: str
@@ -154,7 +154,7 @@ def run(
     Exit codes: 0 completed, 1 failed or cancelled, 2 wrong usage or a broken agent, 3 waiting for an answer,
     130 interrupted (the run goes on).
     """
-    order = Wanted(**wanted)
+    order = RunRequest(**wanted)
     prompt = order.checked_prompt(options)
     with connected_to_run(with_tape(options, record, replay_from)) as client:
         if answers:
@@ -170,7 +170,7 @@ def run(
 @pass_options
 def submit(options: GlobalOptions, /, as_data: bool, **wanted: Any) -> int:
     """Start a run of AGENT with PROMPT and print the run's id. The run goes on without this command."""
-    order = Wanted(**wanted)
+    order = RunRequest(**wanted)
     prompt = order.checked_prompt(options)
     with options.connected(workers=False) as client:
         started = order.submit(client, prompt)
@@ -213,7 +213,7 @@ def _in_foreground(
 ) -> int:
     try:
         follow(run, lambda gate: answer_gate(run, gate, answers), stream=stream, as_data=as_data, options=options)
-    except NobodyAnswers:
+    except NoAnswer:
         return leave_waiting(run, options, as_data=as_data, stream=stream)
     except KeyboardInterrupt:
         say_it_goes_on(run.id, options)
@@ -230,7 +230,7 @@ def answer_gate(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
     text = answers.next_for(gate)
     if text is None:
         if not terminal.can_ask():
-            raise NobodyAnswers(gate)
+            raise NoAnswer(gate)
         text = ask(gate)
     try:
         run.answer(text, gate)

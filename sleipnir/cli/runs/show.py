@@ -10,7 +10,7 @@ import click
 from sleipnir.cli.completion import complete_run
 from sleipnir.cli.options import GlobalOptions, pass_options
 from sleipnir.cli.runs import tree
-from sleipnir.cli.runs.ask import how_to_answer
+from sleipnir.cli.runs.gate_answers import how_to_answer
 from sleipnir.cli.runs.ps import status_of, took
 from sleipnir.cli.runs.reasons import failed_in_words, places, retry_in_words, stopped_in_words
 from sleipnir.cli.terminal import terminal

@@ -25,7 +25,7 @@ Data: TypeAlias = Mapping[str, Any]
 
 
 @dataclass
-class Said:
+class ModelText:
     """A text that is being said; `draft` says which one of its visit, `over` that nothing follows."""
 
     node: str
@@ -44,11 +44,11 @@ def draft_of(data: Data) -> tuple[int, int, int]:
     return data["attempt"], data["turn"], data["draft"]
 
 
-class Texts:
+class ModelTexts:
     """The texts of a run that are being said, the one that was heard of last at the end."""
 
     def __init__(self) -> None:
-        self._said: dict[int, Said] = {}
+        self._said: dict[int, ModelText] = {}
         self._closed: set[int] = set()
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Texts:
         self._said = {seq: said for seq, said in self._said.items() if not (said.over and said.node == data["node"])}
         said = self._said.pop(data["seq"], None)
         if said is None or said.draft != draft_of(data):
-            said = Said(data["node"], draft_of(data))
+            said = ModelText(data["node"], draft_of(data))
         self._said[data["seq"]] = said
         said.add(data)
         return True
@@ -102,7 +102,7 @@ _ATTEMPT_ENDS = frozenset({"visit_closed", "visit_retrying", "visit_handed_back"
 _MAKES_ROOM = frozenset({"visit_closed", "map_progress"})
 
 
-def _end_of(said: Said, label: str, width: int, rows: int) -> list[str]:
+def _end_of(said: ModelText, label: str, width: int, rows: int) -> list[str]:
     label = one_line(label[:-2], 30) + ": " if label else ""
     found = wrapped(said.text, max(20, width - len(INDENT) - len(label)))
     if len(said.text) > _MOST_KEPT:
@@ -135,7 +135,7 @@ class TextLines:
     """The texts as lines for a log, each as soon as it is whole."""
 
     def __init__(self) -> None:
-        self._open: dict[int, Said] = {}
+        self._open: dict[int, ModelText] = {}
         self._closed: set[int] = set()
 
     def see(self, event: RunEvent) -> list[str]:
@@ -156,7 +156,7 @@ class TextLines:
             lines = self._rest(seq)
             if said is not None:
                 lines.append(f"{INDENT}{self._label(seq, data['node'])}(begins anew)")
-            said = self._open[seq] = Said(data["node"], draft)
+            said = self._open[seq] = ModelText(data["node"], draft)
         said.add(data)
         *whole, said.text = said.text.split("\n")
         lines += [f"{INDENT}{self._label(seq, said.node)}{line}" for line in whole if line.strip()]

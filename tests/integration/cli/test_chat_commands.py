@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sleipnir.agents.finding import look_up
-from sleipnir.cli.chat.commands import COMMANDS, Chat, Leave, Say, do, is_command
-from sleipnir.cli.chat.input import Typed
+from sleipnir.cli.chat.commands import COMMANDS, ChatState, Leave, Say, do, is_command
+from sleipnir.cli.chat.input import InputLines
 from sleipnir.cli.runs.session import refuse_session, session_of
 from sleipnir.client.client import Client
 from sleipnir.errors import SessionBusy, UsageError
@@ -29,13 +29,13 @@ variables:
 
 
 @pytest.fixture
-def chat(redis_server: RedisServer, tmp_path: Path) -> Iterator[Chat]:
+def chat(redis_server: RedisServer, tmp_path: Path) -> Iterator[ChatState]:
     folder = tmp_path / "friend"
     folder.mkdir()
     (folder / "config.yaml").write_text(CONFIG)
     settings = Settings(redis_url=redis_server.url, home=tmp_path / "home", key_prefix=tmp_path.name, partitions=2)
     with Client(settings) as client:
-        yield Chat(client, str(folder), look_up(folder, settings), "desk", {"who": "Kim"})
+        yield ChatState(client, str(folder), look_up(folder, settings), "desk", {"who": "Kim"})
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,16 @@ def test_a_message_may_begin_with_a_full_stop(line: str, answer: bool) -> None:
     assert is_command(line) is answer
 
 
-def test_help_lists_every_command(chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command(chat: ChatState, capsys: pytest.CaptureFixture[str]) -> None:
     assert do(".help", chat) is None
     printed = capsys.readouterr()
     assert printed.out == ""
     assert [line.split()[0] for line in printed.err.splitlines()[:-1]] == list(COMMANDS)
 
 
-def test_info_shows_the_agent_its_session_and_its_variables(chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_shows_the_agent_its_session_and_its_variables(
+    chat: ChatState, capsys: pytest.CaptureFixture[str]
+) -> None:
     do(".info", chat)
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().err.splitlines()]
     assert lines == [
@@ -71,7 +73,9 @@ def test_info_shows_the_agent_its_session_and_its_variables(chat: Chat, capsys: 
 
 
 @pytest.mark.conformance("T09", "C09")
-def test_starters_are_listed_and_sent_with_variables_put_in(chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+def test_starters_are_listed_and_sent_with_variables_put_in(
+    chat: ChatState, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert do(".starter", chat) is None
     assert capsys.readouterr().err == "  1. How is Oslo, Kim?\n  2. Hello\n"
     do(".variable town  New York", chat)
@@ -81,7 +85,7 @@ def test_starters_are_listed_and_sent_with_variables_put_in(chat: Chat, capsys: 
             do(f".starter {wrong}", chat)
 
 
-def test_variables_hold_for_the_messages_to_come(chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+def test_variables_hold_for_the_messages_to_come(chat: ChatState, capsys: pytest.CaptureFixture[str]) -> None:
     do(".variable town Bergen", chat)
     do(".variable", chat)
     assert capsys.readouterr().err == "  town = Bergen\n  who = Kim\n"
@@ -92,7 +96,7 @@ def test_variables_hold_for_the_messages_to_come(chat: Chat, capsys: pytest.Capt
         do(".variable town", chat)
 
 
-def test_the_session_is_shown_and_changed(chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_session_is_shown_and_changed(chat: ChatState, capsys: pytest.CaptureFixture[str]) -> None:
     do(".session", chat)
     do(".session other", chat)
     assert chat.session == "other"
@@ -103,7 +107,7 @@ def test_the_session_is_shown_and_changed(chat: Chat, capsys: pytest.CaptureFixt
     assert chat.session.startswith("temp-")
 
 
-def test_clearing_the_todo_list_is_said_in_the_session_and_not_while_it_is_busy(chat: Chat) -> None:
+def test_clearing_the_todo_list_is_said_in_the_session_and_not_while_it_is_busy(chat: ChatState) -> None:
     assert chat.session is not None
     do(".clear todo", chat)  # nothing was said yet
     with pytest.raises(UsageError, match=r"write \.clear todo"):
@@ -114,7 +118,7 @@ def test_clearing_the_todo_list_is_said_in_the_session_and_not_while_it_is_busy(
     assert chat.client.said(chat.name, chat.session) == []
 
 
-def test_the_agent_s_own_session_holds_where_no_other_is_asked_for(chat: Chat) -> None:
+def test_the_agent_s_own_session_holds_where_no_other_is_asked_for(chat: ChatState) -> None:
     """`temp` too; what becomes of that is the command's."""
     assert session_of(chat.client, chat.agent, None, False) is None
     file = Path(chat.agent) / "config.yaml"
@@ -126,7 +130,7 @@ def test_the_agent_s_own_session_holds_where_no_other_is_asked_for(chat: Chat) -
         refuse_session("desk", True, chat.folder)
 
 
-def test_what_there_is_no_command_for_is_told(chat: Chat) -> None:
+def test_what_there_is_no_command_for_is_told(chat: ChatState) -> None:
     assert isinstance(do(".exit", chat), Leave)
     with pytest.raises(UsageError, match=r"there is no command '\.nope'"):
         do(".nope", chat)
@@ -137,7 +141,7 @@ def test_piped_lines_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_pa
     history = tmp_path / "history"
     with (tmp_path / "in").open(newline="") as piped:
         monkeypatch.setattr("sys.stdin", piped)
-        typed = Typed("> ", history=history)
+        typed = InputLines("> ", history=history)
         assert [typed.read() for _ in range(5)] == ["one", "", " two ", "last", None]
         typed.close()
     assert not history.exists()

@@ -15,7 +15,7 @@ from sleipnir.cli import main
 from sleipnir.cli.batches import submit as batch_submit
 from sleipnir.cli.batches import view as batch_view
 from sleipnir.cli.batches.batch import error_row
-from sleipnir.cli.batches.submit import Source, SubmitView, in_words
+from sleipnir.cli.batches.submit import RowSource, SubmitView, in_words
 from sleipnir.cli.options import GlobalOptions
 from sleipnir.cli.terminal import terminal
 from sleipnir.client.batch import SubmittedRows
@@ -119,7 +119,7 @@ def test_submitting_tells_bad_rows_and_how_far_it_is(
     monkeypatch.setattr(batch_submit, "SAY_S", 0.0)
     (tmp_path / "rows.jsonl").write_text("{}\n" * 100)
     with (tmp_path / "rows.jsonl").open("rb") as file:
-        source = Source(file, "rows.jsonl", size=300)
+        source = RowSource(file, "rows.jsonl", size=300)
         with SubmitView(source) as view:
             view.refuse(BadRow("rows.jsonl:7", "its prompt \x1b[2J is bad"))
             view.see(SubmittedRows(1_200, 0, 1))

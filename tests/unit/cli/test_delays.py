@@ -10,7 +10,7 @@ from typing import Any
 from sleipnir.cli.options import GlobalOptions
 from sleipnir.cli.runs.delays import AFTER_S, AFTER_START_S, DelayNotice, missing_in_words, patience_s
 from sleipnir.cli.runs.follow import follow
-from sleipnir.cli.terminal.bottom import Bottom
+from sleipnir.cli.terminal.status_area import StatusArea
 from sleipnir.errors import StoreUnavailable
 from sleipnir.runs.views import MissingProcesses, RunEvent
 
@@ -93,12 +93,12 @@ def test_who_follows_a_run_that_nothing_moves_is_told(capsys: Any, monkeypatch: 
             yield RunEvent("1-0", 0, "run_ended", {"status": "completed", "took_ms": 10})
 
     monkeypatch.setattr("sleipnir.cli.runs.follow.patience_s", lambda options: 0.05)
-    say = Bottom.say
+    say = StatusArea.say
 
-    def say_and_tell(bottom: Bottom, lines: Sequence[str]) -> None:
+    def say_and_tell(bottom: StatusArea, lines: Sequence[str]) -> None:
         say(bottom, lines)
         told.set()
 
-    monkeypatch.setattr(Bottom, "say", say_and_tell)
+    monkeypatch.setattr(StatusArea, "say", say_and_tell)
     follow(Waiting(), lambda gate: None, stream=False)  # type: ignore[arg-type]
     assert "no worker serves queue 'rag', which search waits for" in capsys.readouterr().err

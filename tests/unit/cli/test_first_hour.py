@@ -12,7 +12,7 @@ import pytest
 from sleipnir import Client
 from sleipnir.cli import main
 from sleipnir.cli.options import MOMENT, Seconds
-from sleipnir.cli.runs.ask import refuse_unknown
+from sleipnir.cli.runs.gate_answers import refuse_unknown
 from sleipnir.cli.runs.ps import UNFINISHED, _none_found
 from sleipnir.errors import ConfigError, UsageError
 from sleipnir.graph.duration import seconds

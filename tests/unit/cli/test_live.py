@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from sleipnir.cli.terminal.live import TextLines, Texts, wrapped
+from sleipnir.cli.terminal.live import ModelTexts, TextLines, wrapped
 from sleipnir.runs.views import RunEvent
 
 
@@ -20,8 +20,8 @@ def text(seq: int, words: str, node: str = "ask", **data: Any) -> RunEvent:
     return event("text", **(usual | {"text": words} | data))
 
 
-def texts(*events: RunEvent) -> Texts:
-    made = Texts()
+def texts(*events: RunEvent) -> ModelTexts:
+    made = ModelTexts()
     for each in events:
         made.see(each)
     return made
@@ -52,7 +52,7 @@ def test_of_one_text_the_end_is_shown_without_empty_lines() -> None:
 
 
 def test_lines_break_where_they_did_however_long_the_text_becomes() -> None:
-    made, whole = Texts(), ""
+    made, whole = ModelTexts(), ""
     for number in range(4_000):
         made.see(text(1, f"{number} "))
         whole += f"{number} "

@@ -36,7 +36,7 @@ def main() -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _stop)
     try:
-        tell = _text_sink(told)
+        tell = _reporter(told)
         tell(_carried_out(sys.stdin.readline(), tell))
     except BrokenPipeError:
         _die_of(signal.SIGPIPE)
@@ -51,7 +51,7 @@ def _only_told() -> TextIO:
     return told
 
 
-def _text_sink(file: TextIO) -> Callable[[Told], None]:
+def _reporter(file: TextIO) -> Callable[[Told], None]:
     def tell(told: Told) -> None:
         file.write(told_line(told))
         file.flush()

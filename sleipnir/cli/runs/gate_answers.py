@@ -25,7 +25,7 @@ OTHER = {"approval": "Other (custom)", "effect": "It happened; here is its resul
 _OWN_WORDS = {"approval": "your own words", "effect": '{"key": "value"}', BUDGET: "a number"}
 
 
-class NobodyAnswers(Exception):
+class NoAnswer(Exception):
     """There is nobody to ask, or they closed the input. Carries the gate, which stays open."""
 
     def __init__(self, gate: GateInfo) -> None:
@@ -66,7 +66,7 @@ def refuse_unknown(answers: Iterable[tuple[str, str]], nodes: Collection[str], a
 
 
 def ask(gate: GateInfo, read_line: ReadLine | None = None) -> str:
-    """Put the question to the person at the terminal. Raises NobodyAnswers at the end of the input."""
+    """Put the question to the person at the terminal. Raises NoAnswer at the end of the input."""
     line_of = read_line or sys.stdin.readline
     if gate.kind in OTHER and gate.options:
         return _choose(gate, line_of)
@@ -142,7 +142,7 @@ def _understood(prompt: str, read: Callable[[str], object], gate: GateInfo, read
 def _read(prompt: str, gate: GateInfo, read_line: ReadLine) -> str:
     typed = typed_line(prompt, read_line)
     if typed is None:
-        raise NobodyAnswers(gate)
+        raise NoAnswer(gate)
     return typed
 
 

@@ -1,4 +1,4 @@
-"""How far a run's maps are, as bars at the bottom of the terminal while it is followed (bottom.py draws them)."""
+"""How far a run's maps are, as bars at the bottom of the terminal while it is followed (status_area.py draws them)."""
 
 from __future__ import annotations
 

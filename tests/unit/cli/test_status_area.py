@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir.cli.terminal.bottom import Bottom
+from sleipnir.cli.terminal.status_area import StatusArea
 from sleipnir.runs.views import RunEvent
 from tests.processes import wait_until
 
@@ -65,7 +65,7 @@ class Screen:
 
 def test_a_map_has_a_bar_with_its_count_and_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_of(monkeypatch)
-    with Bottom() as bottom:
+    with StatusArea() as bottom:
         bottom.see(progress(237, 500, failed=2))
         with bottom.hidden():  # draws once more
             pass
@@ -78,7 +78,7 @@ def test_lines_and_questions_are_written_to_the_terminal_itself_once_no_bar_is_d
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminal = terminal_of(monkeypatch)
-    with Bottom() as bottom:
+    with StatusArea() as bottom:
         bottom.see(progress(1, 2))
         assert sys.stderr is not terminal, "what is printed goes above the bar"
         with bottom.hidden():
@@ -91,7 +91,7 @@ def test_lines_and_questions_are_written_to_the_terminal_itself_once_no_bar_is_d
 @pytest.mark.parametrize("last", [event("visit_closed", seq=3), event("run_ended", status="cancelled")])
 def test_no_bar_outlives_its_map(monkeypatch: pytest.MonkeyPatch, last: RunEvent) -> None:
     terminal = terminal_of(monkeypatch)
-    with Bottom() as bottom:
+    with StatusArea() as bottom:
         bottom.see(progress(1, 2))
         bottom.see(last)
         assert sys.stderr is terminal
@@ -99,7 +99,7 @@ def test_no_bar_outlives_its_map(monkeypatch: pytest.MonkeyPatch, last: RunEvent
 
 def test_an_interrupt_leaves_no_bar_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_of(monkeypatch)
-    with pytest.raises(KeyboardInterrupt), Bottom() as bottom:
+    with pytest.raises(KeyboardInterrupt), StatusArea() as bottom:
         bottom.see(progress(1, 2))
         raise KeyboardInterrupt
     assert sys.stderr is terminal
@@ -108,14 +108,14 @@ def test_an_interrupt_leaves_no_bar_behind(monkeypatch: pytest.MonkeyPatch) -> N
 def test_away_from_a_terminal_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = io.StringIO()
     monkeypatch.setattr(sys, "stderr", fake)
-    with Bottom() as bottom:
+    with StatusArea() as bottom:
         bottom.see(progress(1, 2))
     assert fake.getvalue() == ""
 
 
 def test_a_text_stands_under_the_line_of_its_node_until_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_of(monkeypatch)
-    with Bottom() as bottom:
+    with StatusArea() as bottom:
         bottom.see(event("visit_opened", seq=1, node="ask"), ["▸ ask (llm)"])
         bottom.see(text(1, "ask", "word " * 30))
         wait_until(lambda: "word" in terminal.getvalue(), "it is drawn")
@@ -129,7 +129,7 @@ def test_a_text_stands_under_the_line_of_its_node_until_that_has_ended(monkeypat
 def test_lines_above_and_texts_below_leave_no_trace_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads draw. Were they not kept apart, lines would be erased that are not of the bottom."""
     terminal = terminal_of(monkeypatch)
-    with Bottom() as bottom:
+    with StatusArea() as bottom:
         for number in range(60):
             for seq in (1, 2, 3):
                 bottom.see(text(seq, f"n{seq}", f"{number} more words\n"))
@@ -141,7 +141,7 @@ def test_away_from_a_terminal_texts_are_lines_if_they_are_wanted(monkeypatch: py
     for as_lines, expected in ((False, "▸ done\n"), (True, "      one\n      two\n▸ done\n")):
         fake = io.StringIO()
         monkeypatch.setattr(sys, "stderr", fake)
-        with Bottom(as_lines=as_lines) as bottom:
+        with StatusArea(as_lines=as_lines) as bottom:
             bottom.see(text(1, "ask", "one\ntwo"))
             bottom.see(event("visit_closed", seq=1), ["▸ done"])
         assert fake.getvalue() == expected

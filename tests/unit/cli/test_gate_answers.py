@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from sleipnir.cli.options import GlobalOptions
-from sleipnir.cli.runs.ask import NobodyAnswers, ScriptedAnswers, ask, how_to_answer
+from sleipnir.cli.runs.gate_answers import NoAnswer, ScriptedAnswers, ask, how_to_answer
 from sleipnir.runs.views import GateInfo
 
 APPROVAL = GateInfo("r1run", 4, "approve", "approval", "Send the report?", ("yes", "no"), None, 0)
@@ -70,7 +70,7 @@ def test_an_input_shows_its_default_once_and_keeps_the_empty_answer(capsys: pyte
 
 def test_a_closed_input_leaves_the_question_open() -> None:
     for gate in (APPROVAL, INPUT):
-        with pytest.raises(NobodyAnswers) as unanswered:
+        with pytest.raises(NoAnswer) as unanswered:
             ask(gate, typed())
         assert unanswered.value.gate == gate
 

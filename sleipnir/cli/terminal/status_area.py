@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from sleipnir.cli.terminal import terminal
-from sleipnir.cli.terminal.live import TextLines, Texts
-from sleipnir.cli.terminal.progress import MapBars
+from sleipnir.cli.terminal.live import ModelTexts, TextLines
+from sleipnir.cli.terminal.map_bars import MapBars
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -28,12 +28,12 @@ ROWS_LEFT = 6  # for the narration, on a low terminal
 PER_S = 10
 
 
-class Bottom:
+class StatusArea:
     """A context manager. `as_lines`: write texts as lines where nothing can be drawn again."""
 
     def __init__(self, *, as_lines: bool = False) -> None:
         self._can_draw = terminal.can_redraw()
-        self._texts, self._bars = Texts(), MapBars()
+        self._texts, self._bars = ModelTexts(), MapBars()
         self._lines = TextLines() if as_lines and not self._can_draw else None
         self._live: Live | None = None
         self._stopped = threading.Event()
@@ -107,7 +107,7 @@ class Bottom:
                 self._live.stop()
             self._live = None
 
-    def __enter__(self) -> Bottom:
+    def __enter__(self) -> StatusArea:
         return self
 
     def __exit__(
