@@ -1,7 +1,7 @@
-"""A graph as a picture, or a run of it: Mermaid for pages, DOT for Graphviz, SVG, which needs neither, and text.
+"""Draws a graph, or a run of it: Mermaid for web pages, DOT for Graphviz, self-contained SVG, and text.
 
-`picture` says what is shown, the writers how: `mermaid`, `dot`, `outline`, and `svg` with a layout of its own
-(`layout` and, below it, `layering`, `ordering` and `placing`). Pure: values in, text out, the same for the same values.
+`picture` defines the content, the writers its form: `mermaid`, `dot`, `outline`, and `svg` with its own layout
+(`layout`, which uses `layering`, `ordering` and `placing`). Pure: the same values give the same text.
 """
 
 from sleipnir.graph.draw.dot import dot

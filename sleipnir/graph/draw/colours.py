@@ -1,7 +1,7 @@
-"""The colours of pictures, light and dark: each type of node has its own, and each state of a run.
+"""The colours of pictures, light and dark, for each type of node and each state of a run.
 
-Ink on fill reads well in both (a contrast of 4.5 or more). No meaning hangs on a colour alone: a shape says the type,
-words say the state.
+The contrast of ink on fill is at least 4.5 in both. No meaning depends on a colour alone: the shape shows the type,
+words give the state.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Colour:
 
 @dataclass(frozen=True)
 class Palette:
-    """`paper` is the ground, `ink` for titles, `faint` for what is said by the way, `line` for arrows, `way` for those
-    that a run took."""
+    """`paper` is the background, `ink` for titles, `faint` for secondary texts, `line` for arrows, `way` for taken
+    arrows."""
 
     paper: str
     ink: str

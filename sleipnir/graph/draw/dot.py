@@ -62,6 +62,6 @@ def _edge(arrow: Arrow) -> str:
 
 
 def _text(*lines: str) -> str:
-    """A quoted DOT string; the lines are shown below each other."""
+    """A quoted DOT string of several lines."""
     shown = [LINE_BREAKS.sub(" ", line).replace("\\", "\\\\").replace('"', '\\"').replace("\0", "") for line in lines]
     return '"' + "\\n".join(shown) + '"'

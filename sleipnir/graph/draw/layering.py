@@ -1,6 +1,6 @@
-"""Which row each node is in: arcs lead down, and as few of them as possible are long.
+"""Assigns a row to each node: arcs lead down, and as few of them as possible are long.
 
-Nodes and arcs are numbers: an arc is a pair (source, target). The first node is where a reader starts.
+Nodes are numbers; an arc is a pair (source, target). The first node is the start.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ Arc: TypeAlias = tuple[int, int]
 
 
 def turned(count: int, arcs: Sequence[Arc]) -> set[int]:
-    """The arcs (their numbers) that close a cycle when the graph is walked from its start in the given order.
+    """The arcs (their numbers) that close a cycle in a depth-first walk from the start in the given order.
 
-    Turned around, they leave no cycle. These are the arcs that a reader calls loops as well.
+    Reversing them leaves no cycle. They are also the arcs that a reader sees as loops.
     """
     outs: list[list[int]] = [[] for _ in range(count)]
     entered = [False] * count
     for number, (source, target) in enumerate(arcs):
         outs[source].append(number)
         entered[target] = True
-    seen, on_path = [False] * count, [False] * count
-    found: set[int] = set()
+    visited, on_path = [False] * count, [False] * count
+    closing: set[int] = set()
     roots = sorted(range(count), key=lambda node: (node != 0, entered[node]))
     for root in roots:
         path: list[tuple[int, Iterator[int]]] = []
-        if not seen[root]:
-            seen[root] = on_path[root] = True
+        if not visited[root]:
+            visited[root] = on_path[root] = True
             path.append((root, iter(outs[root])))
         while path:
             node, rest = path[-1]
@@ -38,16 +38,16 @@ def turned(count: int, arcs: Sequence[Arc]) -> set[int]:
                 continue
             target = arcs[following][1]
             if on_path[target]:
-                found.add(following)
-            elif not seen[target]:
-                seen[target] = on_path[target] = True
+                closing.add(following)
+            elif not visited[target]:
+                visited[target] = on_path[target] = True
                 path.append((target, iter(outs[target])))
-    return found
+    return closing
 
 
 def layers(count: int, arcs: Sequence[Arc]) -> list[int]:
-    """The row of each node; the arcs have no cycle. As far up as possible, but a node that leads to more nodes than
-    lead to it goes down to them, and one that no arc touches to the bottom. No row is empty."""
+    """The row of each node; the arcs must have no cycle. Rows are as high as possible, but a node with more outgoing
+    than incoming arcs moves down to its targets, and a node without arcs to the bottom. No row is empty."""
     ins: list[list[int]] = [[] for _ in range(count)]
     outs: list[list[int]] = [[] for _ in range(count)]
     for source, target in arcs:
@@ -69,11 +69,11 @@ def layers(count: int, arcs: Sequence[Arc]) -> list[int]:
 
 
 def _topological(count: int, ins: list[list[int]], outs: list[list[int]]) -> list[int]:
-    left = [len(sources) for sources in ins]
-    order = [node for node in range(count) if not left[node]]
+    remaining = [len(sources) for sources in ins]
+    order = [node for node in range(count) if not remaining[node]]
     for node in order:  # grows while it is read
         for target in outs[node]:
-            left[target] -= 1
-            if not left[target]:
+            remaining[target] -= 1
+            if not remaining[target]:
                 order.append(target)
     return order

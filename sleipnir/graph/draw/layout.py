@@ -1,12 +1,11 @@
-"""Where everything in a picture stands: a layered layout, after Sugiyama, without randomness.
+"""The positions of all parts of a picture: a layered layout, after Sugiyama, without randomness.
 
-Rows of nodes, one below the other (`TB`) or side by side (`LR`); links lead from a row to a later one, but for those
-that close a cycle, which are laid out turned around. A link that passes a row has a place of its own there, and so
-has its label, in a row between: nothing can stand where a link or a label does. Between two rows a link is one smooth
-curve, across a row it is straight; so it meets no node, since nodes stand in rows. A link from a node to itself is a
-loop at its side, for which the node is given room; there is at most one such link of a node.
+Nodes are in rows, from top to bottom (`TB`) or from left to right (`LR`). Links lead from a row to a later one; a link
+that closes a cycle is laid out reversed. A link that passes a row occupies a place there, and its label occupies a
+place in a row between, so no node overlaps a link or a label. Between two rows a link is one smooth curve, across a
+row it is straight. A link from a node to itself is a loop at the node's side; a node has at most one.
 
-Lengths are pixels; points are from the top left. The same input gives the same output.
+Lengths are pixels; the origin is the top left corner. The same input gives the same output.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ _LINE_GAP = 16.0
 _LABEL_GAP = 10.0
 _LEAST_ROW_GAP = 30.0
 _MOST_ROW_GAP = 110.0
-_SLOPE = 0.12  # a row gap grows with the longest way that a link goes sideways in it, so that none looks horizontal
-_PORT = 26.0  # how far beside the middle of a node a turned link meets it
-_LOOP = 20.0  # how far a loop reaches out
+_SLOPE = 0.12  # row gap per sideways distance of the widest link in it, so that no link looks horizontal
+_PORT = 26.0  # distance of a reversed link from the middle of the node
+_LOOP = 20.0  # how far a loop extends
 _LOOP_GAP = 5.0
 
 
 Side: TypeAlias = Literal["top", "bottom", "left", "right"]
 Dent: TypeAlias = Callable[[str, Side, float], float]
-"""How far inside of a node's size its outline is, on a side, at an offset from the middle of the side."""
+"""The distance from a node's bounding box to its outline, on a side, at an offset from the middle of the side."""
 
 
 class Point(NamedTuple):
@@ -63,9 +62,10 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Link:
-    """An arrow to be laid out, with the size of its label, if it has one.
+    """An arrow to lay out, with the size of its label, if it has one.
 
-    `main` ones are rather straight. Those of one `bundle` with the same target run together as soon as they can.
+    `main` links have priority for a straight line. Links of one `bundle` with the same target merge as early as
+    possible.
     """
 
     source: str
@@ -77,8 +77,7 @@ class Link:
 
 @dataclass(frozen=True)
 class ArrowRoute:
-    """The way of a link from its source to its target, and the middle of its label. Links that run together have
-    equal pieces."""
+    """The curve of a link from its source to its target, and the middle of its label. Merged links share pieces."""
 
     pieces: tuple[Curve, ...]
     label: Point | None = None
@@ -86,7 +85,7 @@ class ArrowRoute:
 
 @dataclass(frozen=True)
 class Layout:
-    """`places` are the middles of the nodes, `routes` are in the order of the links."""
+    """`places` are the centres of the nodes, `routes` are in the order of the links."""
 
     size: Size
     places: Mapping[str, Point]
@@ -101,25 +100,25 @@ def layout(
     dent: Dent | None = None,
     wide: Collection[str] = (),
 ) -> Layout:
-    """Lay out nodes and links: at least one node, the first where a reader starts. Every end of a link has a size.
+    """Lay out nodes and links: at least one node; the first is the start. Every end of a link has a size.
 
-    `dent` says where the outlines of nodes are, else they fill their sizes. The links of a `wide` node meet it side by
-    side, those of others in one point.
+    `dent` gives the outlines of nodes; without it they are rectangles. The links of a `wide` node meet it side by side,
+    those of other nodes in one point.
     """
     if direction == "TB":
         return _Page(sizes, links, dent or _no_dent, wide).layout()
     lying = {name: _flipped(size) for name, size in sizes.items()}
     turned_links = [replace(link, label=link.label and _flipped(link.label)) for link in links]
-    found = _Page(lying, turned_links, _lying_dent(dent or _no_dent), wide).layout()
+    page = _Page(lying, turned_links, _lying_dent(dent or _no_dent), wide).layout()
     return Layout(
-        _flipped(found.size),
-        {name: Point(place.y, place.x) for name, place in found.places.items()},
+        _flipped(page.size),
+        {name: Point(place.y, place.x) for name, place in page.places.items()},
         tuple(
             ArrowRoute(
                 tuple(Curve(*(Point(point.y, point.x) for point in piece)) for piece in route.pieces),
                 route.label and Point(route.label.y, route.label.x),
             )
-            for route in found.routes
+            for route in page.routes
         ),
     )
 
@@ -139,7 +138,7 @@ def _flipped(size: Size) -> Size:
 
 @dataclass
 class _Vertex:
-    """Something that takes room in a row: a node, the bend of a link, or a label. `right` includes a node's loop."""
+    """An element of a row: a node, the bend of a link, or a label. `right` includes a node's loop."""
 
     height: float
     left: float
@@ -150,7 +149,7 @@ class _Vertex:
 
 
 class _Page:
-    """One layout in the making, rows from top to bottom."""
+    """Computes one layout, with rows from top to bottom."""
 
     def __init__(self, sizes: Mapping[str, Size], links: Sequence[Link], dent: Dent, wide: Collection[str]) -> None:
         self.sizes, self.links, self.dent, self.wide = sizes, links, dent, wide
@@ -178,7 +177,7 @@ class _Page:
         height = max(size.height, loop.label.height) if loop and loop.label else size.height
         return _Vertex(height, size.width / 2, size.width / 2 + self._loop_room(name), "node")
 
-    # Rows: nodes in theirs, labels in rows between, bends where a link passes.
+    # Rows: of nodes, and of labels between them; bends where a link passes a row.
 
     def _fill_rows(self) -> None:
         straight = [index for index, link in enumerate(self.links) if not _is_loop(link)]
@@ -186,7 +185,7 @@ class _Page:
         against = turned(len(self.sizes), arcs)
         self.upwards = {straight[number] for number in against}
         down = [arc[::-1] if number in against else arc for number, arc in enumerate(arcs)]
-        layer = layers(len(self.sizes), [(source, target) for source, target in down])
+        layer = layers(len(self.sizes), down)
         label_rows = {
             self._label_layer(index, layer[upper], layer[lower])
             for index, (upper, lower) in zip(straight, down, strict=True)
@@ -215,7 +214,7 @@ class _Page:
         return self._new(row, _Vertex(size.height, size.width / 2, size.width / 2, "label"))
 
     def _bend(self, row: int, index: int) -> int:
-        """Where a link passes a row; one place for all that run together."""
+        """The vertex where a link passes a row; merged links share it."""
         link = self.links[index]
         key = (row, link.target, link.bundle, index in self.upwards)
         if key not in self.bends:
@@ -228,7 +227,7 @@ class _Page:
         return len(self.vertices) - 1
 
     def _label_layer(self, index: int, upper: int, lower: int) -> int:
-        """The layer below which a link has its label: beside its source, where a reader decides."""
+        """The layer below which a link has its label: next to its source, where a reader decides."""
         return lower - 1 if index in self.upwards else upper
 
     def _order_rows(self) -> None:
@@ -240,13 +239,13 @@ class _Page:
 
     def _place_along_rows(self) -> None:
         on_line = [vertex.kind != "node" for vertex in self.vertices]
-        found = placed(self.rows, self.ups, self.downs, on_line, self._distance, self._loose_steps())
-        leftmost = min(x - self.vertices[index].left for index, x in found.items())
-        self.x = [found[index] - leftmost for index in range(len(self.vertices))]
+        middles = placed(self.rows, self.ups, self.downs, on_line, self._distance, self._loose_steps())
+        leftmost = min(x - self.vertices[index].left for index, x in middles.items())
+        self.x = [middles[index] - leftmost for index in range(len(self.vertices))]
 
     def _loose_steps(self) -> set[tuple[int, int]]:
-        """The steps that leave the straight way to others. At a node these are those of turned links, and those of
-        links that are not main where there is a main one on the same side; where links come together, all but one."""
+        """The steps without priority for a straight line: at a node, those of reversed links, and of secondary links
+        if there is a main one on the same side; where links merge, all but one."""
         sides: dict[tuple[int, str], list[tuple[int, int, int]]] = {}
         for index, chain in self.chains.items():
             weight = 0 if index in self.upwards else 1 + self.links[index].main
@@ -264,7 +263,7 @@ class _Page:
         return at_nodes | joining | parting
 
     def _all_but_the_trunk(self, neighbours: list[int]) -> list[int]:
-        """Of the neighbours of a bend in one row: all but the bend that its bundle comes from."""
+        """The neighbours of a bend in one row, without the bend that continues its bundle."""
         if not any(self.vertices[other].kind == "bend" for other in neighbours):
             return []
         return [other for other in neighbours if self.vertices[other].kind != "bend"]
@@ -309,7 +308,7 @@ class _Page:
         return ArrowRoute(tuple(piece for piece in way if piece.start != piece.end), middle)
 
     def _port(self, index: int, vertex: int, towards: int, *, down: bool) -> Point:
-        """Where a link meets a vertex, on its lower side (`down`) or its upper one."""
+        """The point where a link meets a vertex, on its lower side (`down`) or its upper one."""
         x, y = self.x[vertex], self.y[self.row_of[vertex]]
         if self.vertices[vertex].kind != "node":
             return Point(x, y)
@@ -319,7 +318,7 @@ class _Page:
         return Point(x + offset, y + half if down else y - half)
 
     def _port_offset(self, index: int, vertex: int, towards: int, down: bool) -> float:
-        """Links that were turned meet a node beside its middle, so that nobody takes them for one of the others."""
+        """The sideways offset of a port: reversed links meet a node beside its middle, to distinguish them."""
         width = self.sizes[self.names[vertex]].width
         if self.names[vertex] in self.wide:
             others = sorted(self.downs[vertex] if down else self.ups[vertex], key=lambda other: self.x[other])
@@ -330,7 +329,7 @@ class _Page:
         return offset if self.x[towards] > self.x[vertex] else -offset
 
     def _loop_room(self, name: str) -> float:
-        """What the loop of a node takes at its side, with its label."""
+        """The width of the loop at a node's side, with its label."""
         link = self.loops.get(name)
         if link is None:
             return 0.0
@@ -343,7 +342,7 @@ class _Page:
         port = size.height / 5
         out = Point(x - self.dent(link.source, "right", -port), y - port)
         back = Point(x - self.dent(link.source, "right", port), y + port)
-        handle = x + _LOOP / 0.75  # a curve goes three quarters of the way to its handles
+        handle = x + _LOOP / 0.75  # a curve reaches three quarters of the distance to its handles
         bulge = min(size.height / 4, 14.0)
         way = (Curve(out, Point(handle, out.y - bulge), Point(handle, back.y + bulge), back),)
         return ArrowRoute(way, link.label and Point(x + _LOOP + _LOOP_GAP + link.label.width / 2, y))

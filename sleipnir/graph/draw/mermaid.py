@@ -40,7 +40,7 @@ def mermaid(graph: Graph, *, progress: RunProgress | None = None, direction: Dir
     lines = [f"flowchart {_DIRECTIONS[direction]}"]
     lines += [f"    {shape.name}{_node(shape)}" for shape in drawn.shapes]
     lines += [f"    {arrow.source} {_arrow(arrow)} {arrow.target}" for arrow in drawn.arrows]
-    lines += _dotted(drawn) + (_told(drawn) if progress is not None else [])
+    lines += _dotted_styles(drawn) + (_run_styles(drawn) if progress is not None else [])
     return "\n".join(lines) + "\n"
 
 
@@ -59,14 +59,14 @@ def _arrow(arrow: Arrow) -> str:
     return f'{shaft}|"{label}"|' if label else shaft
 
 
-def _dotted(drawn: Picture) -> list[str]:
-    """Mermaid knows dashes only; dotted arrows get theirs as a style."""
+def _dotted_styles(drawn: Picture) -> list[str]:
+    """The styles of dotted arrows: Mermaid's syntax has only dashed ones."""
     numbers = [str(number) for number, arrow in enumerate(drawn.arrows) if arrow.style == "dotted"]
     return [f"    linkStyle {','.join(numbers)} stroke-dasharray:1 4"] if numbers else []
 
 
-def _told(drawn: Picture) -> list[str]:
-    """What the run did, as colours."""
+def _run_styles(drawn: Picture) -> list[str]:
+    """The progress of the run, as colours."""
     lines = []
     for state, colour in STATES.items():
         names = [shape.name for shape in drawn.shapes if shape.mark and shape.mark.state == state]
@@ -78,7 +78,7 @@ def _told(drawn: Picture) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Letters of any language stay; everything that Mermaid could read as its own becomes a character code."""
+    """The text with every character that Mermaid could interpret as a character code; letters are unchanged."""
     return _SPECIAL.sub(lambda match: f"#{ord(match[0])};", LINE_BREAKS.sub(" ", text))
 
 

@@ -1,7 +1,7 @@
-"""In which order the vertices of each row stand, so that few lines cross.
+"""Orders the vertices of each row so that few lines cross.
 
-Sweeps down and up put each vertex at the mean place of its neighbours in the row before; then neighbours change
-places while that helps. The best order seen is kept. Lines join vertices of adjacent rows only.
+Sweeps down and up put each vertex at the mean place of its neighbours in the previous row; then adjacent vertices are
+swapped while this removes crossings. The best order is kept. Lines connect vertices of adjacent rows only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Neighbours: TypeAlias = Sequence[Sequence[int]]
 
 _MOST_SWEEPS = 24
 _PATIENCE = 5  # sweeps without a gain
-_SWAPPED_UP_TO = 1500  # vertices; beyond, exchanging neighbours costs more time than it saves crossings
+_SWAPPED_UP_TO = 1500  # vertices; with more, swapping takes too long for the crossings that it removes
 
 
 def ordered(rows: Rows, ups: Neighbours, downs: Neighbours) -> Rows:
-    """The same rows, each in its new order."""
-    current = _walked(rows, ups, downs)
+    """The same rows, each in a new order."""
+    current = _walked(rows, downs)
     small = sum(map(len, rows)) <= _SWAPPED_UP_TO
     best, fewest, idle = current, crossings(current, downs), 0
     for sweep in range(_MOST_SWEEPS):
@@ -30,15 +30,15 @@ def ordered(rows: Rows, ups: Neighbours, downs: Neighbours) -> Rows:
         current = _swept(current, ups if sweep % 2 == 0 else downs, down=sweep % 2 == 0, mirrored=sweep % 4 >= 2)
         if small:
             _exchange(current, ups, downs)
-        found = crossings(current, downs)
+        count = crossings(current, downs)
         idle += 1
-        if found < fewest:
-            best, fewest, idle = [list(row) for row in current], found, 0
+        if count < fewest:
+            best, fewest, idle = [list(row) for row in current], count, 0
     return best
 
 
 def crossings(rows: Rows, downs: Neighbours) -> int:
-    """How many pairs of lines cross."""
+    """The number of pairs of lines that cross."""
     total = 0
     for row, below in itertools.pairwise(rows):
         place = {vertex: index for index, vertex in enumerate(below)}
@@ -51,24 +51,24 @@ def crossings(rows: Rows, downs: Neighbours) -> int:
     return total
 
 
-def _walked(rows: Rows, ups: Neighbours, downs: Neighbours) -> Rows:
-    """The order in which a walk from the top meets the vertices: branches stay together."""
+def _walked(rows: Rows, downs: Neighbours) -> Rows:
+    """The vertices in the order of a depth-first walk from the top: branches stay together."""
     row_of = {vertex: number for number, row in enumerate(rows) for vertex in row}
-    found: Rows = [[] for _ in rows]
-    seen: set[int] = set()
+    order: Rows = [[] for _ in rows]
+    visited: set[int] = set()
     for root in (vertex for row in rows for vertex in row):
         stack = [root]
         while stack:
             vertex = stack.pop()
-            if vertex not in seen:
-                seen.add(vertex)
-                found[row_of[vertex]].append(vertex)
+            if vertex not in visited:
+                visited.add(vertex)
+                order[row_of[vertex]].append(vertex)
                 stack += reversed(downs[vertex])
-    return found
+    return order
 
 
 def _swept(rows: Rows, towards: Neighbours, *, down: bool, mirrored: bool) -> Rows:
-    """One sweep. `towards` are the neighbours in the row that was placed before; ties break mirrored or not."""
+    """One sweep. `towards` are the neighbours in the previous row; `mirrored` breaks ties the other way."""
     fresh: Rows = [list(row) for row in rows]
     numbers = range(1, len(rows)) if down else range(len(rows) - 2, -1, -1)
     for number in numbers:
@@ -91,7 +91,7 @@ def _by_mean(row: list[int], before: list[int], towards: Neighbours, mirrored: b
 
 
 def _exchange(rows: Rows, ups: Neighbours, downs: Neighbours) -> None:
-    """Let adjacent vertices change places while that removes crossings."""
+    """Swap adjacent vertices while this removes crossings."""
     place = {vertex: index for row in rows for index, vertex in enumerate(row)}
     improved = True
     while improved:
@@ -106,7 +106,7 @@ def _exchange(rows: Rows, ups: Neighbours, downs: Neighbours) -> None:
 
 
 def _gain(left: int, right: int, towards: Neighbours, place: dict[int, int]) -> int:
-    """Crossings with one adjacent row that vanish when the two change places."""
+    """The number of crossings with one adjacent row that a swap removes."""
     gain = 0
     for first in towards[left]:
         for second in towards[right]:

@@ -1,13 +1,13 @@
-"""What a picture of a graph shows, whatever it is drawn in: shapes, arrows, and what a run made of them.
+"""The content of a picture of a graph in any format: shapes, arrows, and the progress of a run.
 
-Rules. Every node has a shape of its type. Every edge that a run can take is drawn once, in file order: the `next` of
-an approval, all edges of an end node and those of a node that only serves as the body of a map are declared but never
-taken, and what a script prints as `_next` cannot be known. A target that does not exist is drawn too, so that a broken
-graph can be looked at.
+Rules. Every node has a shape of its type. Every edge that a run can take is drawn once, in file order. Not drawn are
+edges that are never taken (the `next` of an approval, the edges of an end node and of a node that is only the body of a
+map) and the targets of a script's `_next`, which are unknown. A target that does not exist is drawn too, so that a
+broken graph can be inspected.
 
-Solid arrows are taken always, or as a person chose; dashed ones on a condition; dotted ones when the run asks for it: a
-map for each item, a command for a named end. What one join waits for meets in a bar. Names are never trusted: shapes
-are named n0, n1, ..., and every text is for the writer to escape.
+Solid arrows are taken always, or by a person's choice; dashed ones on a condition; dotted ones on demand of the run: a
+map for each item, a command for a named end. The sources of one join meet in a bar. Names are never trusted: shapes
+are named n0, n1, ..., and the writers escape every text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LABELS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a run is with a node. `note` says it in words; `ended`: a visit of it has ended."""
+    """The progress of a run at a node. `note` describes it; `ended`: a visit of the node has ended."""
 
     state: State
     note: str = ""
@@ -46,7 +46,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """What a run did: a mark for each node that it reached, and the ways it took, as pairs of node ids."""
+    """The progress of a run: a mark for each node that it reached, and the edges it took, as pairs of node ids."""
 
     caption: str
     marks: Mapping[str, Mark] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class Shape:
-    """Something an arrow can touch. `kind` is the node's type, or START, FINISH (of a branch), BAR or MISSING."""
+    """The source or target of arrows. `kind` is the node's type, or START, FINISH (of a branch), BAR or MISSING."""
 
     name: str
     kind: str
@@ -66,7 +66,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Arrow:
-    """From one shape to another, by name. `taken`: the run went there."""
+    """An arrow between two shapes, by name. `taken`: the run took it."""
 
     source: str
     target: str
@@ -77,7 +77,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Picture:
-    """`caption` is None for a graph, and of a run says which it is and how it stands."""
+    """`caption` names a run and its status; None for a graph."""
 
     title: str
     shapes: tuple[Shape, ...]
@@ -87,12 +87,12 @@ class Picture:
 
 
 def picture(graph: Graph, progress: RunProgress | None = None) -> Picture:
-    """What to draw of a graph, or of a run of it. The same values give the same picture."""
+    """The picture of a graph, or of a run of it. The same values give the same picture."""
     return _Sketch(graph, progress).picture()
 
 
 class _Sketch:
-    """One picture in the making."""
+    """Builds one picture."""
 
     def __init__(self, graph: Graph, progress: RunProgress | None) -> None:
         self.graph, self.progress = graph, progress or RunProgress("")
@@ -144,7 +144,7 @@ class _Sketch:
             yield Arrow(meeting.bar, target, taken=meeting.target in marks)
 
     def _undeclared_ways(self) -> Iterator[Arrow]:
-        """Where nodes went by themselves, by edges that the file does not declare."""
+        """The edges that the run took and the file does not declare."""
         declared = {(edge.source, edge.target) for edge in self.edges}
         declared |= {(source, meeting.target) for meeting in self.joins for source in meeting.join.sources}
         for source, target in sorted(self.progress.ways - declared):
@@ -154,7 +154,7 @@ class _Sketch:
 
 @dataclass(frozen=True)
 class _Meeting:
-    """A join, the node that waits by it, and the name of its bar, if it is drawn with one."""
+    """A join, its waiting node, and the name of its bar; an empty name means no bar."""
 
     target: str
     join: Join
@@ -171,7 +171,7 @@ def _joins(graph: Graph) -> Iterator[_Meeting]:
 
 
 def _needs_bar(node: Node, join: Join) -> bool:
-    """A join node stands for its own bar, and what waits for one node needs none."""
+    """Whether a join is drawn with a bar: not for a join node, which is its own bar, nor for a single source."""
     return len(join.sources) > 1 and not (isinstance(node, JoinNode) and len(node.wait_for) == 1)
 
 
@@ -188,8 +188,8 @@ def _drawn_edges(graph: Graph) -> Iterator[Edge]:
             if edge.kind == "body" or ignored or (edge.kind == "ends" and edge.label in covered):
                 continue
             if edge.kind == "next" and graph.waits_for(edge.target, node.id):
-                continue  # it is drawn as the join that it is
-            label = _else(node) if edge.kind == "default" else edge.label
+                continue  # drawn as a join
+            label = _default_label(node) if edge.kind == "default" else edge.label
             yield replace(edge, target=graph.target_of(node, edge.target) or edge.target, label=label)
         if isinstance(node, MapNode):
             yield from _chain(node)
@@ -217,12 +217,12 @@ def _only_bodies(graph: Graph) -> set[str]:
     return {body for body in bodies - others - {graph.start} if not graph.nodes[body].wait_for}
 
 
-def _else(node: Node) -> str:
+def _default_label(node: Node) -> str:
     return "else" if node.branch is not None and node.branch.cases else "default"
 
 
 def _style(graph: Graph, edge: Edge) -> Style:
-    """Names of ends are labels of a conditional edge that declares none itself; else only commands use them."""
+    """Names of ends are the labels of a conditional edge that declares none itself; otherwise only commands use them."""
     if edge.kind in _CONDITIONAL:
         return "dashed"
     if edge.kind == "ends":

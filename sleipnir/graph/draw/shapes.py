@@ -1,6 +1,6 @@
-"""The outlines of nodes in an SVG: how much room a text needs in each, and where its border is.
+"""The outlines of nodes in an SVG: the size that fits a text, and the border.
 
-Outlines are around (0, 0). All are polygons; round ones have many corners.
+Outlines are centred at (0, 0). All are polygons; round ones have many corners.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Polygon: TypeAlias = list[Point]
 
 _SLANTS: Mapping[str, float] = {"function": 9.0, "approval": 18.0, "input": 12.0, "router": 14.0, "join": 14.0}
 _PADDING = 14.0
-SHEETS: Final = 5.0  # how far a map's second sheet looks out behind its first
+SHEETS: Final = 5.0  # the offset of a map's second sheet behind its first
 _CAP = 5.0  # half the height of a cylinder's lid
 _ROUND = (START, FINISH)
 
 
 def size_around(kind: str, text: Size) -> Size:
-    """The size of an outline that has room for a text of that size."""
+    """The size of an outline that fits a text of that size."""
     slant = _SLANTS.get(kind, 0.0)
     width, height = text.width + 2 * _PADDING + 1.3 * slant, text.height + 14.0
     if kind == "rag":
@@ -56,12 +56,12 @@ def outline(kind: str, size: Size) -> Polygon:
 
 
 def dent(kind: str, size: Size, side: Side, offset: float) -> float:
-    """How far inside of its size an outline is, on a side, at an offset from the middle of the side."""
+    """The distance from the bounding box to the outline, on a side, at an offset from the middle of the side."""
     if side in ("left", "right"):
         corners, half = outline(kind, size), size.width / 2
     else:
         corners, half = [Point(corner.y, corner.x) for corner in outline(kind, size)], size.height / 2
-    crossings = [found for pair in zip(corners, corners[1:] + corners[:1], strict=True) for found in _at(offset, *pair)]
+    crossings = [x for pair in zip(corners, corners[1:] + corners[:1], strict=True) for x in _at(offset, *pair)]
     if not crossings:
         return 0.0
     return half + min(crossings) if side in ("left", "top") else half - max(crossings)
@@ -72,7 +72,7 @@ def corner_radius(kind: str) -> float:
 
 
 def _at(y: float, start: Point, end: Point) -> list[float]:
-    """Where a side of a polygon is at a height."""
+    """The x coordinates of a polygon's side at a height."""
     if not min(start.y, end.y) <= y <= max(start.y, end.y):
         return []
     if start.y == end.y:

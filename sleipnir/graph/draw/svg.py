@@ -1,7 +1,8 @@
-"""A graph as an SVG of its own making: no binary, no script, no font from elsewhere.
+"""A graph as an SVG, written without other programs, scripts or external fonts.
 
-Light and dark are one file (`auto` follows the reader's choice), or one of the two, without CSS variables, for programs
-that know none. Texts are shortened to fit and stand in full in tooltips. A legend names what the picture uses.
+`auto` holds a light and a dark version in one file and follows the reader's setting; `light` and `dark` are one of the
+two without CSS variables, for programs that do not support them. Texts are shortened to fit; tooltips hold the full
+text. A legend explains the symbols that the picture uses.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ def svg(
 
 
 class _Sheet:
-    """One document in the making."""
+    """Builds one document."""
 
     def __init__(self, drawn: Picture, direction: Direction, theme: Theme) -> None:
         self.picture, self.direction, self.theme = drawn, direction, theme
         self.shapes = {shape.name: shape for shape in drawn.shapes}
         self.arrows = _one_loop_each(drawn.arrows)
-        self.told = drawn.caption is not None
+        self.shows_run = drawn.caption is not None
         self.sizes = {name: self._size(shape) for name, shape in self.shapes.items()}
         self.layout = self._laid_out()
-        self.legend = list(_legend(self.arrows, drawn.shapes, told=self.told))
+        self.legend = list(_legend(self.arrows, drawn.shapes, shows_run=self.shows_run))
 
     def text(self) -> str:
         heading = self._heading()
@@ -111,13 +112,13 @@ class _Sheet:
     def _dent(self, name: str, side: Side, offset: float) -> float:
         return dent(self.shapes[name].kind, self.sizes[name], side, offset)
 
-    # What is said beside the drawing.
+    # The texts around the drawing.
 
     def _description(self) -> str:
         nodes = sum(shape.kind not in (START, FINISH, BAR) for shape in self.picture.shapes)
         counts = f"{_count(nodes, 'node')}, {_count(len(self.arrows), 'arrow')}"
-        said = [self.picture.description, self.picture.caption or "", counts]
-        return ". ".join(part.strip().rstrip(".") for part in said if part.strip())
+        sentences = [self.picture.description, self.picture.caption or "", counts]
+        return ". ".join(part.strip().rstrip(".") for part in sentences if part.strip())
 
     def _heading(self) -> list[str]:
         if self.picture.caption is None:
@@ -130,30 +131,30 @@ class _Sheet:
         ]
 
     def _style(self) -> str:
-        classes = sorted({_class(shape, told=self.told) for shape in self.picture.shapes} | {BAR})
+        classes = sorted({_class(shape, shows_run=self.shows_run) for shape in self.picture.shapes} | {BAR})
         match self.theme:
             case "light" | "dark":
                 values = _values(LIGHT if self.theme == "light" else DARK, classes)
-                return re.sub(r"var\(--([\w-]+)\)", lambda found: values[found[1]], _rules(classes))
+                return re.sub(r"var\(--([\w-]+)\)", lambda match: values[match[1]], _rules(classes))
             case "auto":
-                light, dark = (_declared(_values(palette, classes)) for palette in (LIGHT, DARK))
+                light, dark = (_declarations(_values(palette, classes)) for palette in (LIGHT, DARK))
                 rules = _with_fallbacks(_rules(classes), _values(LIGHT, classes))
                 return f"{light}@media (prefers-color-scheme:dark){{{dark}}}{rules}"
 
     # The drawing.
 
     def _ways(self) -> Iterator[str]:
-        """The arrows; those that a run took come last, and so above the others."""
+        """The arrows; those that a run took come last, so that they are drawn above the others."""
         pairs = zip(self.arrows, self.layout.routes, strict=True)
         drawn: set[tuple[Curve, str]] = set()
         for arrow, route in sorted(pairs, key=lambda pair: pair[0].taken):
-            css = f"way {arrow.style}" + (" taken" if arrow.taken else " faded" if self.told else "")
-            fresh = [piece for piece in route.pieces if (piece, css) not in drawn]  # others run together with it
+            css = f"way {arrow.style}" + (" taken" if arrow.taken else " faded" if self.shows_run else "")
+            fresh = [piece for piece in route.pieces if (piece, css) not in drawn]  # links of a bundle share pieces
             drawn |= {(piece, css) for piece in fresh}
             path = _path(fresh, headed=fresh[-1:] == [route.pieces[-1]]) if fresh else ""
-            yield f'<g class="{css}">{_tooltip(self._told_way(arrow))}{path}</g>'
+            yield f'<g class="{css}">{_tooltip(self._arrow_text(arrow))}{path}</g>'
 
-    def _told_way(self, arrow: Arrow) -> str:
+    def _arrow_text(self, arrow: Arrow) -> str:
         source, target = self.shapes[arrow.source], self.shapes[arrow.target]
         label = f": {arrow.label}" if arrow.label else ""
         return f"{source.title} → {target.title}{label}"
@@ -163,11 +164,11 @@ class _Sheet:
             size = _label_size(arrow)
             if size is None or route.label is None:
                 continue
-            faded = " faded" if self.told and not arrow.taken else ""
+            faded = " faded" if self.shows_run and not arrow.taken else ""
             x, y = route.label
             shown = one_line(arrow.label, _LONGEST_LABEL)
             yield (
-                f'<g class="label{faded}">{_tooltip(self._told_way(arrow))}'
+                f'<g class="label{faded}">{_tooltip(self._arrow_text(arrow))}'
                 f'<rect x="{_n(x - size.width / 2)}" y="{_n(y - size.height / 2)}" width="{_n(size.width)}"'
                 f' height="{_n(size.height)}" rx="4"/>'
                 f'<text x="{_n(x)}" y="{_n(y + 4)}">{_xml(shown)}</text></g>'
@@ -176,10 +177,12 @@ class _Sheet:
     def _nodes(self) -> Iterator[str]:
         for name, shape in self.shapes.items():
             place, size = self.layout.places[name], self.sizes[name]
-            described = " · ".join(_whole(shape))
+            note = shape.mark.note if shape.mark else ""
+            tooltip = _tooltip(" · ".join(text for text in (shape.title, shape.subtitle, note) if text))
+            css = f"node {_class(shape, shows_run=self.shows_run)}"
             yield (
-                f'<g class="node {_class(shape, told=self.told)}" transform="translate({_n(place.x)} {_n(place.y)})">'
-                f"{_tooltip(described)}{_drawn(shape, size)}{_words(shape)}</g>"
+                f'<g class="{css}" transform="translate({_n(place.x)} {_n(place.y)})">'
+                f"{tooltip}{_drawn(shape, size)}{_words(shape)}</g>"
             )
 
 
@@ -202,16 +205,11 @@ def _lines(shape: Shape) -> list[_Line]:
     return lines
 
 
-def _whole(shape: Shape) -> list[str]:
-    note = shape.mark.note if shape.mark else ""
-    return [text for text in (shape.title, shape.subtitle, note) if text]
-
-
-def _class(shape: Shape, *, told: bool) -> str:
-    """What colours a shape: the state in the picture of a run, else the type."""
+def _class(shape: Shape, *, shows_run: bool) -> str:
+    """The CSS class that colours a shape: the state in the picture of a run, else the type."""
     if shape.mark:
         return shape.mark.state
-    return "unreached" if told and shape.kind not in (START, FINISH, BAR) else shape.kind
+    return "unreached" if shows_run and shape.kind not in (START, FINISH, BAR) else shape.kind
 
 
 def _label_size(arrow: Arrow) -> Size | None:
@@ -220,18 +218,18 @@ def _label_size(arrow: Arrow) -> Size | None:
 
 
 def _one_loop_each(arrows: Iterable[Arrow]) -> list[Arrow]:
-    """A node leads to itself by one arrow at most, with all labels of those that did."""
+    """The arrows, with all loops of one node merged into one arrow with all their labels."""
     loops: dict[str, list[Arrow]] = {}
-    found: list[Arrow] = []
+    merged: list[Arrow] = []
     for arrow in arrows:
         if arrow.source != arrow.target:
-            found.append(arrow)
+            merged.append(arrow)
         else:
             loops.setdefault(arrow.source, []).append(arrow)
     for same in loops.values():
         labels = dict.fromkeys(arrow.label for arrow in same if arrow.label)
-        found.append(replace(same[0], label=", ".join(labels), taken=any(arrow.taken for arrow in same)))
-    return found
+        merged.append(replace(same[0], label=", ".join(labels), taken=any(arrow.taken for arrow in same)))
+    return merged
 
 
 # Nodes.
@@ -277,12 +275,12 @@ def _words(shape: Shape) -> str:
     aside = -SHEETS / 2 if shape.kind == "map" else 0.0
     below = SHEETS / 2 if shape.kind == "map" else 3.0 if shape.kind == "rag" else 0.0
     top = below - sum(line.height for line in lines) / 2
-    found = []
+    texts = []
     for line in lines:
         base = top + line.height * 0.76
-        found.append(f'<text class="{line.css}" x="{_n(aside)}" y="{_n(base)}">{_xml(line.text)}</text>')
+        texts.append(f'<text class="{line.css}" x="{_n(aside)}" y="{_n(base)}">{_xml(line.text)}</text>')
         top += line.height
-    return "".join(found)
+    return "".join(texts)
 
 
 def _bar_width(shape: Shape) -> float:
@@ -293,7 +291,7 @@ def _bar_width(shape: Shape) -> float:
 
 
 def _path(pieces: Sequence[Curve], *, headed: bool) -> str:
-    """A line; with a head it is cut short where that begins."""
+    """A line; with a head, the line ends where the head begins."""
     last = pieces[-1]
     tip, back = last.end, last.arrive if last.arrive != last.end else last.start
     far = math.hypot(tip.x - back.x, tip.y - back.y) or 1.0
@@ -307,14 +305,14 @@ def _path(pieces: Sequence[Curve], *, headed: bool) -> str:
 
 
 def _joined(pieces: Sequence[Curve]) -> list[Curve]:
-    """The same line, with straight pieces that follow each other in one."""
-    found: list[Curve] = []
+    """The same line, with consecutive straight pieces merged."""
+    joined: list[Curve] = []
     for piece in pieces:
-        if found and piece.is_straight and found[-1].is_straight:
-            start = found.pop().start
+        if joined and piece.is_straight and joined[-1].is_straight:
+            start = joined.pop().start
             piece = Curve(start, start, piece.end, piece.end)
-        found.append(piece)
-    return found
+        joined.append(piece)
+    return joined
 
 
 def _shortened(piece: Curve, by: Point) -> Curve:
@@ -354,16 +352,16 @@ def _heading_width(drawn: Picture) -> float:
 
 @dataclass(frozen=True)
 class _Sample:
-    """An entry of the legend: a piece of drawing, 26 wide, and what it stands for."""
+    """An entry of the legend: a drawing, 26 wide, and its meaning."""
 
     drawing: str
     text: str
 
 
-def _legend(arrows: Sequence[Arrow], shapes: Sequence[Shape], *, told: bool) -> Iterator[_Sample]:
-    """What needs a word: nothing in a graph of plain arrows."""
+def _legend(arrows: Sequence[Arrow], shapes: Sequence[Shape], *, shows_run: bool) -> Iterator[_Sample]:
+    """The entries of the legend; none for a graph with plain arrows only."""
     styles = {arrow.style for arrow in arrows}
-    if told:
+    if shows_run:
         yield from _state_samples(shapes)
         yield _Sample(_sample_way("solid taken"), "taken")
     if styles != {"solid"}:
@@ -380,7 +378,7 @@ def _state_samples(shapes: Sequence[Shape]) -> Iterator[_Sample]:
     counts: dict[str, int] = {}
     for shape in shapes:
         if shape.kind not in (START, FINISH, BAR):
-            state = _class(shape, told=True)
+            state = _class(shape, shows_run=True)
             counts[state] = counts.get(state, 0) + 1
     for state in ("done", "running", "waiting", "queued", "failed", "unreached"):
         if state in counts:
@@ -393,18 +391,18 @@ def _sample_way(classes: str) -> str:
 
 
 def _legend_lines(samples: Sequence[_Sample], wide: float) -> tuple[list[str], float]:
-    """The samples in lines that fit, and how high they are."""
+    """The samples in lines that fit the width, and their total height."""
     if not samples:
         return [], 0.0
-    found, x, y = [], 0.0, _LEGEND_LINE / 2
+    lines, x, y = [], 0.0, _LEGEND_LINE / 2
     for sample in samples:
         needed = 34.0 + width(sample.text, _SMALL)
         if x and x + needed > wide:
             x, y = 0.0, y + _LEGEND_LINE
         text = f'<text x="34" y="4">{_xml(sample.text)}</text>'
-        found.append(f'<g transform="translate({_n(x)} {_n(y)})">{sample.drawing}{text}</g>')
+        lines.append(f'<g transform="translate({_n(x)} {_n(y)})">{sample.drawing}{text}</g>')
         x += needed + _LEGEND_GAP
-    return found, y + _LEGEND_LINE / 2
+    return lines, y + _LEGEND_LINE / 2
 
 
 # Style.
@@ -412,28 +410,28 @@ def _legend_lines(samples: Sequence[_Sample], wide: float) -> tuple[list[str], f
 
 def _values(palette: Palette, classes: Iterable[str]) -> dict[str, str]:
     """The CSS variables of a palette."""
-    found = {name: getattr(palette, name) for name in ("paper", "ink", "faint", "line", "way")}
+    values = {name: getattr(palette, name) for name in ("paper", "ink", "faint", "line", "way")}
     for name in classes:
         if name == BAR:
-            found |= {"bar-fill": palette.line, "bar-line": palette.line, "bar-ink": palette.paper}
+            values |= {"bar-fill": palette.line, "bar-line": palette.line, "bar-ink": palette.paper}
         elif name == "unreached":
-            found |= {"unreached-fill": palette.paper, "unreached-line": palette.line, "unreached-ink": palette.faint}
+            values |= {"unreached-fill": palette.paper, "unreached-line": palette.line, "unreached-ink": palette.faint}
         else:
             colour = palette.states.get(name) or palette.kinds[name]  # type: ignore[call-overload]
-            found |= {f"{name}-fill": colour.fill, f"{name}-line": colour.line, f"{name}-ink": colour.ink}
-    return found
+            values |= {f"{name}-fill": colour.fill, f"{name}-line": colour.line, f"{name}-ink": colour.ink}
+    return values
 
 
-def _declared(values: dict[str, str]) -> str:
+def _declarations(values: dict[str, str]) -> str:
     return f".sleipnir{{{';'.join(f'--{name}:{value}' for name, value in values.items())}}}"
 
 
 def _with_fallbacks(rules: str, values: dict[str, str]) -> str:
-    """Before each colour that is a variable the same one as a value: readers that know no variables of CSS (librsvg,
-    Inkscape) keep that one, where they drew in black."""
+    """Put the value of each colour before its variable: readers without CSS variables (librsvg, Inkscape) use the value
+    and would otherwise draw in black."""
     return re.sub(
         r"(fill|stroke|background):var\(--([\w-]+)\)",
-        lambda found: f"{found[1]}:{values[found[2]]};{found[0]}",
+        lambda match: f"{match[1]}:{values[match[2]]};{match[0]}",
         rules,
     )
 
@@ -483,6 +481,6 @@ def _xml(text: str) -> str:
 
 
 def _n(number: float) -> str:
-    """A length, to a tenth of a pixel."""
+    """A length in pixels, rounded to one decimal."""
     text = f"{number:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text

@@ -1,7 +1,7 @@
-"""How much room a text takes, without a font at hand: never less than a browser will need.
+"""Estimates the width of a text without a font: never less than a browser needs.
 
-Widths are those of DejaVu Sans, the widest of the fonts that a picture asks for, rounded up; they are parts of the
-font size. Texts are shown on one line.
+Widths are those of DejaVu Sans, the widest of the fonts that a picture names, rounded up, as fractions of the
+font size. Texts are on one line.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _UNSEEN = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2
 
 
 def width(text: str, size: float) -> float:
-    """The room that a line takes at a font size, in the unit of the size."""
+    """The width of a line at a font size, in the unit of the size."""
     return size * sum(_char_width(char) for char in text)
 
 
 def one_line(text: str, longest: int) -> str:
-    """The text on one line, without what cannot be seen or would turn the writing direction; long ones are cut."""
+    """The text on one line, without invisible and direction-changing characters; a long text is cut."""
     clean = _UNSEEN.sub(" ", text).strip()
     return clean if len(clean) <= longest else clean[: longest - 1].rstrip() + "…"
 
