@@ -23,38 +23,38 @@ def nearest(request: Mapping[str, Any], recorded: Mapping[str, Mapping[str, Any]
 
 def difference(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The first difference: of the messages, else of the other fields by name."""
-    sent, kept = _messages(now), _messages(recorded)
-    number = _first_difference(kept, sent)
+    sent, before = _messages(now), _messages(recorded)
+    number = _first_difference(before, sent)
     if number is None:
         names = [name for name in sorted({*recorded, *now}) if _differs(name, recorded, now)]
         return "; ".join(_field(name, recorded, now) for name in names)
-    if number == len(kept):
-        return f"it has {len(kept)} messages, and this one goes on with {_shown(sent[number], number)}"
+    if number == len(before):
+        return f"it has {len(before)} messages, and this one goes on with {_shown(sent[number], number)}"
     if number == len(sent):
-        return f"this one has {len(sent)} messages, and the recorded one goes on with {_shown(kept[number], number)}"
-    return _of_message(number, kept[number], sent[number])
+        return f"this one has {len(sent)} messages, and the recorded one goes on with {_shown(before[number], number)}"
+    return _of_message(number, before[number], sent[number])
 
 
 def _likeness(recorded: Mapping[str, Any], request: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    kept, sent = _messages(recorded), _messages(request)
-    in_common = sum(_same(one, other) for one, other in zip(kept, sent, strict=False))
-    number = _first_difference(kept, sent)
+    before, sent = _messages(recorded), _messages(request)
+    in_common = sum(_same(one, other) for one, other in zip(before, sent, strict=False))
+    number = _first_difference(before, sent)
     beginning = 0
-    if number is not None and number < min(len(kept), len(sent)):
-        beginning = _common(_canonical(kept[number]), _canonical(sent[number]))
+    if number is not None and number < min(len(before), len(sent)):
+        beginning = _common(_canonical(before[number]), _canonical(sent[number]))
     fields = sum(not _differs(name, recorded, request) for name in {*recorded, *request})
-    return in_common, beginning, fields, -abs(len(kept) - len(sent))
+    return in_common, beginning, fields, -abs(len(before) - len(sent))
 
 
 def _of_message(number: int, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     where = f"message {number + 1} (role {now.get('role')})"
     if recorded.get("role") != now.get("role"):
         return f"{where} has role {recorded.get('role')} there"
-    said, says = text_of(recorded), text_of(now)
-    if said == says:  # the calls, or an id
-        said, says = _canonical(recorded), _canonical(now)
-    at = _common(said, says)
-    return f"{where}, at character {at + 1}: recorded {_around(said, at)}, now {_around(says, at)}"
+    old, new = text_of(recorded), text_of(now)
+    if old == new:  # the calls, or an id
+        old, new = _canonical(recorded), _canonical(now)
+    at = _common(old, new)
+    return f"{where}, at character {at + 1}: recorded {_around(old, at)}, now {_around(new, at)}"
 
 
 def _around(text: str, at: int) -> str:
@@ -65,10 +65,10 @@ def _around(text: str, at: int) -> str:
 
 def _field(name: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     if name == "tools":
-        there, here = _tools(recorded), _tools(now)
-        if there != here:
-            return f"tools: recorded {there}, now {here}"
-        names = [one for one, a, b in zip(here, recorded[name], now[name], strict=True) if not _same(a, b)]
+        old, new = _tools(recorded), _tools(now)
+        if old != new:
+            return f"tools: recorded {old}, now {new}"
+        names = [one for one, a, b in zip(new, recorded[name], now[name], strict=True) if not _same(a, b)]
         return f"the declarations of the tools {', '.join(names)}"
     return f"{name}: recorded {_value(recorded.get(name))}, now {_value(now.get(name))}"
 

@@ -110,5 +110,5 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 def conversation_of(messages: list[dict[str, Any]], marker: str) -> str | None:
     """The key in the first message that holds the marker, a pattern with one group."""
-    found = (re.search(marker, text_of(message)) for message in messages)
-    return next((match[1] for match in found if match), None)
+    matches = (re.search(marker, text_of(message)) for message in messages)
+    return next((match[1] for match in matches if match), None)

@@ -99,7 +99,7 @@ class Script:
 
     def chooser(self) -> Chooser:
         """The script from its beginning. Not for several threads at once."""
-        left = iter(self.replies)
+        remaining = iter(self.replies)
         used: Counter[tuple[int, str | None]] = Counter()
 
         def choose(request: Request) -> Reply | str:
@@ -108,7 +108,7 @@ class Script:
                 if (rule.times is None or used[key] < rule.times) and rule.holds(request):
                     used[key] += 1
                     return rule.reply
-            chosen = next(left, self.default)
+            chosen = next(remaining, self.default)
             return _nothing_left(request) if chosen is None else chosen
 
         return choose
@@ -118,8 +118,8 @@ def computed(replies: Iterable[Reply] | Chooser) -> Chooser:
     """These replies in order, and then none that says anything, for ever."""
     if callable(replies):
         return replies
-    left = iter(tuple(replies))
-    return lambda _: next(left, Reply())
+    remaining = iter(tuple(replies))
+    return lambda _: next(remaining, Reply())
 
 
 def load(path: Path) -> Script | Chooser:
@@ -140,13 +140,14 @@ def parse(data: Any, name: str = "script") -> Script:
     try:
         return TypeAdapter(Script).validate_python({"replies": data} if isinstance(data, list) else data)
     except ValidationError as error:
-        problems = [f"{name}: {_place(found['loc'])}{found['msg']}" for found in error.errors() if _is_real(found)]
+        errors = [each for each in error.errors() if _is_real(each)]
+        problems = [f"{name}: {_place(each['loc'])}{each['msg']}" for each in errors]
         raise ConfigError("\n".join(problems)) from None
 
 
-def _is_real(found: Any) -> bool:
+def _is_real(problem: Any) -> bool:
     """A reply is a text or an object: that an object is not a text is no news."""
-    return "str" not in found["loc"] or not isinstance(found["input"], dict)
+    return "str" not in problem["loc"] or not isinstance(problem["input"], dict)
 
 
 def _place(location: tuple[int | str, ...]) -> str:

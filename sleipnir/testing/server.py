@@ -125,11 +125,11 @@ class ModelServer:
     def counts(self) -> dict[str | None, dict[int, int]]:
         """How often each turn of each conversation was answered."""
         with self._lock:
-            found: dict[str | None, dict[int, int]] = {}
+            counts: dict[str | None, dict[int, int]] = {}
             for (conversation, turn), times in self._answered.items():
                 if times:
-                    found.setdefault(conversation, {})[turn] = times
-            return found
+                    counts.setdefault(conversation, {})[turn] = times
+            return counts
 
     def start(self) -> None:
         self._thread.start()

@@ -110,8 +110,8 @@ class Tape:
         """Write an answer down as the next occurrence of its request, and return the file."""
         asked = self._asked_of(request)
         digest = digest_of(asked)
-        said = {name: answer[name] for name in ANSWERED if name in answer}
-        written = {"version": VERSION, "request": asked, "answer": _cleaned(said, self._clean)}
+        answered = {name: answer[name] for name in ANSWERED if name in answer}
+        written = {"version": VERSION, "request": asked, "answer": _cleaned(answered, self._clean)}
         try:
             with tempfile.NamedTemporaryFile(
                 "w", dir=self.folder, prefix=".", suffix=".tmp", encoding="utf-8", errors=LONE_SURROGATES

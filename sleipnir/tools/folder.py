@@ -70,10 +70,10 @@ class Tools:
 
 def tools_of(folder: Path, functions: Path, graph: Graph) -> Tools:
     """The tools of the agent in `folder` (or in a bundle that was unpacked there). Raises ToolFileError."""
-    found = [*global_tools(graph.global_tools, functions), *agent_tools(folder)]
-    offered = [declaration for declaration in found if declaration.name != INSTRUCTIONS]
+    declarations = [*global_tools(graph.global_tools, functions), *agent_tools(folder)]
+    offered = [declaration for declaration in declarations if declaration.name != INSTRUCTIONS]
     _check_names(offered)
-    own = [declaration for declaration in found if declaration.name == INSTRUCTIONS and declaration.agent]
+    own = [declaration for declaration in declarations if declaration.name == INSTRUCTIONS and declaration.agent]
     return Tools(tuple(offered), own[0] if own else None)
 
 
@@ -81,8 +81,8 @@ def built_in(names: Iterable[str]) -> list[str]:
     """Of a node's `tools:` list, the tools that no file declares, as a model is offered them."""
     servers = [(name, name.removeprefix(MCP)) for name in names if name.startswith(MCP)]
     functions = {name: [prefix + server for prefix in MCP_FUNCTIONS] for name, server in servers}
-    found = (functions.get(name, [name] if name.startswith(RESERVED) else []) for name in names)
-    return list(dict.fromkeys(each for several in found for each in several))
+    tools = (functions.get(name, [name] if name.startswith(RESERVED) else []) for name in names)
+    return list(dict.fromkeys(each for several in tools for each in several))
 
 
 def agent_tools(folder: Path) -> list[Declaration]:
@@ -148,14 +148,14 @@ def _read(file: Path, agent: bool, mtime_ns: int, size: int) -> list[Declaration
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ToolFileError(file, None, f"byte {error.start} is not UTF-8") from None
-    found = reader(text, file, agent=agent)
-    _check_names([declaration for declaration in found if declaration.name != INSTRUCTIONS])
-    return found
+    declarations = reader(text, file, agent=agent)
+    _check_names([declaration for declaration in declarations if declaration.name != INSTRUCTIONS])
+    return declarations
 
 
 def _check_names(declarations: Iterable[Declaration]) -> None:
     """No two tools of one name, which no model's provider takes, and none that a built-in tool would hide."""
-    seen: dict[str, Declaration] = {}
+    by_name: dict[str, Declaration] = {}
     for each in declarations:
         if each.name.startswith(RESERVED):
             taken = ", ".join(f"{prefix}*" for prefix in RESERVED)
@@ -164,12 +164,12 @@ def _check_names(declarations: Iterable[Declaration]) -> None:
             )
         if not each.name:
             raise ToolFileError(each.file, each.line, "a tool needs a name with a letter or a digit")
-        if each.name in seen:
-            first = seen[each.name]
+        if each.name in by_name:
+            first = by_name[each.name]
             raise ToolFileError(
                 each.file, each.line, f"tool `{each.name}` is declared at {first.file}:{first.line} already; rename one"
             )
-        seen[each.name] = each
+        by_name[each.name] = each
 
 
 def _spellings(declaration: Declaration) -> tuple[str, ...]:

@@ -119,13 +119,13 @@ def parse(text: str, path: Path, secrets: Mapping[str, str]) -> dict[str, McpSer
     if missing := used - set(secrets):
         raise McpConfigError([_missing(text, path, missing)])
     problems: list[Problem] = []
-    servers = _servers(_json(PLACEHOLDER.sub(lambda found: _escaped(secrets[found[1]]), text), path), path, problems)
+    servers = _servers(_json(PLACEHOLDER.sub(lambda match: _escaped(secrets[match[1]]), text), path), path, problems)
     values = frozenset(secrets[name] for name in used)
     parsed: dict[str, McpServer] = {}
     for name, spec in servers.items():
-        found = list(_wrong(name, spec))
-        problems += [_problem(path, message) for message in found]
-        if not found:
+        messages = list(_wrong(name, spec))
+        problems += [_problem(path, message) for message in messages]
+        if not messages:
             parsed[name] = _server(name, spec, path.parent, values)
     if problems:
         raise McpConfigError(problems)
@@ -292,8 +292,8 @@ def _is_http(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
-def _is_map(value: Any, of: Any) -> bool:
-    return value is None or (isinstance(value, dict) and all(isinstance(item, of) for item in value.values()))
+def _is_map(value: Any, types: Any) -> bool:
+    return value is None or (isinstance(value, dict) and all(isinstance(item, types) for item in value.values()))
 
 
 def _server(name: str, spec: Mapping[str, Any], folder: Path, resolved: frozenset[str]) -> McpServer:

@@ -39,26 +39,26 @@ def declarations(text: str, file: Path, *, agent: bool) -> list[Declaration]:
     """The tools of a file whose content is `text`, in its order. Raises ToolFileError."""
     functions = {function.name: function for function in _functions(text, file)}  # of two of a name the last is called
     if agent:
-        return [_of(function, file, agent=True) for name, function in functions.items() if is_offered(name)]
+        return [_declaration(function, file, agent=True) for name, function in functions.items() if is_offered(name)]
     if GLOBAL_FUNCTION not in functions:
         raise ToolFileError(file, None, f"a global Python tool is a function `{GLOBAL_FUNCTION}`; define it")
-    return [_of(functions[GLOBAL_FUNCTION], file, agent=False)]
+    return [_declaration(functions[GLOBAL_FUNCTION], file, agent=False)]
 
 
 def _functions(text: str, file: Path) -> Iterator[_Function]:
     try:
-        found = statements(text)
+        body = statements(text)
     except SyntaxError as error:
         message = f"failed to parse python: syntax error in {file.name}: {error.msg}"
         raise ToolFileError(file, error.lineno, message) from error
     except (ValueError, RecursionError, MemoryError) as error:  # a NUL; brackets without end
         raise ToolFileError(file, None, f"failed to parse python: syntax error in {file.name}: {error}") from error
-    for statement in found:
+    for statement in body:
         if isinstance(statement, _Function):
             yield statement
 
 
-def _of(function: _Function, file: Path, *, agent: bool) -> Declaration:
+def _declaration(function: _Function, file: Path, *, agent: bool) -> Declaration:
     description = (ast.get_docstring(function) or "").strip()
     if not description:
         raise ToolFileError(file, function.lineno, f"Missing or empty description on function: {function.name}")
@@ -110,17 +110,17 @@ def _parameters(function: _Function) -> Iterator[tuple[ast.arg, bool]]:
 
 def _notes(docstring: str) -> dict[str, _Note]:
     """What the `Args:` block says, by parameter. A line that is indented further than the first continues the last."""
-    found: dict[str, _Note] = {}
+    notes: dict[str, _Note] = {}
     indent, last = 0, ""
     for line in _args_block(docstring):
         own_indent = len(line) - len(line.lstrip())
         indent = indent or own_indent
         if own_indent > indent and last:
-            found[last] = _Note(f"{found[last].text} {line.strip()}".strip(), found[last].type)
+            notes[last] = _Note(f"{notes[last].text} {line.strip()}".strip(), notes[last].type)
         elif note := _NOTE.fullmatch(line.strip()):
             last = note["name"]
-            found[last] = _Note(note["text"].strip(), note["type"])
-    return found
+            notes[last] = _Note(note["text"].strip(), note["type"])
+    return notes
 
 
 def _args_block(docstring: str) -> Iterator[str]:

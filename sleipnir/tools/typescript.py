@@ -48,94 +48,94 @@ def declarations(text: str, file: Path, *, agent: bool) -> list[Declaration]:
     """The tools of a file whose content is `text`, in its order. Raises ToolFileError."""
     functions = {function.name: function for function in _exported(list(tokens(text)), file)}
     if agent:
-        return [_of(function, file, agent=True) for name, function in functions.items() if is_offered(name)]
+        return [_declaration(function, file, agent=True) for name, function in functions.items() if is_offered(name)]
     if GLOBAL_FUNCTION not in functions:
         message = f"a global TypeScript tool is an exported function `{GLOBAL_FUNCTION}`; define it"
         raise ToolFileError(file, None, message)
-    return [_of(functions[GLOBAL_FUNCTION], file, agent=False)]
+    return [_declaration(functions[GLOBAL_FUNCTION], file, agent=False)]
 
 
-def _exported(found: Sequence[Token], file: Path) -> Iterator[_Function]:
+def _exported(code: Sequence[Token], file: Path) -> Iterator[_Function]:
     """`export [default] [async] function name`, outside of all brackets, if it has a body (overloads have none)."""
     depth = 0
-    for index, token in enumerate(found):
+    for index, token in enumerate(code):
         if token.kind == "sign" and token.text in "([{":
             depth += 1
         elif token.kind == "sign" and token.text in ")]}":
             depth -= 1
         elif depth == 0 and token.kind == "word" and token.text == "export":
-            function = _function(found, index, file)
+            function = _function(code, index, file)
             if function is not None:
                 yield function
 
 
-def _function(found: Sequence[Token], index: int, file: Path) -> _Function | None:
+def _function(code: Sequence[Token], index: int, file: Path) -> _Function | None:
     at = index + 1
     for word in ("default", "async"):
-        at += _text(found, at) == word
-    if _text(found, at) != "function" or _text(found, at + 1) == "*":
+        at += _text(code, at) == word
+    if _text(code, at) != "function" or _text(code, at + 1) == "*":
         return None
-    name = found[at + 1] if at + 1 < len(found) else None
+    name = code[at + 1] if at + 1 < len(code) else None
     if name is None or name.kind != "word":
         return None  # a default export without a name
     opening = at + 2
-    if _text(found, opening) == "<":
-        opening = _closing(found, opening, file) + 1
-    if _text(found, opening) != "(":
+    if _text(code, opening) == "<":
+        opening = _closing(code, opening, file) + 1
+    if _text(code, opening) != "(":
         raise ToolFileError(file, name.line, f"failed to parse typescript: `{name.text}` has no parameter list")
-    closing = _closing(found, opening, file)
-    if not _has_body(found, closing + 1):
+    closing = _closing(code, opening, file)
+    if not _has_body(code, closing + 1):
         return None
-    comment = found[index - 1].text if index and found[index - 1].kind == "jsdoc" else ""
-    return _Function(name.text, list(found[opening + 1 : closing]), name.line, comment)
+    comment = code[index - 1].text if index and code[index - 1].kind == "jsdoc" else ""
+    return _Function(name.text, list(code[opening + 1 : closing]), name.line, comment)
 
 
-def _has_body(found: Sequence[Token], at: int) -> bool:
+def _has_body(code: Sequence[Token], at: int) -> bool:
     """Whether `{` follows before the statement ends. A result type may hold braces too, after `:` or within `<>`."""
-    after_type = _text(found, at) != ":"
-    while at < len(found):
-        text = found[at].text if found[at].kind == "sign" else ""
-        if text == ";" or (found[at].kind == "word" and found[at].text in ("export", "import")):
+    after_type = _text(code, at) != ":"
+    while at < len(code):
+        text = code[at].text if code[at].kind == "sign" else ""
+        if text == ";" or (code[at].kind == "word" and code[at].text in ("export", "import")):
             return False
         if text == "{" and after_type:
             return True
         after_type = text not in (":", "|", "&", "=>", ",")
-        at = _skip(found, at) + 1
+        at = _skip(code, at) + 1
     return False
 
 
-def _closing(found: Sequence[Token], opening: int, file: Path) -> int:
-    closing = _skip(found, opening)
-    if closing == len(found):
-        line = found[opening].line
-        raise ToolFileError(file, line, f"failed to parse typescript: `{found[opening].text}` is never closed")
+def _closing(code: Sequence[Token], opening: int, file: Path) -> int:
+    closing = _skip(code, opening)
+    if closing == len(code):
+        line = code[opening].line
+        raise ToolFileError(file, line, f"failed to parse typescript: `{code[opening].text}` is never closed")
     return closing
 
 
-def _skip(found: Sequence[Token], at: int) -> int:
+def _skip(code: Sequence[Token], at: int) -> int:
     """The index of the bracket that closes the one at `at`; `at` itself if none opens there; else the end.
 
     `<` and `>` are brackets only between angle brackets: elsewhere they compare.
     """
-    text = found[at].text
-    if found[at].kind != "sign" or text not in OPENING:
+    text = code[at].text
+    if code[at].kind != "sign" or text not in OPENING:
         return at
     brackets = "([{<>}])" if text == "<" else "([{}])"
     depth = 0
-    for index in range(at, len(found)):
-        if found[index].kind != "sign" or found[index].text not in brackets:
+    for index in range(at, len(code)):
+        if code[index].kind != "sign" or code[index].text not in brackets:
             continue
-        depth += 1 if found[index].text in OPENING else -1
+        depth += 1 if code[index].text in OPENING else -1
         if depth == 0:
             return index
-    return len(found)
+    return len(code)
 
 
-def _text(found: Sequence[Token], at: int) -> str:
-    return found[at].text if at < len(found) else ""
+def _text(code: Sequence[Token], at: int) -> str:
+    return code[at].text if at < len(code) else ""
 
 
-def _of(function: _Function, file: Path, *, agent: bool) -> Declaration:
+def _declaration(function: _Function, file: Path, *, agent: bool) -> Declaration:
     description, notes = _comment(function.comment)
     if not description:
         raise ToolFileError(file, function.line, f"Missing or empty description on function: {function.name}")
@@ -242,25 +242,25 @@ def _literal(type_: list[Token]) -> tuple[Any] | None:
 
 def _enum(values: list[Any]) -> dict[str, Any]:
     kinds = {bool: "boolean", str: "string"}
-    found = {kinds.get(type(value), "number") for value in values}
-    if len(found) > 1:
+    names = {kinds.get(type(value), "number") for value in values}
+    if len(names) > 1:
         return {"enum": values}
-    name = found.pop()
+    name = names.pop()
     return {"type": name} if name == "boolean" and len(values) == 2 else {"type": name, "enum": values}
 
 
-def _split(found: Sequence[Token], separator: str) -> list[list[Token]]:
+def _split(code: Sequence[Token], separator: str) -> list[list[Token]]:
     """The parts between separators outside of all brackets; empty parts (a comma at the end) are left out."""
-    ends = [*_top_level(found, separator), len(found)]
+    ends = [*_top_level(code, separator), len(code)]
     starts = [0, *(end + 1 for end in ends)]
-    return [list(found[start:end]) for start, end in zip(starts, ends, strict=False) if start < end]
+    return [list(code[start:end]) for start, end in zip(starts, ends, strict=False) if start < end]
 
 
-def _top_level(found: Sequence[Token], sign: str) -> list[int]:
+def _top_level(code: Sequence[Token], sign: str) -> list[int]:
     """Where `sign` stands outside of all brackets."""
     at, places = 0, []
-    while at < len(found):
-        if found[at].kind == "sign" and found[at].text == sign:
+    while at < len(code):
+        if code[at].kind == "sign" and code[at].text == sign:
             places.append(at)
-        at = _skip(found, at) + 1
+        at = _skip(code, at) + 1
     return places

@@ -65,10 +65,10 @@ def _token(text: str, at: int, previous: str) -> tuple[Kind, int]:
         return "word", word.end()
     if text[at] == "/" and _starts_value(previous) and (regex := _REGEX.match(text, at)):
         return "regex", regex.end()
-    found = _TOKEN.match(text, at)
-    assert found is not None, "the last alternative matches anything"
-    kind: Kind = found.lastgroup  # type: ignore[assignment]  # the groups are named after the kinds
-    return kind, found.end()
+    match = _TOKEN.match(text, at)
+    assert match is not None, "the last alternative matches anything"
+    kind: Kind = match.lastgroup  # type: ignore[assignment]  # the groups are named after the kinds
+    return kind, match.end()
 
 
 def _starts_value(previous: str) -> bool:

@@ -222,7 +222,7 @@ def _default_label(node: Node) -> str:
 
 
 def _style(graph: Graph, edge: Edge) -> Style:
-    """Names of ends are the labels of a conditional edge that declares none itself; otherwise only commands use them."""
+    """Names of ends are the labels of a conditional edge that declares none itself; else only commands use them."""
     if edge.kind in _CONDITIONAL:
         return "dashed"
     if edge.kind == "ends":

@@ -58,10 +58,10 @@ class _Reader:
         return match
 
     def skip(self, text: str) -> bool:
-        found = self.left.startswith(text)
-        if found:
+        is_next = self.left.startswith(text)
+        if is_next:
             self.left = self.left[len(text) :]
-        return found
+        return is_next
 
     def tail(self) -> str:
         """The rest, which a space must part from what was read."""
@@ -73,13 +73,13 @@ class _Reader:
 def option(tag: Tag) -> Parameter:
     reader = _Reader(tag.text)
     names, written, id = _names(reader)
-    found = _valued(reader, tag, "option", id)
+    parameter = _valued(reader, tag, "option", id)
     assigned, prefixed = written.endswith(":"), written.removesuffix(":").endswith("-")
-    if len(found.notations) > 1 and (assigned or prefixed or found.delimiter):
+    if len(parameter.notations) > 1 and (assigned or prefixed or parameter.delimiter):
         raise BadSyntax
-    if prefixed and found.env:
+    if prefixed and parameter.env:
         raise BadSyntax
-    return replace(found, names=names, assigned=assigned, prefixed=prefixed)
+    return replace(parameter, names=names, assigned=assigned, prefixed=prefixed)
 
 
 def flag(tag: Tag) -> Parameter:
@@ -189,12 +189,12 @@ def _text(reader: _Reader, bare: re.Pattern[str]) -> str:
 
 
 def _env(reader: _Reader) -> str | None:
-    found = reader.take(_ENV)
-    return found[1] if found else None
+    match = reader.take(_ENV)
+    return match[1] if match else None
 
 
 def _notations(reader: _Reader, most: int | None) -> tuple[str, ...]:
     notations: list[str] = []
-    while len(notations) != most and (found := reader.take(_NOTATION)):
-        notations.append(found[1])
+    while len(notations) != most and (match := reader.take(_NOTATION)):
+        notations.append(match[1])
     return tuple(notations)

@@ -190,5 +190,5 @@ def _flag(value: bool) -> str:
 
 
 def _call(called: str, /, **fields: str) -> str:
-    telling = (f"{name}={value}" for name, value in fields.items() if value)
-    return " ".join([called, *map(quote, telling)])
+    fields_set = (f"{name}={value}" for name, value in fields.items() if value)
+    return " ".join([called, *map(quote, fields_set)])
