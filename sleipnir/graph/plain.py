@@ -1,10 +1,16 @@
-"""Checks whether a value is plain JSON; the reason against it names the place."""
+"""Plain JSON: its compact text, and whether a value is plain JSON. If not, the reason names the place."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+
+def compact_json(value: Any, *, allow_nan: bool = True) -> str:
+    """JSON text without spaces; characters beyond ASCII are not escaped. Raises what json.dumps raises."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=allow_nan)
 
 
 def first_not_json(output: Mapping[Any, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""`python -m sleipnir_workers [options of celery worker]`: what `celery -A sleipnir_workers.app worker` does, sooner.
+"""`python -m sleipnir_workers [options of celery worker]`: the same as `celery -A sleipnir_workers.app worker`, faster.
 
 The `celery` command imports all of its subcommands, its shell and its plugins (Flower) first: a third of the start.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sleipnir import hardening
 
-hardening.refuse_inspection()  # sooner than the imports, which take a while
+hardening.refuse_inspection()  # before the imports, which take a while
 
 from celery.bin.base import CLIContext  # noqa: E402
 from celery.bin.worker import worker  # noqa: E402

@@ -1,11 +1,11 @@
 """Load Python files of agent folders as modules, apart from each other and from the worker.
 
 Each directory becomes a private package of its own (`sleipnir_agent_<digest>`), so two agents, or two
-versions of one, may both have a `steps.py`. sys.path stays as it is. Inside such a file `import helper`
+versions of one, may both have a `steps.py`. sys.path is not changed. Inside such a file `import helper`
 finds `helper.py` beside it first, as it would in a script, and the worker's modules otherwise: the
-loader gives the file an `__import__` of its own. `from . import helper` works too. importlib.import_module
-knows nothing of it. A file is loaded once per process; bundles never change, so nothing is reloaded.
-No bytecode is written or read: the folder is the agent's, and its timestamps say nothing.
+loader gives the file an `__import__` of its own. `from . import helper` works too; importlib.import_module
+does not. A file is loaded once per process; bundles never change, so nothing is reloaded.
+No bytecode is written or read: the folder is the agent's, and its timestamps are meaningless.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def load(path: Path) -> ModuleType:
 
 
 def _package_of(directory: Path) -> str:
-    """The private package of a directory, made on first use."""
+    """The name of the private package of a directory, which is created on first use."""
     name = PREFIX + hashlib.sha256(str(directory).encode()).hexdigest()[:16]
     if name not in sys.modules:
         package = ModuleType(name, f"Python files of {directory}")
@@ -90,5 +90,5 @@ def _import_from(package: str) -> Any:
     return find_and_import
 
 
-# Before the path finder, which would find the files too, with a loader of its own.
+# Before the path finder, which would find the same files with its own loader.
 sys.meta_path.insert(0, _Finder)

@@ -1,14 +1,15 @@
 """The choice of a conditional edge on a worker (F11, F13): by a function of the agent, `branch: {call: file.py:name}`,
 or by conditions that cost too much for the scheduler, such as loops over a list.
 
-Rules. Conditions are evaluated in a process that is ended after CONDITION_S: their engine has no bound of its own and
+Rules. Conditions are evaluated in a process that is killed after CONDITION_S: their engine has no time limit and
 holds the interpreter's lock. The function gets a copy of the whole state and returns a label, and with `many: true` a
-list of labels, a set in the order of the alphabet. None and the empty label are no route. Anything else is a failure.
-What a label means, the planner knows.
+list of labels, or a set, which is sorted. None and the empty label are no route. Anything else is a failure.
+The planner maps labels to nodes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sleipnir.errors import NodeFailed
@@ -36,8 +37,7 @@ def choose(node: Node, execution: Execution) -> VisitResult:
     except NodeFailed as error:
         return output.failed(error, f"conditional edge evaluation failed: {error}")
     labels = [chosen] if isinstance(chosen, str) else chosen
-    told = ", ".join(f"'{label}'" for label in labels if label) or "no route"
-    return VisitResult(ok=True, next=chosen, notes=(f"branch '{branch.call}' chose {told}",))
+    return VisitResult(ok=True, next=chosen, notes=(f"branch '{branch.call}' chose {_listed(labels)}",))
 
 
 def _by_conditions(branch: Branch, execution: Execution) -> VisitResult:
@@ -59,28 +59,31 @@ def _by_conditions(branch: Branch, execution: Execution) -> VisitResult:
     if "problem" in answer:
         return output.failed(NodeFailed("", "output"), f"conditional edge evaluation failed: {answer['problem']}")
     labels = answer["labels"]
-    told = ", ".join(f"'{label}'" for label in labels if label) or "no route"
     chosen = _labels("", labels) if branch.many else (labels[0] if labels else NO_ROUTE)
-    return VisitResult(ok=True, next=chosen, notes=(f"branch chose {told}",))
+    return VisitResult(ok=True, next=chosen, notes=(f"branch chose {_listed(labels)}",))
+
+
+def _listed(labels: Iterable[str]) -> str:
+    return ", ".join(f"'{label}'" for label in labels if label) or "no route"
 
 
 def _chosen(branch: Branch, execution: Execution) -> str | tuple[str, ...]:
     assert branch.call is not None
-    found = python_call.call(branch.call, execution, lambda function: function(typed_state.seen(execution)))
-    if found is None:
+    returned = python_call.call(branch.call, execution, lambda function: function(typed_state.seen(execution)))
+    if returned is None:
         return NO_ROUTE
-    if isinstance(found, str):
-        return found
-    if branch.many and isinstance(found, list | tuple | set | frozenset):
-        return _labels(branch.call, sorted(found, key=str) if isinstance(found, set | frozenset) else found)
-    raise _refused(branch.call, f"returned a {type(found).__qualname__}", branch.many)
+    if isinstance(returned, str):
+        return returned
+    if branch.many and isinstance(returned, list | tuple | set | frozenset):
+        return _labels(branch.call, sorted(returned, key=str) if isinstance(returned, set | frozenset) else returned)
+    raise _refused(branch.call, f"returned a {type(returned).__qualname__}", branch.many)
 
 
-def _labels(call: str, found: Any) -> str | tuple[str, ...]:
-    for label in found:
+def _labels(call: str, labels: Any) -> str | tuple[str, ...]:
+    for label in labels:
         if not isinstance(label, str | None):
             raise _refused(call, f"returned a list that holds a {type(label).__qualname__}", many=True)
-    return tuple(label for label in found if label) or NO_ROUTE
+    return tuple(label for label in labels if label) or NO_ROUTE
 
 
 def _refused(call: str, what: str, many: bool) -> NodeFailed:

@@ -2,16 +2,16 @@
 
 A command's process group is killed at its end (sandbox.py), but a process can leave its group. So:
 
-- A command's leader is a child subreaper (launch.py, warm_server.py): what loses its parent becomes the leader's child,
-  however often it forks. When the leader is dead too, it becomes a child of this process, as that is a subreaper as
-  well.
-- A command has a mark that its descendants inherit and cannot take off without being root: a hard limit of its own for
-  the bytes in POSIX message queues (RLIMIT_MSGQUEUE), which nobody uses, a little lower than this process's. So
-  children that our own code has started are told from those that we were given.
+- A command's leader is a child subreaper (launch.py, warm_server.py): a descendant that loses its parent becomes the
+  leader's child, however often it forks. When the leader is dead too, it becomes a child of this process, which is a
+  subreaper as well.
+- A command has a mark that its descendants inherit and cannot remove without being root: a hard limit of its own for
+  the bytes in POSIX message queues (RLIMIT_MSGQUEUE, which is hardly ever used), a little lower than this process's.
+  The mark distinguishes adopted children from those that our own code has started.
 
-After the leader's death, each child that we were given and that has the command's mark, or one of no running command,
-is killed and reaped, until there is none: its children become those of this process in their turn. A worker that is
-killed cannot do this; the groups of its commands die then (group_guard.py), and what has left them lives on.
+After the leader's death, each adopted child that has the command's mark, or a mark of no running command, is killed and
+reaped, until there is none: its own children are adopted by this process in turn. A worker that is killed cannot do
+this; the groups of its commands die then (group_guard.py), and processes that have left their group live on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import structlog
 PR_SET_CHILD_SUBREAPER = 36
 MARKS = 100_000
 USUAL_BYTES = 819_200  # the kernel's default, where our own limit is no limit
-KILL_S = 5.0  # for what forks faster than it is killed
+KILL_S = 5.0  # for processes that fork faster than they are killed
 
 
 class Descendants:
@@ -46,8 +46,8 @@ class Descendants:
 
     @contextlib.contextmanager
     def of_command(self) -> Iterator[int]:
-        """A mark for one command, whose leader is dead and reaped at the end of the block: what is left of it is killed
-        then. -1 where there are no marks."""
+        """A mark for one command. The leader is dead and reaped at the end of the block; its remaining descendants are
+        killed then. -1 on platforms without marks."""
         if self._highest < 0:
             yield -1
             return
@@ -66,7 +66,7 @@ class Descendants:
                 self._running.discard(mark)
 
     def _end(self, mark: int) -> None:
-        """Kill and reap what is left of a command. A system call for each child."""
+        """Kill and reap the remaining descendants of a command. A system call for each child."""
         deadline = time.monotonic() + KILL_S
         while left := [pid for pid in _adopted() if self._is_left(pid, mark)]:
             for pid in left:
@@ -81,7 +81,7 @@ class Descendants:
     def _is_left(self, pid: int, mark: int) -> bool:
         try:
             limit = resource.prlimit(pid, resource.RLIMIT_MSGQUEUE)[1]
-        except OSError:  # it is gone, or of another user
+        except OSError:  # it has ended, or belongs to another user
             return False
         if not 0 <= limit <= self._highest:
             return False
@@ -103,13 +103,13 @@ def _become_subreaper() -> int:
 
 
 def _children_file() -> Path:
-    """Of the main thread, which is the one that is given children."""
+    """That of the main thread, which is the one that adopts children."""
     pid = os.getpid()
     return Path(f"/proc/{pid}/task/{pid}/children")
 
 
 def _adopted() -> list[int]:
-    """The children of the main thread: those that we were given, and those that it has started itself."""
+    """The children of the main thread: the adopted ones, and those that it has started itself."""
     try:
         return list(map(int, _children_file().read_bytes().split()))
     except OSError:
@@ -125,23 +125,23 @@ def _reap(pid: int, deadline: float) -> None:
             pause_s = min(pause_s * 2, 0.01)
 
 
-_of_this_process: Descendants | None = None
+_instance: Descendants | None = None
 _lock = threading.Lock()
 
 
-def here() -> Descendants:
-    """Of this process: a child of a fork has none of its parent's commands."""
-    global _of_this_process
-    found = _of_this_process
-    if found is None:
+def of_this_process() -> Descendants:
+    """The instance of this process: a forked child has none of its parent's commands."""
+    global _instance
+    instance = _instance
+    if instance is None:
         with _lock:
-            found = _of_this_process = _of_this_process or Descendants()
-    return found
+            instance = _instance = _instance or Descendants()
+    return instance
 
 
 def _after_fork() -> None:
-    global _of_this_process, _lock
-    _of_this_process, _lock = None, threading.Lock()
+    global _instance, _lock
+    _instance, _lock = None, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,8 +1,8 @@
-"""Which directory the commands of a visit work in: never the agent's folder, which is read-only and shared by all runs.
+"""The working directory of a visit's commands: never the agent's folder, which is read-only and shared by all runs.
 
-It is the one that was asked for (`--cwd`); else the caller's own, where that is here (sleipnir/local/same_directory.py)
-and can be entered; else the run's scratch folder (scratch.py). One that was asked for and is not here is no failure of
-the node: another worker may have it, so the visit is handed back. The scheduler bounds how often.
+It is the requested one (`--cwd`); else the caller's own, if this machine has it (sleipnir/local/same_directory.py) and
+it can be entered; else the run's scratch folder (scratch.py). A missing requested directory does not fail the node:
+another worker may have it, so the visit is handed back. The scheduler limits how often.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ MOST_LACKING = 10_000
 
 
 def working_directory(run: str, spec: RunSpec, settings: Settings) -> tuple[Path, Path | None]:
-    """Where the commands of a visit work, and the same again if it is the run's scratch folder, made if need be.
+    """The working directory of a visit's commands, and the same again if it is the run's scratch folder, which is
+    created if it is missing.
 
-    Whether one that was asked for is here is seen when a program is started in it (Visit.directory): a call of a remote
+    Whether the requested one exists is checked when a program is started in it (Visit.directory): a call of a remote
     MCP server needs none. Raises MachineFailed when the disk has no room.
     """
     if not machine.has_room(settings.home):
@@ -43,7 +44,7 @@ def working_directory(run: str, spec: RunSpec, settings: Settings) -> tuple[Path
 def _is_callers(directory: str, spec: RunSpec, settings: Settings) -> bool:
     if spec.caller_marks:
         return System.here().has(directory, spec.caller_marks)
-    return is_local(str(settings.redis_url))  # submitted by a release that did not say
+    return is_local(str(settings.redis_url))  # submitted by a release that did not record marks
 
 
 as_path = lru_cache(maxsize=1024)(Path)
@@ -52,9 +53,9 @@ as_path = lru_cache(maxsize=1024)(Path)
 class MissingDirectories:
     """The visits that this worker has handed back because it lacks their directory.
 
-    A worker that hands back at once is the first to take the next message, too. So it leaves the next PASSES messages
-    of such a visit to others, each for PASS_MS: one that has the directory may be busy. Then it takes the visit again,
-    so that one whose directory no worker has comes to its end.
+    A worker that hands a visit back at once would also be the first to take the next message. So it leaves the next
+    PASSES messages of such a visit to other workers, each for PASS_MS: one that has the directory may be busy. Then it
+    takes the visit again, so that a visit whose directory no worker has reaches its end.
     """
 
     def __init__(self) -> None:
@@ -66,7 +67,7 @@ class MissingDirectories:
         self._visits[run, seq] = as_path(directory), PASSES
 
     def passes(self, run: str, seq: int) -> bool:
-        """Whether to leave a message of this visit to others."""
+        """Whether to leave a message of this visit to other workers."""
         directory, left = self._visits.pop((run, seq), (None, 0))
         if directory is None or not left or can_be_entered(directory):
             return False

@@ -1,12 +1,12 @@
-"""Drain: how a worker stops without losing a lease's time.
+"""Drain: how a worker stops without losing the time of a lease.
 
-The first SIGTERM (or SIGINT) begins it: no visit is claimed any more, what is running may finish. It is over after the
+The first SIGTERM (or SIGINT) begins it: no visit is claimed any more, running visits may finish. It is over after the
 grace period, at the second signal, or at SIGQUIT: the visits that still run are told to stop, and each is handed back
-as soon as its executor has stopped, never before, so that no two workers run it at once. One that does not stop is left
-to its lease. Celery's own warm shutdown waits for running tasks without limit, and its soft and cold ones do not work
-with threads; so Celery is told to stop when nothing runs any more, and has nothing to wait for.
+as soon as its executor has stopped, never before, so that no two workers run it at once. The lease of a visit that does
+not stop lapses. Celery's own warm shutdown waits for running tasks without limit, and its soft and cold ones do not
+work with threads. So Celery is stopped when no visit runs any more, and has nothing to wait for.
 
-The main process gets the signals; in a prefork pool its children run the visits. Both see the same two latches.
+The main process gets the signals; in a prefork pool its children run the visits. Both share the same two latches.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Any
 
 import structlog
 
-STOP_S = 4.0  # for executors to stop after the grace period: a kill takes 0.1 s, a hand-back one round trip
+STOP_S = 4.0  # for executors to stop after the grace period: a kill takes 0.1 s, a hand-back a round trip
 EXIT_S = 4.0  # for Celery to close its pool and its connections, with nothing left to do
-LOOK_S = 0.05
+CHECK_S = 0.05
 
 _log = structlog.get_logger().bind(part="drain")
 
 
 class Latch:
-    """A flag that is set once. All processes forked after it was made share it; a signal handler may set it.
+    """A flag that is set once. All processes that are forked later share it; a signal handler may set it.
 
-    A byte of shared memory, because it is looked at before every claim, and a pipe that is readable for ever once it
-    is set, to wait for it. No lock, which a signal could interrupt.
+    It has a byte of shared memory, because it is read before every claim, and for `wait` a pipe that stays readable
+    once the flag is set. It has no lock, which a signal could interrupt.
     """
 
     def __init__(self) -> None:
@@ -56,31 +56,31 @@ class Latch:
 
 
 class Drain:
-    """How far the worker is with stopping. Make it before the pool forks.
+    """The progress of stopping a worker. Create it before the pool forks.
 
-    `begun`: claim nothing any more. `over`: stop what runs, and hand it back.
+    `begun`: claim no more visits. `over`: stop running visits, and hand them back.
     """
 
     def __init__(self) -> None:
         self.begun = Latch()
         self.over = Latch()
 
-    def when_over(self, let_go: Callable[[], None]) -> None:
-        """Call `let_go` in a thread once the grace period is over, again and again: a visit may just be starting."""
-        threading.Thread(target=self._repeat, args=(let_go,), name="drain-over", daemon=True).start()
+    def when_over(self, stop_visits: Callable[[], None]) -> None:
+        """After the grace period, call `stop_visits` repeatedly in a thread, as a visit may just be starting."""
+        threading.Thread(target=self._repeat, args=(stop_visits,), name="drain-over", daemon=True).start()
 
     def _repeat(self, act: Callable[[], None]) -> None:
         self.over.wait()
         pause = threading.Event()
         while True:
             act()
-            pause.wait(LOOK_S)
+            pause.wait(CHECK_S)
 
 
 def leave_signals_to_main_process() -> None:
-    """For a pool child: a signal to the whole process group must not end the visit that runs here.
+    """For a pool child: a signal to the whole process group must not end the visit that it runs.
 
-    Billiard's handler raises SystemExit in the node's code. Not SIG_IGN, as the scripts that we start would inherit it.
+    Billiard's handler would raise SystemExit in the node's code. SIG_IGN would be inherited by scripts.
     """
     for signum in (signal.SIGTERM, signal.SIGQUIT):
         signal.signal(signum, lambda *_: None)
@@ -116,19 +116,20 @@ class Conductor:
             _log.exception("draining failed; stopping at once")
             left = self._running()
         if left:
-            # Their leases lapse, and others take over. With the main process, pool children and scripts die.
-            _log.error(f"{_visits(left)} did not stop; exiting, others take over when the leases lapse")
+            # Their leases lapse, and other workers take over. Pool children and scripts die with the main process.
+            _log.error(f"{_visits(left)} did not stop; exiting, other workers take over when the leases lapse")
             os._exit(1)
         self._stop_celery()
         time.sleep(EXIT_S)
-        _log.warning("Celery does not stop; exiting, nothing is left to do")
+        _log.warning("Celery does not stop; exiting, as no visit runs any more")
         os._exit(0)
 
     def _wait_for_visits(self) -> int:
         """Returns how many run even after the grace period and STOP_S."""
         if self._running():
             _log.warning(
-                f"draining: {_visits(self._running())} running, up to {self._grace_s:g} s; again to hand them back now"
+                f"draining: {_visits(self._running())} running, up to {self._grace_s:g} s; "
+                "signal again to hand them back now"
             )
         if self._none_runs_before(self._grace_s, or_when=self._drain.over):
             return 0
@@ -142,7 +143,7 @@ class Conductor:
         while self._running():
             if time.monotonic() >= deadline or (or_when and or_when.is_set()):
                 return False
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
         return True
 
 

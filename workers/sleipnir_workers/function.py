@@ -1,8 +1,8 @@
-"""The function node: a Python callable gets a copy of the state as a dict and returns new state, and where to go on.
+"""The function node: a Python callable gets a copy of the state as a dict and returns new state and the next nodes.
 
-Rules. The function is called with the state and nothing else (python_call.py). It returns a dict, where `_next` routes
-as in a script; a Command, or a list of Commands (sleipnir/commands.py); or None for an empty dict. Every value must be
-JSON, or what the key is declared to hold (typed_state.py). Anything else is a failure.
+Rules. The function is called with the state only (python_call.py). It returns a dict, where `_next` routes as in a
+script; a Command, or a list of Commands (sleipnir/commands.py); or None for an empty dict. Every value must be JSON, or
+of the declared type of its key (typed_state.py). Anything else is a failure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sleipnir_workers.routing import NEXT
 
 @executor("function")
 def run_function(node: FunctionNode, execution: Execution) -> VisitResult:
-    """Call the node's function. Raises VisitLost, nothing else (but KeyboardInterrupt and MemoryError)."""
+    """Call the node's function. Raises only VisitLost, KeyboardInterrupt and MemoryError."""
     try:
         return output.success(node, execution, _run(node, execution), what="function")
     except NodeFailed as error:
@@ -32,36 +32,36 @@ def run_function(node: FunctionNode, execution: Execution) -> VisitResult:
 
 def _run(node: FunctionNode, execution: Execution) -> dict[str, Json]:
     def use(function: Callable[..., Any]) -> dict[str, Json]:
-        found = _as_output(node.call, function(typed_state.seen(execution)))
-        return _as_json(execution, found) if execution.graph.state else found
+        returned = _as_output(node.call, function(typed_state.seen(execution)))
+        return _as_json(execution, returned) if execution.graph.state else returned
 
-    found = python_call.call(node.call, execution, use, timeout_s=node.timeout)
-    if problem := first_not_json(found):
+    result = python_call.call(node.call, execution, use, timeout_s=node.timeout)
+    if problem := first_not_json(result):
         raise NodeFailed(f"Function '{node.call}' returned something that is not JSON: {problem}", "output")
-    return found
+    return result
 
 
 def _as_output(call: str, returned: Any) -> dict[str, Json]:
-    """What the function returned, as the object that a script would print."""
+    """The return value as the object that a script would print."""
     match returned:
         case dict():
             return returned
         case None:
             return {}
         case Command():
-            return _alone(call, returned)
+            return _single_command(call, returned)
         case list() | tuple():
             return {NEXT: list(_sends(call, returned))}
     raise _refused(call, type(returned).__qualname__, "return a dict, a Command, a list of Commands, or None")
 
 
-def _as_json(execution: Execution, found: dict[str, Any]) -> dict[str, Json]:
-    """`found`, without the objects that keys of the state are declared to hold."""
-    sends = found.get(NEXT)
-    written = typed_state.all_as_json(execution, {key: value for key, value in found.items() if key != NEXT})
+def _as_json(execution: Execution, returned: dict[str, Any]) -> dict[str, Json]:
+    """`returned`, with objects of declared types converted to JSON."""
+    sends = returned.get(NEXT)
+    written = typed_state.all_as_json(execution, {key: value for key, value in returned.items() if key != NEXT})
     if isinstance(sends, list | tuple):
         return {**written, NEXT: [_send_as_json(execution, send) for send in sends]}
-    return {**written, NEXT: sends} if NEXT in found else written
+    return {**written, NEXT: sends} if NEXT in returned else written
 
 
 def _send_as_json(execution: Execution, send: Any) -> Any:
@@ -70,7 +70,7 @@ def _send_as_json(execution: Execution, send: Any) -> Any:
     return {**send, "update": typed_state.all_as_json(execution, send["update"])}
 
 
-def _alone(call: str, command: Command) -> dict[str, Json]:
+def _single_command(call: str, command: Command) -> dict[str, Json]:
     update, goto = command.update or {}, command.goto
     if not isinstance(update, Mapping):
         raise _refused(call, f"Command whose update is a {type(update).__qualname__}", "update is a dict")

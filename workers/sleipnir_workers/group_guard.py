@@ -1,11 +1,11 @@
 """Kill the process groups of commands whose worker died.
 
-launch.py ties a command to its worker, but the kernel forgets that tie for the command's own children. So
-every worker process that runs commands has one small companion (`python -I -S group_guard.py`): it is told
-which groups run now, by lines `+N` and `-N` on its stdin, and kills them when stdin ends, which is when the
-worker is gone, however it went. A command tells its own group before it begins (launch.py), so that a worker
-that dies right after it started one leaves nothing behind. The companion has a session of its own, so that
-what kills the worker's group spares it.
+launch.py ties a command to its worker, but the command's own children do not inherit that tie. So
+every worker process that runs commands has one small companion (`python -I -S group_guard.py`). It reads
+which groups are running, as lines `+N` and `-N` on its stdin, and kills them when stdin ends, which is when the
+worker has ended in any way. A command writes its own group before it begins (launch.py), so that a worker
+that dies right after starting it leaves nothing behind. The companion has a session of its own, so that
+a signal that kills the worker's group does not reach it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class GroupGuard:
         self._companion: subprocess.Popen[bytes] | None = None
 
     def tell_fd(self) -> int:
-        """A descriptor of the companion's stdin, the caller's to close: a command that writes its own group there
-        before it begins cannot be missed. Raises OSError if no companion can be started."""
+        """A descriptor of the companion's stdin, which the caller closes. A command writes its own group there before
+        it begins, so that none is missed. Raises OSError if no companion can be started."""
         with self._lock:
             if self._companion is None or self._companion.poll() is not None:
                 self._start()
@@ -46,7 +46,7 @@ class GroupGuard:
                 self._start()
 
     def remove(self, group: int) -> None:
-        """Call it before the group's leader is reaped: until then the number belongs to nobody else."""
+        """Call it before the group's leader is reaped: until then no other group has its number."""
         with self._lock:
             self._groups.discard(group)
             self._tell(f"-{group}\n")
@@ -65,13 +65,13 @@ class GroupGuard:
                 self._companion = None
 
     def forget(self) -> None:
-        """In a forked child: let go of the parent's companion, which must see its stdin end with the parent."""
+        """In a forked child: close the pipe to the parent's companion, whose stdin must end with the parent."""
         if self._companion is not None:
             _stdin(self._companion).close()
             self._companion.returncode = 0  # not our child to wait for
 
     def _tell(self, line: str) -> bool:
-        """False if there is no companion to tell."""
+        """False if there is no companion."""
         if self._companion is None or self._companion.poll() is not None:
             return False
         try:
@@ -83,7 +83,7 @@ class GroupGuard:
     def _start(self) -> None:
         if self._companion is not None:
             _stdin(self._companion).close()
-            self._companion.kill()  # if it still lives, it must not take the groups with it
+            self._companion.kill()  # a companion that is still alive would kill the groups
             self._companion.wait()
         self._companion = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__],

@@ -1,8 +1,8 @@
-"""What a visit to a body of a map leaves (spec/graph-agents.md 2.7.8).
+"""What the visit of a map's body delivers (spec/graph-agents.md 2.7.8).
 
-Rules. A body before the last of its chain leaves what it wrote to the next one, for its item alone. The last one leaves
-the item's result under the map's `output_key`, and nothing else: what it, its schema or its state_updates wrote there,
-else its own output. A body that failed leaves nothing. Where a body wants to go on is ignored.
+Rules. A body before the last of its chain delivers the keys that it wrote to the next one, for its item only. The last
+one delivers only the item's result under the map's `output_key`: what it, its schema or its state_updates wrote there,
+else its own output. A failed body delivers nothing. Next nodes that a body chooses are ignored.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sleipnir_workers.execution import Execution
 
 
 def with_own_output(execution: Execution, delta: Mapping[str, Json], own: Json) -> Mapping[str, Json]:
-    """`delta`, to which a body adds its `own` output where that is the result of its item."""
+    """`delta`, with the body's `own` output added where that is the result of its item."""
     key = execution.result_key
     return delta if key is None or key in delta else {**delta, key: own}
 
 
 def left_by(execution: Execution, result: VisitResult) -> VisitResult:
-    """What is delivered of a body's result. Raises NodeFailed (`output`) when it has left none."""
+    """The part of a body's result that is delivered. Raises NodeFailed (`output`) if the item has no result."""
     if execution.item is None:
         return result
     delta: Mapping[str, Any] = result.delta if result.ok else {}

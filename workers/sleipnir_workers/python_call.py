@@ -1,9 +1,9 @@
 """Call a Python function that the graph names: a node's body, a conditional edge's choice, a reducer.
 
 Rules. It is `file.py:name` (a file of the agent's folder) or `package.module:name` (installed on the worker). It runs
-in the worker's process: what needs memory of its own, a hard time limit or a clean environment is a script. However it
-fails, that is a NodeFailed that names the function and the user's own line. What it is given are copies: it may change
-them, and nobody else sees it.
+in the worker's process: code that needs its own memory, a hard time limit or a clean environment must be a script. All
+its failures become a NodeFailed that names the function and the user's own line. Its arguments are copies, which it may
+change.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.agent_modules import load
 from sleipnir_workers.execution import Execution
 
-TIMEOUT_S = 30  # of what has no timeout of its own in the graph: as long as a function node's default
+TIMEOUT_S = 30  # of functions without a timeout in the graph: the same as the default of a function node
 
 TRANSIENT = (ConnectionError, TimeoutError)
-"""Exceptions after which another try may succeed; sockets, requests and database drivers derive theirs from these."""
+"""Exceptions after which a retry may succeed; sockets, requests and database drivers derive theirs from these."""
 
 T = TypeVar("T")
 
@@ -52,38 +52,38 @@ def call(name: str, execution: Execution, use: Callable[[Callable[..., Any]], T]
 
 @functools.lru_cache(maxsize=4096)
 def function(name: str, folder: Path) -> Callable[..., Any]:
-    """The function called `name`. Found once per bundle: its folder never changes. Errors are not kept."""
-    place, colon, own_name = name.rpartition(":")
-    if not colon or not place or not own_name:
+    """The function called `name`, looked up once per bundle, whose folder never changes. Errors are not cached."""
+    module_name, colon, own_name = name.rpartition(":")
+    if not colon or not module_name or not own_name:
         raise NodeFailed(f"Function call '{name}' must be 'file.py:name' or 'package.module:name'", "not_found")
-    found = getattr(_module(name, place, folder), own_name, None)
-    if found is None:
-        raise NodeFailed(f"Function '{name}' not found: '{place}' defines no '{own_name}'", "not_found")
-    if not callable(found):
-        raise NodeFailed(f"Function '{name}' is a {type(found).__name__}, which cannot be called", "not_found")
-    if inspect.iscoroutinefunction(found):
+    value = getattr(_module(name, module_name, folder), own_name, None)
+    if value is None:
+        raise NodeFailed(f"Function '{name}' not found: '{module_name}' defines no '{own_name}'", "not_found")
+    if not callable(value):
+        raise NodeFailed(f"Function '{name}' is a {type(value).__name__}, which cannot be called", "not_found")
+    if inspect.iscoroutinefunction(value):
         raise NodeFailed(f"Function '{name}' is async; write a plain def", "not_found")
-    usable: Callable[..., Any] = found
-    return usable
+    function: Callable[..., Any] = value
+    return function
 
 
-def _module(name: str, place: str, folder: Path) -> Any:
-    if place.endswith(".py"):
-        return load(agent_file(folder, place, what="Function"))
+def _module(name: str, module_name: str, folder: Path) -> Any:
+    if module_name.endswith(".py"):
+        return load(agent_file(folder, module_name, what="Function"))
     try:
-        return importlib.import_module(place)
+        return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not (place == error.name or place.startswith(error.name + ".")):
-            raise  # the module is there; something that it imports is not
+        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise  # the module exists; one that it imports does not
         raise NodeFailed(
-            f"Function '{name}' not found: no module '{place}' is installed on this worker; "
+            f"Function '{name}' not found: no module '{module_name}' is installed on this worker; "
             f"a file of the agent's folder is written 'file.py:name'",
             "not_found",
         ) from error
 
 
 def _raised(error: BaseException, folder: Path) -> str:
-    """`raised ValueError: bad (steps.py:12: x = int(y))`, the line being the last one of the agent's own code."""
+    """`raised ValueError: bad (steps.py:12: x = int(y))`; the line is the last one of the agent's own code."""
     text = f"raised {type(error).__name__}: {error}" if str(error) else f"raised {type(error).__name__}"
     frames = traceback.extract_tb(error.__traceback__)
     root = str(folder.resolve())

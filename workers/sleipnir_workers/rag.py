@@ -1,9 +1,8 @@
-"""The rag node: what is found for its query in its knowledge base (spec 2.7.6).
+"""The rag node: it searches its knowledge base for its query (spec 2.7.6).
 
-Rules. Every failure is a failure of the node, and nothing forgives it. The base is the one that was there when the run
-was submitted. A visit that meets a limit of its models is put off, as one of an llm node is. What it has spent counts
-however it ends. The timeout also covers fetching the base. numpy is imported by the first visit, so a worker that has
-none to run does not pay for it.
+Rules. Every failure fails the node. The base is the one that existed when the run was submitted. A visit that reaches a
+limit of its models is put off, as a visit of an llm node is. Its spending counts even if it fails. The timeout includes
+fetching the base. numpy is imported by the first visit, so a worker without rag visits does not pay for it.
 """
 
 from __future__ import annotations
@@ -36,13 +35,12 @@ if TYPE_CHECKING:
 
 @executor("rag")
 def run_rag(node: RagNode, execution: Execution, host: Host | None = None) -> VisitResult:
-    """Search. `host` None means this process's. Raises VisitLost, ProcessLost and MachineFailed,
-    nothing else."""
+    """Search. `host` None means this process's. Raises only VisitLost, ProcessLost and MachineFailed."""
     spent = Spent()
     try:
         return _searched(node, execution, host or here(), spent)
     except PutOff as later:
-        # For a scheduler of an older release, which does not know `later_ms`, it has failed, and not ended well.
+        # A scheduler of an older release, which does not know `later_ms`, must see a failure, not a success.
         return VisitResult(ok=False, error=str(later), error_kind="limit", usage=spent.usage(), later_ms=later.until_ms)
     except NodeFailed as error:
         return VisitResult(
@@ -51,7 +49,7 @@ def run_rag(node: RagNode, execution: Execution, host: Host | None = None) -> Vi
 
 
 def warm_up() -> None:
-    """Import now what the first visit would wait for. Starts no thread, so it is safe before a fork."""
+    """Import now the modules that the first visit would wait for. Starts no thread, so it is safe before a fork."""
     with contextlib.suppress(ModuleNotFoundError):
         import sleipnir_workers.knowledge.query  # noqa: F401
 
@@ -84,15 +82,15 @@ def _searched(node: RagNode, execution: Execution, host: Host, spent: Spent) -> 
         with _open_indexes(host.settings, os.getpid()).read(execution.knowledge, asking.check) as index:
             meanwhile = ""
             top_k = index.info.recipe.top_k if node.top_k is None else node.top_k
-            found = asking.search(index, SearchQuery(query, top_k, tuple(node.sources or ()), node.per_source))
+            answer = asking.search(index, SearchQuery(query, top_k, tuple(node.sources or ()), node.per_source))
     except MachineFailed:
         raise
     except SleipnirError as error:
         if isinstance(error, KnowledgeError) and error.machine is not None:
-            machine = error.machine  # once the index is open, a model may have been asked
+            machine = error.machine  # once the index is open, a model may have been called
             raise MachineFailed(machine.part, machine.args[0], begun=not meanwhile) from error
         raise _failure(node, error, meanwhile) from error
-    output = _output(found)
+    output = _output(answer)
     return VisitResult(
         ok=True,
         delta=with_own_output(execution, typed_state.updates(execution, {}, value=output), output),
@@ -101,14 +99,14 @@ def _searched(node: RagNode, execution: Execution, host: Host, spent: Spent) -> 
     )
 
 
-def _output(found: SearchResult) -> dict[str, Any]:
-    """What the node's state_updates see: Loki's `context` and `sources`, and our `hits`."""
-    hits = [{**asdict(hit), "lines": None if hit.lines is None else list(hit.lines)} for hit in found.hits]
-    return {"context": found.context, "sources": list(found.sources), "hits": hits}
+def _output(answer: SearchResult) -> dict[str, Any]:
+    """The value for the node's state_updates: Loki's `context` and `sources`, and our `hits`."""
+    hits = [{**asdict(hit), "lines": None if hit.lines is None else list(hit.lines)} for hit in answer.hits]
+    return {"context": answer.context, "sources": list(answer.sources), "hits": hits}
 
 
 def _failure(node: RagNode, error: SleipnirError, meanwhile: str) -> NodeFailed:
-    """`meanwhile` is what a timeout struck in, if that is worth saying."""
+    """`meanwhile` is text about what a timeout interrupted; it may be empty."""
     kind = error.kind if isinstance(error, NodeFailed | KnowledgeError) else "knowledge"
     if kind == "timeout":
         return NodeFailed(f"rag node '{node.id}' timed out after {node.timeout}s{meanwhile}", "timeout")
@@ -118,7 +116,7 @@ def _failure(node: RagNode, error: SleipnirError, meanwhile: str) -> NodeFailed:
 
 @functools.lru_cache(maxsize=4)
 def _open_indexes(settings: Settings, process: int) -> OpenIndexes:
-    """This process's: a child of a fork opens its own."""
+    """Those of `process`, this process's number: a forked child opens its own."""
     from sleipnir_workers.knowledge.open_indexes import OpenIndexes
     from sleipnir_workers.knowledge.store_choice import index_store_of
 

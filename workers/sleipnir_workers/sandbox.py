@@ -1,14 +1,14 @@
-"""Run one command for a visit, so that nothing of it outlives the visit.
+"""Run one command for a visit, so that none of its processes outlives the visit.
 
 Rules. The command is the leader of its own session and process group, reads /dev/null, and dies with
 the worker (sleipnir.local.launch), as the rest of its group does (group_guard). Its output is read while it
 runs and kept up to a limit; without a limit its first and its last part are kept. However it ends (by
 itself, at its timeout, because the visit was lost, because it printed too much), the whole group is
-killed before we return, so a background child cannot hold us up, and so is what has moved to a session of
-its own (descendants.py).
+killed before `run` returns, so a background child cannot delay it. Descendants that have moved to sessions of
+their own are killed as well (descendants.py).
 
 The leader is reaped after its group was signalled: until then its number cannot be given to another
-process, so we never signal a stranger.
+process, so no foreign process is ever signalled.
 
 A Python script may be started by a fork of a ready python3 (warm_python) under the same rules.
 """
@@ -33,7 +33,7 @@ from sleipnir.local import launch
 from sleipnir_workers import descendants, group_guard, warm_python
 from sleipnir_workers.execution import ProcessLost, VisitLost
 
-TICK_S = 0.1  # how late we may see that the visit was lost; an Event cannot be waited for together with pipes
+TICK_S = 0.1  # between checks whether the visit was lost: an Event and pipes cannot be waited for together
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
 LINGER_S = 0.25  # after the leader's exit, for a process substitution that still writes to stdout
 STDERR_BYTES = 64 * 1024
@@ -46,48 +46,56 @@ KEPT = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "USER", "L
 
 
 def clean_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The part of a worker's environment that the commands it runs may see."""
+    """The part of a worker's environment that its commands may see."""
     return {name: value for name, value in env.items() if name in KEPT or name.startswith("LC_")}
 
 
 @dataclass(frozen=True)
 class CommandOutcome:
-    """How a command ended. One of `code` and `signal` is set; with another `reason` than "exited" it was us."""
+    """How a command ended. Either `code` or `signal` is set. It was killed here unless `reason` is "exited"."""
 
     reason: Reason
     code: int | None
     signal: int | None
     stdout: bytes
     stderr: str
-    """Decoded with replacement; the middle is left out when it was long."""
+    """Decoded with replacement; the middle of a long text is left out."""
+
+
+def signal_name(signum: int) -> str:
+    """For messages: `signal 9 (SIGKILL)`."""
+    try:
+        return f"signal {signum} ({signal.Signals(signum).name})"
+    except ValueError:  # real-time signals have no name
+        return f"signal {signum}"
 
 
 class Leader(Protocol):
-    """The first process of a command's group, which has its number. It runs when we get it."""
+    """The first process of a command's group, whose number is that of the group. It is already running."""
 
     @property
     def pid(self) -> int: ...
 
     @property
     def stdout(self) -> int:
-        """To read from; so is `stderr`. Both are open until `reap`."""
+        """A descriptor to read from, as `stderr` is. Both are open until `reap`."""
 
     @property
     def stderr(self) -> int: ...
 
     @property
     def exit_fd(self) -> int | None:
-        """Readable when it has exited; None where there is no such thing, and we must ask now and then."""
+        """Readable when it has exited; None on platforms without pidfds, where `has_exited` is polled."""
 
     def has_exited(self) -> bool:
-        """To be asked when `exit_fd` is readable, or at any time without one."""
+        """Called when `exit_fd` is readable, or at any time without one."""
 
     def reap(self) -> None:
-        """Wait for its end and let its number go. Its group has been killed."""
+        """Wait for its end and release its number. Its group has been killed."""
 
     @property
     def code(self) -> int | None:
-        """Exit code, or the negative number of a signal, after `reap`. None if it is not known."""
+        """Exit code, or the negative number of a signal, after `reap`. None if it is unknown."""
 
 
 def run(
@@ -103,19 +111,19 @@ def run(
 ) -> CommandOutcome:
     """Run `argv` with exactly `env` in `cwd`, and wait for it.
 
-    `max_stdout_bytes`: a command that prints more is killed. None: its stdout is no more than a log, kept as stderr is.
+    `max_stdout_bytes`: a command that prints more is killed. None: its stdout is only a log, kept as stderr is.
 
-    `warm`: start `python3 FILE` by a fork, where that makes no other difference.
+    `warm`: start `python3 FILE` by a fork, where the only difference is speed.
 
     Raises VisitLost within about TICK_S of `lost` being set (the group is dead then), ProcessLost when the launcher
-    of a warm script died and the script with it, MachineFailed when this machine cannot start a command now, and
-    OSError when it can, but not this one.
+    of a warm script died and the script with it, MachineFailed when this machine cannot start any command now, and
+    OSError when it cannot start this one.
     """
     if lost.is_set():
         raise VisitLost(f"the visit was lost before {argv[0]!r} was started")
     deadline = time.monotonic() + timeout_s
 
-    children = descendants.here()
+    children = descendants.of_this_process()
 
     def wait_for(leader: Leader) -> CommandOutcome:
         with _Command(leader, lost, max_stdout_bytes) as command:
@@ -134,7 +142,7 @@ def run(
             return wait_for(_ColdStart(argv, env, cwd, mark))
     except OSError as error:
         if error.errno == errno.E2BIG or error.filename in (cwd, str(cwd)):
-            raise  # what the visit asks for, not what the machine lacks
+            raise  # the visit's request is at fault, not the machine
         raise MachineFailed.of(
             error, "cannot start a command", part=EXHAUSTED.get(error.errno or 0, "sandbox")
         ) from error
@@ -181,7 +189,7 @@ class _ColdStart:
 
     def reap(self) -> None:
         if self._process.returncode is None:
-            # Dead, but not reaped yet: it cannot tell the guard its number any more, and nobody else has that number.
+            # Dead, but not reaped yet: it cannot send the guard its number any more, and no other process has it.
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self._guard.remove(self.pid)
         self._process.wait()
@@ -285,12 +293,12 @@ class _Command:
     def _signal(self, signum: signal.Signals) -> None:
         try:
             os.killpg(self._leader.pid, signum)
-        except (ProcessLookupError, PermissionError):  # gone; macOS says EPERM for a group of zombies
+        except (ProcessLookupError, PermissionError):  # it has ended; macOS raises EPERM for a group of zombies
             return
 
 
 class _Whole:
-    """Keeps `limit` bytes and one more: it is enough to know that there was more, and then none of it is used."""
+    """Keeps `limit` bytes and one more, which shows that the limit was exceeded; the content is not used then."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -308,7 +316,7 @@ class _Whole:
 
 
 class _HeadAndTail:
-    """Keeps the first and the last half of `limit` bytes: the start of an error and its end."""
+    """Keeps the first and the last `limit`/2 bytes: the start of an error and its end."""
 
     is_over = False
 

@@ -2,8 +2,8 @@
 
 Rules (spec 2.7.2). The extension chooses the interpreter. The state is in GRAPH_STATE, or, above 32 KiB,
 in the file that GRAPH_STATE_FILE names; never in both. stdout must be the object and nothing else;
-stderr is for logs. A script sees a clean environment (sandbox.KEPT and what is declared here), and
-everything it started is dead when the visit ends.
+stderr is for logs. A script has a clean environment (sandbox.KEPT and the variables of `environment`), and
+all processes that it started are dead when the visit ends.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sleipnir.errors import MachineFailed, NodeFailed
 from sleipnir.graph.model import Json, ScriptNode
-from sleipnir.graph.plain import first_not_json
+from sleipnir.graph.plain import compact_json, first_not_json
 from sleipnir.messages import VisitResult
 from sleipnir_workers import bundle_writes, machine, output, sandbox
 from sleipnir_workers.agent_environment import agent_variables, parse_env_file, root_of, roots, without_secrets
@@ -36,7 +35,7 @@ INTERPRETERS: Mapping[str, tuple[str, ...]] = {
     "ts": ("npx", "tsx"),
 }
 NOT_EXECUTABLE = 126
-"""A shell's exit code for a command that is no program: it was denied permission too, but wrote nothing."""
+"""A shell's exit code for a file that it may not execute: a denied permission too, but not of a write."""
 NEEDED = ("bash", "python3")
 """Interpreters without which a worker cannot serve scripts at all."""
 
@@ -48,7 +47,7 @@ def run_script(node: ScriptNode, execution: Execution, host: Host | None = None)
     try:
         result = output.success(node, execution, _run(node, execution, host), what="script")
     except NodeFailed as error:
-        # A script that fails on a full disk has failed for want of room, as far as anybody can tell.
+        # A script that fails while the disk is full has most likely failed because of it.
         if error.kind in ("exit", "output") and not machine.has_room(host.settings.home):
             raise MachineFailed("disk", f"no room on the disk of {host.settings.home}", begun=True) from error
         result = output.failure(node, error, what="script")
@@ -56,7 +55,7 @@ def run_script(node: ScriptNode, execution: Execution, host: Host | None = None)
 
 
 def command_for(path: Path, name: str) -> list[str]:
-    """The argument vector that runs the script at `path`; `name` is what the graph calls it.
+    """The argument vector that runs the script at `path`; `name` is its name in the graph.
 
     Raises NodeFailed (`extension`).
     """
@@ -93,8 +92,10 @@ def _run(node: ScriptNode, execution: Execution, host: Host) -> dict[str, Json]:
 
 
 def environment(node: ScriptNode, execution: Execution, host: Host) -> dict[str, str]:
-    """What the script of this visit sees, apart from the state (spec 3.7). Raises NodeFailed (`config`)."""
-    env = {**_env_file(host, execution.agent), **sandbox.clean_environment(host.env)}
+    """The variables of the visit's script, apart from the state (spec 3.7). Raises NodeFailed (`config`)."""
+    env_file = host.agent_env_file(execution.agent)
+    own_variables = parse_env_file(env_file.read_text(encoding="utf-8", errors="replace")) if env_file else {}
+    env = {**own_variables, **sandbox.clean_environment(host.env)}
     for name in ("GRAPH_STATE", "GRAPH_STATE_FILE"):
         env.pop(name, None)
     config, folder = host.config_dir, str(execution.folder)
@@ -122,13 +123,8 @@ def environment(node: ScriptNode, execution: Execution, host: Host) -> dict[str,
     return env | agent_variables(execution.graph, execution.variables, host)
 
 
-def _env_file(host: Host, agent: str) -> dict[str, str]:
-    path = host.agent_env_file(agent)
-    return {} if path is None else parse_env_file(path.read_text(encoding="utf-8", errors="replace"))
-
-
 def _need_interpreter(node: ScriptNode, program: str, path: str, host: Host) -> None:
-    """bash and python3 belong to every machine that runs scripts; another interpreter is what the agent asks for."""
+    """bash and python3 belong to every machine that runs scripts; any other interpreter is the agent's requirement."""
     if shutil.which(program, path=path) is None:
         if program in NEEDED and shutil.which(program, path=host.env.get("PATH")) is None:
             raise MachineFailed("interpreter", f"{program} is not on PATH")
@@ -159,7 +155,7 @@ def _state_variables(state: Mapping[str, Json]) -> Iterator[dict[str, str]]:
 
 
 def _compact(state: Mapping[str, Json]) -> str:
-    text = json.dumps(dict(state), ensure_ascii=False, separators=(",", ":"))
+    text = compact_json(dict(state))
     try:
         text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON allows only as an escape
@@ -183,23 +179,18 @@ def _raise_for_end(node: ScriptNode, outcome: sandbox.CommandOutcome, limit: int
         case "exited":
             pass
     if outcome.signal is not None:
-        raise NodeFailed(f"Script '{node.script}' failed: killed by {_signal_name(outcome.signal)}{detail}", "signal")
+        raise NodeFailed(
+            f"Script '{node.script}' failed: killed by {sandbox.signal_name(outcome.signal)}{detail}", "signal"
+        )
     if outcome.code != 0:
-        is_no_program = outcome.code == NOT_EXECUTABLE
-        hint = "" if is_no_program else bundle_writes.advice(stderr, execution.folder, execution.cwd)
+        wrote_nothing = outcome.code == NOT_EXECUTABLE
+        hint = "" if wrote_nothing else bundle_writes.advice(stderr, execution.folder, execution.cwd)
         message = f"Script '{node.script}' failed with exit code {outcome.code}{detail}{hint}"
         raise NodeFailed(message, "exit", transient=outcome.code == os.EX_TEMPFAIL)
 
 
-def _signal_name(signum: int) -> str:
-    try:
-        return f"signal {signum} ({signal.Signals(signum).name})"
-    except ValueError:  # real-time signals have no name
-        return f"signal {signum}"
-
-
 def _parse(node: ScriptNode, stdout: bytes) -> dict[str, Json]:
-    """The object on stdout. Raises NodeFailed (`output`) saying what is there instead."""
+    """The object on stdout. Raises NodeFailed (`output`) that quotes what is there instead."""
     if not stdout.strip():
         raise NodeFailed(
             f"Script '{node.script}' produced no output (scripts must emit a single JSON object on stdout)", "output"
@@ -223,7 +214,7 @@ def _object(stdout: bytes) -> dict[str, Json]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise _BadOutput(f"Script output must be valid JSON: {_hint(text, error)}") from None
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, brackets without end
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, endless nesting
         raise _BadOutput(f"Script output must be valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise _BadOutput("Script output must be a JSON object, not array or primitive")
@@ -233,13 +224,13 @@ def _object(stdout: bytes) -> dict[str, Json]:
 
 
 def _hint(text: str, error: json.JSONDecodeError) -> str:
-    """Where the JSON breaks; a stray log line, the usual reason, is quoted."""
+    """The position of the error; a stray log line, the usual cause, is quoted."""
     lines = text.split("\n")
     line = lines[error.lineno - 1].strip()
     if error.lineno == 1 and not line.startswith("{"):
         return f"stdout line 1 is not JSON: {_quoted(line)}; print logs to stderr"
     if error.msg == "Extra data":
-        return f"stdout goes on after the JSON, at line {error.lineno}: {_quoted(line)}; print logs to stderr"
+        return f"stdout continues after the JSON at line {error.lineno}: {_quoted(line)}; print logs to stderr"
     return f"{error.msg} at line {error.lineno} column {error.colno}: {_quoted(line)}"
 
 

@@ -3,12 +3,12 @@
     skill__load ─► its result holds the skill as it is then ─► from the next call of the model on, its text is part of
                    the system message, and its tools are offered
 
-Rules. A skill is `NAME/SKILL.md` in a directory of skills of the workers; the front matter says what it grants. What
-is loaded is kept nowhere: it is what the `skill__*` calls of the conversation make of it, in their order, so another
-worker sees the text of the moment of loading. The model does not see that part of the result. An agent has skills only
-if it says so; with `enabled_skills` those, else all that are installed. A tool of a skill is a global tool of the
-worker that runs it; that worker runs those of all skills that the node may load, and the turn refuses those of skills
-that are not loaded.
+Rules. A skill is `NAME/SKILL.md` in a directory of skills of the workers; the front matter declares what it grants.
+Loaded skills are not stored: they are computed from the `skill__*` calls of the conversation, in their order. So every
+worker uses the text as it was when the skill was loaded. The model does not see that part of the result. An agent has
+skills only if it enables them: those of `enabled_skills`, else all that are installed. A tool of a skill is a global
+tool of the worker that runs it. That worker runs the tools of all skills that the node may load, and the turn refuses
+those of skills that are not loaded.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from sleipnir.agents.config_directory import SKILL_FILE, skills_dirs
 from sleipnir.agents.placeholders import interpolated, special_variables
 from sleipnir.errors import ToolFileError
 from sleipnir.graph.model import Graph, Json, LlmNode
+from sleipnir.graph.plain import compact_json
 from sleipnir.graph.source import read
 from sleipnir.graph.tools import stem
 from sleipnir.tools.folder import global_file
 from sleipnir_workers.host import Host
 
 LOADED: Final = "skill"
-"""The key of a result of skill__load that holds the skill, and that no model sees."""
+"""The key of a result of skill__load that holds the skill, and that is removed for models."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _FRONT: Final = re.compile(r"\A\ufeff?-{3,}[ \t]*\n(.*?)^-{3,}[ \t]*$\n?", re.DOTALL | re.MULTILINE)
@@ -43,7 +44,7 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Skill:
-    """A skill as its file says. `body` is for the model."""
+    """A skill as declared in its file. `body` is for the model."""
 
     name: str
     body: str
@@ -54,10 +55,10 @@ class Skill:
 
     @classmethod
     def from_result(cls, kept: Mapping[str, Any]) -> Skill:
-        """As `kept` in a result of skill__load."""
+        """From `kept`, the value of LOADED in a result of skill__load."""
         tools, servers = (tuple(map(str, kept.get(key) or ())) for key in ("tools", "servers"))
-        body, about = str(kept.get("body", "")), str(kept.get("description", ""))
-        return cls(str(kept.get("name", "")), body, about, tools, servers, bool(kept.get("auto_unload")))
+        body, description = str(kept.get("body", "")), str(kept.get("description", ""))
+        return cls(str(kept.get("name", "")), body, description, tools, servers, bool(kept.get("auto_unload")))
 
     def to_result(self) -> dict[str, Json]:
         return {**vars(self), "tools": list(self.tools), "servers": list(self.servers)}
@@ -73,15 +74,15 @@ class Skills:
     hint: str | None
 
     def available(self) -> list[Skill]:
-        """Those that can be read, by name."""
+        """The readable skills, sorted by name."""
         names = self._installed() if self.names is None else self.names
-        found = (self._read(name) for name in sorted(set(names)) if _NAME.fullmatch(name))
-        return [skill for skill in found if skill is not None]
+        skills = (self._read(name) for name in sorted(set(names)) if _NAME.fullmatch(name))
+        return [skill for skill in skills if skill is not None]
 
     def answer(self, tool: str, arguments: str, loaded: Mapping[str, Skill]) -> dict[str, Json]:
-        """What comes of a call. `arguments` is JSON text that a model wrote."""
+        """The result of a call. `arguments` is JSON text that a model wrote."""
         if tool == "skill__list":
-            return {"skills": [_listed(skill, loaded) for skill in self.available()]}
+            return {"skills": [_summary(skill, loaded) for skill in self.available()]}
         name = _name_in(arguments)
         if not name:
             return {"error": "name is required"}
@@ -109,43 +110,43 @@ class Skills:
         return {server for skill in self.available() for server in skill.servers}
 
     def _installed(self) -> list[str]:
-        folders = (place for place in skills_dirs(self.host.env) if place.is_dir())
-        return [folder.name for place in folders for folder in place.iterdir() if (folder / SKILL_FILE).is_file()]
+        skills_folders = (folder for folder in skills_dirs(self.host.env) if folder.is_dir())
+        skills = (skill for folder in skills_folders for skill in folder.iterdir())
+        return [skill.name for skill in skills if (skill / SKILL_FILE).is_file()]
 
     def _read(self, name: str) -> Skill | None:
-        for place in skills_dirs(self.host.env):
-            file = place / name / SKILL_FILE
+        for folder in skills_dirs(self.host.env):
+            file = folder / name / SKILL_FILE
             try:
-                changed = file.stat()
-                return _read(file, name, changed.st_mtime_ns, changed.st_size)
+                status = file.stat()
+                return _read(file, name, status.st_mtime_ns, status.st_size)
             except (OSError, UnicodeDecodeError):
                 continue
         return None
 
 
 def skills_of(node: LlmNode, graph: Graph, host: Host, cwd: Path) -> Skills | None:
-    """What the node may load; None: it has no skills."""
+    """The skills that the node may load; None: it has none."""
     if graph.skills_enabled is False or node.skills_enabled is False or node.tools is None:
         return None
     names = graph.enabled_skills if node.enabled_skills is None else node.enabled_skills
     if names is None and not graph.skills_enabled and not node.skills_enabled:
         return None
-    inject = (
-        graph.inject_skill_instructions if node.inject_skill_instructions is None else (node.inject_skill_instructions)
-    )
-    own = graph.skill_instructions if node.skill_instructions is None else node.skill_instructions
-    hint = None if inject is False else own or _hint()
+    node_inject, node_hint = node.inject_skill_instructions, node.skill_instructions
+    inject = graph.inject_skill_instructions if node_inject is None else node_inject
+    own_hint = graph.skill_instructions if node_hint is None else node_hint
+    hint = None if inject is False else own_hint or _default_hint()
     return Skills(host, cwd, None if names is None else tuple(names), hint)
 
 
 @lru_cache(maxsize=256)
 def _read(file: Path, name: str, mtime_ns: int, size: int) -> Skill:
-    """A skill's file; read again only when it changed: a worker asks for every call."""
+    """The skill of a file, cached because each call needs it. `mtime_ns` and `size` have a changed file read again."""
     return parsed(name, file.read_text(encoding="utf-8"))
 
 
 def parsed(name: str, text: str) -> Skill:
-    """What a SKILL.md says. Front matter that cannot be read says nothing, and the body counts."""
+    """The skill in the text of a SKILL.md. Unreadable front matter is ignored, and the body is used."""
     front = _FRONT.match(text)
     if front is None:
         return Skill(name, text.strip())
@@ -181,29 +182,29 @@ def after(loaded: Mapping[str, Skill], result: Mapping[str, Any]) -> dict[str, S
 
 
 def as_told(conversation: Sequence[Message], loaded: Mapping[str, Skill]) -> list[dict[str, Any]]:
-    """The conversation as the model is told it: skills that are loaded in the system message, and in no result."""
-    told = [_without_skill(message, tool) for message, tool in _with_tools(conversation)]
+    """The conversation for the model: with the loaded skills in the system message, and without them in results."""
+    messages = [_without_skill(message, tool) for message, tool in _with_tools(conversation)]
     bodies = [skill.body for skill in loaded.values() if skill.body]
     if not bodies:
-        return told
-    if told and told[0].get("role") == "system":
-        first, *rest = told
-        return [{**first, "content": "\n\n".join([str(first["content"]), *bodies])}, *rest]
-    return [{"role": "system", "content": "\n\n".join(bodies)}, *told]
+        return messages
+    if messages and messages[0].get("role") == "system":
+        system, *others = messages
+        return [{**system, "content": "\n\n".join([str(system["content"]), *bodies])}, *others]
+    return [{"role": "system", "content": "\n\n".join(bodies)}, *messages]
 
 
 def with_grants(graph: Graph, skills: Skills | None, names: Iterable[str] | None = None) -> tuple[Graph, list[str]]:
-    """The graph with tools of skills among its global tools, and their names. `names` None: all that may be granted.
-    Tools that this worker does not have are left out, as Coyote does."""
+    """The graph with tools of skills among its global tools, and their names. `names` None: all grantable tools.
+    Tools that this worker does not have are left out of the graph, as in Coyote."""
     if skills is None:
         return graph, []
     wanted = [stem(name) for name in (skills.grants() if names is None else names)]
     known = {stem(name) for name in graph.global_tools}
-    found = [name for name in dict.fromkeys(wanted) if name not in known and _is_here(name, skills.host)]
-    return replace(graph, global_tools=[*graph.global_tools, *found]), [*dict.fromkeys(wanted)]
+    added = [name for name in dict.fromkeys(wanted) if name not in known and _is_installed(name, skills.host)]
+    return replace(graph, global_tools=[*graph.global_tools, *added]), [*dict.fromkeys(wanted)]
 
 
-def _is_here(tool: str, host: Host) -> bool:
+def _is_installed(tool: str, host: Host) -> bool:
     try:
         return global_file(tool, host.functions_dir).is_file()
     except ToolFileError:
@@ -212,10 +213,10 @@ def _is_here(tool: str, host: Host) -> bool:
 
 def declaration(name: str) -> dict[str, Any]:
     """One of the `skill__*` tools in the form of OpenAI's `tools`."""
-    about, takes_name = _DECLARED[name]
-    takes = {"name": {"type": "string", "description": "The name of the skill."}} if takes_name else {}
-    parameters = {"type": "object", "properties": takes, "required": list(takes)}
-    return {"type": "function", "function": {"name": name, "description": about, "parameters": parameters}}
+    description, takes_name = _DECLARED[name]
+    properties = {"name": {"type": "string", "description": "The name of the skill."}} if takes_name else {}
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 _DECLARED: Final[Mapping[str, tuple[str, bool]]] = {
@@ -227,21 +228,21 @@ _DECLARED: Final[Mapping[str, tuple[str, bool]]] = {
 
 
 @cache
-def _hint() -> str:
+def _default_hint() -> str:
     return _HINT.read_text(encoding="utf-8").strip()
 
 
-def _listed(skill: Skill, loaded: Mapping[str, Skill]) -> Json:
+def _summary(skill: Skill, loaded: Mapping[str, Skill]) -> Json:
     grants = {"grants_tools": list(skill.tools), "grants_mcp_servers": list(skill.servers)}
     return {"name": skill.name, "description": skill.description, **grants, "loaded": skill.name in loaded}
 
 
 def _name_in(arguments: str) -> str:
     try:
-        given = json.loads(arguments)
+        parsed = json.loads(arguments)
     except (ValueError, RecursionError):
         return ""
-    name = given.get("name") if isinstance(given, dict) else None
+    name = parsed.get("name") if isinstance(parsed, dict) else None
     return name.strip() if isinstance(name, str) else ""
 
 
@@ -249,14 +250,14 @@ def _error(text: str) -> dict[str, Json]:
     return {"error": text}
 
 
-def _texts(given: Any) -> tuple[str, ...]:
-    """A list, or its items in one text with commas."""
-    items = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else []
+def _texts(value: Any) -> tuple[str, ...]:
+    """The items of a list, or of one text with commas."""
+    items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
     return tuple(text for item in items if (text := str(item).strip()))
 
 
 def _with_tools(conversation: Iterable[Message]) -> Iterator[tuple[Message, str | None]]:
-    """Each message, a result of a tool with the name of that tool: another tool's may look like one about skills."""
+    """Each message, and for a result of a tool its name: results of other tools may look like those of `skill__*`."""
     called: dict[str, str] = {}
     for message in conversation:
         if message.get("role") == "assistant":
@@ -266,15 +267,14 @@ def _with_tools(conversation: Iterable[Message]) -> Iterator[tuple[Message, str 
 
 def _result(message: Message) -> dict[str, Any]:
     try:
-        found = json.loads(str(message.get("content")))
+        parsed = json.loads(str(message.get("content")))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _without_skill(message: Message, tool: str | None) -> dict[str, Any]:
     result = _result(message) if tool == "skill__load" else {}
     if LOADED not in result:
         return dict(message)
-    told = {key: value for key, value in result.items() if key != LOADED}
-    return {**message, "content": json.dumps(told, ensure_ascii=False, separators=(",", ":"))}
+    return {**message, "content": compact_json({key: value for key, value in result.items() if key != LOADED})}

@@ -1,10 +1,10 @@
-"""State keys whose type the graph declares: what a node may write to them, and what Python functions see (F01).
+"""State keys whose type the graph declares: what a node may write to them, and what Python functions get (F01).
 
-Rules. What a visit writes is checked before it is delivered, whatever its node; a wrong value is a failure (`state`).
-Text from state_updates that does not fit its key, but is JSON that does, is written as that: `"{{n}}"` for an int.
-Functions get and return datetime, bytes and pydantic objects where keys are declared so. Scripts and language models
-see their JSON form; what a script writes for a pydantic model is not checked, as its worker runs no Python of the
-agent. Without `state:` in the graph nothing of this happens.
+Rules. The values that a visit writes are checked before delivery, for all kinds of nodes; a wrong value is a failure
+(`state`). Text from state_updates that does not fit its key, but is JSON that fits, is written as that JSON: `"{{n}}"`
+for an int. Functions get and return datetime, bytes and pydantic objects for keys of these types. Scripts and language
+models see their JSON form; what a script writes for a pydantic model is not checked, as its worker runs no Python of
+the agent. A graph without `state:` has none of this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sleipnir_workers.execution import Execution
 from sleipnir_workers.lazy_state import FunctionState
 
 _WHOLE = (None, "overwrite", "first", "last")
-"""Reducers to which a node gives a whole value of the key, and not a part of one."""
+"""Reducers for which a node writes a whole value of the key, not a part of one."""
 
 Problem = Callable[[StateField, Json], str | None]
 
@@ -34,7 +34,7 @@ Problem = Callable[[StateField, Json], str | None]
 
 
 def updates(execution: Execution, merged: Mapping[str, Json], *, value: Json = None) -> dict[str, Json]:
-    """What the node's state_updates write, given what its body has `merged` into the state and the body's `value`.
+    """The keys that the node's state_updates write, given the keys that its body has `merged` and the body's `value`.
     Raises NodeFailed (`template`)."""
     node, fields = execution.node, execution.graph.state
     if not node.state_updates:
@@ -50,39 +50,39 @@ def updates(execution: Execution, merged: Mapping[str, Json], *, value: Json = N
 
 
 def checked(execution: Execution, result: VisitResult) -> VisitResult:
-    """`result`, if what it writes fits. Raises NodeFailed (`state`). A failure leaves the keys that fit."""
+    """`result` if its values fit; of a failed result, the keys that fit. Raises NodeFailed (`state`)."""
     if not execution.graph.state:
         return result
     fits: Problem = problem if execution.role == "reduce" else update_problem
-    wrong = _problems(execution, result.delta, fits)
+    problems = _problems(execution, result.delta, fits)
     if not result.ok:
-        return replace(result, delta={key: value for key, value in result.delta.items() if key not in wrong})
+        return replace(result, delta={key: value for key, value in result.delta.items() if key not in problems})
     for index, send in enumerate(result.sends or ()):
-        for found in _problems(execution, send.update, problem).values():
-            raise _wrong(execution, f"_next[{index}].update: {found}")
-    for found in wrong.values():
-        raise _wrong(execution, found)
+        for message in _problems(execution, send.update, problem).values():
+            raise _wrong(execution, f"_next[{index}].update: {message}")
+    for message in problems.values():
+        raise _wrong(execution, message)
     return result
 
 
 def _problems(execution: Execution, written: Mapping[str, Json], fits: Problem) -> dict[str, str]:
-    """By state key, what is wrong with the value."""
-    fields, found = execution.graph.state, {}
+    """The problems of the values, by state key."""
+    fields, problems = execution.graph.state, {}
     for key, value in written.items():
         if key in fields and (wrong := fits(fields[key], value)) is not None:
-            found[key] = f"state key '{key}' {wrong}"
-    return found
+            problems[key] = f"state key '{key}' {wrong}"
+    return problems
 
 
 def _wrong(execution: Execution, message: str) -> NodeFailed:
     return NodeFailed(f"node '{execution.node.id}' writes what the graph's `state:` does not allow: {message}", "state")
 
 
-# What Python functions see
+# What Python functions get
 
 
 def seen(execution: Execution) -> dict[str, Any]:
-    """The state for a Python function, its own to change; objects where the graph declares them. Raises NodeFailed."""
+    """The state for a Python function, which may change it, with objects of declared types. Raises NodeFailed."""
     state = FunctionState(execution.state.texts)
     for key, field in execution.graph.state.items():
         if key in state and _holds_objects(field):
@@ -95,7 +95,7 @@ def _holds_objects(field: StateField) -> bool:
 
 
 def as_object(execution: Execution, key: str, value: Json) -> Any:
-    """A stored value as a Python function sees it. Raises NodeFailed (`state`)."""
+    """A stored value as a Python function gets it. Raises NodeFailed (`state`)."""
     field = execution.graph.state.get(key)
     if field is None:
         return value
@@ -106,7 +106,8 @@ def as_object(execution: Execution, key: str, value: Json) -> Any:
 
 
 def as_json(execution: Execution, key: str, value: Any) -> Any:
-    """What a Python function wrote to a key, as it is stored. Raises NodeFailed (`state`) where it is no such model."""
+    """The stored form of a value that a Python function wrote to a key. Raises NodeFailed (`state`) if it is not of the
+    declared model."""
     field = execution.graph.state.get(key)
     if field is None:
         return value
@@ -118,7 +119,7 @@ def as_json(execution: Execution, key: str, value: Any) -> Any:
 
 
 def all_as_json(execution: Execution, written: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for every key."""
+    """The same as `as_json` for every key."""
     return {key: as_json(execution, key, value) for key, value in written.items()}
 
 
@@ -140,19 +141,19 @@ def _dumped(model: type[BaseModel], value: Any, whole: bool) -> Any:
 
 
 def _model(name: str, execution: Execution) -> type[BaseModel]:
-    found: Any = python_call.function(name, execution.folder)
-    if not isinstance(found, type) or not issubclass(found, BaseModel):
-        raise NodeFailed(f"'{name}', the type of a state key, is no pydantic model", "state")
-    return found
+    model: Any = python_call.function(name, execution.folder)
+    if not isinstance(model, type) or not issubclass(model, BaseModel):
+        raise NodeFailed(f"'{name}', the type of a state key, is not a pydantic model", "state")
+    return model
 
 
 def _unlike(key: str, field: StateField, error: ValueError) -> NodeFailed:
     type_ = f"list of {field.items}" if field.type == "list" else field.type
-    return NodeFailed(f"state key '{key}' holds something that is no {type_}: {_reason(error)}", "state")
+    return NodeFailed(f"state key '{key}' holds a value that is not of type {type_}: {_reason(error)}", "state")
 
 
 def _reason(error: ValueError) -> str:
-    """Of pydantic's report, which has many lines, where the first mistake is and what it is."""
+    """The first mistake of pydantic's report, which has many lines: its position and its message."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False)[0]

@@ -1,20 +1,20 @@
-"""Start Python scripts without paying for a start of python3: a launcher forks a ready one for each script.
+"""Start Python scripts without the cost of starting python3: a launcher forks a ready one for each script.
 
 A launcher is a `python3 warm_server.py` that this process starts with its first script and keeps. It has the same
-python3 and the same environment as the script, less what names the visit (GRAPH_*, LLM_*), because an interpreter reads
-its environment when it starts; scripts with another environment get another launcher. It sees the end of its control
-socket when this process is gone, however that went, kills its scripts and goes too. We do not use PR_SET_PDEATHSIG for
-it: that is tied to the thread that forks, and a launcher outlives the thread that happened to need it first.
+python3 and the same environment as the script, except for the variables of the visit (GRAPH_*, LLM_*), because an
+interpreter reads its environment when it starts; scripts with another environment get another launcher. When this
+process ends in any way, the launcher reads the end of its control socket, kills its scripts and exits. PR_SET_PDEATHSIG
+is not used for it: that is tied to the thread that forks, and a launcher outlives the thread that needed it first.
 
-For one script: we send a channel, stdout and stderr over the control socket; the launcher forks; the child leads its
-session, says `ready <pid>` on the channel, and waits. All this is done ahead, while another script runs. Then we tell
-the group guard, and send the request (what to run, where, with which variables), without which nothing is run. When the
-script ends, the launcher says `exited <code>` or `killed <signal>`, and reaps it only when we close the channel: its
-group can be signalled until then.
+For one script: this process sends a channel, stdout and stderr over the control socket; the launcher forks; the child
+leads its session, sends `ready <pid>` on the channel, and waits. All this is done ahead, while another script runs.
+Then this process registers the group with the guard and sends the request (what to run, where, with which variables),
+without which nothing is run. When the script ends, the launcher sends `exited <code>` or `killed <signal>`, and reaps
+the script only when this process closes the channel: its group can be signalled until then.
 
-Whatever is not certain to be the same as in a start of its own is not done here: `launch` returns None then, and so it
-does when a launcher gives trouble. A script that was running when its launcher died has no known end (`code` is None);
-it is the one whose group we signal although init may have reaped it, a moment before.
+If a script is not certain to run as after a start of its own, `launch` returns None, and so it does when a launcher
+fails. The end of a script that was running when its launcher died is unknown (`code` is None). Only its group may be
+signalled although init may have reaped it a moment before.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from sleipnir_workers import group_guard, shims
 SERVER: Final = Path(__file__).with_name("warm_server.py")
 READY_S = 10.0  # for a launcher to start
 FORK_S = 2.0  # for a launcher to fork; a cold start follows
-END_S = 10.0  # for a launcher to tell how a script ended; the visit is handed back otherwise
+END_S = 10.0  # for a launcher to report how a script ended; the visit is handed back otherwise
 KILLED_S = 10.0  # for a killed script to be dead
-RETIRE_S = 600.0  # a launcher knows .pth files and the interpreter as they were at its start
+RETIRE_S = 600.0  # a launcher keeps .pth files and the interpreter as they were at its start
 TRY_AGAIN_S = 60.0  # after a launcher that did not start
 MOST_LAUNCHERS = 8
 REQUEST_BYTES = 96 * 1024  # one packet; and far below where execve would refuse the environment of a cold start
@@ -59,17 +59,17 @@ HONOURED = frozenset(
         "OPTIMIZE", "PATH", "SAFEPATH", "UNBUFFERED", "UTF8", "WARNINGS",
     )
 )  # fmt: skip
-"""PYTHON* variables that act on a script through its launcher as they would through a start of its own."""
+"""PYTHON* variables that affect a script through its launcher as they would through a start of its own."""
 
 Key: TypeAlias = tuple[object, ...]
 
 
 class LauncherLost(Exception):
-    """The launcher died, or does not answer; or it did not start, and this says why."""
+    """The launcher died, does not answer, or did not start; the message says why."""
 
 
 class NotBegun(Exception):
-    """A forked child found that it cannot run the script, and did nothing. A cold start will say why."""
+    """A forked child could not set itself up for the script, and did nothing. A cold start will report why."""
 
 
 class WarmScript:
@@ -85,7 +85,7 @@ class WarmScript:
         _running.add(self)
 
     def await_fork(self) -> None:
-        """Until now only asked for, it has a `pid` afterwards. Raises LauncherLost and OSError."""
+        """Wait for the requested fork; `pid` is set afterwards. Raises LauncherLost and OSError."""
         try:
             word, _, pid = _receive(self._channel).partition(b" ")
         except TimeoutError:
@@ -97,20 +97,21 @@ class WarmScript:
         self.pid = int(pid)
 
     def begin(self, request: bytes) -> None:
-        """Nothing is run before this. Raises LauncherLost and OSError."""
+        """Send the request, before which nothing is run. Raises LauncherLost and OSError."""
         if _is_readable(self.exit_fd, 0):
-            raise LauncherLost("its child died while it waited")
+            raise LauncherLost("its waiting child died")
         self._channel.send(request)
 
     def has_exited(self) -> bool:
-        """Asked when `exit_fd` is readable: the launcher says how, unless it is dead itself. Raises NotBegun."""
+        """Called when `exit_fd` is readable. Reads from the launcher how it ended, unless that is dead. Raises
+        NotBegun."""
         if not self._has_ended:
             self._has_ended = True
             with contextlib.suppress(TimeoutError):
-                last_word = _receive(self._channel)
-                if last_word == b"refused":
+                message = _receive(self._channel)
+                if message == b"refused":
                     raise NotBegun
-                self.code = _code(last_word)
+                self.code = _code(message)
         return True
 
     def reap(self) -> None:
@@ -122,8 +123,8 @@ class WarmScript:
             self.forget()
 
     def forget(self) -> None:
-        """Close what belongs to this process, once: the numbers are somebody else's after that. In a forked child that
-        is all: the script is our parent's."""
+        """Close the descriptors of this process, once: their numbers may be reused after that. A forked child does
+        nothing else: the script is its parent's."""
         self._channel.close()
         fds, self.stdout, self.stderr, self.exit_fd = (self.stdout, self.stderr, self.exit_fd), -1, -1, -1
         for fd in fds:
@@ -133,7 +134,7 @@ class WarmScript:
 
 
 def _receive(channel: socket.socket) -> bytes:
-    """The next packet; empty when the other side is gone. Raises TimeoutError."""
+    """The next packet; empty when the other end is closed. Raises TimeoutError."""
     try:
         return channel.recv(PACKET_BYTES)
     except ConnectionResetError:
@@ -147,7 +148,7 @@ def _is_readable(fd: int, seconds: float) -> bool:
 
 
 def _code(packet: bytes) -> int | None:
-    """As subprocess has it: the exit code, or the negative number of the signal. None: nobody knows."""
+    """As in subprocess: the exit code, or the negative number of the signal. None: unknown."""
     word, _, number = packet.partition(b" ")
     match word:
         case b"exited":
@@ -169,12 +170,12 @@ class Launcher:
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [_called(program, env), str(SERVER), str(theirs.fileno())],
+                    [_argv0(program, env), str(SERVER), str(theirs.fileno())],
                     executable=program,
                     env=dict(env),
                     cwd="/",
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,  # as its scripts have: python looks at what its output is when it starts
+                    stdout=subprocess.PIPE,  # as its scripts have: python checks the kind of its output at its start
                     stderr=subprocess.PIPE,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
@@ -201,12 +202,12 @@ class Launcher:
 
     def run(self, request: bytes, mark: int = -1) -> WarmScript:
         """Start a script, with the mark of its command (descendants.py). Raises LauncherLost if it was certainly not
-        started, OSError when we are out of something."""
+        started, OSError when descriptors or processes are exhausted."""
         with self._lock:
             spare, self._spare = self._spare, None
-        script = spare or self._ask()
+        script = spare or self._request_fork()
         try:
-            if self.has_ended():  # and its children with it, a moment later
+            if self.has_ended():  # its children end a moment later
                 raise LauncherLost("it has died")
             script.await_fork()
             group_guard.guard.add(script.pid)
@@ -217,11 +218,11 @@ class Launcher:
             group_guard.guard.remove(script.pid)
             script.forget()
             raise LauncherLost(str(error)) from error
-        self._ask_ahead()
+        self._fork_ahead()
         return script
 
     def close(self) -> None:
-        """Take no more scripts. It ends when those that run have ended."""
+        """Accept no more scripts. The launcher ends when its running scripts have ended."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
@@ -231,7 +232,7 @@ class Launcher:
                     spare.forget()
 
     def disown(self) -> None:
-        """In a forked child: it is our parent's, and must see its socket close with our parent."""
+        """In a forked child: close the sockets, so that the parent's launcher sees them close with the parent."""
         self._close_ends()
         self._process.returncode = 0  # not our child to wait for
 
@@ -242,7 +243,7 @@ class Launcher:
             pipe.close()
 
     def _greeting(self) -> frozenset[str]:
-        """The top-level modules it has loaded beyond a bare start."""
+        """The top-level modules that it has loaded beyond a bare start."""
         self._control.settimeout(READY_S)
         try:
             word, _, names = _receive(self._control).decode().partition(" ")
@@ -255,22 +256,22 @@ class Launcher:
         self._control.settimeout(FORK_S)
         return frozenset(name.partition(".")[0] for name in names.split(","))
 
-    def _ask_ahead(self) -> None:
-        """The child of the next script is forked while this one runs. It waits, and ends with its channel."""
+    def _fork_ahead(self) -> None:
+        """Have the child of the next script forked while this one runs. It waits, and ends with its channel."""
         if self._spare is not None:
             return
         try:
-            script = self._ask()
+            script = self._request_fork()
         except (LauncherLost, OSError):
-            return  # the next script will see
+            return  # the next script reports it
         with self._lock:
             if self._spare is None and not self._is_closed:
                 self._spare = script
                 return
         script.forget()
 
-    def _ask(self) -> WarmScript:
-        """Ask for a child that leads a group and waits for a request."""
+    def _request_fork(self) -> WarmScript:
+        """Request a child that leads a group and waits for its script."""
         with contextlib.ExitStack() as kept, contextlib.ExitStack() as theirs:
             channel, their_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             kept.callback(channel.close)
@@ -306,7 +307,7 @@ class _Slot:
         self.launcher: Launcher | None = None
 
     def get(self, program: str, env: Mapping[str, str]) -> Launcher | None:
-        """A launcher, or None if none can be started here."""
+        """The launcher, or None if none can be started."""
         with self._lock:
             now = time.monotonic()
             if self.launcher is not None and now - self.launcher.started_at > RETIRE_S:
@@ -338,14 +339,14 @@ class _Slot:
 
 
 class WarmPython:
-    """The launchers of this process, at most MOST_LAUNCHERS, the least recently used one going first."""
+    """The launchers of this process, at most MOST_LAUNCHERS. The least recently used one is closed first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slots: OrderedDict[Key, _Slot] = OrderedDict()
 
     def launch(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int = -1) -> WarmScript | None:
-        """Start `python3 FILE`. None: start it cold. Raises OSError when we are out of descriptors or processes."""
+        """Start `python3 FILE`. None: start it cold. Raises OSError when descriptors or processes are exhausted."""
         request = packet(argv, env, cwd)
         program = _interpreter(env, cwd)
         if request is None or program is None:
@@ -366,7 +367,7 @@ class WarmPython:
         return [slot.launcher for slot in list(self._slots.values()) if slot.launcher is not None]
 
     def close(self) -> None:
-        """Let all launchers go. The next script starts another."""
+        """Close all launchers. The next script starts another."""
         with self._lock:
             while self._slots:
                 self._slots.popitem()[1].retire()
@@ -382,24 +383,24 @@ class WarmPython:
 
 
 def packet(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> bytes | None:
-    """What a child needs to become the script, or None if that would not be the same as a cold start."""
+    """The request that makes a child the script, or None if the script would not run as after a cold start."""
     if sys.platform != "linux" or len(argv) != 2 or argv[0] != "python3" or not Path(argv[1]).is_absolute():
         return None
     if any(name.startswith("PYTHON") and name not in HONOURED for name in env):
         return None
     if not all(Path(entry).is_absolute() for entry in env.get("PYTHONPATH", "/").split(os.pathsep)):
-        return None  # made absolute when python3 starts, in another directory
+        return None  # python3 makes it absolute at its start, which a launcher does in another directory
     variables = [f"{name}={value}" for name, value in env.items() if name.startswith(VISIT_VARIABLES)]
     fields = [os.fsencode(field) for field in (str(cwd), *argv, *variables)]
-    everything = sum(len(name) + len(value) for name, value in env.items())
-    if any(b"\0" in field for field in fields) or everything > REQUEST_BYTES:
+    env_chars = sum(len(name) + len(value) for name, value in env.items())
+    if any(b"\0" in field for field in fields) or env_chars > REQUEST_BYTES:
         return None
     packet = b"\0".join(fields)
     return packet if len(packet) <= REQUEST_BYTES else None
 
 
 def _interpreter(env: Mapping[str, str], cwd: Path) -> str | None:
-    """The absolute path of `python3`, or of what a shim called so starts; None for any other script."""
+    """The absolute path of `python3`, or of the program that a shim of this name starts; None for other scripts."""
     program = shutil.which("python3", path=env.get("PATH"))
     if program is None or not Path(program).is_absolute():
         return None
@@ -408,19 +409,19 @@ def _interpreter(env: Mapping[str, str], cwd: Path) -> str | None:
     return shims.python3(env, cwd) if is_script else program
 
 
-def _called(program: str, env: Mapping[str, str]) -> str:
-    """The name it is started by, from which python finds its home: as a shell and as a shim do."""
+def _argv0(program: str, env: Mapping[str, str]) -> str:
+    """The name that a shell or a shim would start it by, from which python derives its home."""
     return "python3" if shutil.which("python3", path=env.get("PATH")) == program else program
 
 
 def _identity(program: str) -> tuple[str, int, int]:
-    """Another one for a python3 that was replaced by an upgrade."""
-    found = Path(program).stat()
-    return program, found.st_ino, found.st_mtime_ns
+    """Changes when an upgrade replaces python3."""
+    status = Path(program).stat()
+    return program, status.st_ino, status.st_mtime_ns
 
 
 def _modules_beside(path: str) -> frozenset[str]:
-    """What `import` would find in the script's own folder before anything else."""
+    """The modules that `import` would find in the script's own folder first."""
     return frozenset(entry.name.partition(".")[0] for entry in Path(path).resolve().parent.iterdir())
 
 
@@ -435,8 +436,8 @@ _retired: list[Launcher] = []
 
 
 def _after_fork() -> None:
-    """In a forked child: let go of the parent's launchers and scripts, which must see its end. Other threads of the
-    parent may have held locks."""
+    """In a forked child: close the sockets to the parent's launchers and scripts, which must see the parent's end.
+    Locks are replaced because other threads of the parent may have held them."""
     global warm_python
     for launcher in warm_python.launchers():
         launcher.disown()

@@ -23,6 +23,7 @@ from sleipnir import tracing
 from sleipnir.agents.bundle import KEPT, UNPACKED, BundleCache, Unpacked
 from sleipnir.errors import BundleError, GraphError, MachineFailed, NodeFailed, StoreUnavailable
 from sleipnir.graph.model import FunctionNode, LlmNode, Node, ScriptNode, ToolNode
+from sleipnir.graph.plain import compact_json
 from sleipnir.graph.template import state_read_by
 from sleipnir.logs import handling
 from sleipnir.messages import (
@@ -465,7 +466,7 @@ def _largest(values: Mapping[str, str]) -> str:
 
 def _json(key: str, value: Any) -> str:
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = compact_json(value, allow_nan=False)
         if not (text.isascii() and key.isascii()):
             f"{key}{text}".encode()  # refuses half a surrogate pair, which could not be stored
         return text

@@ -124,10 +124,10 @@ def test_nothing_is_left_to_reap(tmp_path: Path) -> None:
 
 def test_a_forked_process_has_marks_of_its_own() -> None:
     """Finding S12."""
-    first = descendants.here()
+    first = descendants.of_this_process()
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
-        os.write(write, b"y" if descendants.here() is not first else b"n")
+        os.write(write, b"y" if descendants.of_this_process() is not first else b"n")
         os._exit(0)
     os.waitpid(pid, 0)
     assert os.read(read, 1) == b"y"

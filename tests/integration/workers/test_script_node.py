@@ -384,7 +384,7 @@ def test_an_array_or_a_primitive_is_a_failure(tmp_path: Path, value: str) -> Non
     [
         ('loading…\n{"a": 1}', "stdout line 1 is not JSON: 'loading…'; print logs to stderr"),
         ('42 files\n{"a": 1}', "stdout line 1 is not JSON: '42 files'; print logs to stderr"),
-        ('{"a": 1}\ndone', "stdout goes on after the JSON, at line 2: 'done'; print logs to stderr"),
+        ('{"a": 1}\ndone', "stdout continues after the JSON at line 2: 'done'; print logs to stderr"),
         ('{"a": 1,\n "b": }', "Expecting value at line 2 column 7: '\"b\": }'"),
         ('{"a": NaN}', "key 'a' is NaN, which JSON cannot hold; use null or a number"),
         ('{"a": {"b": [1, -1e999]}}', "key 'a.b[1]' is -Infinity, which JSON cannot hold; use null or a number"),

@@ -193,7 +193,7 @@ def test_a_dict_for_a_pydantic_object_is_completed_or_refused(tmp_path: Path) ->
     result = call(tmp_path / "bad", "{'doc': {'title': 5}}")
     assert (result.error_kind, result.error) == (
         "state",
-        "state key 'doc' holds something that is no types_.py:Doc: title: Input should be a valid string",
+        "state key 'doc' holds a value that is not of type types_.py:Doc: title: Input should be a valid string",
     )
 
 

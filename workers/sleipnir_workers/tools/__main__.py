@@ -1,7 +1,7 @@
-"""`python -m sleipnir_workers.tools call FOLDER NAME`: run one tool of the agent in FOLDER, here and now.
+"""`python -m sleipnir_workers.tools call FOLDER NAME`: run one tool of the agent in FOLDER in this process.
 
-The arguments are JSON on stdin. What the model would get is printed to stdout; what the tool prints goes to stderr.
-`sleipnir tools call` starts it. Exit codes: 0, 1 when the tool failed, 2 when it cannot be called at all.
+The arguments are JSON on stdin. The result for the model is printed to stdout; the tool's own output goes to stderr.
+`sleipnir tools call` starts it. Exit codes: 0, 1 when the tool failed, 2 when it cannot be called.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("name")
     parser.add_argument("--config-file", type=Path, help="read in place of the folder's config.yaml")
     parser.add_argument("--var", action="append", default=[], metavar="NAME=TEXT")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     try:
-        variables = dict(pair.split("=", 1) for pair in given.var)
-        return _call(given.folder.resolve(), given.config_file, given.name, variables)
+        variables = dict(pair.split("=", 1) for pair in options.var)
+        return _call(options.folder.resolve(), options.config_file, options.name, variables)
     except SleipnirError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -44,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _call(folder: Path, config_file: Path | None, name: str, variables: dict[str, str]) -> int:
     host = here()
     logs.configure(host.settings)
-    # One call pays for the start of one interpreter; a launcher would be a second.
+    # A launcher would be a second interpreter to start, for a single call.
     host = replace(host, settings=host.settings.replaced(warm_python=False))
     loaded = load_file(folder, config_file)
     if loaded.graph is None:
         raise GraphError(f"{folder} cannot be read", loaded.problems)
     tools = tools_of(folder, host.functions_dir, loaded.graph)
-    given = {**of_environment(loaded.graph, host.env), **variables}
-    place = Place(folder.name, folder, Path.cwd(), host, agent_variables(loaded.graph, given, host))
+    variables = {**of_environment(loaded.graph, host.env), **variables}
+    place = Place(folder.name, folder, Path.cwd(), host, agent_variables(loaded.graph, variables, host))
     timeout_s = timeouts.seconds_of(None, loaded.graph, host)
     result = answer(PastCall(name, sys.stdin.read()), tools, place, timeout_s=timeout_s)
     if result.printed:

@@ -1,8 +1,8 @@
-"""Execute one tool call of a model: from its name and its arguments to what the model reads.
+"""Execute one tool call of a model: from its name and its arguments to the result for the model.
 
-Rules. A call that cannot be executed is answered, not raised: a model corrects its mistakes when it is told of them.
-`answer` enforces the whitelist of the node, so a model that invents a name, or was never offered a tool, runs nothing.
-Whatever the tool started is dead when the answer is there (sandbox).
+Rules. A call that cannot be executed is answered, not raised: a model corrects its mistakes if the answer names them.
+`answer` enforces the whitelist of the node: an invented name, or a tool that was not offered, runs nothing.
+All processes that the tool started are dead when `answer` returns (sandbox).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHOWN = 500
 
 
 CATALOG = "This tool is not available or the call failed; use only tools listed in your catalog."
-"""How the answer to a call of no tool ends (spec/coyote.md 2.3)."""
+"""The end of the answer to a call of an unknown tool (spec/coyote.md 2.3)."""
 
 
 class BadArguments(Exception):
@@ -51,7 +51,7 @@ def answer(
     """Execute a call, if the node may make it. Raises VisitLost and ProcessLost.
 
     `allowed` are the node's `tools:` as it spells them; None: all. `earlier` are the calls of the conversation, oldest
-    first, for the detection of loops.
+    first; loops are detected in them.
     """
     usable = tools if allowed is None else tools.only(allowed)
     declaration = usable.find(call.name)
@@ -76,14 +76,14 @@ def run_call(
 ) -> ToolOutcome:
     """Run a tool in the sandbox. Raises VisitLost, ProcessLost and MachineFailed.
 
-    `name` is what the messages call the tool.
+    `name` is the tool's name in messages.
     """
     name = declaration.name if name is None else name
     settings = place.host.settings
     with contextlib.ExitStack() as stack:
         try:
             scratch = tempfile.TemporaryDirectory(prefix="tool-call-", ignore_cleanup_errors=True)
-            output, data = (Path(stack.enter_context(scratch)) / each for each in ("output", "arguments.json"))
+            output, data = (Path(stack.enter_context(scratch)) / file for file in ("output", "arguments.json"))
             output.touch()
             raw = json.dumps(dict(arguments), separators=(",", ":"))
             data.write_text(raw, encoding="utf-8")
@@ -101,7 +101,7 @@ def run_call(
                 max_stdout_bytes=None,
                 warm=settings.warm_python,
             )
-        except (languages.NoInterpreter, ToolFileError, OSError, ValueError) as error:  # ValueError: a NUL in a word
+        except (languages.NoInterpreter, ToolFileError, OSError, ValueError) as error:  # ValueError: a NUL
             return ToolOutcome({"output": f"Unable to run {name}, {_reason(error)}"}, "spawn")
         result = results.of_outcome(
             name, outcome, output, timeout_s=timeout_s, limit_bytes=settings.max_tool_result_bytes
@@ -111,23 +111,23 @@ def run_call(
 
 
 def arguments_of(declaration: Declaration, call: PastCall) -> dict[str, Any]:
-    """The arguments as an object whose names the tool knows. Raises BadArguments, with what the tool takes.
+    """The arguments as an object whose names the tool knows. Raises BadArguments, which names the tool's parameters.
 
-    A bash tool says itself what is missing or unknown: it may take a value from its environment instead.
+    A bash tool reports missing and unknown arguments itself: it may take a value from its environment instead.
     """
-    found = _object(call)
-    if isinstance(found, str):
-        raise BadArguments(_invalid(declaration, call, found))
+    arguments = _object(call)
+    if isinstance(arguments, str):
+        raise BadArguments(_invalid(declaration, call, arguments))
     if declaration.language == "bash":
-        return found
+        return arguments
     known = declaration.parameters.get("properties", {})
-    missing = [name for name in declaration.parameters.get("required", []) if name not in found]
-    unknown = [name for name in found if name not in known]
+    missing = [name for name in declaration.parameters.get("required", []) if name not in arguments]
+    unknown = [name for name in arguments if name not in known]
     if missing:
         raise BadArguments(_invalid(declaration, call, f"missing: {', '.join(missing)}"))
     if unknown:
         raise BadArguments(_invalid(declaration, call, f"unknown: {', '.join(unknown)}"))
-    return found
+    return arguments
 
 
 def _reason(error: Exception) -> str:
@@ -137,26 +137,26 @@ def _reason(error: Exception) -> str:
 
 
 def _object(call: PastCall) -> dict[str, Any] | str:
-    """The object, or what is wrong. Models leave the text empty for a tool without parameters."""
+    """The object, or a description of what is wrong. Models send empty text for a tool without parameters."""
     if not isinstance(call.arguments, str):
         return dict(call.arguments)
     if not call.arguments.strip():
         return {}
     try:
-        found = json.loads(call.arguments)
+        arguments = json.loads(call.arguments)
     except json.JSONDecodeError as error:
         return f"not JSON: {error}"
     except (ValueError, RecursionError) as error:
         return f"not JSON that can be read: {error}"
-    if found is None:
+    if arguments is None:
         return {}
-    return found if isinstance(found, dict) else f"a JSON object is needed, not {type(found).__name__}"
+    return arguments if isinstance(arguments, dict) else f"a JSON object is needed, not {type(arguments).__name__}"
 
 
 def _invalid(declaration: Declaration, call: PastCall, problem: str) -> str:
     text = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
-    shown = text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
-    return f"The call '{call.name}' has invalid arguments: {shown} ({problem}). {_takes(declaration)}"
+    quoted = text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+    return f"The call '{call.name}' has invalid arguments: {quoted} ({problem}). {_takes(declaration)}"
 
 
 def _takes(declaration: Declaration) -> str:
@@ -164,11 +164,11 @@ def _takes(declaration: Declaration) -> str:
     if not properties:
         return "It takes no parameters: send {}."
     required = declaration.parameters.get("required", [])
-    listed = ", ".join(
+    names_and_types = ", ".join(
         f"{name} ({schema.get('type', 'any')}{', required' if name in required else ''})"
         for name, schema in properties.items()
     )
-    return f"It takes a JSON object with: {listed}."
+    return f"It takes a JSON object with: {names_and_types}."
 
 
 def _refused(name: str, tools: Tools, usable: Sequence[str]) -> ToolOutcome:

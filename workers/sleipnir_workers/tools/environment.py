@@ -1,10 +1,10 @@
-"""The variables that a tool sees: the table of spec/graph-agents.md 3.7, over a clean environment.
+"""The variables of a tool: the table of spec/graph-agents.md 3.7, over a clean environment.
 
-Rules. Of the worker's own variables a tool gets those that scripts get (sandbox.KEPT), and no API key. `.env` files are
-this machine's: the agent's, for a global tool that of the functions directory, and that of the configuration directory;
-the first that names a variable counts, and the worker's own come before. The last of these files is shared with the
-model clients, so secrets (sleipnir.redaction says what their names are) and our settings are left out of it: a key that
-a tool needs stands in one of the others.
+Rules. A tool gets the same variables of the worker as a script (sandbox.KEPT), and no API key. `.env` files are read
+from this machine: the agent's, for a global tool that of the functions directory, and that of the configuration
+directory. The worker's own variables take precedence, then the first file that sets a variable. The last of these files
+is shared with the model clients, so secrets (sleipnir.redaction defines their names) and Sleipnir's settings are left
+out of it: a key that a tool needs belongs in one of the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sleipnir_workers.tools.place import Place
 
 
 def environment(declaration: Declaration, place: Place) -> dict[str, str]:
-    """What a call of this tool sees, apart from its arguments and LLM_OUTPUT."""
+    """The variables of a call of this tool, apart from its arguments and LLM_OUTPUT."""
     functions = place.host.functions_dir
     clean = sandbox.clean_environment(place.host.env)
     env = _env_files(declaration, place, clean) | clean
@@ -35,10 +35,10 @@ def environment(declaration: Declaration, place: Place) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     if declaration.language == "bash":
-        env["TERM"] = "xterm-256color"  # prompt-utils.sh asks tput for colours, and under `set -e` dies of no answer
+        env["TERM"] = "xterm-256color"  # prompt-utils.sh asks tput for colours; if tput fails, `set -e` ends the tool
         env["LLM_PROMPT_UTILS_FILE"] = str(functions / "utils" / "prompt-utils.sh")
-    own = _of_agent_tool if declaration.agent else _of_global_tool
-    return {**env, **own(declaration, place), **place.variables}
+    own_variables = _of_agent_tool if declaration.agent else _of_global_tool
+    return {**env, **own_variables(declaration, place), **place.variables}
 
 
 def _of_agent_tool(declaration: Declaration, place: Place) -> dict[str, str]:
@@ -51,7 +51,7 @@ def _of_agent_tool(declaration: Declaration, place: Place) -> dict[str, str]:
 
 
 def _of_global_tool(declaration: Declaration, place: Place) -> dict[str, str]:
-    # Loki has the cache below LLM_ROOT_DIR, the agent's folder. Here that is a bundle that many visits share.
+    # Loki has the cache below LLM_ROOT_DIR, the agent's folder; in Sleipnir that is a bundle that many visits share.
     return {
         "LLM_TOOL_NAME": declaration.name,
         "LLM_TOOL_CACHE_DIR": str(_cache(place) / declaration.name),
@@ -63,30 +63,27 @@ def _cache(place: Place) -> Path:
 
 
 def _root(declaration: Declaration, place: Place) -> Path:
-    """The agent's folder for global tools, the configuration directory for an agent's own: unless the file names
-    something below LLM_ROOT_DIR that is not there, but in another place that was its root in some release of Loki, or
-    beside which agents are installed here (`$LLM_ROOT_DIR/agents/.shared/utils.sh`)."""
+    """The agent's folder for global tools, the configuration directory for an agent's own tools. If the file names
+    something below LLM_ROOT_DIR that is missing there, another directory that has it: one that was the root in some
+    release of Loki, or one that agents are installed in (`$LLM_ROOT_DIR/agents/.shared/utils.sh`)."""
     config, functions = place.host.config_dir, place.host.functions_dir
     usual, *others = (config, place.folder, functions) if declaration.agent else (place.folder, functions, config)
     return root_of(declaration.file, usual, [*others, *roots(place.folder, place.host)])
 
 
 def _env_files(declaration: Declaration, place: Place, clean: dict[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for file in (_agents_env_file(place), None if declaration.agent else place.host.functions_dir / ".env"):
-        found = ({} if file is None else _values(declaration, file, clean)) | found
+        values = ({} if file is None else _values(declaration, file, clean)) | values
     shared = _values(declaration, place.host.env_file, clean)
-    return {name: value for name, value in shared.items() if not _is_withheld(name)} | found
-
-
-def _is_withheld(name: str) -> bool:
-    return name.startswith(PREFIX) or is_secret_name(name)
+    allowed = {name: text for name, text in shared.items() if not (name.startswith(PREFIX) or is_secret_name(name))}
+    return allowed | values
 
 
 def _agents_env_file(place: Place) -> Path | None:
-    """The agent's `.env`: bundles hold none, so it is looked for where agents are installed too."""
-    own = place.folder / ".env"
-    return own if own.is_file() else place.host.agent_env_file(place.agent)
+    """The agent's `.env`. Bundles hold none, so the directories that agents are installed in are searched too."""
+    in_folder = place.folder / ".env"
+    return in_folder if in_folder.is_file() else place.host.agent_env_file(place.agent)
 
 
 def _values(declaration: Declaration, file: Path, clean: dict[str, str]) -> dict[str, str]:

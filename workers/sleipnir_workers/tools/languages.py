@@ -2,8 +2,8 @@
 
 Rules. Bash tools get their arguments as options (sleipnir.tools.bash). Python and TypeScript tools are called by a
 small runner, which reads the arguments from LLM_TOOL_DATA_FILE. For these two a shebang line chooses the interpreter.
-All find the arguments as JSON in a variable, too (raw_name). The kernel takes no word and no variable of more than
-128 KiB: a bash tool gets larger arguments through files, the others read theirs from LLM_TOOL_DATA_FILE alone.
+All tools also get the arguments as JSON in a variable (raw_name). The kernel refuses words and variables of more than
+128 KiB: a bash tool gets larger arguments through files, the others read theirs from LLM_TOOL_DATA_FILE only.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ PYTHON_RUNNER: Final = RUNNERS / "python_tool.py"
 TYPESCRIPT_RUNNER: Final = RUNNERS / "typescript_tool.mjs"
 
 STRIPS_TYPES: Final = (22, 7)
-"""The first version of node that runs TypeScript, with --experimental-strip-types, and sees that it is a module."""
-
+"""The first version of node that runs TypeScript with --experimental-strip-types and detects ES modules."""
 
 MOST_WORD_BYTES: Final = 120 * 1024  # the kernel's limit is 128 KiB, with the name of a variable
 
 
 class NoInterpreter(Exception):
-    """Nothing on this worker can run the tool; the message says what is missing."""
+    """This worker has no interpreter for the tool; the message names what is missing."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What to start, and the variables that tell it what to do."""
+    """The command of a call, and variables for it."""
 
     argv: list[str]
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -50,21 +49,21 @@ class Start:
 def start(
     declaration: Declaration, arguments: Mapping[str, Any], raw: str, env: Mapping[str, str], cwd: Path, scratch: Path
 ) -> Start:
-    """How to start a call. `raw` is the text of `arguments`; `scratch` holds files for this call alone. Raises what the
-    function of its language does, and OSError."""
+    """The command of a call. `raw` is the text of `arguments`; `scratch` is a directory for this call only. Raises
+    OSError, and the errors of the function of its language."""
     small = {raw_name(declaration): raw} if len(raw) <= MOST_WORD_BYTES else {}
     match declaration.language:
         case "bash":
-            found = bash(declaration, arguments, env, scratch, is_small=bool(small))
+            command = bash(declaration, arguments, env, scratch, is_small=bool(small))
         case "python":
-            found = python(declaration, env, cwd)
+            command = python(declaration, env, cwd)
         case "typescript":
-            found = typescript(declaration, env, cwd)
-    return Start(found.argv, {**found.variables, **small})
+            command = typescript(declaration, env, cwd)
+    return Start(command.argv, {**command.variables, **small})
 
 
 def raw_name(declaration: Declaration) -> str:
-    """The variable in which a tool finds its arguments as JSON (spec/coyote.md 2.1)."""
+    """The variable that holds the arguments of a tool as JSON (spec/coyote.md 2.1)."""
     return "LLM_AGENT_RAW_JSON" if declaration.agent else "LLM_TOOL_RAW_JSON"
 
 
@@ -72,7 +71,7 @@ def bash(
     declaration: Declaration, arguments: Mapping[str, Any], env: Mapping[str, str], scratch: Path, *, is_small: bool
 ) -> Start:
     """bash with the file, or with a program that parses the arguments and sources the file. Raises NoInterpreter,
-    ValueError for an argument that no command line can hold, and ToolFileError when the file has changed."""
+    ValueError for an argument that no command line can hold, and ToolFileError if the file was changed."""
     _need("bash", env)
     file = declaration.file.absolute()
     text = file.read_text(encoding="utf-8")
@@ -82,9 +81,9 @@ def bash(
         return Start(["bash", str(file), *words])
     variables = {} if is_small else {bash_tools.RAW_NAME: raw_name(declaration)}
     if any(len(word) * 4 > MOST_WORD_BYTES and len(word.encode()) > MOST_WORD_BYTES for word in words):
-        listed = scratch / "words"
-        listed.write_bytes(b"".join(word.encode() + b"\0" for word in words))
-        variables[bash_tools.WORDS_FILE], words = str(listed), []
+        words_file = scratch / "words"
+        words_file.write_bytes(b"".join(word.encode() + b"\0" for word in words))
+        variables[bash_tools.WORDS_FILE], words = str(words_file), []
     return Start(["bash", "-c", program, str(file), *words], variables)
 
 
@@ -97,15 +96,15 @@ def python(declaration: Declaration, env: Mapping[str, str], cwd: Path) -> Start
     return Start([*program, str(PYTHON_RUNNER)], _target(declaration))
 
 
-def _python_program(file: Path, of_venv: Path) -> list[str]:
-    if os.access(of_venv, os.X_OK):
-        return [str(of_venv)]
-    asked_for = _shebang(file)
-    return asked_for if asked_for and Path(asked_for[0]).name not in ("python", "python3") else ["python3"]
+def _python_program(file: Path, venv_python: Path) -> list[str]:
+    if os.access(venv_python, os.X_OK):
+        return [str(venv_python)]
+    requested = _shebang(file)
+    return requested if requested and Path(requested[0]).name not in ("python", "python3") else ["python3"]
 
 
 def typescript(declaration: Declaration, env: Mapping[str, str], cwd: Path) -> Start:
-    """The interpreter of the shebang; else tsx, a node that knows TypeScript, or npx. Raises NoInterpreter."""
+    """The interpreter of the shebang; else tsx, a node that supports TypeScript, or npx. Raises NoInterpreter."""
     program = _shebang(declaration.file)
     if not program or Path(program[0]).name in ("node", "tsx", "ts-node"):
         program = _typescript_program(env, declaration.file.parent, cwd)
@@ -134,19 +133,19 @@ def _typescript_program(env: Mapping[str, str], *folders: Path) -> list[str]:
 
 @functools.lru_cache(maxsize=16)
 def _node_version(node: str, path: str | None, mtime_ns: int) -> tuple[int, ...]:
-    """(22, 7, 0); empty where it does not say. Asked once, and again after an upgrade."""
+    """(22, 7, 0); empty if node does not print one. `mtime_ns` has it run again after an upgrade."""
     env = {"PATH": path or os.defpath}
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             [node, "--version"], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    return tuple(int(part) for part in re.findall(r"\d+", told.stdout))
+    return tuple(int(part) for part in re.findall(r"\d+", completed.stdout))
 
 
 def _shebang(file: Path) -> list[str]:
-    """The interpreter that the file's first line asks for, with its arguments; empty without one."""
+    """The interpreter that the file's first line requests, with its arguments; empty without one."""
     with file.open("rb") as opened:
         first = opened.readline(1024).decode(errors="replace")
     if not first.startswith("#!"):

@@ -1,8 +1,8 @@
-"""One call of a tool that a model has asked for, as a visit: the result is what the model reads.
+"""One call of a tool that a model has requested, as a visit: its result is for the model.
 
-Rules. The node's `tools:` are enforced here, where the call runs: a model that invents a name, or was never offered a
-tool, runs nothing. Tools of skills that the node may load run too; the turn has checked that theirs is loaded. A
-failure is a result too. The call comes with the model's own message; no key is ever near.
+Rules. The node's `tools:` are enforced here, where the call runs: an invented name, or a tool that was not offered,
+runs nothing. Tools of skills that the node may load run too; the turn has checked that their skill is loaded. A failure
+is a result too. The call is read from the model's own message; no API key is needed.
 """
 
 from __future__ import annotations
@@ -36,25 +36,27 @@ def run_tool(node: LlmNode | ToolNode, execution: Execution, host: Host | None =
     """Execute the call, or the function of a tool node. `host` None means this process's. Raises VisitLost,
     ProcessLost and NodeFailed (`config`)."""
     host = host or here()
-    result = run_own(node, execution, host) if isinstance(node, ToolNode) else _asked_for(node, execution, host)
+    result = run_own(node, execution, host) if isinstance(node, ToolNode) else _run_requested(node, execution, host)
     return without_secrets(result, execution.graph, execution.variables, host)
 
 
-def _asked_for(node: LlmNode, execution: Execution, host: Host) -> VisitResult:
-    """The call that this visit is of, from the model's own message."""
+def _run_requested(node: LlmNode, execution: Execution, host: Host) -> VisitResult:
+    """Execute this visit's call in the model's message."""
     assert execution.part is not None
     [(reply, _)] = execution.talk.turns
     function = json.loads(reply)["tool_calls"][execution.part.call]["function"]
     call = PastCall(function["name"], function["arguments"])
     result = (
-        _of_server(node, execution, call, host) if mcp.split_name(call.name) else _of_file(node, execution, call, host)
+        _call_server(node, execution, call, host)
+        if mcp.split_name(call.name)
+        else _call_file(node, execution, call, host)
     )
     error = None if result.failure is None else f"tool '{call.name}' failed: {result.failure}"
     value = results.storable(result.value)
     return VisitResult(ok=error is None, delta={RESULT: value}, error=error, error_kind=result.failure)
 
 
-def _of_file(node: LlmNode, execution: Execution, call: PastCall, host: Host) -> ToolOutcome:
+def _call_file(node: LlmNode, execution: Execution, call: PastCall, host: Host) -> ToolOutcome:
     graph, granted = with_grants(execution.graph, _skills(node, execution, host))
     try:
         tools = tools_of(execution.folder, host.functions_dir, graph)
@@ -65,10 +67,10 @@ def _of_file(node: LlmNode, execution: Execution, call: PastCall, host: Host) ->
     return answer(call, tools, place, allowed=[*(node.tools or ()), *granted], timeout_s=timeout_s)
 
 
-def _of_server(node: LlmNode, execution: Execution, call: PastCall, host: Host) -> ToolOutcome:
+def _call_server(node: LlmNode, execution: Execution, call: PastCall, host: Host) -> ToolOutcome:
     _, server = mcp.split_name(call.name) or ("", "")
-    may_load = _skills(node, execution, host)
-    granted = set() if may_load is None else may_load.servers()
+    skills = _skills(node, execution, host)
+    granted = set() if skills is None else skills.servers()
     if server not in granted and not {call.name, f"{MCP}{server}"} & set(node.tools or ()):
         return failed("not_allowed", f"The tool '{call.name}' is not among the tools of this node.")
     arguments = _object(call.arguments)
@@ -78,10 +80,10 @@ def _of_server(node: LlmNode, execution: Execution, call: PastCall, host: Host) 
         servers = mcp.configured(host.functions_dir / "mcp.json", host.env, host.env_file)
     except ConfigError as error:
         return failed("tool_file", f"MCP servers cannot be reached: {error}")
-    found = servers.get(server)
-    if isinstance(found, StdioServer) and execution.scratch is None:
-        # Not in a scratch folder: each run would start a server of its own, where all can share one.
-        servers = {**servers, server: found.started_in(execution.directory)}
+    declared = servers.get(server)
+    if isinstance(declared, StdioServer) and execution.scratch is None:
+        # Not in a scratch folder: each run would start its own server, although all could share one.
+        servers = {**servers, server: declared.started_in(execution.directory)}
     timeout_s = timeouts.seconds_of(node, execution.graph, host)
     value = mcp.answer(call.name, arguments, servers, mcp.here(), timeout_s=timeout_s, lost=execution.lost)
     is_error = isinstance(value, dict) and "tool_call_error" in value
@@ -96,7 +98,7 @@ def _object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any] | None:
     if not isinstance(arguments, str):
         return arguments
     try:
-        found = json.loads(arguments or "{}")
+        parsed = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None

@@ -1,4 +1,4 @@
-"""Where the tool calls of an agent run: its folder, its variables, and what this worker's machine has for it."""
+"""Where the tool calls of an agent run: its folder, its variables, and its worker's machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sleipnir_workers.host import Host
 
 @dataclass(frozen=True)
 class Place:
-    """`folder` is the agent's, or its bundle's; `cwd` the working directory; `variables` are ready LLM_AGENT_VAR_* and
-    whatever else names the visit. When `lost` is set, what runs is killed."""
+    """`folder` is the agent's, or its bundle's; `cwd` the working directory; `variables` are LLM_AGENT_VAR_* with their
+    values, and those that name the visit. When `lost` is set, running commands are killed."""
 
     agent: str
     folder: Path
@@ -26,7 +26,7 @@ class Place:
 
     @classmethod
     def of_visit(cls, execution: Execution, host: Host) -> Place:
-        """The place of a visit's calls; they run where its scripts would. Raises NodeFailed (`config`)."""
+        """The place of a visit's calls, the same as of scripts. Raises NodeFailed (`config`)."""
         names = {
             "GRAPH_RUN_ID": execution.run,
             "GRAPH_NODE_ID": execution.node.id,

@@ -1,4 +1,4 @@
-"""When a model asks for the same call again and again (spec/graph-agents.md 4.5.4). Pure: calls in, an alert out."""
+"""Detect that a model repeats the same call (spec/graph-agents.md 4.5.4). Pure: calls in, an alert out."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class RepeatRule:
 
 ROOT = RepeatRule(repeats=2, chain=3)
 CHILD = RepeatRule(repeats=4, chain=10)
-"""Of an agent that another agent started."""
+"""For an agent that another agent started."""
 
 
 def alert(earlier: Sequence[PastCall], call: PastCall, patience: RepeatRule = ROOT) -> dict[str, Json] | None:
-    """What the model gets instead of a result; None: the call may run. `earlier` are the conversation's, oldest first.
+    """The answer in place of a result; None: the call may run. `earlier` are the conversation's calls, oldest first.
 
-    Whether refused calls are among `earlier` changes nothing.
+    The result does not depend on whether `earlier` includes refused calls.
     """
     last = earlier[-patience.repeats :]
     if len(last) < patience.repeats or any(not _same(each, call) for each in last):
@@ -59,7 +59,7 @@ def _same(one: PastCall, other: PastCall) -> bool:
 
 
 def _parsed(arguments: Mapping[str, Any] | str) -> Json:
-    """The object, so that spaces and the order of keys make no other call of it. Text that is no JSON stays text."""
+    """The object, so that spaces and the order of keys make no difference. Text that is not JSON stays text."""
     if not isinstance(arguments, str):
         return dict(arguments)
     try:

@@ -1,27 +1,26 @@
-"""What comes of a tool call, as the model gets it (spec/graph-agents.md 4.5.6 and 4.5.7).
+"""The result of a tool call, as the model gets it (spec/graph-agents.md 4.5.6 and 4.5.7).
 
 Rules. A tool that exits with 0 answers with the file LLM_OUTPUT: the JSON in it, else `{"output": text}`, else "DONE".
-Any other end is `{"tool_call_error": ...}` with what the tool has printed and left, `stderr`, `stdout` and `output`,
-each where it is not blank (spec/coyote.md 2.3); of one that ran too long, `stderr` alone. Of a result over the limit
-the beginning is kept, and a note says how much was cut.
+Any other end is `{"tool_call_error": ...}` with the tool's `stderr`, `stdout` and `output` as far as they are not blank
+(spec/coyote.md 2.3); after a timeout, with `stderr` only. Of a result over the limit the beginning is kept, and a note
+says how much was cut.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from sleipnir.graph.model import Json
-from sleipnir.graph.plain import first_not_json
+from sleipnir.graph.plain import compact_json, first_not_json
 from sleipnir_workers import sandbox
 
 DONE = "DONE"
-"""What the model gets of a tool that leaves nothing."""
+"""The result of a tool that leaves no output."""
 
 Failure: TypeAlias = Literal[
     "unknown", "not_allowed", "arguments", "loop", "tool_file", "spawn", "exit", "signal", "timeout", "server"
@@ -30,9 +29,9 @@ Failure: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class ToolOutcome:
-    """`value` is for the model, in failure too. `failure` None: the tool ran and succeeded. `printed` is what it wrote
-    that no model sees: its stdout, and the stderr of a success. `cut_bytes` is how much of its result was left out, and
-    `left` the text of the rest, whatever it is."""
+    """`value` is for the model, after a failure too. `failure` None: the tool ran and succeeded. `printed` is output
+    that the model does not see: stdout, and the stderr of a success. `cut_bytes` is how much of the result was cut, and
+    `left` the text of the rest, parsed or not."""
 
     value: Json
     failure: Failure | None = None
@@ -43,26 +42,25 @@ class ToolOutcome:
     @property
     def text(self) -> str:
         """The value as JSON text: the content of the message that answers the call."""
-        return json.dumps(self.value, ensure_ascii=False, separators=(",", ":"))
+        return compact_json(self.value)
 
 
 def failed(failure: Failure, message: str, printed: str = "", **texts: str) -> ToolOutcome:
-    """A call that came to nothing. Of `texts`, blank ones are left out."""
-    told = {name: text.strip() for name, text in texts.items() if text.strip()}
-    return ToolOutcome({"tool_call_error": message, **told}, failure, printed)
+    """A failed call. Blank `texts` are left out."""
+    details = {name: text.strip() for name, text in texts.items() if text.strip()}
+    return ToolOutcome({"tool_call_error": message, **details}, failure, printed)
 
 
 def with_advice(result: ToolOutcome, advice: str) -> ToolOutcome:
-    """A failure that also says what to do."""
+    """A failure, with advice at the end of its message."""
     assert isinstance(result.value, dict)
-    told = {**result.value, "tool_call_error": f"{result.value['tool_call_error']}. {advice}"}
-    return replace(result, value=told)
+    return replace(result, value={**result.value, "tool_call_error": f"{result.value['tool_call_error']}. {advice}"})
 
 
 def of_outcome(
     name: str, outcome: sandbox.CommandOutcome, output: Path, *, timeout_s: float, limit_bytes: int
 ) -> ToolOutcome:
-    """The result of a process that has ended; `output` is its LLM_OUTPUT."""
+    """The result of a process that has ended; `output` is its file LLM_OUTPUT."""
     printed = outcome.stdout.decode(errors="replace")
     if outcome.reason == "timeout":
         message = f"Tool call '{name}' timed out after {timeout_s:g}s and was stopped"
@@ -70,8 +68,8 @@ def of_outcome(
     if outcome.signal is not None or outcome.code != 0:
         ended = f"exited with code {outcome.code}"
         if outcome.signal is not None:
-            ended = f"was killed by {_signal_name(outcome.signal)}"
-        return _ended_badly(f"Tool call '{name}' {ended}", outcome, output, limit_bytes)
+            ended = f"was killed by {sandbox.signal_name(outcome.signal)}"
+        return _failed_process(f"Tool call '{name}' {ended}", outcome, output, limit_bytes)
     kept, size = _read(output, limit_bytes)
     return ToolOutcome(
         _value(kept, size),
@@ -81,7 +79,7 @@ def of_outcome(
     )
 
 
-def _ended_badly(message: str, outcome: sandbox.CommandOutcome, output: Path, limit_bytes: int) -> ToolOutcome:
+def _failed_process(message: str, outcome: sandbox.CommandOutcome, output: Path, limit_bytes: int) -> ToolOutcome:
     printed, share = outcome.stdout.decode(errors="replace"), limit_bytes // 4
     left, _ = _read(output, share)
     return failed(
@@ -95,13 +93,13 @@ def _ended_badly(message: str, outcome: sandbox.CommandOutcome, output: Path, li
 
 
 def limited(value: Json, limit_bytes: int) -> Json:
-    """The value, or if its text is too long the beginning of that, with a note."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    """The value; if its text is too long, the beginning of the text with a note."""
+    text = compact_json(value).encode(errors="replace")
     return value if len(text) <= limit_bytes else _cut(text[:limit_bytes], len(text))
 
 
 def storable(value: Json) -> Json:
-    """The value, with `?` for halves of surrogate pairs: a message may quote what a model wrote."""
+    """The value, with `?` for halves of surrogate pairs: a message may quote the text of a model."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
@@ -126,8 +124,8 @@ def _read(output: Path, limit_bytes: int) -> tuple[bytes, int]:
     except OSError:
         return b"", 0
     with os.fdopen(fd, "rb") as file:
-        found = os.fstat(fd)
-        return (file.read(limit_bytes), found.st_size) if stat.S_ISREG(found.st_mode) else (b"", 0)
+        status = os.fstat(fd)
+        return (file.read(limit_bytes), status.st_size) if stat.S_ISREG(status.st_mode) else (b"", 0)
 
 
 def _value(kept: bytes, size: int) -> Json:
@@ -143,18 +141,11 @@ def _value(kept: bytes, size: int) -> Json:
 
 
 def _parsed(text: str) -> Json:
-    """The JSON that the text is, wrapped as Loki does it where it is none."""
+    """The text parsed as JSON; text that is not JSON is wrapped as Loki does it."""
     wrapped: Json = {"output": text}
     try:
         value: Json = json.loads(text)
         json.dumps(value)
-    except (ValueError, RecursionError):  # also an integer of thousands of digits, and brackets without end
+    except (ValueError, RecursionError):  # also an integer of thousands of digits, and endless nesting
         return wrapped
     return wrapped if first_not_json({"output": value}) else value
-
-
-def _signal_name(signum: int) -> str:
-    try:
-        return f"signal {signum} ({signal.Signals(signum).name})"
-    except ValueError:  # real-time signals have no name
-        return f"signal {signum}"

@@ -1,8 +1,8 @@
 """How long a call of a tool may take (spec/coyote.md 1, 2.2).
 
-Rules. The node's `tool_timeout` goes first, then SLEIPNIR_TOOL_TIMEOUT_S. Where neither is there, an agent in Loki's
-format has the time that it has with Coyote, whose tools build and test: what COYOTE_TOOL_TIMEOUT says, else half an
-hour. In sleipnir/1, whose authors can say `tool_timeout`, a call that hangs is found out sooner.
+Rules. The node's `tool_timeout` takes precedence, then SLEIPNIR_TOOL_TIMEOUT_S. Without both, an agent in Loki's format
+has the timeout of Coyote, whose tools build and test: COYOTE_TOOL_TIMEOUT, or half an hour. In sleipnir/1, whose
+authors can set `tool_timeout`, the default is shorter, so that a hanging call is detected sooner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNLIMITED_S: Final = float(SECONDS_MOST)
 
 
 def seconds_of(node: Node | None, graph: Graph, host: Host) -> float:
-    """The time that a call of a tool has, which `node` asks for; None: a person."""
+    """The timeout of a tool call that `node` makes; None: a person makes it."""
     if isinstance(node, LlmNode) and node.tool_timeout is not None:
         return node.tool_timeout / 1000
     if host.settings.tool_timeout_s is not None:
@@ -29,7 +29,7 @@ def seconds_of(node: Node | None, graph: Graph, host: Host) -> float:
 
 
 def _of_coyote(text: str | None) -> float:
-    """What the variable says: whole seconds, 0 for any time; what is no such number counts for nothing."""
+    """The variable's value: whole seconds, 0 for no limit; any other text is ignored."""
     text = (text or "").strip()
     if not (text.isascii() and text.isdecimal()):
         return COYOTES_S

@@ -1,7 +1,7 @@
-"""A tool node: a function of the agent's own tools file, which we call and no model (spec/graph-agents.md 3.4).
+"""A tool node: a function of the agent's own tools file that the graph calls, not a model (spec/graph-agents.md 3.4).
 
 Rules. It is called without arguments, in the environment of the agent's other tools. The text that it leaves is the
-node's result, as it is: that it may be JSON means nothing here. Without a text, and cut short, it is a failure.
+node's result and is not parsed, even if it is JSON. A missing or truncated text is a failure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _text(node: ToolNode, execution: Execution, place: Place) -> str:
     timeout_s = timeouts.seconds_of(node, execution.graph, place.host)
     result = run_call(_declared(node.tool, execution), {}, place, timeout_s=timeout_s)
     if result.failure is not None:
-        raise NodeFailed(_said(result.value), result.failure)
+        raise NodeFailed(_failure_text(result.value), result.failure)
     if result.cut_bytes:
         most = place.host.settings.max_tool_result_bytes
         raise NodeFailed(f"'{node.tool}' returned more than SLEIPNIR_MAX_TOOL_RESULT_BYTES={most:,} bytes", "too_large")
@@ -58,8 +58,8 @@ def _declared(name: str, execution: Execution) -> Declaration:
     raise NodeFailed(f"the tools file of agent '{execution.agent}' has no function '{name}'", "not_found")
 
 
-def _said(value: Any) -> str:
-    """What a model would be told of the failure, as one text."""
-    told = value if isinstance(value, dict) else {}
-    text = "\n".join(str(told[key]) for key in ("tool_call_error", "output", "stderr", "stdout") if key in told)
+def _failure_text(value: Any) -> str:
+    """The failure that a model would read, as one text."""
+    texts = value if isinstance(value, dict) else {}
+    text = "\n".join(str(texts[key]) for key in ("tool_call_error", "output", "stderr", "stdout") if key in texts)
     return f"{text}\n{_NO_TERMINAL}" if "EOFError" in text else text

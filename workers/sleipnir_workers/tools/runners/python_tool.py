@@ -1,7 +1,7 @@
 """Call one function of a Python tools file: started by the worker as `python3 python_tool.py`, never imported.
 
 It is run by the python3 of the tools, of any version from 3.9 on, so it uses the standard library only. LLM_TOOL_FILE
-and LLM_TOOL_FUNCTION say what to call, LLM_TOOL_DATA_FILE holds the arguments; what the function returns goes to
+and LLM_TOOL_FUNCTION name the function, LLM_TOOL_DATA_FILE holds the arguments; the return value is written to
 LLM_OUTPUT (spec 4.3). An exception ends it with code 1 and a traceback that begins in the author's file.
 """
 
@@ -21,11 +21,11 @@ def main() -> None:
     path, name = os.environ.pop("LLM_TOOL_FILE"), os.environ.pop("LLM_TOOL_FUNCTION")
     with open(os.environ["LLM_TOOL_DATA_FILE"], encoding="utf-8") as file:  # noqa: PTH123
         arguments = json.load(file)
-    here = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120
-    sys.path[:] = [os.path.dirname(path), *(entry for entry in sys.path if entry != here)]  # noqa: PTH120
+    own_folder = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120
+    sys.path[:] = [os.path.dirname(path), *(entry for entry in sys.path if entry != own_folder)]  # noqa: PTH120
     sys.argv = [path]
     try:
-        text = as_text(result_of(getattr(load(path), name), arguments))
+        text = as_text(call(getattr(load(path), name), arguments))
     except Exception as error:
         import traceback
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def load(path: str) -> ModuleType:
-    """The module of the file. It is not `__main__`, and bears a name that no library has."""
+    """The module of the file. It is not `__main__`, and its name is used by no library."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("sleipnir_tool", path)
@@ -51,8 +51,8 @@ def load(path: str) -> ModuleType:
     return module
 
 
-def result_of(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    result = function(**arguments, **left_out(function, arguments))
+def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    result = function(**arguments, **missing_as_none(function, arguments))
     if not hasattr(result, "__await__"):
         return result
     import asyncio
@@ -63,10 +63,10 @@ def result_of(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     return asyncio.run(awaited())
 
 
-def left_out(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, None]:
-    """None for the parameters that may be left out and have no default: those whose type allows None.
+def missing_as_none(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, None]:
+    """None for the parameters that were not given and have no default: their type allows None.
 
-    By hand: the import of `inspect` would cost more than the rest of this file.
+    Without `inspect`, whose import would cost more than the rest of this file.
     """
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
@@ -81,7 +81,7 @@ def left_out(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[st
 
 
 def as_text(result: Any) -> str | None:
-    """What LLM_OUTPUT gets; None: nothing, as for None and for objects that are no JSON."""
+    """The text for LLM_OUTPUT; None: no text, as for None and for objects that are not JSON."""
     if isinstance(result, (str, int, float)):
         return str(result)
     if isinstance(result, (dict, list)):
