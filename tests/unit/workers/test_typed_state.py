@@ -199,7 +199,10 @@ def test_a_dict_for_a_pydantic_object_is_completed_or_refused(tmp_path: Path) ->
 
 def test_a_value_that_is_no_such_object_any_more_says_so(tmp_path: Path) -> None:
     result = call(tmp_path, "{}", state={"docs": [{"title": "a"}, {}]})
-    assert result.error == "state key 'docs' holds something that is no list of types_.py:Doc: title: Field required"
+    assert (
+        result.error
+        == "state key 'docs' holds a value that is not of type list of types_.py:Doc: title: Field required"
+    )
 
 
 def test_updates_of_commands_may_hold_objects(tmp_path: Path) -> None:
