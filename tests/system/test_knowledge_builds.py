@@ -41,7 +41,7 @@ from sleipnir_workers.knowledge.bucket import client
 from sleipnir_workers.knowledge.build import run
 from sleipnir_workers.knowledge.search import search
 from sleipnir_workers.knowledge.store_choice import index_store_of
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 from tests import starter
 from tests.processes import RedisServer, wait_until
 from tests.s3_server import s3_server

@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.integration.workers.mcp.test_sessions import is_alive
 
 from tests.integration.workers.mcp.servers import HERE
-from tests.integration.workers.mcp.test_sessions import is_alive
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 
 GRAPH = """
@@ -31,7 +31,7 @@ server = StdioServer("s", command=sys.executable, cwd=here, args=plain, env={{"E
 
 
 def f(state):
-    ask = mcp.here().invoke
+    ask = mcp.process_connections().invoke
     return {{"pids": [int(ask(server, tool, {{}})["content"][0]["text"]) for tool in ("stderr", "spawn")]}}
 """
 WORKERS = {

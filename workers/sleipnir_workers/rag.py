@@ -25,7 +25,7 @@ from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.items import with_own_output
 from sleipnir_workers.llm.permits import PutOff
-from sleipnir_workers.llm.spending import Spent
+from sleipnir_workers.llm.usage import UsageTotal
 from sleipnir_workers.node import executor
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @executor("rag")
 def run_rag(node: RagNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Search. `host` None means this process's. Raises only VisitLost, ProcessLost and MachineFailed."""
-    spent = Spent()
+    spent = UsageTotal()
     try:
         return _searched(node, execution, host or here(), spent)
     except PutOff as later:
@@ -54,7 +54,7 @@ def warm_up() -> None:
         import sleipnir_workers.knowledge.query  # noqa: F401
 
 
-def _searched(node: RagNode, execution: Execution, host: Host, spent: Spent) -> VisitResult:
+def _searched(node: RagNode, execution: Execution, host: Host, spent: UsageTotal) -> VisitResult:
     """Raises NodeFailed, PutOff, VisitLost, ProcessLost and MachineFailed."""
     try:
         query = render(node.query, execution.state)

@@ -35,7 +35,7 @@ from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache
 from sleipnir_workers.llm.clients import Prices, Traits
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permits, PutOff
-from sleipnir_workers.llm.reach import Reached
+from sleipnir_workers.llm.resolved_model import ResolvedModel
 
 TEXTS = [f"text number {number} of the bells" for number in range(10)]
 
@@ -55,7 +55,7 @@ def embedder(
         f"openai/{model}", server.url, "sk-the-secret-key", traits=Traits(model, type="embedding", **traits)
     )
     given = {"chunk_size": 1000, "batch_size": 3, "pause": Pauses(), **options}
-    return Embedder(Reached(f"mine:{model}", endpoint), **given)
+    return Embedder(ResolvedModel(f"mine:{model}", endpoint), **given)
 
 
 def expected(texts: list[str], dimensions: int = 64) -> Any:
@@ -255,8 +255,8 @@ from pathlib import Path
 from sleipnir_workers.knowledge.embedder import Embedder
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.reach import Reached
-model = Reached("mine:embed-test", Endpoint("openai/embed-test", sys.argv[1], "k"))
+from sleipnir_workers.llm.resolved_model import ResolvedModel
+model = ResolvedModel("mine:embed-test", Endpoint("openai/embed-test", sys.argv[1], "k"))
 cache = EmbeddingCache(Path(sys.argv[2]))
 Embedder(model, chunk_size=1000, batch_size=3, cache=cache).embed([f"text {number}" for number in range(300)])
 """

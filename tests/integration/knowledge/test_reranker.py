@@ -14,16 +14,16 @@ from sleipnir.testing import ModelServer, Reply
 from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.reranker import Reranker
 from sleipnir_workers.llm.permits import Permits, PutOff
-from sleipnir_workers.llm.reach import Reached, reach
 from sleipnir_workers.llm.reranking import Reranked
+from sleipnir_workers.llm.resolved_model import ResolvedModel, resolve_model
 
 TEXTS = ["ferries and taxes", "casting a bell", "bells of bronze are cast here"]
 KEY = "sk-the-secret-key"
 
 
-def model(server: ModelServer, tmp_path: Path) -> Reached:
+def model(server: ModelServer, tmp_path: Path) -> ResolvedModel:
     host = Host({"LOKI_CONFIG_DIR": str(tmp_path), **server.env("mine", KEY)}, Settings(home=tmp_path))
-    return reach("mine:r", host, "reranker")
+    return resolve_model("mine:r", host, "reranker")
 
 
 def limited(store: Store, tmp_path: Path) -> Permits:

@@ -20,7 +20,7 @@ from sleipnir.knowledge.order import Done, Failed, Told, order_of, told_line
 from sleipnir_workers.execution import ProcessLost
 from sleipnir_workers.host import here
 from sleipnir_workers.knowledge.failures import LoadFailed
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 
 
 class Stopped(BaseException):

@@ -28,10 +28,10 @@ from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache, keys_of
 from sleipnir_workers.llm import embedding, prices
 from sleipnir_workers.llm.embedding import Embedded, Purpose
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permit, PutOff, names_of
-from sleipnir_workers.llm.reach import Reached, reach
+from sleipnir_workers.llm.resolved_model import ResolvedModel, resolve_model
 from sleipnir_workers.llm.spans import span_of, used
 from sleipnir_workers.llm.transport import TICK_S, start_thread
 
@@ -85,7 +85,7 @@ def open_embedder(
 ) -> Embedder:
     """The embedder with the model of this id, as this process is configured. Raises NodeFailed (`model`, `config`)."""
     return Embedder(
-        reach(model_id, host, "embedding"),
+        resolve_model(model_id, host, "embedding"),
         chunk_size=chunk_size,
         batch_size=batch_size,
         cache=cache,
@@ -122,7 +122,7 @@ class Embedder:
 
     def __init__(
         self,
-        model: Reached,
+        model: ResolvedModel,
         *,
         chunk_size: int,
         batch_size: int | None = None,

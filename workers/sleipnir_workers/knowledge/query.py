@@ -24,9 +24,9 @@ from sleipnir_workers.knowledge.embedder import open_embedder
 from sleipnir_workers.knowledge.reranker import Reranker
 from sleipnir_workers.knowledge.search import Rerank, SearchResult, search
 from sleipnir_workers.llm.permits import PutOff
-from sleipnir_workers.llm.reach import reach
-from sleipnir_workers.llm.spending import Spent
+from sleipnir_workers.llm.resolved_model import resolve_model
 from sleipnir_workers.llm.transport import TICK_S
+from sleipnir_workers.llm.usage import UsageTotal
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors
@@ -50,7 +50,7 @@ class BaseQuery:
         host: Host,
         *,
         timeout_s: float,
-        spent: Spent | None = None,
+        spent: UsageTotal | None = None,
         permits: ModelPermits | None = None,
         caller: str = "",
         waits: bool = True,
@@ -58,7 +58,7 @@ class BaseQuery:
     ) -> None:
         self._host, self._permits, self._caller, self._waits = host, permits, caller, waits
         self._until_s, self._outer_tick = time.monotonic() + timeout_s, tick
-        self._spent = spent or Spent()
+        self._spent = spent or UsageTotal()
         self._embedding: tuple[_Embedding, Vectors] | None = None
 
     def search(self, artefact: Artefact, question: SearchQuery) -> SearchResult:
@@ -115,7 +115,7 @@ class BaseQuery:
             return embedder.embed(texts, "query", progress=count, tick=self.check)[0]
 
     def _reranked(self, model: str) -> Rerank:
-        reranker = Reranker(reach(model, self._host, "reranker"), permits=self._permits, caller=self._caller)
+        reranker = Reranker(resolve_model(model, self._host, "reranker"), permits=self._permits, caller=self._caller)
 
         def ask(query: str, texts: list[str], count: int) -> list[int]:
             while True:

@@ -13,20 +13,20 @@ from sleipnir.errors import ConfigError, NodeFailed
 from sleipnir.models.limits import estimated_tokens
 from sleipnir_workers.execution import CallTokens, ModelPermits
 from sleipnir_workers.llm import reranking
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.permits import Permit, names_of
-from sleipnir_workers.llm.reach import Reached
 from sleipnir_workers.llm.reranking import Reranked
+from sleipnir_workers.llm.resolved_model import ResolvedModel
 from sleipnir_workers.llm.spans import span_of, used
 from sleipnir_workers.llm.transport import DetachedCall
 
 
 class Reranker:
-    """Asks one model (`reach(model_id, host, "reranker")`). `caller` names who stands in the line of a limit."""
+    """Asks one model (`resolve_model(model_id, host, "reranker")`). `caller` identifies it in the queue of a limit."""
 
     def __init__(
         self,
-        model: Reached,
+        model: ResolvedModel,
         *,
         permits: ModelPermits | None = None,
         caller: str = "",

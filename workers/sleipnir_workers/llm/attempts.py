@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sleipnir.errors import NodeFailed
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 
 FIRST_PAUSE_S = 0.25  # before the second attempt; doubles, with jitter
 LONGEST_PAUSE_S = 8.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from sleipnir_workers.llm import chat_request, conversation, litellm_compat, prices
 from sleipnir_workers.llm.chat_request import CALL_TIMEOUT_S
-from sleipnir_workers.llm.failure import CallFailed, from_error
+from sleipnir_workers.llm.failures import CallFailed, from_error
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import Answer, Malformed, Message, Reply, part_of, storable
 from sleipnir_workers.llm.transport import DetachedCall

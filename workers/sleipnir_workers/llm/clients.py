@@ -82,7 +82,7 @@ class ClientPatch:
 
 
 @dataclass(frozen=True)
-class Client:
+class ConfiguredClient:
     """One entry of `clients:`. `settings` may hold secrets and `{{NAME}}`; `line` is where the entry begins; `patches`
     are by the kind of model."""
 
@@ -122,7 +122,7 @@ class Clients:
     """What config.yaml says of models, and of what they are told. `model` and `reasoning_effort` are for nodes and
     graphs that name none. `max_tool_result_chars` is in bytes, 0: no limit."""
 
-    clients: tuple[Client, ...] = ()
+    clients: tuple[ConfiguredClient, ...] = ()
     prices: Mapping[str, Prices] = field(default_factory=dict)
     model: str | None = None
     reasoning_effort: str | None = None
@@ -261,9 +261,9 @@ class _File(_Written):
 _NOT_SETTINGS = frozenset({"type", "name", "models", "patch"})
 
 
-def _client(written: _Client, path: Path, positions: Positions, at: int) -> Client:
+def _client(written: _Client, path: Path, positions: Positions, at: int) -> ConfiguredClient:
     line, _ = position_of(positions, ("clients", at)) or (0, 0)
-    client = Client(
+    client = ConfiguredClient(
         name=written.name or written.type,
         type=written.type,
         settings=written.model_dump(exclude=set(_NOT_SETTINGS), exclude_none=True),
@@ -279,7 +279,7 @@ def _patches(written: _Client, api: str) -> Iterator[ClientPatch]:
         yield ClientPatch(compiled(pattern), patch.body or {}, patch.headers or {})
 
 
-def _traits(written: _Model, client: Client) -> Traits:
+def _traits(written: _Model, client: ConfiguredClient) -> Traits:
     kind = written.type or "chat"
     priced = written.input_price is not None and (written.output_price is not None or kind != "chat")
     needs_limit = client.type == "claude"  # the protocol asks for it

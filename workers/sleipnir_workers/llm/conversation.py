@@ -17,10 +17,10 @@ from sleipnir.graph.model import Json, LlmNode
 from sleipnir.graph.template import TemplateError, render
 from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
-from sleipnir_workers.llm import structured
+from sleipnir_workers.llm import structured_output
 from sleipnir_workers.llm.clients import Traits
-from sleipnir_workers.llm.documents import with_found
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.document_prompt import with_documents
+from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.reply import Message
 from sleipnir_workers.llm.system_prompt import system_prompt
 from sleipnir_workers.skills import skills_of
@@ -36,11 +36,11 @@ def first_messages(node: LlmNode, execution: Execution, host: Host) -> list[Mess
         instructions = _rendered("instructions", node.instructions or "", execution.state)
     else:
         instructions = system_prompt(node, loop, execution, host)
-    prompt = with_found(question(node, execution), execution)
+    prompt = with_documents(question(node, execution), execution)
     if node.output_schema is not None and instructions:
-        instructions = structured.with_hint(instructions, node.output_schema)
+        instructions = structured_output.with_hint(instructions, node.output_schema)
     elif node.output_schema is not None:
-        prompt = structured.with_hint(prompt, node.output_schema)
+        prompt = structured_output.with_hint(prompt, node.output_schema)
     return chat("\n\n".join(text for text in (instructions, _about_skills(node, execution, host)) if text), prompt)
 
 
@@ -118,7 +118,7 @@ def _without_thinking(message: Message) -> dict[str, Any]:
     content = message.get("content")
     if message.get("role") != "assistant" or not isinstance(content, str):
         return dict(message)
-    text = structured.without_thinking(content)
+    text = structured_output.without_thinking(content)
     return {**message, "content": text.lstrip() if text != content else text}
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from sleipnir.errors import NodeFailed
 from sleipnir_workers.llm import litellm_compat, prices, transport
-from sleipnir_workers.llm.failure import CallFailed, from_error
+from sleipnir_workers.llm.failures import CallFailed, from_error
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import part_of
 
@@ -103,7 +103,7 @@ def _purpose(endpoint: Endpoint, purpose: Purpose) -> dict[str, str]:
 
 
 def _over_http(endpoint: Endpoint, texts: Sequence[str], purpose: Purpose, timeout_s: float) -> Mapping[str, Any]:
-    from sleipnir_workers.llm.post import Refused  # lazy: workers without models have no urllib3
+    from sleipnir_workers.llm.json_http import RequestRefused  # lazy: workers without models have no urllib3
 
     base = transport.openai_base(endpoint)
     headers = transport.openai_headers(endpoint)
@@ -120,7 +120,7 @@ def _over_http(endpoint: Endpoint, texts: Sequence[str], purpose: Purpose, timeo
         del body["encoding_format"]
     try:
         return address.post(body)
-    except Refused as error:
+    except RequestRefused as error:
         if known or error.status_code not in (400, 422) or "encoding_format" not in str(error):
             raise
     with _refused_lock:

@@ -10,8 +10,8 @@ from sleipnir.graph.model import AgentNode, LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
+from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.permits import PutOff
-from sleipnir_workers.llm.session import Session
 from sleipnir_workers.node import executor
 
 
@@ -20,14 +20,14 @@ def run_extraction(node: AgentNode, execution: Execution, host: Host | None = No
     """The child's text as data, by the graph's model where the text is no JSON. A failure fails the graph, and writes
     nothing. `host` None means this process's. Raises VisitLost, nothing else."""
     asking = LlmNode(id=node.id, prompt="", output_schema=node.output_schema, state_updates=node.state_updates)
-    session = Session(asking, execution, host or here())
+    dialogue = Dialogue(asking, execution, host or here())
     try:
-        session.open()
-        result = session.finish(
+        dialogue.open()
+        result = dialogue.finish(
             json.loads(execution.talk.told), f"Agent '{node.agent}' output failed structured-output extraction"
         )
     except PutOff as later:
-        return session.put_off(later)
+        return dialogue.put_off(later)
     except NodeFailed as error:
-        result = session.failure(error, f"Agent '{node.agent}' output failed structured-output extraction")
+        result = dialogue.failure(error, f"Agent '{node.agent}' output failed structured-output extraction")
     return result if result.ok else replace(result, delta={})

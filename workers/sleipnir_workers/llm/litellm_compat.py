@@ -341,7 +341,7 @@ def _widen_connection_pools(litellm: Any) -> None:
     import httpx
     from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
 
-    from sleipnir_workers.llm.post import CONNECTIONS
+    from sleipnir_workers.llm.json_http import CONNECTIONS
 
     limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
     litellm.client_session = httpx.Client(verify=get_ssl_configuration(), follow_redirects=True, limits=limits)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.findings import suggestion
 from sleipnir_workers.llm import litellm_compat
-from sleipnir_workers.llm.clients import NO_CLIENTS, Client, Clients, Kind, Traits
+from sleipnir_workers.llm.clients import NO_CLIENTS, Clients, ConfiguredClient, Kind, Traits
 
 ALIASES: Mapping[str, str] = {
     "claude": "anthropic",
@@ -149,7 +149,7 @@ def _endpoint(
     model: str,
     env: Mapping[str, str],
     providers: Collection[str],
-    client: Client | None,
+    client: ConfiguredClient | None,
     wanted: Kind,
 ) -> Endpoint:
     """Where `model` of client `name` is reached."""
@@ -178,7 +178,7 @@ def _endpoint(
     return Endpoint(f"{known_as}/{model}", base, key, options)
 
 
-def _configured(clients: Clients, name: str) -> Client | None:
+def _configured(clients: Clients, name: str) -> ConfiguredClient | None:
     """The client of config.yaml that `name` means: the one that is called so, else one of that provider."""
     exact = next((client for client in clients.clients if client.name == name), None)
     if exact is not None:
@@ -187,7 +187,7 @@ def _configured(clients: Clients, name: str) -> Client | None:
     return next((client for client in clients.clients if ALIASES.get(client.name, client.name) == wanted), None)
 
 
-def _provider(name: str, client: Client | None) -> str:
+def _provider(name: str, client: ConfiguredClient | None) -> str:
     """litellm's name of the provider; of a compatible server, the name by which a preset may be known."""
     if client is None or client.type == "openai-compatible":
         known_as = name if client is None else client.name
@@ -195,7 +195,7 @@ def _provider(name: str, client: Client | None) -> str:
     return ALIASES.get(client.type, client.type)
 
 
-def _traits_of(client: Client, model: str, model_id: str, wanted: Kind) -> Traits:
+def _traits_of(client: ConfiguredClient, model: str, model_id: str, wanted: Kind) -> Traits:
     """What config.yaml says of a model. One that it does not list is taken as it is named."""
     if not model:
         first = next((traits for traits in client.models if traits.type == wanted), None)
@@ -218,7 +218,7 @@ def _traits_of(client: Client, model: str, model_id: str, wanted: Kind) -> Trait
     return listed or client.with_patch(Traits(model, type=wanted))
 
 
-def _is_embedding(client: Client, model: str) -> bool:
+def _is_embedding(client: ConfiguredClient, model: str) -> bool:
     return litellm_compat.listed(f"{_provider(client.name, client)}/{model}", "embedding") is not None
 
 

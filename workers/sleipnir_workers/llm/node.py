@@ -15,8 +15,8 @@ from sleipnir_workers.host import Host, here
 from sleipnir_workers.keyring import keyring_of
 from sleipnir_workers.llm.clients import clients_of
 from sleipnir_workers.llm.conversation import first_messages
+from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.permits import PutOff
-from sleipnir_workers.llm.session import Session
 from sleipnir_workers.node import executor
 
 
@@ -24,7 +24,7 @@ from sleipnir_workers.node import executor
 def run_llm(node: LlmNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Ask the model. `host` None means this process's. Raises VisitLost, nothing else."""
     host = host or here()
-    session = Session(node, execution, host)
+    dialogue = Dialogue(node, execution, host)
     try:
         if node.tools:
             raise NodeFailed(
@@ -33,16 +33,16 @@ def run_llm(node: LlmNode, execution: Execution, host: Host | None = None) -> Vi
                 "tools",
             )
         messages = first_messages(node, execution, host)
-        session.open()
+        dialogue.open()
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")
-        session.begin(node.timeout)
-        text = session.ask(messages).text
+        dialogue.begin(node.timeout)
+        text = dialogue.ask(messages).text
     except PutOff as later:
-        return session.put_off(later)
+        return dialogue.put_off(later)
     except NodeFailed as error:
-        return session.failure(error)
-    return session.finish(text)
+        return dialogue.failure(error)
+    return dialogue.finish(text)
 
 
 def check_configuration(host: Host) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from urllib3 import BaseHTTPResponse
 
-from sleipnir_workers.llm.post import Address, Refused, object_of, said_in
+from sleipnir_workers.llm.json_http import Address, RequestRefused, object_of, said_in
 
 _READ_BYTES = 65_536
 
@@ -56,7 +56,7 @@ class Pieces:
                 return
             piece = object_of(data, "piece of the stream")
             if error := piece.get("error"):
-                raise Refused(said_in(error) or "the stream holds an error", self._response)
+                raise RequestRefused(said_in(error) or "the stream holds an error", self._response)
             yield piece
 
     def finish(self) -> None:

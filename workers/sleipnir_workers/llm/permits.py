@@ -19,7 +19,7 @@ from sleipnir.models.limits import GrantedPermit, LimitReached, ModelLimits, est
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.execution import ProcessLost
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import Message
 

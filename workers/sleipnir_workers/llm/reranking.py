@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sleipnir_workers.llm import litellm_compat, prices, transport
-from sleipnir_workers.llm.failure import CallFailed, from_error
+from sleipnir_workers.llm.failures import CallFailed, from_error
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import part_of
 

@@ -14,8 +14,8 @@ from sleipnir.messages import RESULT, VisitResult
 from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
 from sleipnir_workers.llm.conversation import chat
+from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.permits import PutOff
-from sleipnir_workers.llm.session import Session
 from sleipnir_workers.node import executor
 
 SUMMARIZER = """\
@@ -40,15 +40,15 @@ def run_summary(node: LlmNode, execution: Execution, host: Host | None = None) -
     )
     if agent.summarization_model is not None:  # which has levels of its own
         execution = replace(execution, graph=replace(execution.graph, reasoning_effort=None))
-    session = Session(asking, execution, host or here())
+    dialogue = Dialogue(asking, execution, host or here())
     question = f"Summarize the following sub-agent output from '{result['agent']}':\n\n{result['output']}"
     try:
-        session.open()
-        answer = session.ask(chat(SUMMARIZER, question))
+        dialogue.open()
+        answer = dialogue.ask(chat(SUMMARIZER, question))
     except PutOff as later:
-        return session.put_off(later)
+        return dialogue.put_off(later)
     except NodeFailed as error:
         return VisitResult(
-            ok=False, error=session.clean(str(error)), error_kind=error.kind, usage=session.spent.usage()
+            ok=False, error=dialogue.clean(str(error)), error_kind=error.kind, usage=dialogue.spent.usage()
         )
-    return VisitResult(ok=True, delta={RESULT: {**result, "output": answer.text}}, usage=session.spent.usage())
+    return VisitResult(ok=True, delta={RESULT: {**result, "output": answer.text}}, usage=dialogue.spent.usage())

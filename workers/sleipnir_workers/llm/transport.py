@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import NO_KEY, Endpoint
 
 if TYPE_CHECKING:
-    from sleipnir_workers.llm.post import Address
+    from sleipnir_workers.llm.json_http import Address
 
 OPENAI_BASE = "https://api.openai.com/v1"
 COHERE_BASE = "https://api.cohere.com/v2"
@@ -48,7 +48,7 @@ def openai_headers(endpoint: Endpoint) -> dict[str, str]:
 
 def address_of(endpoint: Endpoint, url: str, *, headers: Mapping[str, str], timeout_s: float) -> Address:
     """Where a request to the endpoint is sent, with its key."""
-    from sleipnir_workers.llm.post import Address, trusted  # lazy: workers without models have no urllib3
+    from sleipnir_workers.llm.json_http import Address, trusted  # lazy: workers without models have no urllib3
 
     key, tls = endpoint.api_key or NO_KEY, trusted(os.environ)
     return Address(url, key, headers=headers, timeout_s=timeout_s, tls=tls)

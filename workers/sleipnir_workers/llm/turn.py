@@ -35,12 +35,12 @@ from sleipnir.tools.folder import tools_of
 from sleipnir_workers import mcp, skills
 from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host, here
-from sleipnir_workers.llm import memory, spawn_tools, todo, user_tools
-from sleipnir_workers.llm.continuing import Continuation, continuation
+from sleipnir_workers.llm import session_history, spawn_tools, todo, user_tools
+from sleipnir_workers.llm.continuation import Continuation, continuation
 from sleipnir_workers.llm.conversation import capped, first_messages, question, tool_message, user_message
+from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.reply import Answer, Message
-from sleipnir_workers.llm.session import Session
 from sleipnir_workers.llm.todo import TodoList
 from sleipnir_workers.node import executor
 from sleipnir_workers.skills import Skill, Skills, skills_of, with_grants
@@ -57,43 +57,45 @@ ESCALATIONS = "__escalation_notification"
 def run_turn(node: LlmNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Ask the model for its next message. `host` None means this process's. Raises VisitLost, nothing else."""
     host = host or here()
-    session = Session(node, execution, host)
+    dialogue = Dialogue(node, execution, host)
     try:
         told = json.loads(execution.talk.told) if execution.talk.told else _first_messages(node, execution, host)
         conversation = [*told, *_said(execution.talk)]
         may_load = skills_of(node, execution.graph, host, execution.caller_dir or execution.cwd or execution.folder)
         loaded = {} if may_load is None else skills.loaded_in(conversation)
         offered = offer(node, execution, host, may_load, loaded)
-        if not session.open(tools=", ".join(node.tools or ())).traits.supports_function_calling:
-            session.notes.append("the model cannot call functions (supports_function_calling), so no tools are offered")
+        if not dialogue.open(tools=", ".join(node.tools or ())).traits.supports_function_calling:
+            dialogue.notes.append(
+                "the model cannot call functions (supports_function_calling), so no tools are offered"
+            )
             offered = []
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")
-        session.begin(node.timeout)
-        answer = session.ask(capped(skills.as_told(conversation, loaded), session.result_bytes), tools=offered)
+        dialogue.begin(node.timeout)
+        answer = dialogue.ask(capped(skills.as_told(conversation, loaded), dialogue.result_bytes), tools=offered)
     except PutOff as later:
-        return session.put_off(later)
+        return dialogue.put_off(later)
     except NodeFailed as error:
-        return session.failure(error)
+        return dialogue.failure(error)
     if answer.calls:
         todos = _Todos(execution, conversation, has_functions=bool(offered))
         own: list[_Todos | _Loading] = [
             _Loading(may_load, loaded, {each["function"]["name"] for each in offered}),
             todos,
         ]
-        return _asks_for(node, answer, execution, told, session, host, own)
+        return _asks_for(node, answer, execution, told, dialogue, host, own)
     if offered and (further := _further(answer, execution, conversation)) is not None:
-        return _goes_on(answer, execution, told, session, further)
-    result = session.finish("\n".join(text for text in [*_texts(execution.talk), answer.text] if text))
+        return _goes_on(answer, execution, told, dialogue, further)
+    result = dialogue.finish("\n".join(text for text in [*_texts(execution.talk), answer.text] if text))
     if execution.session is None or not result.ok:
         return result
     asked = [*told[:-1], user_message(question(node, execution))]
-    said = memory.said_in(execution, asked, [*_said(execution.talk), answer.message], session, host)
-    return replace(result, said=said, usage=session.spent.usage(), notes=tuple(session.notes))
+    said = session_history.said_in(execution, asked, [*_said(execution.talk), answer.message], dialogue, host)
+    return replace(result, said=said, usage=dialogue.spent.usage(), notes=tuple(dialogue.notes))
 
 
 def _first_messages(node: LlmNode, execution: Execution, host: Host) -> list[Message]:
-    return memory.with_history(first_messages(node, execution, host), execution.talk.history)
+    return session_history.with_history(first_messages(node, execution, host), execution.talk.history)
 
 
 def offer(
@@ -230,7 +232,7 @@ def _asks_for(
     answer: Answer,
     execution: Execution,
     told: Sequence[Message],
-    session: Session,
+    dialogue: Dialogue,
     host: Host,
     own: Sequence[_Todos | _Loading],
 ) -> VisitResult:
@@ -252,7 +254,7 @@ def _asks_for(
         calls.append(ToolCall(call.id, call.name, "" if result is not None else _where(call.name, host)))
         earlier.append(PastCall(call.name, call.arguments))
     return VisitResult(
-        ok=True, delta=delta, usage=session.spent.usage(), notes=tuple(session.notes), calls=tuple(calls)
+        ok=True, delta=delta, usage=dialogue.spent.usage(), notes=tuple(dialogue.notes), calls=tuple(calls)
     )
 
 
@@ -264,11 +266,11 @@ def _further(answer: Answer, execution: Execution, conversation: Sequence[Messag
 
 
 def _goes_on(
-    answer: Answer, execution: Execution, told: Sequence[Message], session: Session, further: Continuation
+    answer: Answer, execution: Execution, told: Sequence[Message], dialogue: Dialogue, further: Continuation
 ) -> VisitResult:
     """The result of a turn without calls after which the agent goes on."""
     delta = _replied(answer, execution, told) | {FOLLOW_UP: dict(further.message)}
-    return VisitResult(ok=True, delta=delta, usage=session.spent.usage(), notes=(further.note,), goes_on=True)
+    return VisitResult(ok=True, delta=delta, usage=dialogue.spent.usage(), notes=(further.note,), goes_on=True)
 
 
 def _replied(answer: Answer, execution: Execution, told: Sequence[Message]) -> dict[str, Json]:

@@ -1,7 +1,7 @@
 """MCP servers for llm nodes: connections kept alive in this process, and three functions of each for a model.
 
 What others use: `configured` for the servers there are, `declarations` for the model's request, `answer` for a call,
-`here` for this process's connections, `close` when the worker stops, `check` at start-up.
+`process_connections` for this process's connections, `close` when the worker stops, `check` at start-up.
 
 The SDK (`mcp`) takes half a second and 60 MB to import, and workers without llm nodes never need it: it is imported
 inside functions only, by the first connection.
@@ -14,15 +14,15 @@ import threading
 
 from sleipnir_workers.mcp.calls import answer
 from sleipnir_workers.mcp.checking import Checked, check, check_each
-from sleipnir_workers.mcp.configured import configured
+from sleipnir_workers.mcp.configuration import configured
+from sleipnir_workers.mcp.connections import Connections
 from sleipnir_workers.mcp.declarations import declarations, function_name, split_name
-from sleipnir_workers.mcp.failure import McpFailed
-from sleipnir_workers.mcp.sessions import Sessions
+from sleipnir_workers.mcp.failures import McpFailed
 
 __all__ = [
     "Checked",
+    "Connections",
     "McpFailed",
-    "Sessions",
     "answer",
     "check",
     "check_each",
@@ -30,36 +30,37 @@ __all__ = [
     "configured",
     "declarations",
     "function_name",
-    "here",
+    "process_connections",
     "split_name",
 ]
 
 _lock = threading.Lock()
-_sessions: Sessions | None = None
+_connections: Connections | None = None
 
 
-def here() -> Sessions:
+def process_connections() -> Connections:
     """The connections of this process. Opens none."""
-    global _sessions
+    global _connections
     with _lock:
-        if _sessions is None:
-            _sessions = Sessions()
-        return _sessions
+        if _connections is None:
+            _connections = Connections()
+        return _connections
 
 
 def close() -> None:
-    """End every connection of this process and every server it started. Twice is safe; `here` would begin anew."""
-    global _sessions
+    """End every connection of this process and every server that it started. Idempotent; a later
+    `process_connections` creates new ones."""
+    global _connections
     with _lock:
-        sessions, _sessions = _sessions, None
-    if sessions is not None:
-        sessions.close()
+        connections, _connections = _connections, None
+    if connections is not None:
+        connections.close()
 
 
 def _after_fork() -> None:
     """The parent's connections, and the thread that serves them, are the parent's."""
-    global _lock, _sessions
-    _lock, _sessions = threading.Lock(), None
+    global _lock, _connections
+    _lock, _connections = threading.Lock(), None
 
 
 os.register_at_fork(after_in_child=_after_fork)

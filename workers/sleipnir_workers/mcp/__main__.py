@@ -16,8 +16,8 @@ import click
 from sleipnir.errors import ConfigError
 from sleipnir.tools.mcp_config import McpConfigError, McpServer, read
 from sleipnir_workers.mcp.checking import Checked, check_each
-from sleipnir_workers.mcp.configured import secrets_of
-from sleipnir_workers.mcp.sessions import START_S
+from sleipnir_workers.mcp.configuration import secrets_of
+from sleipnir_workers.mcp.connections import START_S
 
 SOME_BROKEN = 1
 UNUSABLE = 2

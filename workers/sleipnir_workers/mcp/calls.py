@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.tools.mcp_config import McpServer
+from sleipnir_workers.mcp.connections import CALL_S, Connections
 from sleipnir_workers.mcp.declarations import TOP_K, split_name
-from sleipnir_workers.mcp.failure import McpFailed
-from sleipnir_workers.mcp.sessions import CALL_S, Sessions
+from sleipnir_workers.mcp.failures import McpFailed
 
 FAILED: Mapping[str, str] = {
     "search": "MCP search failed",
@@ -23,7 +23,7 @@ def answer(
     name: str,
     arguments: Mapping[str, Any],
     servers: Mapping[str, McpServer],
-    sessions: Sessions,
+    connections: Connections,
     *,
     timeout_s: float = CALL_S,
     lost: threading.Event | None = None,
@@ -44,13 +44,13 @@ def answer(
         match function:
             case "search":
                 query, top_k = _query(arguments), _top_k(arguments)
-                return sessions.search(server, query, top_k, timeout_s=timeout_s, lost=lost)
+                return connections.search(server, query, top_k, timeout_s=timeout_s, lost=lost)
             case "describe":
-                described = sessions.describe(server, _tool(arguments), timeout_s=timeout_s, lost=lost)
+                described = connections.describe(server, _tool(arguments), timeout_s=timeout_s, lost=lost)
                 return _cleaned(described, server)
             case "invoke":
                 tool, given = _tool(arguments), _arguments(arguments)
-                return _cleaned(sessions.invoke(server, tool, given, timeout_s=timeout_s, lost=lost), server)
+                return _cleaned(connections.invoke(server, tool, given, timeout_s=timeout_s, lost=lost), server)
     except McpFailed as error:
         return {"tool_call_error": f"{FAILED[function]}: {error}"}
 

@@ -1,4 +1,4 @@
-"""The tools that an MCP server listed: found by words, described by name (spec 4.6). Knows no session."""
+"""The tools that an MCP server listed: found by words, described by name (spec 4.6). Knows no connection."""
 
 from __future__ import annotations
 

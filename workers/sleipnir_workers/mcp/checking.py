@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sleipnir.tools.mcp_config import McpServer
-from sleipnir_workers.mcp.failure import McpFailed
-from sleipnir_workers.mcp.sessions import START_S, Sessions
+from sleipnir_workers.mcp.connections import START_S, Connections
+from sleipnir_workers.mcp.failures import McpFailed
 
 AT_ONCE = 8  # servers that start together: each may be an npx that unpacks a package
 
@@ -24,11 +24,11 @@ class Checked:
 
 def check_each(servers: Mapping[str, McpServer], *, start_s: float = START_S) -> list[Checked]:
     """Start every server, at most `start_s` seconds each. Returns when all that was started is gone again."""
-    sessions = Sessions(start_s=start_s)
+    connections = Connections(start_s=start_s)
 
     def check_one(server: McpServer) -> Checked:
         try:
-            return Checked(server.name, tools=sessions.count_tools(server))
+            return Checked(server.name, tools=connections.count_tools(server))
         except McpFailed as error:
             return Checked(server.name, problem=str(error))
 
@@ -36,7 +36,7 @@ def check_each(servers: Mapping[str, McpServer], *, start_s: float = START_S) ->
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="mcp-check") as pool:
             return list(pool.map(check_one, servers.values()))
     finally:
-        sessions.close()
+        connections.close()
 
 
 def check(servers: Mapping[str, McpServer], *, start_s: float = START_S) -> list[str]:

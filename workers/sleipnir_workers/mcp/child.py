@@ -23,7 +23,7 @@ from sleipnir.errors import EXHAUSTED, MachineFailed
 from sleipnir.local import launch
 from sleipnir.tools.mcp_config import StdioServer
 from sleipnir_workers import group_guard
-from sleipnir_workers.mcp.failure import McpFailed
+from sleipnir_workers.mcp.failures import McpFailed
 from sleipnir_workers.sandbox import clean_environment
 
 if TYPE_CHECKING:

@@ -85,7 +85,9 @@ def _call_server(node: LlmNode, execution: Execution, call: PastCall, host: Host
         # Not in a scratch folder: each run would start its own server, although all could share one.
         servers = {**servers, server: declared.started_in(execution.directory)}
     timeout_s = timeouts.seconds_of(node, execution.graph, host)
-    value = mcp.answer(call.name, arguments, servers, mcp.here(), timeout_s=timeout_s, lost=execution.lost)
+    value = mcp.answer(
+        call.name, arguments, servers, mcp.process_connections(), timeout_s=timeout_s, lost=execution.lost
+    )
     is_error = isinstance(value, dict) and "tool_call_error" in value
     return ToolOutcome(results.limited(value, host.settings.max_tool_result_bytes), "server" if is_error else None)
 

@@ -14,7 +14,7 @@ import urllib3
 from sleipnir_workers.llm import chat_request, litellm_compat
 from sleipnir_workers.llm.chat_call import ask
 from sleipnir_workers.llm.clients import Prices, Traits
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import Answer, ToolCall
 from tests.integration.workers.llm.raw_server import Raw, RawServer, call, delta, used, whole

@@ -18,12 +18,12 @@ from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
 from sleipnir_workers.host import Host
 from sleipnir_workers.llm import embedding, litellm_compat
-from sleipnir_workers.llm.clients import Client, Clients, Prices, Traits
+from sleipnir_workers.llm.clients import Clients, ConfiguredClient, Prices, Traits
 from sleipnir_workers.llm.embedding import Embedded, embed
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
+from sleipnir_workers.llm.json_http import trusted
 from sleipnir_workers.llm.models import Endpoint, resolve
-from sleipnir_workers.llm.post import trusted
-from sleipnir_workers.llm.reach import reach
+from sleipnir_workers.llm.resolved_model import resolve_model
 
 TEXTS = ["bells of bronze", "ferries", "a third text"]
 
@@ -169,13 +169,13 @@ import json, sys
 from sleipnir.settings import Settings
 from sleipnir_workers.host import Host
 from sleipnir_workers.llm.embedding import embed
-from sleipnir_workers.llm.reach import reach
+from sleipnir_workers.llm.resolved_model import resolve_model
 from sleipnir_workers.llm.reranking import rerank
 env = json.loads(sys.argv[1])
 host = Host(env, Settings(home=sys.argv[2]))
-model = reach("openai:text-embedding-3-small", host, "embedding")
+model = resolve_model("openai:text-embedding-3-small", host, "embedding")
 embedded = embed(model.endpoint, ["a", "b"], "document", clean=model.clean)
-ranked = rerank(reach("cohere:rerank-v3.5", host, "reranker").endpoint, "bells", ["ferries", "bells"], top_n=1)
+ranked = rerank(resolve_model("cohere:rerank-v3.5", host, "reranker").endpoint, "bells", ["ferries", "bells"], top_n=1)
 heavy = sorted({"litellm", "numpy", "openai", "httpx"} & set(sys.modules))
 print(json.dumps([len(embedded.vectors), embedded.cost_usd, ranked.order, ranked.cost_usd, heavy]))
 """
@@ -219,21 +219,21 @@ def test_without_litellm_there_are_the_providers_that_we_speak_to(monkeypatch: p
     try:
         assert litellm_compat.listed_providers() == {"openai", "cohere"}
         with pytest.raises(NodeFailed, match=r"no provider is called 'gemini'.*install '\.\[llm\]'"):
-            reach("gemini:gemini-embedding-001", host, "embedding")
+            resolve_model("gemini:gemini-embedding-001", host, "embedding")
     finally:
         litellm_compat.listed_providers.cache_clear()
 
 
 # Ids
 
-MINE = Client(
+MINE = ConfiguredClient(
     "mine",
     "openai-compatible",
     (Traits("chatty"), Traits("e-1", type="embedding", real_name="org/e"), Traits("r-1", type="reranker")),
     {"api_base": "http://b/v1"},
 )
-BARE = Client("bare", "openai-compatible", (), {"api_base": "http://c/v1"})
-OPENAI = Client("openai", "openai", (Traits("gpt-x"),), {"api_key": "k"})
+BARE = ConfiguredClient("bare", "openai-compatible", (), {"api_base": "http://c/v1"})
+OPENAI = ConfiguredClient("openai", "openai", (Traits("gpt-x"),), {"api_key": "k"})
 CLIENTS = Clients((MINE, BARE, OPENAI))
 
 

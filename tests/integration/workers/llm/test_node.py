@@ -20,7 +20,7 @@ from sleipnir.messages import Usage, VisitResult
 from sleipnir.runs.run import Item
 from sleipnir.testing import ModelServer, Reply
 from sleipnir_workers.execution import VisitLost
-from sleipnir_workers.llm import litellm_compat, structured
+from sleipnir_workers.llm import litellm_compat, structured_output
 from sleipnir_workers.llm import node as llm
 from sleipnir_workers.llm.permits import Permit, PutOff
 from tests.unit.workers.visits import When, host, visit
@@ -425,7 +425,7 @@ def test_the_extractor_is_one_more_call_of_the_same_model_in_its_own_context() -
     second = server.requests[1]
     assert second.model == "of-the-graph"
     assert [message["role"] for message in second.messages] == ["system", "user"]
-    assert second.system == structured.EXTRACTOR
+    assert second.system == structured_output.EXTRACTOR
     assert second.prompt.endswith("Input:\nThe items are a.")
     assert result.notes[1:] == ("structured-output: parsing raw output failed, invoking extractor",)
     assert result.usage is not None and result.usage.calls == 2
@@ -462,7 +462,7 @@ def test_the_timeout_covers_the_extractor() -> None:
 
 def test_loading_the_executors_imports_nothing_that_only_workers_for_models_have() -> None:
     code = (
-        "import sys; from sleipnir_workers import function, script; from sleipnir_workers.llm import node, session; "
+        "import sys; from sleipnir_workers import function, script; from sleipnir_workers.llm import node, dialogue; "
         "sys.exit(bool({'litellm', 'urllib3', 'httpx'} & sys.modules.keys()))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,7 +9,7 @@ import pytest
 
 from sleipnir.testing import ModelServer, Reply
 from sleipnir_workers.llm.clients import Prices, Traits
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reranking import Reranked, rerank
 

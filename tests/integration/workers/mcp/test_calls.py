@@ -14,7 +14,7 @@ import pytest
 
 from sleipnir.tools.mcp_config import McpConfigError, RemoteServer
 from sleipnir_workers import mcp
-from sleipnir_workers.mcp import Sessions, answer, configured, declarations, split_name
+from sleipnir_workers.mcp import Connections, answer, configured, declarations, split_name
 from sleipnir_workers.mcp.catalogue import Catalogue, Tool, described
 from sleipnir_workers.mcp.ranking import Ranking, words
 from tests.integration.workers.mcp.servers import plain
@@ -23,8 +23,8 @@ SERVERS = {"plain": plain(), "dying": plain("dies at start", "dying")}
 
 
 @pytest.fixture(scope="module")
-def sessions() -> Iterator[Sessions]:
-    opened = Sessions()
+def connections() -> Iterator[Connections]:
+    opened = Connections()
     yield opened
     opened.close()
 
@@ -138,38 +138,38 @@ def test_the_servers_of_a_worker_get_their_secrets_from_its_env_file_and_its_env
 # Answers
 
 
-def call(sessions: Sessions, name: str, **arguments: Any) -> Any:
-    return answer(name, arguments, SERVERS, sessions)
+def call(connections: Connections, name: str, **arguments: Any) -> Any:
+    return answer(name, arguments, SERVERS, connections)
 
 
 @pytest.mark.conformance("X17")
-def test_the_three_functions_answer(sessions: Sessions) -> None:
-    assert call(sessions, "mcp_search_plain", query="echo", top_k=1.0) == [
+def test_the_three_functions_answer(connections: Connections) -> None:
+    assert call(connections, "mcp_search_plain", query="echo", top_k=1.0) == [
         {"name": "echo", "server": "plain", "description": "Does echo."}
     ]
-    assert call(sessions, "mcp_describe_plain", tool="echo") == {
+    assert call(connections, "mcp_describe_plain", tool="echo") == {
         "type": "object",
         "properties": {
             "tool": {"type": "string"},
             "arguments": {"type": "object", "properties": {"value": {"type": "string"}}},
         },
     }
-    assert call(sessions, "mcp_invoke_plain", tool="echo") == {
+    assert call(connections, "mcp_invoke_plain", tool="echo") == {
         "content": [{"type": "text", "text": "{}"}],
         "isError": False,
     }
 
 
-def test_a_result_that_holds_a_secret_of_its_server_is_shown_without(sessions: Sessions) -> None:
+def test_a_result_that_holds_a_secret_of_its_server_is_shown_without(connections: Connections) -> None:
     servers = {"plain": replace(plain(), secrets=frozenset({"hunter2-hunter2"}))}
     said = {"tool": "echo", "arguments": {"value": "it is hunter2-hunter2"}}
-    result = answer("mcp_invoke_plain", said, servers, sessions)
+    result = answer("mcp_invoke_plain", said, servers, connections)
     assert json.loads(result["content"][0]["text"]) == {"value": "it is [redacted]"}
 
 
-def test_arguments_may_be_an_object_or_the_text_of_one(sessions: Sessions) -> None:
+def test_arguments_may_be_an_object_or_the_text_of_one(connections: Connections) -> None:
     for arguments in ({"value": "x"}, '{"value": "x"}'):
-        result = call(sessions, "mcp_invoke_plain", tool="echo", arguments=arguments)
+        result = call(connections, "mcp_invoke_plain", tool="echo", arguments=arguments)
         assert json.loads(result["content"][0]["text"]) == {"value": "x"}
 
 
@@ -205,18 +205,18 @@ def test_arguments_may_be_an_object_or_the_text_of_one(sessions: Sessions) -> No
         ),
     ],
 )
-def test_a_failure_is_an_answer_too(sessions: Sessions, name: str, arguments: dict[str, Any], error: str) -> None:
-    assert answer(name, arguments, SERVERS, sessions) == {"tool_call_error": error}
+def test_a_failure_is_an_answer_too(connections: Connections, name: str, arguments: dict[str, Any], error: str) -> None:
+    assert answer(name, arguments, SERVERS, connections) == {"tool_call_error": error}
 
 
-def test_a_call_of_something_else_is_the_callers_mistake(sessions: Sessions) -> None:
+def test_a_call_of_something_else_is_the_callers_mistake(connections: Connections) -> None:
     with pytest.raises(ValueError, match="'user__ask' is no MCP function"):
-        call(sessions, "user__ask")
+        call(connections, "user__ask")
 
 
 def test_the_connections_of_a_process_are_its_own_and_end_with_close() -> None:
-    first = mcp.here()
-    assert mcp.here() is first
+    first = mcp.process_connections()
+    assert mcp.process_connections() is first
     mcp.close()
     mcp.close()
-    assert mcp.here() is not first
+    assert mcp.process_connections() is not first

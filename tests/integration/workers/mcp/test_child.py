@@ -11,7 +11,7 @@ import pytest
 from sleipnir.tools.mcp_config import StdioServer
 from sleipnir_workers.mcp import child
 from sleipnir_workers.mcp.child import TAIL_CHARACTERS, LastWords, child_transport
-from sleipnir_workers.mcp.failure import McpFailed
+from sleipnir_workers.mcp.failures import McpFailed
 from tests.integration.workers.mcp.servers import HERE, plain
 
 

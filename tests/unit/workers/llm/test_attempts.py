@@ -8,7 +8,7 @@ import pytest
 
 from sleipnir.errors import NodeFailed
 from sleipnir_workers.llm.attempts import LONGEST_ASKED_S, LONGEST_PAUSE_S, Attempts, pause_s
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 
 
 def made(most: int, *outcomes: str | CallFailed) -> tuple[str, list[float]]:

@@ -11,7 +11,7 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode
 from sleipnir_workers.llm.clients import Traits
 from sleipnir_workers.llm.conversation import as_sent, capped, first_messages, refuse_too_long, tool_message
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 from tests.unit.workers.visits import host, visit
 
 SYSTEM = {"role": "system", "content": "be brief"}

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sleipnir_workers.llm import litellm_compat, post
+from sleipnir_workers.llm import json_http, litellm_compat
 from sleipnir_workers.llm.transport import OPENAI_BASE
 
 # pytest puts its own filters over those that litellm_compat.py sets.
@@ -170,7 +170,7 @@ def test_litellms_clients_keep_more_connections_than_a_process_has_calls(
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:3128")
     handler = value_at("litellm.llms.custom_httpx.http_handler", "HTTPHandler")()
-    wide = (post.CONNECTIONS, post.CONNECTIONS)
+    wide = (json_http.CONNECTIONS, json_http.CONNECTIONS)
     assert connections(handler.client) == [wide, wide], f"{RELEASE} builds its HTTP clients in another way"
     assert connections(litellm.client_session)[0] == wide
 

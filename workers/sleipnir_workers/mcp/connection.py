@@ -17,7 +17,7 @@ from sleipnir.graph import schema as json_schema
 from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer
 from sleipnir_workers.mcp.catalogue import Catalogue, Tool
 from sleipnir_workers.mcp.child import LastWords, child_transport
-from sleipnir_workers.mcp.failure import ConnectionLost, McpFailed
+from sleipnir_workers.mcp.failures import ConnectionLost, McpFailed
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -31,10 +31,10 @@ _HIDDEN_STATUS = ("Server returned an error response", "Not Found")  # all that 
 _TERMINATED = "Session terminated"  # what it says of a server that does not know our session any more
 
 
-class Session:
+class Connection:
     """A connection that is opened at once. Use it after `opened`."""
 
-    def __init__(self, server: McpServer, *, start_s: float, on_over: Callable[[Session], None]) -> None:
+    def __init__(self, server: McpServer, *, start_s: float, on_over: Callable[[Connection], None]) -> None:
         self.server = server
         self.users = 0
         self.heard_at = 0.0

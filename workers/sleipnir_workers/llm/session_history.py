@@ -17,8 +17,8 @@ from sleipnir.messages import SessionAddition
 from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
 from sleipnir_workers.llm.conversation import chat, estimated_tokens, tool_message
+from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.reply import Message
-from sleipnir_workers.llm.session import Session
 from sleipnir_workers.llm.todo import TodoList
 
 SUMMARIZATION_PROMPT = """\
@@ -41,7 +41,7 @@ def with_history(told: Sequence[Message], history: str) -> list[Message]:
 
 
 def said_in(
-    execution: Execution, told: Sequence[Message], since: Sequence[Message], session: Session, host: Host
+    execution: Execution, told: Sequence[Message], since: Sequence[Message], dialogue: Dialogue, host: Host
 ) -> SessionAddition:
     """What the run adds to its session. `told` is what the conversation began with, `since` what followed, the last
     answer included. Raises VisitLost."""
@@ -51,14 +51,14 @@ def said_in(
     if estimated_tokens(whole) < _threshold(execution, host):
         return SessionAddition(added)
     try:
-        summary = session.aside(chat(SUMMARIZATION_PROMPT, _record(whole))).strip()
+        summary = dialogue.aside(chat(SUMMARIZATION_PROMPT, _record(whole))).strip()
     except NodeFailed as error:
-        session.notes.append(f"the session is not summarised: {session.clean(str(error))}")
+        dialogue.notes.append(f"the session is not summarised: {dialogue.clean(str(error))}")
         return SessionAddition(added)
     if not summary:
-        session.notes.append("the session is not summarised: the model said nothing")
+        dialogue.notes.append("the session is not summarised: the model said nothing")
         return SessionAddition(added)
-    session.notes.append(f"the session is summarised: {len(whole)} messages")
+    dialogue.notes.append(f"the session is summarised: {len(whole)} messages")
     context = {"role": "user", "content": SUMMARY_CONTEXT_PROMPT + summary}
     return SessionAddition((context, *_calls_that_make(TodoList.of(whole))), instead=True)
 

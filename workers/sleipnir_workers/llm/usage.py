@@ -9,7 +9,7 @@ from sleipnir_workers.llm.reply import Answer
 
 
 @dataclass
-class Spent:
+class UsageTotal:
     """Usage of a visit. A call counts from its beginning, tokens and cost when it is answered.
 
     `cost_usd` is None once the price of an answer was unknown.

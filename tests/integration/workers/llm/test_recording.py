@@ -14,7 +14,7 @@ from sleipnir.graph.model import LlmNode
 from sleipnir.messages import ANSWER, Usage, VisitResult
 from sleipnir.runs.run import Part
 from sleipnir.testing import Call, ModelServer, Reply
-from sleipnir_workers.llm import taped
+from sleipnir_workers.llm import recording
 from sleipnir_workers.llm.node import run_llm
 from sleipnir_workers.llm.reply import Answer
 from sleipnir_workers.llm.reply import Reply as Collected
@@ -37,7 +37,7 @@ def lookup(ip: str):
 @pytest.fixture(autouse=True)
 def new_process() -> None:
     """A tape counts for one process."""
-    taped._tapes.clear()
+    recording._tapes.clear()
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def record(tape: Path, replies: list[Reply | str], **fields: Any) -> VisitResult
     with ModelServer(replies) as server:
         result = run(server.env(key=KEY), {"record": tape}, **fields)
     assert result.ok, result.error
-    taped._tapes.clear()
+    recording._tapes.clear()
     return result
 
 
@@ -150,7 +150,7 @@ def test_no_secret_of_the_worker_is_written(tape: Path, tmp_path: Path) -> None:
         assert run({**server.env(key=KEY), **env}, settings, prompt=text).ok
     [file] = tape.glob("*.json")
     assert not [secret for secret in planted if secret in file.read_text()]
-    taped._tapes.clear()
+    recording._tapes.clear()
     assert run(env | {"OPENAI_API_KEY": KEY}, {"replay": tape, "secrets": secrets}, prompt=text).ok
 
 
@@ -162,7 +162,7 @@ def test_a_tape_that_is_damaged_or_missing_is_a_failure_of_the_node(tape: Path) 
         failed = run({}, {"replay": tape})
         assert (failed.ok, failed.error_kind) == (False, "config")
     file.unlink()
-    taped._tapes.clear()
+    recording._tapes.clear()
     assert "there are no recorded model answers" in str(run({}, {"replay": tape}).error)
 
 
@@ -187,7 +187,7 @@ def test_what_providers_want_back_is_kept() -> None:
     )  # fmt: skip
     collected.finish = "tool_calls"
     answer = collected.answer("1", input_tokens=3, output_tokens=4, cost_usd=0.5)
-    back = taped.replayed(json.loads(json.dumps(taped.written(answer, "m"))))
+    back = recording.replayed(json.loads(json.dumps(recording.written(answer, "m"))))
     assert back == Answer(**{**vars(answer), "cost_usd": 0.0})
 
 

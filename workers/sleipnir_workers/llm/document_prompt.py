@@ -19,7 +19,7 @@ from sleipnir_workers.execution import Execution
 _PARTS = re.compile("__CONTEXT__|__SOURCES__|__INPUT__")
 
 
-def with_found(prompt: str, execution: Execution, template: str | None = None) -> str:
+def with_documents(prompt: str, execution: Execution, template: str | None = None) -> str:
     """The user's words with what the visit's state says was found for them. `template` None: the one here."""
     context = as_text(execution.state.get(FOUND_CONTEXT) or "")
     if execution.graph.loop is None or not context:

@@ -14,7 +14,7 @@ from sleipnir.messages import ANSWER, FOLLOW_UP, RESULT, ResultHeader, VisitResu
 from sleipnir.runs.run import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
-from sleipnir_workers.llm.continuing import REMINDER, Continuation, continuation
+from sleipnir_workers.llm.continuation import REMINDER, Continuation, continuation
 from sleipnir_workers.llm.todo import Todo, TodoList
 from sleipnir_workers.llm.turn import run_turn
 from tests.unit.workers.visits import host, visit

@@ -13,7 +13,7 @@ from sleipnir.messages import INSTEAD, MESSAGES, SAID, SessionAddition, VisitRes
 from sleipnir.runs.run import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
-from sleipnir_workers.llm.memory import SUMMARIZATION_PROMPT, SUMMARY_CONTEXT_PROMPT
+from sleipnir_workers.llm.session_history import SUMMARIZATION_PROMPT, SUMMARY_CONTEXT_PROMPT
 from sleipnir_workers.llm.todo import Todo, TodoList
 from sleipnir_workers.llm.turn import run_turn
 from sleipnir_workers.worker import encoded

@@ -28,7 +28,7 @@ _REDIRECTS = Retry(None, connect=False, read=False, redirect=3, status=False, ot
 _SAID_CHARACTERS = 500  # of an answer that is no JSON, in an error
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The server answered with another status than 200, or sent an error instead of a piece of its stream."""
 
     def __init__(self, message: str, response: BaseHTTPResponse) -> None:
@@ -37,7 +37,7 @@ class Refused(Exception):
         self.response = response
 
 
-class Unreached(Exception):
+class ServerUnreachable(Exception):
     """The server could not be reached, or the connection was lost."""
 
 
@@ -45,7 +45,7 @@ class Address:
     """Where something is posted. `headers` go along with the key; `timeout_s` is for each wait on the network; `tls` is
     for servers with certificates, None trusts everybody.
 
-    Its methods raise Refused, Unreached, and ValueError for an answer that is no JSON object.
+    Its methods raise RequestRefused, ServerUnreachable, and ValueError for an answer that is no JSON object.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Address:
             finally:
                 response.close()  # does nothing to a connection that was given back
         except urllib3.exceptions.HTTPError as error:
-            raise Unreached(f"{urlsplit(self._url).netloc}: {_why(error)}") from error
+            raise ServerUnreachable(f"{urlsplit(self._url).netloc}: {_why(error)}") from error
 
 
 @lru_cache(maxsize=16)
@@ -130,7 +130,7 @@ def object_of(text: bytes, what: str) -> Mapping[str, Any]:
     return data
 
 
-def _refused(response: BaseHTTPResponse) -> Refused:
+def _refused(response: BaseHTTPResponse) -> RequestRefused:
     """What the server says of it: in the protocol's form, or as text."""
     content = response.read()
     try:
@@ -140,7 +140,7 @@ def _refused(response: BaseHTTPResponse) -> Refused:
         said = None
     said = said or " ".join(content.decode(errors="replace").split())[:_SAID_CHARACTERS]
     status = f"the provider answered {response.status} {response.reason or ''}".rstrip()
-    return Refused(f"{status}: {said}" if said else status, response)
+    return RequestRefused(f"{status}: {said}" if said else status, response)
 
 
 def said_in(error: Any) -> str | None:

@@ -1,6 +1,6 @@
 """How this process reaches a model that is named by its id: its address, its key, and what must not be shown of it.
 
-For embedding models and rerankers; chats have a Session. litellm is not imported for it.
+For embedding models and rerankers; chats have a Dialogue. litellm is not imported for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sleipnir_workers.llm.models import Endpoint
 
 
 @dataclass(frozen=True)
-class Reached:
+class ResolvedModel:
     """A model that can be asked. `id` is `client:model`."""
 
     id: str
@@ -30,7 +30,7 @@ class Reached:
         return self._keys.clean(text, self._literal_keys | self.endpoint.secrets)
 
 
-def reach(model_id: str, host: Host, wanted: Kind) -> Reached:
+def resolve_model(model_id: str, host: Host, wanted: Kind) -> ResolvedModel:
     """The model with this id. Raises NodeFailed (`model`, `config`)."""
     try:
         configured = clients.clients_of(host)
@@ -45,4 +45,4 @@ def reach(model_id: str, host: Host, wanted: Kind) -> Reached:
             f"{error}. More providers are known with litellm: `pip install '.[llm]'` in a checkout", error.kind
         ) from error
     name, _, model = model_id.partition(":")
-    return Reached(f"{name}:{model or endpoint.traits.name}", endpoint, keys, configured.literal_keys)
+    return ResolvedModel(f"{name}:{model or endpoint.traits.name}", endpoint, keys, configured.literal_keys)

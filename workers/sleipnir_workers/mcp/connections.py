@@ -19,9 +19,9 @@ from typing import Any, TypeAlias, TypeVar
 from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer, login_needed
 from sleipnir_workers.execution import VisitLost
 from sleipnir_workers.mcp.catalogue import Catalogue, Tool, described, not_found
+from sleipnir_workers.mcp.connection import Connection
 from sleipnir_workers.mcp.declarations import MOST_TOP_K, TOP_K
-from sleipnir_workers.mcp.failure import ConnectionLost, McpFailed
-from sleipnir_workers.mcp.session import Session
+from sleipnir_workers.mcp.failures import ConnectionLost, McpFailed
 
 START_S = 30.0  # a server that npx has to download first takes half of that
 CALL_S = 120.0
@@ -33,7 +33,7 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 
-class Sessions:
+class Connections:
     """The connections of one process. Every method waits; they raise McpFailed, and VisitLost when `lost` is set."""
 
     def __init__(self, *, start_s: float = START_S, idle_s: float = IDLE_S) -> None:
@@ -42,9 +42,9 @@ class Sessions:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._sessions: dict[McpServer, Session] = {}  # this and all below: on the loop only
-        self._all: set[Session] = set()
-        self._idle: dict[Session, asyncio.TimerHandle] = {}
+        self._connections: dict[McpServer, Connection] = {}  # this and all below: on the loop only
+        self._all: set[Connection] = set()
+        self._idle: dict[Connection, asyncio.TimerHandle] = {}
 
     def count_tools(self, server: McpServer) -> int:
         """How many tools it lists."""
@@ -135,22 +135,24 @@ class Sessions:
             raise McpFailed(f"MCP server '{server.name}' did not answer {what} within {timeout_s:g} s") from None
 
     async def _catalogue(self, server: McpServer) -> Catalogue:
-        return await self._with(server, lambda session: session.catalogue(), repeat=True)
+        return await self._with(server, lambda connection: connection.catalogue(), repeat=True)
 
     async def _tool(self, server: McpServer, name: str) -> Tool:
         """Raises McpFailed for one that is not there, also after a look at a fresh list."""
         catalogue = await self._catalogue(server)
         if (tool := catalogue.get(name)) is None:
-            catalogue = await self._with(server, lambda session: session.catalogue(instead_of=catalogue), repeat=True)
+            catalogue = await self._with(
+                server, lambda connection: connection.catalogue(instead_of=catalogue), repeat=True
+            )
             if (tool := catalogue.get(name)) is None:
                 raise McpFailed(not_found(name, server.name))
         return tool
 
     async def _call(self, server: McpServer, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         tool = await self._tool(server, name)
-        return await self._with(server, lambda session: session.call(name, arguments), repeat=tool.repeatable)
+        return await self._with(server, lambda connection: connection.call(name, arguments), repeat=tool.repeatable)
 
-    async def _with(self, server: McpServer, ask: Callable[[Session], Awaitable[T]], *, repeat: bool) -> T:
+    async def _with(self, server: McpServer, ask: Callable[[Connection], Awaitable[T]], *, repeat: bool) -> T:
         """Ask a server that runs. `repeat`: ask again, a new one, if it dies meanwhile."""
         try:
             return await self._ask(server, ask)
@@ -158,76 +160,76 @@ class Sessions:
             if not (repeat or death.unheard):
                 raise McpFailed(
                     f"{_broken(server)} during the call, and whether it did what it was asked is not known"
-                    f"{death.session.why()}"
+                    f"{death.connection.why()}"
                 ) from death
         try:
             return await self._ask(server, ask)
         except _Died as death:
-            raise McpFailed(f"{_broken(server)} twice{death.session.why()}") from death
+            raise McpFailed(f"{_broken(server)} twice{death.connection.why()}") from death
 
-    async def _ask(self, server: McpServer, ask: Callable[[Session], Awaitable[T]]) -> T:
-        session = self._session(server)
-        session.users += 1
-        self._stop_clock(session)
+    async def _ask(self, server: McpServer, ask: Callable[[Connection], Awaitable[T]]) -> T:
+        connection = self._connection(server)
+        connection.users += 1
+        self._stop_clock(connection)
         try:
-            await session.opened()
-            return await ask(session)
+            await connection.opened()
+            return await ask(connection)
         except ConnectionLost as error:
-            session.stop()
-            await session.over()
+            connection.stop()
+            await connection.over()
             # One refused request ends the connection for all that are out, and of those others may have been heard.
-            unheard = error.unheard or (session.was_refused and session.users == 1)
-            raise _Died(session, unheard=unheard) from error
+            unheard = error.unheard or (connection.was_refused and connection.users == 1)
+            raise _Died(connection, unheard=unheard) from error
         finally:
-            session.users -= 1
-            if session.users == 0 and not session.is_over:
-                self._rest(session)
+            connection.users -= 1
+            if connection.users == 0 and not connection.is_over:
+                self._rest(connection)
 
-    def _session(self, server: McpServer) -> Session:
-        session = self._sessions.get(server)
-        if session is None or session.is_ending:
+    def _connection(self, server: McpServer) -> Connection:
+        connection = self._connections.get(server)
+        if connection is None or connection.is_ending:
             if self._closed:
                 raise McpFailed("this worker is stopping")
             if isinstance(server, RemoteServer) and server.needs_login:
                 raise McpFailed(login_needed(server.name))
-            session = Session(server, start_s=self._start_s, on_over=self._drop)
-            self._sessions[server] = session
-            self._all.add(session)
-        return session
+            connection = Connection(server, start_s=self._start_s, on_over=self._drop)
+            self._connections[server] = connection
+            self._all.add(connection)
+        return connection
 
-    def _rest(self, session: Session) -> None:
+    def _rest(self, connection: Connection) -> None:
         """Nobody uses it now."""
-        if self._sessions.get(session.server) is not session:
-            session.stop()
+        if self._connections.get(connection.server) is not connection:
+            connection.stop()
         else:
-            self._idle[session] = asyncio.get_running_loop().call_later(self._idle_s, session.stop)
+            self._idle[connection] = asyncio.get_running_loop().call_later(self._idle_s, connection.stop)
 
-    def _stop_clock(self, session: Session) -> None:
-        if (clock := self._idle.pop(session, None)) is not None:
+    def _stop_clock(self, connection: Connection) -> None:
+        if (clock := self._idle.pop(connection, None)) is not None:
             clock.cancel()
 
     async def _retire_if_it_hangs(self, server: McpServer, since: float) -> None:
         """Give no new work to one that said nothing since then, and says nothing now. Those that wait may go on."""
-        session = self._sessions.get(server)
-        if session is None or not session.is_open or session.heard_at >= since or await session.answers():
+        connection = self._connections.get(server)
+        if connection is None or not connection.is_open or connection.heard_at >= since or await connection.answers():
             return
-        if self._sessions.get(server) is session:
-            del self._sessions[server]
-        self._stop_clock(session)
-        if session.users == 0:
-            session.stop()
+        if self._connections.get(server) is connection:
+            del self._connections[server]
+        self._stop_clock(connection)
+        if connection.users == 0:
+            connection.stop()
 
-    def _drop(self, session: Session) -> None:
-        self._stop_clock(session)
-        self._all.discard(session)
-        if self._sessions.get(session.server) is session:
-            del self._sessions[session.server]
+    def _drop(self, connection: Connection) -> None:
+        self._stop_clock(connection)
+        self._all.discard(connection)
+        if self._connections.get(connection.server) is connection:
+            del self._connections[connection.server]
 
     async def _end_all(self) -> None:
         live = list(self._all)
-        for session in live:
-            session.stop()
-        await asyncio.gather(*(session.over() for session in live))
+        for connection in live:
+            connection.stop()
+        await asyncio.gather(*(connection.over() for connection in live))
 
 
 def _broken(server: McpServer) -> str:
@@ -236,9 +238,9 @@ def _broken(server: McpServer) -> str:
 
 
 class _Died(Exception):
-    def __init__(self, session: Session, *, unheard: bool) -> None:
-        super().__init__(session.server.name)
-        self.session, self.unheard = session, unheard
+    def __init__(self, connection: Connection, *, unheard: bool) -> None:
+        super().__init__(connection.server.name)
+        self.connection, self.unheard = connection, unheard
 
 
 def _import_sdk() -> None:

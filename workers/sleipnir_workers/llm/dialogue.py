@@ -18,22 +18,30 @@ from sleipnir_workers import keyring, typed_state
 from sleipnir_workers.execution import CallTokens, Execution
 from sleipnir_workers.host import Host
 from sleipnir_workers.items import with_own_output
-from sleipnir_workers.llm import chat_call, clients, efforts, litellm_compat, models, structured, taped
+from sleipnir_workers.llm import (
+    chat_call,
+    clients,
+    litellm_compat,
+    models,
+    reasoning_effort,
+    recording,
+    structured_output,
+)
 from sleipnir_workers.llm.attempts import Attempts
 from sleipnir_workers.llm.chat_request import CALL_TIMEOUT_S
 from sleipnir_workers.llm.conversation import chat
-from sleipnir_workers.llm.failure import CallFailed
+from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permit, PutOff, names_of, tokens_of_chat
 from sleipnir_workers.llm.reply import Answer, Message
 from sleipnir_workers.llm.spans import span_of, used
-from sleipnir_workers.llm.spending import Spent
+from sleipnir_workers.llm.usage import UsageTotal
 
 if TYPE_CHECKING:
     from sleipnir.testing.tape import Tape
 
 
-class Session:
+class Dialogue:
     """Ask with `ask`, then say what came of it: `finish`, `success` or `failure`. `notes` are lines of narration."""
 
     def __init__(self, node: LlmNode, execution: Execution, host: Host) -> None:
@@ -48,7 +56,7 @@ class Session:
         self._efforts: tuple[str | None, str | None] = None, None  # as it is asked for, and as it is sent
         self.result_bytes = 0
         """How much of a tool's result the model gets; 0: all of it. Known when the session is open."""
-        self.spent = Spent()
+        self.spent = UsageTotal()
         self.notes: list[str] = []
 
     def open(self, tools: str = "<none>") -> Endpoint:
@@ -66,14 +74,14 @@ class Session:
             model_id = models.model_of(self._node.model, self._visit.graph.model, default)
             self.notes.append(f"llm call: model={model_id} tools={tools}")
             self.spent.model = model_id
-            self._tape = taped.tape_of(self._host)
+            self._tape = recording.tape_of(self._host)
             is_asked = self._tape is None or self._tape.is_recording
             if is_asked:
                 endpoint = models.resolve(model_id, self._keys.env, litellm_compat.providers(), configured)
             else:
                 endpoint = models.unreached(model_id, configured)
-            effort = efforts.wanted(self._node, self._visit.graph, configured, self._host.env)
-            sent = efforts.sent(effort, model_id, endpoint, self.notes.append) if is_asked else None
+            effort = reasoning_effort.wanted(self._node, self._visit.graph, configured, self._host.env)
+            sent = reasoning_effort.sent(effort, model_id, endpoint, self.notes.append) if is_asked else None
             self._efforts = effort, sent
             self.result_bytes = _result_bytes(self._visit.graph, configured)
             self._endpoint = endpoint
@@ -120,7 +128,7 @@ class Session:
         if self._node.output_schema is None:
             return self.success(text)
         try:
-            value = structured.extract(text, self._node.output_schema, self._extract, self.notes.append)
+            value = structured_output.extract(text, self._node.output_schema, self._extract, self.notes.append)
         except NodeFailed as error:
             return self.failure(error, what=what)
         return self.success(value)
@@ -206,14 +214,14 @@ class Session:
     ) -> Answer:
         temperature, top_p = self._sampling()
         model = self.spent.model or endpoint.model
-        request = taped.request(
+        request = recording.request(
             model, messages, tools, temperature=temperature, top_p=top_p, reasoning_effort=self._efforts[0]
         )
         if (recorded := tape.find(request)) is None:
             answer = self._ask_provider(endpoint, messages, tools, on_text)
-            tape.keep(request, taped.written(answer, model))
+            tape.keep(request, recording.written(answer, model))
             return answer
-        answer = taped.replayed(recorded)
+        answer = recording.replayed(recorded)
         self.spent.calls += 1
         self.spent.add(answer)
         if on_text is not None and answer.text:

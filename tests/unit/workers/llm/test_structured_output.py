@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sleipnir.errors import NodeFailed
-from sleipnir_workers.llm import structured
+from sleipnir_workers.llm import structured_output
 
 OBJECT = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
 
@@ -28,7 +28,7 @@ class Extractor:
 
 def extract(text: str, schema: Any, *replies: str) -> tuple[Any, Extractor]:
     extractor = Extractor(*replies)
-    return structured.extract(text, schema, extractor, extractor.notes.append), extractor
+    return structured_output.extract(text, schema, extractor, extractor.notes.append), extractor
 
 
 @pytest.mark.conformance("O03")
@@ -58,7 +58,7 @@ def test_text_around_the_json_goes_to_the_extractor_once() -> None:
     value, extractor = extract('Sure! {"n": 1}', OBJECT, '```json\n{"n": 1}\n```')
     assert value == {"n": 1}
     [(system, user)] = extractor.asked
-    assert system == structured.EXTRACTOR
+    assert system == structured_output.EXTRACTOR
     pretty = json.dumps(OBJECT, indent=2)
     assert user == f'Schema:\n{pretty}\n\nInput:\nSure! {{"n": 1}}'
     assert extractor.notes == ["structured-output: parsing raw output failed, invoking extractor"]
@@ -150,4 +150,4 @@ def test_a_reply_that_cannot_be_checked_fails_the_node(schema: Any, reply: str, 
 
 @pytest.mark.timeout(60)
 def test_any_number_of_think_blocks_is_left_out_in_linear_time() -> None:
-    assert structured.without_thinking("<think></think>" * 200_000 + "x") == "x"
+    assert structured_output.without_thinking("<think></think>" * 200_000 + "x") == "x"
