@@ -195,7 +195,7 @@ def test_a_replay_imports_no_model_library(tape: Path) -> None:
     record(tape, ["hi"])
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from tests.integration.workers.llm.test_taped import run\n"
+        "from tests.integration.workers.llm.test_recording import run\n"
         "assert 'litellm' not in sys.modules\n"
         "result = run({}, {'replay': Path(sys.argv[1])})\n"
         "assert result.ok, result.error\n"

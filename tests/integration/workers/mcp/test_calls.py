@@ -68,7 +68,7 @@ def test_names_are_split_where_the_server_begins() -> None:
 def test_nothing_but_a_connection_imports_the_sdk() -> None:
     code = (
         "import sys, sleipnir_workers.mcp as m, sleipnir.tools.mcp_config\n"
-        "m.declarations(['a']); m.here(); m.close()\n"
+        "m.declarations(['a']); m.process_connections(); m.close()\n"
         "print([name for name in ('mcp', 'mcp_types', 'anyio', 'httpx2', 'litellm') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
