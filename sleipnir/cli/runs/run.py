@@ -100,7 +100,7 @@ class RunRequest:
 
 
 def _wanted(command: Command) -> Command:
-    """The parameters of a Wanted."""
+    """The parameters of a RunRequest."""
     shared = (
         AGENT,
         PROMPT,
