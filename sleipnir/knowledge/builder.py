@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from sleipnir.errors import KnowledgeError
 from sleipnir.knowledge.files import pin_name
-from sleipnir.knowledge.order import Done, Failed, Order, Told, told_of
+from sleipnir.knowledge.order import BuildDone, BuildFailed, Order, Told, told_of
 from sleipnir.local import launch
 from sleipnir.settings import Settings
 
@@ -35,7 +35,7 @@ class Builder:
         self._settings = settings
 
     def carry_out(self, order: Order, on_told: Callable[[Told], None] = lambda told: None) -> Mapping[str, Any]:
-        """Returns Done.value; `on_told` gets Progress and Notice. Calling again after any error is safe.
+        """Returns BuildDone.value; `on_told` gets Progress and BuildNotice. Calling again after any error is safe.
 
         Raises KnowledgeError for what the builder failed at, and when it died. Whatever else is raised meanwhile, by
         `on_told` or by Ctrl-C, stops the builder first.
@@ -46,9 +46,9 @@ class Builder:
                 if not line.endswith("\n"):
                     break  # it died in the middle of it
                 match told := told_of(line):
-                    case Done(value):
+                    case BuildDone(value):
                         return value
-                    case Failed(message, kind):
+                    case BuildFailed(message, kind):
                         raise KnowledgeError(message, kind)
                     case _:
                         on_told(told)

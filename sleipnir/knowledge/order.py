@@ -2,7 +2,7 @@
 
 The builder is a process of its own (`python -m sleipnir_workers.knowledge`), because it needs the extra `rag` and keys
 of models: it reads one Order as a line of JSON from its standard input, and writes one Told per line of its standard
-output, the last of which is Done or Failed. Its standard error is for people.
+output, the last of which is BuildDone or BuildFailed. Its standard error is for people.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class BuildNotice:
 
 
 @dataclass(frozen=True)
-class Done:
+class BuildDone:
     """`value` is what `--json` shows: of a build, rebuild, index or show a BaseInfo, of a forecast a Forecast, of a
     search {hits, context, sources, embedding_model} (views of sleipnir/knowledge/views.py, as dicts). Of shelved it is
     {bases}, a list of (digest, bytes, age in seconds), of unshelve {removed}."""
@@ -97,7 +97,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Failed:
+class BuildFailed:
     """Nothing was changed. `kind`: `usage` (the agent or the command must be changed), `sources` (documents), `model`,
     `store` (Redis or the shared store) or `bug`."""
 
@@ -105,9 +105,9 @@ class Failed:
     kind: str = "usage"
 
 
-Told: TypeAlias = Progress | BuildNotice | Done | Failed
+Told: TypeAlias = Progress | BuildNotice | BuildDone | BuildFailed
 _KINDS: Final[Mapping[str, type[Told]]] = {
-    "progress": Progress, "notice": BuildNotice, "done": Done, "failed": Failed,
+    "progress": Progress, "notice": BuildNotice, "done": BuildDone, "failed": BuildFailed,
 }  # fmt: skip
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 

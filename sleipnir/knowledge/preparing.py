@@ -16,7 +16,7 @@ from sleipnir.graph.load import AgentFolder
 from sleipnir.graph.model import Graph, RagNode
 from sleipnir.knowledge.application import Application, application
 from sleipnir.knowledge.files import base_file, digest_of, pin_name
-from sleipnir.knowledge.order import BuildNotice, Done, Order, Told
+from sleipnir.knowledge.order import BuildDone, BuildNotice, Order, Told
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.rules import (
     AskToBuild,
@@ -89,7 +89,7 @@ def bases_of(
     what `carry_out` raises, and ConfigError.
     """
     for order in _orders(agent, graph, ask, tell):
-        tell(pin_name(agent.name, order.node), Done(make(order, carry_out, ask, tell)))
+        tell(pin_name(agent.name, order.node), BuildDone(make(order, carry_out, ask, tell)))
     found = existing_bases(agent, graph)
     for node, digest in found.items():
         if not is_shelved(digest):

@@ -20,7 +20,7 @@ PAGE = 1000
 
 
 @dataclass(frozen=True)
-class RunRemains:
+class OrphanedKeys:
     """Of one run that is gone: its keys that do not expire, with their size, and whether an index still lists it."""
 
     run: str
@@ -34,15 +34,15 @@ class Garbage:
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client, self._keys = client, keys
 
-    def listed(self) -> Iterator[RunRemains]:
+    def listed(self) -> Iterator[OrphanedKeys]:
         """Runs that an index lists, and that are not there."""
         for partition in range(self._keys.partitions):
             part = self._keys.of_partition(partition)
             names = {name: None for name in self._client.zrange(part.runs, 0, -1)}
             names |= {name.rsplit("/", 1)[0]: None for name in self._client.zrange(part.gates, 0, -1)}
-            yield from map(RunRemains, self._gone(list(names)))
+            yield from map(OrphanedKeys, self._gone(list(names)))
 
-    def orphans(self) -> Iterator[RunRemains]:
+    def orphans(self) -> Iterator[OrphanedKeys]:
         """Keys of runs that are not there, which do not expire. Looks at every key of the deployment: minutes for a
         million runs."""
         seen: dict[str, list[str]] = {}
@@ -55,7 +55,7 @@ class Garbage:
                 seen = {}
         yield from self._orphans(seen)
 
-    def _orphans(self, seen: dict[str, list[str]]) -> Iterator[RunRemains]:
+    def _orphans(self, seen: dict[str, list[str]]) -> Iterator[OrphanedKeys]:
         for run_id in self._gone(list(seen)):
             pipe = self._client.pipeline(transaction=False)
             for key in seen[run_id]:
@@ -65,7 +65,7 @@ class Garbage:
             sizes = zip(seen[run_id], replies[::2], replies[1::2], strict=True)
             lasting = [(key, size or 0) for key, ttl_ms, size in sizes if ttl_ms == -1]
             if lasting:
-                yield RunRemains(run_id, tuple(key for key, _ in lasting), sum(size for _, size in lasting))
+                yield OrphanedKeys(run_id, tuple(key for key, _ in lasting), sum(size for _, size in lasting))
 
     def _gone(self, run_ids: Sequence[str]) -> Iterator[str]:
         for at in range(0, len(run_ids), PAGE):
@@ -75,7 +75,7 @@ class Garbage:
                 pipe.exists(self._keys.of_run(run_id).run)
             yield from (run_id for run_id, there in zip(page, pipe.execute(), strict=True) if not there)
 
-    def remove(self, remains: RunRemains) -> bool:
+    def remove(self, remains: OrphanedKeys) -> bool:
         """False: the run is there now, and nothing was removed."""
         run = self._keys.of_run(remains.run).run
         part = self._keys.of_partition(self._keys.partition_of(remains.run))

@@ -15,7 +15,7 @@ from sleipnir.cli import main
 from sleipnir.client.client import Client
 from sleipnir.errors import KnowledgeError, SleipnirError, UsageError
 from sleipnir.knowledge.builder import Builder
-from sleipnir.knowledge.order import Done, Order, Told, order_of, told_line, told_of
+from sleipnir.knowledge.order import BuildDone, Order, Told, order_of, told_line, told_of
 from sleipnir.settings import Settings
 from sleipnir.testing.server import ModelServer
 from sleipnir_workers.host import Host
@@ -74,7 +74,7 @@ def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         except SleipnirError as error:
             raise KnowledgeError(str(error), kind_of(error)) from error
         told = told_of(told_line(done))
-        assert isinstance(told, Done)
+        assert isinstance(told, BuildDone)
         return told.value
 
     monkeypatch.setattr(Builder, "carry_out", carry_out)

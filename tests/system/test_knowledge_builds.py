@@ -25,7 +25,7 @@ from sleipnir.client.client import Client
 from sleipnir.errors import KnowledgeError, SleipnirError, StoreUnavailable
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import base_file, digest_of, lease_name
-from sleipnir.knowledge.order import Failed, Order, Progress, SearchQuery, Told, told_of
+from sleipnir.knowledge.order import BuildFailed, Order, Progress, SearchQuery, Told, told_of
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.settings import Settings
 from sleipnir.staging import staging
@@ -251,27 +251,27 @@ def test_an_index_that_is_damaged_is_written_anew(world: World) -> None:
 # What cannot be built.
 
 
-def fails(world: World, order: Order) -> Failed:
+def fails(world: World, order: Order) -> BuildFailed:
     """It changes nothing."""
     before = digest_of(world.file), sorted(world.index_store.glob("*"))
     with pytest.raises((SleipnirError, CallFailed)) as raised:
         world.run(order)
     after = digest_of(world.file), sorted(world.index_store.glob("*"))
     assert (after, world.left(), world.holder()) == (before, [], None)
-    return Failed(str(raised.value), kind_of(raised.value))
+    return BuildFailed(str(raised.value), kind_of(raised.value))
 
 
 def test_each_failure_says_what_is_wrong_and_who_must_act(world: World) -> None:
     recipe = world.order().recipe
     assert recipe is not None
     nothing = world.order(recipe=replace(recipe, documents=[]))
-    assert fails(world, nothing) == Failed("Cannot build RAG knowledge base 'kb' with no documents", "usage")
+    assert fails(world, nothing) == BuildFailed("Cannot build RAG knowledge base 'kb' with no documents", "usage")
     nonsense = world.order(recipe=replace(recipe, chunk_size=40, chunk_overlap=40))
     assert "chunk_overlap 40, which is not less than its chunk_size 40" in fails(world, nonsense).message
     nowhere = fails(world, world.order(recipe=replace(recipe, documents=["missing.md"])))
     assert (nowhere.kind, "No RAG files" in nowhere.message) == ("sources", True)
     above = fails(world, world.order(recipe=replace(recipe, documents=["../secret.md"])))
-    assert above == Failed("Invalid document path: '../secret.md'", "usage")
+    assert above == BuildFailed("Invalid document path: '../secret.md'", "usage")
     (world.agent / "docs" / "broken.md").write_bytes(b"\xff\xfe\x00binary\x80")
     broken = fails(world, world.order())
     assert (broken.kind, str(world.agent / "docs" / "broken.md") in broken.message) == ("sources", True)
@@ -346,7 +346,7 @@ def test_a_disk_that_is_full_is_named_and_nothing_is_half_written(world: World, 
     )  # fmt: skip
     assert done.stdout, done.stderr
     failed = told_of(done.stdout.splitlines()[-1])
-    assert isinstance(failed, Failed), done.stderr
+    assert isinstance(failed, BuildFailed), done.stderr
     assert (failed.kind, f"cannot write {world.home.parent}/{named}" in failed.message) == ("store", True), failed
     assert not world.file.exists()
     assert (world.is_whole(), world.left(), world.holder()) == (set(), [], None)
@@ -481,7 +481,7 @@ def test_without_the_extra_the_builder_says_what_to_install(world: World, tmp_pa
         text=True, env=env, timeout=60,
     )  # fmt: skip
     said = "numpy is not installed, and builders need it: pip install '.[rag]' in a checkout"
-    assert told_of(done.stdout) == Failed(said, "usage")
+    assert told_of(done.stdout) == BuildFailed(said, "usage")
 
 
 def test_a_builder_that_falls_over_says_so_with_its_last_words(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

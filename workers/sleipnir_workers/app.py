@@ -144,7 +144,7 @@ class FlushEvents(bootsteps.StartStopStep):
             self._timer.cancel()
 
 
-class StopByDrain(bootsteps.StartStopStep):
+class DrainStep(bootsteps.StartStopStep):
     """Runs a drain before Celery's own warm shutdown (drain.py). Its thread starts after the pool has forked."""
 
     requires = ("celery.worker.components:Pool",)
@@ -213,7 +213,7 @@ def _stop_celery(consumer: Any) -> None:
     consumer.call_soon(lambda: None)  # wakes the loop, which checks should_stop
 
 
-app.steps["worker"].add(StopByDrain)
+app.steps["worker"].add(DrainStep)
 app.steps["consumer"].add(FlushEvents)
 app.steps["consumer"].add(WatchedConsumer)
 

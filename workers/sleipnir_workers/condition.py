@@ -17,13 +17,13 @@ from sleipnir.graph.model import Branch, Node
 from sleipnir.messages import VisitResult
 from sleipnir_workers import output, python_call, typed_state
 from sleipnir_workers.execution import Execution
-from sleipnir_workers.helper import Helper, HelperFailed
+from sleipnir_workers.helper import HelperFailed, HelperProcesses
 from sleipnir_workers.node import executor
 
 NO_ROUTE = ""
 CONDITION_S = 10.0
 
-_helper = Helper("sleipnir_workers.condition_child")
+_helper = HelperProcesses("sleipnir_workers.condition_child")
 
 
 @executor("branch")

@@ -40,7 +40,7 @@ class TookTooLong(HelperFailed):
     """The child was killed at the deadline."""
 
 
-class Helper:
+class HelperProcesses:
     """Children that run one module, which has `answer(request, body) -> (answer, body)`. Safe to use from any thread
     and after a fork."""
 
@@ -163,7 +163,7 @@ def _exactly(pipe: IO[bytes], count: int) -> bytes:
     return data
 
 
-_all: weakref.WeakSet[Helper] = weakref.WeakSet()
+_all: weakref.WeakSet[HelperProcesses] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

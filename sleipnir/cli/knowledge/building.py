@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import duration, size
 from sleipnir.cli.terminal.terminal import MARK, typed_line
-from sleipnir.knowledge.order import BuildNotice, Done, Progress, Told
+from sleipnir.knowledge.order import BuildDone, BuildNotice, Progress, Told
 from sleipnir.knowledge.recipe import CHUNK_SIZE, NO_MODEL
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class BuildView:
                 self._progress(told)
             case BuildNotice(text):
                 self._say(f"note: {terminal.one_line(text)}")
-            case Done(value):
+            case BuildDone(value):
                 self._end_stage()
                 self._say(summary(value))
 

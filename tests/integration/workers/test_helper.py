@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sleipnir_workers.helper import Helper, HelperFailed, TookTooLong
+from sleipnir_workers.helper import HelperFailed, HelperProcesses, TookTooLong
 
 MODULE = """
 import os, sys, time
@@ -29,29 +29,29 @@ def answer(request, body):
 
 
 @pytest.fixture
-def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Helper]:
+def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HelperProcesses]:
     (tmp_path / "lab_helper.py").write_text(MODULE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-worker")
     monkeypatch.setenv("SLEIPNIR_REDIS_URL", "redis://:password@example.org")
-    found = Helper("lab_helper")
+    found = HelperProcesses("lab_helper")
     yield found
     found.close()
 
 
-def test_a_child_answers_and_is_kept(helper: Helper) -> None:
+def test_a_child_answers_and_is_kept(helper: HelperProcesses) -> None:
     first, body = helper.ask({"do": "echo", "said": "ö"}, b"ab", timeout_s=30)
     assert (first["said"], body) == ("ö", b"abab")
     second, _ = helper.ask({"do": "echo", "said": 2}, timeout_s=30)
     assert second["pid"] == first["pid"]
 
 
-def test_a_child_knows_no_secret_of_its_worker(helper: Helper) -> None:
+def test_a_child_knows_no_secret_of_its_worker(helper: HelperProcesses) -> None:
     environment, _ = helper.ask({"do": "environment"}, timeout_s=30)
     assert not {name for name in environment if "KEY" in name or "SLEIPNIR" in name}
 
 
-def test_a_child_that_does_not_answer_is_killed_and_another_one_takes_the_next_request(helper: Helper) -> None:
+def test_a_child_that_does_not_answer_is_killed_and_another_one_takes_the_next_request(helper: HelperProcesses) -> None:
     first, _ = helper.ask({"do": "echo", "said": 1}, timeout_s=30)
     with pytest.raises(TookTooLong, match=r"took longer than 0\.2 s and was ended"):
         helper.ask({"do": "hang"}, timeout_s=0.2)
@@ -62,13 +62,13 @@ def test_a_child_that_does_not_answer_is_killed_and_another_one_takes_the_next_r
 
 
 @pytest.mark.parametrize("do", ["exit", "fill"])
-def test_a_child_that_dies_is_a_failure_of_its_request(helper: Helper, do: str) -> None:
+def test_a_child_that_dies_is_a_failure_of_its_request(helper: HelperProcesses, do: str) -> None:
     with pytest.raises(HelperFailed, match="ended its process"):
         helper.ask({"do": do}, timeout_s=30)
     assert helper.ask({"do": "echo", "said": 1}, timeout_s=30)[0]["said"] == 1
 
 
-def test_threads_that_ask_at_once_do_not_wait_for_one_another(helper: Helper) -> None:
+def test_threads_that_ask_at_once_do_not_wait_for_one_another(helper: HelperProcesses) -> None:
     pids = set()
     meeting = threading.Barrier(3)
 
@@ -91,14 +91,14 @@ def test_threads_that_ask_at_once_do_not_wait_for_one_another(helper: Helper) ->
     hanging.join()
 
 
-def test_children_end_with_their_helper(helper: Helper) -> None:
+def test_children_end_with_their_helper(helper: HelperProcesses) -> None:
     pid = helper.ask({"do": "echo", "said": 1}, timeout_s=30)[0]["pid"]
     helper.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-def test_a_fork_leaves_the_children_to_its_parent(helper: Helper) -> None:
+def test_a_fork_leaves_the_children_to_its_parent(helper: HelperProcesses) -> None:
     first, _ = helper.ask({"do": "echo", "said": 1}, timeout_s=30)
     child = os.fork()
     if child == 0:

@@ -11,7 +11,7 @@ from sleipnir.cli.knowledge import building
 from sleipnir.cli.knowledge.building import BuildView, asker, summary
 from sleipnir.cli.terminal import terminal
 from sleipnir.knowledge.application import Application
-from sleipnir.knowledge.order import BuildNotice, Done, Progress
+from sleipnir.knowledge.order import BuildDone, BuildNotice, Progress
 from sleipnir.knowledge.rules import BaseOptions
 
 BUILT: dict[str, Any] = {
@@ -37,7 +37,7 @@ def test_away_from_a_terminal_each_stage_leaves_a_line(capsys: pytest.CaptureFix
             Progress("embed", 1240, 1240),
             Progress("write", 3_000_000, 3_000_000),
             Progress("share", 0),
-            Done(BUILT),
+            BuildDone(BUILT),
         ):
             view.tell("look", told)
         view.tell("words", Progress("load", 1, 1))

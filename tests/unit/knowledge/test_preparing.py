@@ -14,7 +14,7 @@ from sleipnir.errors import ConfigError, KnowledgeError, UsageError
 from sleipnir.graph.load import load_agent, read_agent
 from sleipnir.knowledge.application import Application
 from sleipnir.knowledge.files import digest_of
-from sleipnir.knowledge.order import BuildNotice, Done, Order, Told
+from sleipnir.knowledge.order import BuildDone, BuildNotice, Order, Told
 from sleipnir.knowledge.preparing import bases_of, existing_bases
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.rules import BaseOptions, completed
@@ -105,7 +105,7 @@ def test_a_base_that_exists_is_used_and_never_rebuilt(tmp_path: Path) -> None:
     found, told = prepared(folder, builders)
     assert [order.task for order in builders.orders] == ["build"]
     assert found == {"look": digest_of(folder / "look.yaml")}
-    assert told == [("helper/look", Done({"node": "look"}))]
+    assert told == [("helper/look", BuildDone({"node": "look"}))]
 
 
 @pytest.mark.conformance("K06")
@@ -154,7 +154,7 @@ def test_a_base_that_workers_do_not_find_is_indexed(tmp_path: Path) -> None:
 def test_a_person_may_go_on_without_documents_that_fail(tmp_path: Path) -> None:
     folder, builders, person = graph_agent(tmp_path, look=FULL), Builders(failing="d: is encrypted"), Person([True])
     _, told = prepared(folder, builders, person)
-    assert told == [("helper/look", Done({"node": "look"}))]
+    assert told == [("helper/look", BuildDone({"node": "look"}))]
     assert person.asked == ["Some documents failed to load. Continue?"]
     assert [order.go_on for order in builders.orders] == [False, True]
 

@@ -16,7 +16,7 @@ from typing import NoReturn, TextIO
 
 from sleipnir import hardening, logs
 from sleipnir.errors import KnowledgeError, NodeFailed, SleipnirError, StoreUnavailable
-from sleipnir.knowledge.order import Done, Failed, Told, order_of, told_line
+from sleipnir.knowledge.order import BuildDone, BuildFailed, Told, order_of, told_line
 from sleipnir_workers.execution import ProcessLost
 from sleipnir_workers.host import here
 from sleipnir_workers.knowledge.failures import LoadFailed
@@ -59,7 +59,7 @@ def _reporter(file: TextIO) -> Callable[[Told], None]:
     return tell
 
 
-def _carried_out(line: str, tell: Callable[[Told], None]) -> Done | Failed:
+def _carried_out(line: str, tell: Callable[[Told], None]) -> BuildDone | BuildFailed:
     try:
         host = here()
         logs.configure(host.settings)
@@ -72,22 +72,22 @@ def _carried_out(line: str, tell: Callable[[Told], None]) -> Done | Failed:
 
         return run(order, host, tell)
     except (SleipnirError, CallFailed, ProcessLost) as error:
-        return Failed(str(error), kind_of(error))
+        return BuildFailed(str(error), kind_of(error))
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("sleipnir"):
             raise
-        return Failed(
+        return BuildFailed(
             f"{error.name} is not installed, and builders need it: pip install '.[rag]' in a checkout", "usage"
         )
     except BrokenPipeError:
         raise
     except Exception as error:
         traceback.print_exc()
-        return Failed(f"{type(error).__name__}: {error}", "bug")
+        return BuildFailed(f"{type(error).__name__}: {error}", "bug")
 
 
 def kind_of(error: BaseException) -> str:
-    """Who must act, as Failed says it."""
+    """Who must act, as BuildFailed says it."""
     match error:
         case KnowledgeError():
             return error.kind

@@ -20,7 +20,7 @@ import structlog
 
 from sleipnir.errors import KnowledgeError, StoreUnavailable
 from sleipnir.knowledge.files import base_file, digest_of
-from sleipnir.knowledge.order import BuildNotice, Done, Order, Progress, Told
+from sleipnir.knowledge.order import BuildDone, BuildNotice, Order, Progress, Told
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.views import BaseInfo, EmbeddingUsage, Forecast
 from sleipnir.staging import PREFIX, clear_up, put_in_place, staging
@@ -51,19 +51,19 @@ SEARCH_S = 120.0
 BASES_BEGIN = b"embedding_model:"
 
 
-def run(order: Order, host: Host, tell: Callable[[Told], None]) -> Done:
+def run(order: Order, host: Host, tell: Callable[[Told], None]) -> BuildDone:
     """Carry out an order. `tell` gets Progress and BuildNotice. Nothing is changed when this raises: SleipnirError of
     any kind, ProcessLost, or whatever `tell` raises."""
     job = _Job(order, host, tell)
     match order.task:
         case "build" | "rebuild" | "index":
-            return Done(asdict(job.build()))
+            return BuildDone(asdict(job.build()))
         case "forecast":
-            return Done(asdict(job.forecast()))
+            return BuildDone(asdict(job.forecast()))
         case "show":
-            return Done(asdict(job.show()))
+            return BuildDone(asdict(job.show()))
         case "search":
-            return Done(job.search())
+            return BuildDone(job.search())
     raise KnowledgeError(f"the order to {order.task} is not for a builder of bases", "bug")
 
 

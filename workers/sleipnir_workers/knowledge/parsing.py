@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sleipnir_workers.helper import Helper, HelperFailed, TookTooLong
+from sleipnir_workers.helper import HelperFailed, HelperProcesses, TookTooLong
 from sleipnir_workers.knowledge import loaders
 from sleipnir_workers.knowledge.failures import UnreadableContent
 from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
@@ -22,7 +22,7 @@ class Parser:
 
     def __init__(self, document_s: float) -> None:
         self._document_s = document_s
-        self._helper = Helper("sleipnir_workers.knowledge.parsing_child")
+        self._helper = HelperProcesses("sleipnir_workers.knowledge.parsing_child")
 
     def read(self, content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
         """The text of a document of that extension. `notice` is told what is missing from it. Raises

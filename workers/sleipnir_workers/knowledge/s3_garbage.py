@@ -8,19 +8,19 @@ from typing import Any
 
 from sleipnir.errors import KnowledgeError
 from sleipnir.knowledge.files import index_store_name
-from sleipnir.knowledge.order import Done, Order
+from sleipnir.knowledge.order import BuildDone, Order
 from sleipnir.settings import Settings
 from sleipnir.store.store import Store
 from sleipnir_workers.knowledge.bucket import Bucket
 from sleipnir_workers.knowledge.store_choice import index_store_of
 
 
-def run(order: Order, settings: Settings) -> Done:
+def run(order: Order, settings: Settings) -> BuildDone:
     """Carry out `shelved` or `unshelve`. Raises KnowledgeError and StoreUnavailable."""
     index_store = index_store_of(settings)
     if not isinstance(index_store, Bucket):
         raise KnowledgeError(f"the index store {index_store_name(settings)} is not in S3", "usage")
-    return Done(
+    return BuildDone(
         _shelved(index_store) if order.task == "shelved" else {"removed": _unshelved(index_store, order, settings)}
     )
 
