@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections import defaultdict
@@ -19,6 +20,7 @@ from sleipnir.messages import (
     OVERLAY_END,
     OVERLAYS,
     RESULT,
+    SAID,
     ResultHeader,
     ToolCall,
     VisitCall,
@@ -26,30 +28,41 @@ from sleipnir.messages import (
 )
 from sleipnir.runs.actor import Actor
 from sleipnir.settings import Settings
+from sleipnir.store.store import Store
 from sleipnir.store.visits import Claim
 from sleipnir_scheduler.instance import Instance
 
 PARTITIONS: Final = 2
 LEASE_MS: Final = 600_000
 WORKER, TOKEN = "worker", "token"
+SOON_MS: Final = 5_000  # a slow machine sets timers of one moment one after the other
 MOST_ROUNDS: Final = 2_000
 OF_THIS_DEPLOYMENT: Final = ("generation", "schedulers", "instances", "workers", "broker:")
 """Keys that another deployment must not take over: who serves this one, and what Celery holds."""
 
+ORDERED_HASHES: Final = ("--hash-max-ziplist-value", "100000", "--hash-max-ziplist-entries", "10000")
+"""Options of a redis-server whose hashes keep the order in which fields were added. Visits that a retry runs again get
+their numbers in the order of such a hash."""
+
 Script = Mapping[str, Any]
 """What workers and people do, as JSON: the same in every attempt to finish a run.
 
-`work`       by `node`, `node:role` or `node:tool:name` a list of replies: to attempts, or to the turns of a model in
-             their order. The last one is repeated. See Reply.
+`work`       by `node`, `node:role` or `node:tool:name`, with or without `agent.` before it, a list of replies: to the
+             turns of a model, or to attempts. The last one is repeated. See Reply.
+`again`      the same for a run that was retried, before `work`
 `answers`    by node, and by the kind of the question, what a person says; "yes" if neither is there
 `unanswered` nodes whose questions nobody answers
-`retries`    how often a failed run is retried
+`retries`    how often the run at the top is retried if it fails
+`retried`    whether it has been retried before
 """
+
+Keys = Mapping[str, Any]
+"""What is stored, by the names of the keys without the prefix, as [type, value] or [type, value, ms to live]."""
 
 Reply = Mapping[str, Any]
 """`delta`, and fields of ResultHeader; `sends` and `calls` are lists of lists. A value "$key" in `delta` is that of the
-state key. `lost`: the worker dies. `back`: it gives the visit back. `later`: it has met a limit. `hang`: it goes on
-for ever."""
+state key, {"+": "key"} one more. `said` are messages for the session. `lost`: the worker dies. `back`: it gives the
+visit back. `later`: it has met a limit. `hang`: it goes on for ever."""
 
 
 def settings_of(redis_url: str, home: Path, **more: Any) -> Settings:
@@ -72,7 +85,8 @@ class Assigned:
     def names(self) -> tuple[str, str]:
         """Under which the script has its replies."""
         node, role, part = self.call.node, self.call.role, self.visit.get("part") or {}
-        return (f"{node}:tool:{part['tool']}" if role == "tool" else f"{node}:{role}", node if role == "node" else "")
+        name = node if role == "node" else f"{node}:tool:{part['tool']}" if role == "tool" else f"{node}:{role}"
+        return f"{self.call.agent}.{name}", name
 
 
 @dataclass
@@ -86,15 +100,20 @@ class Deployment:
         self.client = Client(self.settings, by=Actor("person", "", "test"))
         self.store = self.client.store
         self.redis = self.store._client
+        self._start_scheduler()
+        self.retried = bool(self.script.get("retried"))
+        self._left = self.script.get("retries", 0)
+
+    def _start_scheduler(self) -> None:
         stopped = threading.Event()
         stopped.set()  # services do not wait between two rounds
         self.instance = Instance(self.settings, self.store, stopped)
         self.services = {name: once for name, (once, _) in self.instance.services().items()}
         self.instance.begin()
-        self._retries = 0
 
     def close(self) -> None:
         self.instance.end()
+        self.store.visits._line.client.close()
         self.client.close()
 
     # The scheduler
@@ -164,12 +183,13 @@ class Deployment:
         return claim if isinstance(claim, Claim) else None
 
     def reply(self, assigned: Assigned) -> Reply:
-        part = assigned.visit.get("part")
-        for name in assigned.names:
-            if name in self.script.get("work", {}):
-                replies = self.script["work"][name]
-                number = part["turn"] if part else assigned.call.attempt - 1
-                return replies[min(number, len(replies) - 1)]  # type: ignore[no-any-return]
+        """What the worker of a visit does. Of a turn that is tried again, what the script has for the next turn."""
+        part = assigned.visit.get("part") or {"turn": 0}
+        number = part["turn"] + assigned.call.attempt - 1
+        for source in ("again", "work") if self.retried else ("work",):
+            for name in assigned.names:
+                if replies := self.script.get(source, {}).get(name):
+                    return replies[min(number, len(replies) - 1)]  # type: ignore[no-any-return]
         return _usual_reply(assigned)
 
     def _does(self, assigned: Assigned) -> bool:
@@ -191,9 +211,11 @@ class Deployment:
             updates = [{key: json.dumps(value) for key, value in update.items()} for _, update in sends]
             values[OVERLAYS] = OVERLAY_END.join(map(overlay_text, updates))
             reply["sends"] = tuple(to for to, _ in sends)
+        if said := reply.pop("said", None):
+            values[SAID] = "\n".join(map(json.dumps, said))
         if reply.pop("later", False):
             reply |= {"ok": False, "error": "limit 'm'", "error_kind": "limit"}
-            reply["later_ms"] = self.store.now_ms() + 3_600_000
+            reply["later_ms"] = self.store.now_ms() + 60_000
         if isinstance(reply.get("next"), list):
             reply["next"] = tuple(reply["next"])
         reply["calls"] = tuple(ToolCall(*call) for call in reply.get("calls", ()))
@@ -229,19 +251,18 @@ class Deployment:
                 return True
         return False
 
-    def timers(self) -> list[tuple[float, str, str]]:
-        """When due, the name, the key: the one that is due first is first."""
-        found = ((key, self.redis.zrange(key, 0, -1, withscores=True)) for key in self._keys("timers"))
-        return sorted((score, name, key) for key, timers in found for name, score in timers)
-
     def time_passes(self) -> bool:
-        """The timer that is due first is due now."""
-        if not (timers := self.timers()):
+        """Wait until the next timer is due, with those that follow it soon: all that is stored becomes older by that,
+        and is read anew."""
+        timers = [pair for key in self._keys("timers") for pair in self.redis.zrange(key, 0, -1, withscores=True)]
+        if not timers:
             return False
-        _, name, key = timers[0]
-        self.redis.zadd(key, {name: 1})
+        _, due_ms = min(timers, key=lambda timer: (timer[1], timer[0]))
+        self.instance.end()
+        if (left_ms := int(due_ms) + SOON_MS - self.store.now_ms()) > 0:
+            write(self.store, aged(dump(self), left_ms))
+        self._start_scheduler()
         self.services["timers"]()
-        assert self.redis.zscore(key, name) is None
         return True
 
     # To the end
@@ -250,7 +271,9 @@ class Deployment:
         """Go on until nothing is left that workers, people or time can do."""
         for _ in range(MOST_ROUNDS):
             self.settle()
-            if not (self.work() or self._answers() or self._lets_go_on() or self.time_passes() or self._retry(root)):
+            if self.work() or self._entries("inbox") or self._answers() or self._lets_go_on():
+                continue
+            if not (self.time_passes() or self._retries_again(root)):
                 return
         raise AssertionError("the run does not come to an end")
 
@@ -259,19 +282,25 @@ class Deployment:
             if any(hold.owner != "parent" for hold in info.holds):
                 self.client.run(info.id).resume()
                 return True
+        if self.client.held():
+            return self.client.resume_all()
         for batch in self.client.batches():
             if batch.question or batch.state == "paused":
                 self.client.open_batch(batch.id).resume()
                 return True
         return False
 
-    def _retry(self, root: str) -> bool:
-        run = self.client.run(root)
-        if run.status != "failed" or self._retries >= self.script.get("retries", 0):
+    def _retries_again(self, root: str) -> bool:
+        if self.client.run(root).status != "failed" or not self._left:
             return False
-        self._retries += 1
-        run.retry()
+        self._left -= 1
+        self.retry(root)
         return True
+
+    def retry(self, run: str) -> None:
+        """A person retries a failed run: workers reply as they do from then on."""
+        self.retried = True
+        self.client.run(run).retry()
 
 
 def _usual_reply(assigned: Assigned) -> Reply:
@@ -283,11 +312,13 @@ def _usual_reply(assigned: Assigned) -> Reply:
         case "turn" | "node":
             return {"delta": {"output": f"output of {node}"}}
         case "tool" | "summary":
-            return {"delta": {RESULT: f"result of {assigned.names[0]}"}}
-    raise AssertionError(f"the script does not say what {assigned.names[0]} replies")
+            return {"delta": {RESULT: f"result of {assigned.names[1]}"}}
+    raise AssertionError(f"the script does not say what {assigned.names[1]} replies")
 
 
 def _filled(value: Any, state: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict) and value.keys() == {"+"}:
+        return state.get(value["+"], 0) + 1
     return state.get(value[1:]) if isinstance(value, str) and value.startswith("$") else value
 
 
@@ -295,8 +326,7 @@ def _filled(value: Any, state: Mapping[str, Any]) -> Any:
 
 
 def dump(deployment: Deployment) -> dict[str, Any]:
-    """All keys of a deployment but those of its processes, by their names without the prefix, as [type, value] or
-    [type, value, milliseconds to live]."""
+    """All keys of a deployment but those of its processes."""
     client, prefix = deployment.store._bytes, f"{deployment.store.keys.prefix}:".encode()
     found: dict[str, Any] = {}
     for key in sorted(client.scan_iter(prefix + b"*")):
@@ -326,16 +356,35 @@ def _value(client: Any, key: bytes, kind: str) -> Any:
     raise AssertionError(f"{key!r} is a {kind}")
 
 
-def load(settings: Settings, stored: Mapping[str, Any]) -> None:
-    """Write what `dump` has read into Redis, under the prefix of these settings."""
+def load(settings: Settings, keys: Keys, at_ms: int) -> None:
+    """Write what `dump` read at `at_ms` into Redis, under the prefix of these settings, as if it had been read now."""
     with Client(settings) as client:
-        redis = client.store._bytes
-        for name, (kind, value, *left_ms) in stored.items():
-            key = f"{settings.key_prefix}:{name}".encode()
-            redis.delete(key)
-            _write(redis, key, kind, value)
-            if left_ms:
-                redis.pexpire(key, *left_ms)
+        write(client.store, aged(keys, at_ms - client.store.now_ms()))
+
+
+def write(store: Store, keys: Keys) -> None:
+    redis = store._bytes
+    for name, (kind, value, *left_ms) in keys.items():
+        key = f"{store.keys.prefix}:{name}".encode()
+        redis.delete(key)
+        _write(redis, key, kind, value)
+        if left_ms:
+            redis.pexpire(key, *left_ms)
+
+
+_MOMENT: Final = re.compile(r"(?<!\d)1\d{12}(?!\d)")
+"""Milliseconds since the epoch: now, and for some centuries."""
+
+
+def aged(stored: Any, by_ms: int) -> Any:
+    """The same with all times earlier by that: in texts, and as numbers of sorted sets."""
+    if isinstance(stored, str):
+        return _MOMENT.sub(lambda moment: str(int(moment[0]) - by_ms), stored)
+    if isinstance(stored, float):
+        return stored - by_ms if stored >= 10**12 else stored
+    if isinstance(stored, dict):
+        return {key: aged(value, by_ms) for key, value in stored.items()}
+    return [aged(value, by_ms) for value in stored] if isinstance(stored, list) else stored
 
 
 def _write(redis: Any, key: bytes, kind: str, value: Any) -> None:
@@ -400,7 +449,13 @@ def outcome(deployment: Deployment) -> dict[str, Any]:
     counts: dict[str, int] = defaultdict(int)
     for each in runs.values():
         counts[each["run"]["status"]] += 1
-    return {"runs": runs, "statuses": dict(counts)}
+    batches = {batch.id: _rows_of(batch) for batch in deployment.client.batches()}
+    return {"runs": runs, "statuses": dict(counts), "batches": batches}
+
+
+def _rows_of(batch: Any) -> dict[str, Any]:
+    names = ("state", "total", "waiting", "active", "completed", "failed", "cancelled", "failed_visits")
+    return {name: getattr(batch, name) for name in names}
 
 
 def _timeless(value: Any) -> Any:

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sleipnir.store.store import Store
-from tests.stored_runs import Deployment, load, outcome, settings_of
+from tests.processes import RedisServer
+from tests.stored_runs import ORDERED_HASHES, Deployment, load, outcome, settings_of
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "stored_runs"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    running = RedisServer(*ORDERED_HASHES)
+    yield running
+    running.stop()
 
 
 def recorded() -> Iterator[Any]:
@@ -28,10 +36,10 @@ def recorded() -> Iterator[Any]:
 
 @pytest.mark.parametrize("run", list(recorded()))
 def test_a_stored_run_ends_as_the_release_that_stored_it_would_have_ended_it(
-    store: Store, tmp_path: Path, run: Mapping[str, Any]
+    server: RedisServer, tmp_path: Path, run: Mapping[str, Any]
 ) -> None:
-    settings = settings_of(store.url, tmp_path, key_prefix=store.keys.prefix)
-    load(settings, run["keys"])
+    settings = settings_of(server.url, tmp_path, key_prefix=re.sub(r"\W", "-", run["name"]))
+    load(settings, run["keys"], run["at_ms"])
     deployment = Deployment(settings, run["script"])
     try:
         deployment.finish(run["root"])
