@@ -262,7 +262,7 @@ def _ready(sender: Any, **_: Any) -> None:
 def _leave(**_: Any) -> None:
     """No visit runs in this process any more. Each child of a prefork pool has its own MCP servers and unsent spans.
 
-    The servers of a worker that is killed die with it (mcp/child.py).
+    The servers of a worker that is killed die with it (mcp/server_process.py).
     """
     mcp.close()
     tracing.flush()

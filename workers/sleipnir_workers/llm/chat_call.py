@@ -16,7 +16,7 @@ from sleipnir_workers.llm import chat_request, conversation, litellm_compat, pri
 from sleipnir_workers.llm.chat_request import CALL_TIMEOUT_S
 from sleipnir_workers.llm.failures import CallFailed, from_error
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.reply import Answer, Malformed, Message, Reply, part_of, storable
+from sleipnir_workers.llm.reply import Answer, AnswerCollector, Malformed, Message, part_of, storable
 from sleipnir_workers.llm.transport import DetachedCall
 
 
@@ -99,7 +99,7 @@ class _ChatCall:
         [choice] = _first_choice(response) or [None]
         if choice is None:
             raise CallFailed("the model's reply holds no choices")
-        reply = Reply()
+        reply = AnswerCollector()
         text = reply.add(part_of(choice, "message"))
         reply.finish = part_of(choice, "finish_reason")
         answer = self._priced(reply, part_of(response, "usage"), part_of(response, "model"))
@@ -107,7 +107,7 @@ class _ChatCall:
         return answer
 
     def _stream(self, deliver: Callable[[Answer], None]) -> None:
-        request, reply = chat_request.direct_request(self._endpoint, self._arguments), Reply()
+        request, reply = chat_request.direct_request(self._endpoint, self._arguments), AnswerCollector()
         if request is None:
             self._stream_by_litellm(deliver)
             return
@@ -120,14 +120,14 @@ class _ChatCall:
             pieces.finish()
 
     def _stream_by_litellm(self, deliver: Callable[[Answer], None]) -> None:
-        reply = Reply()
+        reply = AnswerCollector()
         with contextlib.closing(litellm_compat.completion_stream(self._arguments)) as stream:
             usage, model = self._collected(stream, reply)
             if not stream.is_complete:
                 raise _cut_off(reply)
             deliver(self._priced(reply, usage, model))
 
-    def _collected(self, pieces: Iterable[Any], reply: Reply) -> tuple[Any, str | None]:
+    def _collected(self, pieces: Iterable[Any], reply: AnswerCollector) -> tuple[Any, str | None]:
         """Add the pieces to `reply`, and pass on their text. Returns the usage, which the last piece carries if the
         provider reports it, and the model's name."""
         usage, model = None, None
@@ -144,14 +144,14 @@ class _ChatCall:
         if text and self._on_text is not None and not self.is_abandoned:
             self._on_text(storable(text))
 
-    def _estimated_usage(self, reply: Reply) -> Mapping[str, int]:
+    def _estimated_usage(self, reply: AnswerCollector) -> Mapping[str, int]:
         count = functools.partial(litellm_compat.count_tokens, self._endpoint.model)
         return {
             "prompt_tokens": count(messages=self._arguments["messages"]),
             "completion_tokens": count(text=reply.text, count_response_tokens=True),
         }
 
-    def _priced(self, reply: Reply, usage: Any, model: str | None) -> Answer:
+    def _priced(self, reply: AnswerCollector, usage: Any, model: str | None) -> Answer:
         """The reply as an answer, with its tokens and cost."""
         input_tokens = part_of(usage, "prompt_tokens") or 0
         output_tokens = part_of(usage, "completion_tokens") or 0
@@ -163,7 +163,7 @@ class _ChatCall:
         )
 
 
-def _cut_off(reply: Reply) -> CallFailed:
+def _cut_off(reply: AnswerCollector) -> CallFailed:
     if reply.is_empty:
         return CallFailed(
             "the model produced no output: the stream ended before its first piece "

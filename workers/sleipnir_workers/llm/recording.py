@@ -17,7 +17,7 @@ from sleipnir.errors import ConfigError
 from sleipnir_workers.host import Host
 from sleipnir_workers.keyring import keyring_of
 from sleipnir_workers.llm.clients import clients_of
-from sleipnir_workers.llm.reply import Answer, Malformed, Message, Reply
+from sleipnir_workers.llm.reply import Answer, AnswerCollector, Malformed, Message
 
 if TYPE_CHECKING:
     from sleipnir.testing.tape import Tape
@@ -69,7 +69,7 @@ def written(answer: Answer, model: str) -> dict[str, Any]:
 
 def replayed(recorded: Mapping[str, Any]) -> Answer:
     """The answer that a tape has kept. It has the tokens of the recording, and cost nothing. Raises ConfigError."""
-    reply = Reply()
+    reply = AnswerCollector()
     try:
         choice, usage = recorded["choices"][0], recorded.get("usage") or {}
         reply.add(choice["message"])

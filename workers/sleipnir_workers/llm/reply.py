@@ -20,7 +20,7 @@ Message: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class ToolCall:
+class RequestedCall:
     """One call that the model asks for. `arguments` is text that should be a JSON object; the model wrote it."""
 
     id: str
@@ -38,7 +38,7 @@ class Answer:
     """
 
     text: str
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[RequestedCall, ...] = ()
     finish: str | None = None
     input_tokens: int = 0
     output_tokens: int = 0
@@ -50,7 +50,7 @@ class Malformed(Exception):
     """The provider's answer is not what the protocol says; the message completes "the model's reply ..."."""
 
 
-class Reply:
+class AnswerCollector:
     """Collects an answer. Give it every message or piece in order, then ask for the answer."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Reply:
         """The whole. `place` tells this answer from others of the conversation, for ids that we make up; `usage` are
         fields of Answer. Raises Malformed for a call that cannot be made."""
         text = storable("".join(self._text))
-        calls: dict[str, tuple[ToolCall, dict[str, Any]]] = {}
+        calls: dict[str, tuple[RequestedCall, dict[str, Any]]] = {}
         for number, written in enumerate(self._calls):
             call = written.whole(f"{place}:{number}")
             calls.pop(call.id, None)
@@ -166,14 +166,16 @@ class _Call:
         elif arguments is not None:
             self.wrong = type(arguments).__name__
 
-    def whole(self, place: str) -> ToolCall:
+    def whole(self, place: str) -> RequestedCall:
         name = storable(self.name)
         if not name:
             raise Malformed("calls a tool without a name")
         if self.wrong is not None:
             raise Malformed(f"calls '{name}' with arguments that are neither text nor an object, but {self.wrong}")
         arguments = storable("".join(self.arguments))
-        return ToolCall(storable(self.id) or _made_up_id(place, name), name, arguments if arguments.strip() else "{}")
+        return RequestedCall(
+            storable(self.id) or _made_up_id(place, name), name, arguments if arguments.strip() else "{}"
+        )
 
 
 def storable(value: Any) -> Any:
@@ -187,7 +189,7 @@ def storable(value: Any) -> Any:
     return value
 
 
-def _as_sent(call: ToolCall, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _as_sent(call: RequestedCall, extra: Mapping[str, Any]) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function, **extra}
 

@@ -16,8 +16,8 @@ from sleipnir.errors import MachineFailed
 from sleipnir.graph import schema as json_schema
 from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer
 from sleipnir_workers.mcp.catalogue import Catalogue, Tool
-from sleipnir_workers.mcp.child import LastWords, child_transport
 from sleipnir_workers.mcp.failures import ConnectionLost, McpFailed
+from sleipnir_workers.mcp.server_process import LastWords, child_transport
 
 if TYPE_CHECKING:
     from mcp import Client

@@ -118,7 +118,7 @@ class Connections:
         if self._loop is None:
             _import_sdk()
             self._loop = asyncio.new_event_loop()
-            # A daemon: a program that forgets to close must still end. Its children end with it (child.py).
+            # A daemon: a program that forgets to close must still end. Its children end with it (server_process.py).
             self._thread = threading.Thread(target=_serve, args=(self._loop,), name="mcp", daemon=True)
             self._thread.start()
         return self._loop

@@ -16,7 +16,7 @@ from sleipnir_workers.llm.chat_call import ask
 from sleipnir_workers.llm.clients import Prices, Traits
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.reply import Answer, ToolCall
+from sleipnir_workers.llm.reply import Answer, RequestedCall
 from tests.integration.workers.llm.raw_server import Raw, RawServer, call, delta, used, whole
 from tests.processes import wait_until
 
@@ -139,7 +139,11 @@ def test_an_answer_has_text_calls_finish_and_usage() -> None:
     answer = asked(Raw(whole({"content": "so", "tool_calls": written}, "tool_calls")))
     assert (answer.text, answer.finish, answer.cost_usd) == ("so", "tool_calls", None)
     assert (answer.input_tokens, answer.output_tokens) == (3, 2)
-    assert answer.calls == (ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", '{"y": 2}'), ToolCall("c", "h", "{}"))
+    assert answer.calls == (
+        RequestedCall("a", "f", '{"x":1}'),
+        RequestedCall("b", "g", '{"y": 2}'),
+        RequestedCall("c", "h", "{}"),
+    )
 
 
 def test_a_stream_is_told_as_it_comes_and_ends_in_the_same_answer() -> None:
@@ -239,7 +243,7 @@ def test_another_protocol_gives_the_same_answer_and_gets_back_what_it_wants(on_t
         endpoint = Endpoint(CLAUDE, server.url.removesuffix("/v1"), KEY, traits=Traits(prices=Prices(1.0, 1.0)))
         answer = ask(endpoint, ASKED, tools=[TOOL], on_text=on_text)
         assert (answer.text, answer.finish) == ("hi", "tool_calls")
-        assert answer.calls == (ToolCall("t1", "f", '{"x": 1}'),)
+        assert answer.calls == (RequestedCall("t1", "f", '{"x": 1}'),)
         assert (answer.input_tokens, answer.output_tokens, answer.cost_usd) == (3, 2, pytest.approx(5e-6))
         server.raw = Raw(claude_body())
         ask(endpoint, [*ASKED, answer.message, {"role": "tool", "tool_call_id": "t1", "content": "5"}], tools=[TOOL])

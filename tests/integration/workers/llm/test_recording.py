@@ -17,7 +17,7 @@ from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm import recording
 from sleipnir_workers.llm.node import run_llm
 from sleipnir_workers.llm.reply import Answer
-from sleipnir_workers.llm.reply import Reply as Collected
+from sleipnir_workers.llm.reply import AnswerCollector as Collected
 from sleipnir_workers.llm.turn import run_turn
 from tests.unit.workers.visits import host, visit
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sleipnir.tools.mcp_config import StdioServer
-from sleipnir_workers.mcp import child
-from sleipnir_workers.mcp.child import TAIL_CHARACTERS, LastWords, child_transport
+from sleipnir_workers.mcp import server_process
 from sleipnir_workers.mcp.failures import McpFailed
+from sleipnir_workers.mcp.server_process import TAIL_CHARACTERS, LastWords, child_transport
 from tests.integration.workers.mcp.servers import HERE, plain
 
 
@@ -28,7 +28,7 @@ async def words_of(code: str) -> LastWords:
 
 
 def test_lines_are_cut_wherever_the_bytes_were() -> None:
-    lines = child._Lines()
+    lines = server_process._Lines()
     chunks = [b"a", b"b\nc\n", b"\nd\xc3", b"\xb6\n"]
     assert [line for chunk in chunks for line in lines.add(chunk)] == [b"ab", b"c", b"", "dö".encode()]
     assert not lines.is_too_long
@@ -56,7 +56,7 @@ def test_it_is_told_how_a_server_ended(code: str, end: str) -> None:
 
 
 def test_a_message_without_an_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "MESSAGE_BYTES", 100_000)
+    monkeypatch.setattr(server_process, "MESSAGE_BYTES", 100_000)
     words = asyncio.run(words_of("import sys\nwhile True: sys.stdout.write('x' * 65536)"))
     assert words.end == "it wrote a message of more than 100000 bytes"
 

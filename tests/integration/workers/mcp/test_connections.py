@@ -20,7 +20,7 @@ import pytest
 
 from sleipnir.tools.mcp_config import McpServer, RemoteServer, StdioServer
 from sleipnir_workers.execution import VisitLost
-from sleipnir_workers.mcp import Connections, McpFailed, child, connection
+from sleipnir_workers.mcp import Connections, McpFailed, connection, server_process
 from tests.integration.workers.mcp.servers import HERE, lab_on_http, lab_on_stdio, plain
 from tests.processes import wait_until
 
@@ -264,7 +264,7 @@ def test_a_server_that_answers_nothing_any_more_is_replaced(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "PROBE_S", 0.2)
-    monkeypatch.setattr(child, "GRACE_S", 0.1)
+    monkeypatch.setattr(server_process, "GRACE_S", 0.1)
     first = int(text_of(connections.invoke(plain(), "stderr", {})))
     os.kill(first, 19)  # SIGSTOP
     with pytest.raises(McpFailed, match=r"did not answer a call of 'echo' within 0\.2 s"):
@@ -297,7 +297,7 @@ def test_an_idle_server_is_ended_and_started_again_when_it_is_asked() -> None:
 
 @pytest.mark.parametrize("fault", ["none", "stays"])
 def test_closing_ends_servers_and_all_they_started(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "GRACE_S", 0.2)
+    monkeypatch.setattr(server_process, "GRACE_S", 0.2)
     connections = Connections()
     server = int(text_of(connections.invoke(plain(fault), "stderr", {})))
     grandchild = int(text_of(connections.invoke(plain(fault), "spawn", {})))

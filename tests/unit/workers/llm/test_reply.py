@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from sleipnir_workers.llm.reply import Answer, Malformed, Reply, ToolCall
+from sleipnir_workers.llm.reply import Answer, AnswerCollector, Malformed, RequestedCall
 from tests.integration.workers.llm.raw_server import call
 
 
 def answer(*pieces: dict[str, Any], place: str = "2") -> Answer:
-    reply = Reply()
+    reply = AnswerCollector()
     for piece in pieces:
         reply.add(piece)
     return reply.answer(place)
 
 
-def calls(*pieces: list[dict[str, Any]]) -> tuple[ToolCall, ...]:
+def calls(*pieces: list[dict[str, Any]]) -> tuple[RequestedCall, ...]:
     return answer(*({"tool_calls": piece} for piece in pieces)).calls
 
 
 def test_text_comes_in_pieces_and_each_piece_is_told() -> None:
-    reply = Reply()
+    reply = AnswerCollector()
     assert [reply.add({"content": text}) for text in ("he", "", None, "llo")] == ["he", "", "", "llo"]
     assert reply.answer("2") == Answer("hello", message={"role": "assistant", "content": "hello"})
 
@@ -36,7 +36,7 @@ def test_content_may_be_a_list_of_parts() -> None:
 
 def test_a_message_with_calls_is_repeated_as_the_protocol_has_it() -> None:
     found = answer({"content": "", "tool_calls": [call("f", '{"x":1}', id="a"), call("g", "{}", id="b")]})
-    assert found.calls == (ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "{}"))
+    assert found.calls == (RequestedCall("a", "f", '{"x":1}'), RequestedCall("b", "g", "{}"))
     assert found.message == {
         "role": "assistant",
         "content": None,
@@ -54,17 +54,17 @@ def test_pieces_of_a_call_belong_to_its_index() -> None:
         [call("g", "{", index=1, id="b")],
         [call(None, ":1}", index=0), call(None, "}", index=1)],
     )
-    assert found == (ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "{}"))
+    assert found == (RequestedCall("a", "f", '{"x":1}'), RequestedCall("b", "g", "{}"))
 
 
 def test_a_name_and_an_id_in_every_piece_are_one_call() -> None:
     pieces = [[call("f", part, index=0, id="a")] for part in ('{"x"', ":1", "}")]
-    assert calls(*pieces) == (ToolCall("a", "f", '{"x":1}'),)
+    assert calls(*pieces) == (RequestedCall("a", "f", '{"x":1}'),)
 
 
 def test_a_server_that_numbers_all_calls_zero_still_makes_several() -> None:
     found = calls([call("f", "{}", index=0, id="a")], [call("f", '{"x":1}', index=0, id="b")])
-    assert found == (ToolCall("a", "f", "{}"), ToolCall("b", "f", '{"x":1}'))
+    assert found == (RequestedCall("a", "f", "{}"), RequestedCall("b", "f", '{"x":1}'))
 
 
 def test_a_call_without_an_id_gets_one_that_follows_from_its_place() -> None:
@@ -79,7 +79,7 @@ def test_a_call_without_an_id_gets_one_that_follows_from_its_place() -> None:
 
 def test_of_two_calls_with_one_id_the_later_counts() -> None:
     found = answer({"tool_calls": [call("f", "{}", id="a"), call("g", "{}", id="b"), call("h", "{}", id="a")]})
-    assert found.calls == (ToolCall("b", "g", "{}"), ToolCall("a", "h", "{}"))
+    assert found.calls == (RequestedCall("b", "g", "{}"), RequestedCall("a", "h", "{}"))
     assert [each["id"] for each in found.message["tool_calls"]] == ["b", "a"]
 
 
@@ -87,7 +87,7 @@ def test_of_two_calls_with_one_id_the_later_counts() -> None:
     ("arguments", "text"), [(None, "{}"), ("", "{}"), (" ", "{}"), ({"ä": 1}, '{"ä": 1}'), ("{broken", "{broken")]
 )
 def test_arguments_are_text_an_object_or_nothing(arguments: Any, text: str) -> None:
-    assert calls([call("f", arguments, id="a")]) == (ToolCall("a", "f", text),)
+    assert calls([call("f", arguments, id="a")]) == (RequestedCall("a", "f", text),)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class LastWords:
         return "\n".join(lines[-TAIL_LINES:])[-TAIL_CHARACTERS:]
 
 
-class Child:
+class ServerProcess:
     """The process of one server."""
 
     def __init__(self, server: StdioServer) -> None:
@@ -181,7 +181,7 @@ async def child_transport(
     """
     import anyio
 
-    child = Child(server)
+    child = ServerProcess(server)
     to_client, from_server = anyio.create_memory_object_stream[Any](0)
     to_server, from_client = anyio.create_memory_object_stream[Any](0)
     stdout_ended, stderr_ended = anyio.Event(), anyio.Event()
@@ -217,7 +217,7 @@ async def child_transport(
             stream.close()
 
 
-async def _receive(child: Child, to_client: MemoryObjectSendStream[Any], words: LastWords) -> None:
+async def _receive(child: ServerProcess, to_client: MemoryObjectSendStream[Any], words: LastWords) -> None:
     """Hand on what the server says until its stdout ends. Read on when nobody listens: else it could not exit."""
     import anyio
 
@@ -235,7 +235,7 @@ async def _receive(child: Child, to_client: MemoryObjectSendStream[Any], words: 
                 return
 
 
-async def _send(child: Child, from_client: MemoryObjectReceiveStream[Any]) -> None:
+async def _send(child: ServerProcess, from_client: MemoryObjectReceiveStream[Any]) -> None:
     import anyio
 
     async with from_client:
