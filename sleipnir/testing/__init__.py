@@ -1,4 +1,4 @@
-"""Run agents without a model provider: a server that says what a script tells it to say, and recorded answers.
+"""Run agents without a model provider: a server with scripted replies, and recorded answers.
 
     with ModelServer(["first reply", Reply(calls=[Call("search", {"q": "bells"})]), Reply(status=429)]) as server:
         ...                       # an llm worker with the variables of server.env(), model `openai:gpt-test`

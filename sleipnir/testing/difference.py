@@ -1,6 +1,6 @@
-"""What differs between two requests to a model, said in one line; and which recorded request is the nearest.
+"""The difference between two requests to a model in one line, and the nearest recorded request.
 
-Requests are the plain dicts of tape.py, without fields that are empty.
+Requests are the plain dicts of tape.py, without empty fields.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 from sleipnir.testing.request import text_of
 
-AROUND = 30  # characters shown on each side of the first one that differs
+AROUND = 30  # characters shown on each side of the first difference
 SHOWN_CHARACTERS = 60  # of a message or a value that has no counterpart
 
 
 def nearest(request: Mapping[str, Any], recorded: Mapping[str, Mapping[str, Any]]) -> str:
-    """The name of the recorded request that is most like it: most messages in common, then the longest common beginning
-    of the first that differs, then most of the other fields. `recorded` must not be empty."""
+    """The name of the most similar recorded request: most equal messages, then the longest common beginning of the
+    first different message, then most equal other fields. `recorded` must not be empty."""
     return max(sorted(recorded), key=lambda name: _likeness(recorded[name], request))
 
 
@@ -29,9 +29,11 @@ def difference(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         names = [name for name in sorted({*recorded, *now}) if _differs(name, recorded, now)]
         return "; ".join(_field(name, recorded, now) for name in names)
     if number == len(before):
-        return f"it has {len(before)} messages, and this one goes on with {_shown(sent[number], number)}"
+        return f"it has {len(before)} messages, and this one continues with {_shown(sent[number], number)}"
     if number == len(sent):
-        return f"this one has {len(sent)} messages, and the recorded one goes on with {_shown(before[number], number)}"
+        return (
+            f"this one has {len(sent)} messages, and the recorded one continues with {_shown(before[number], number)}"
+        )
     return _of_message(number, before[number], sent[number])
 
 
@@ -49,7 +51,7 @@ def _likeness(recorded: Mapping[str, Any], request: Mapping[str, Any]) -> tuple[
 def _of_message(number: int, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     where = f"message {number + 1} (role {now.get('role')})"
     if recorded.get("role") != now.get("role"):
-        return f"{where} has role {recorded.get('role')} there"
+        return f"{where} has role {recorded.get('role')} in the recording"
     old, new = text_of(recorded), text_of(now)
     if old == new:  # the calls, or an id
         old, new = _canonical(recorded), _canonical(now)
@@ -86,7 +88,7 @@ def _tools(request: Mapping[str, Any]) -> list[str]:
 
 
 def _first_difference(one: list[Mapping[str, Any]], other: list[Mapping[str, Any]]) -> int | None:
-    """The index of the first message that differs, or that only one of them has; None if all are equal."""
+    """The index of the first message that differs or that only one request has; None if all are equal."""
     for index, (left, right) in enumerate(zip(one, other, strict=False)):
         if not _same(left, right):
             return index
@@ -94,13 +96,13 @@ def _first_difference(one: list[Mapping[str, Any]], other: list[Mapping[str, Any
 
 
 def _common(one: str, other: str) -> int:
-    """How many characters the beginnings of two texts have in common."""
+    """The length of the common beginning of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((index for index, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 def _same(one: Any, other: Any) -> bool:
-    """As JSON: true is not 1."""
+    """Whether two values are equal as JSON: true is not 1."""
     return _canonical(one) == _canonical(other)
 
 

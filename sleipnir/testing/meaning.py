@@ -1,7 +1,7 @@
-"""What the model server makes of texts: vectors, and an order by what is asked. Deterministic, without a model.
+"""The embeddings and rankings of the model server: deterministic, without a model.
 
-A text's vector counts its words and the groups of three letters in them, each hashed to one of the dimensions. So texts
-that share words are near each other, and those that share only parts of words somewhat.
+A text's vector counts its words and their groups of three letters, each hashed to one of the dimensions. So texts that
+share words are near each other, and texts that share parts of words are somewhat near.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sleipnir.testing.request import Request
 
 DIMENSIONS = 64
 
-_RERANKER_DIMENSIONS = 512  # more of them tell more words apart
+_RERANKER_DIMENSIONS = 512  # more dimensions distinguish more words
 _WORD = re.compile(r"\w+")
-_LETTERS = 0.3  # what three letters count beside a word
-_SAY_NOTHING = frozenset(
+_LETTERS = 0.3  # the weight of three letters relative to a word
+_STOP_WORDS = frozenset(
     _WORD.findall(
         "a an and are as at be by can do does for from has have how if in into is it its no not of on or that the "
         "their then there these this to was what when where which who why will with you your"
@@ -34,7 +34,7 @@ def vector_of(text: str, dimensions: int = DIMENSIONS) -> list[float]:
     """The vector of a text, of length 1."""
     counts: Counter[str] = Counter()
     for word in _WORD.findall(text.lower()):
-        if word in _SAY_NOTHING:
+        if word in _STOP_WORDS:
             continue
         counts[word] += 1
         framed = f"<{word}>"
@@ -54,7 +54,7 @@ def vector_of(text: str, dimensions: int = DIMENSIONS) -> list[float]:
 
 
 def embeddings(request: Request, dimensions: int, model: str | None = None) -> dict[str, Any]:
-    """The answer to a request for vectors, in OpenAI's protocol; the tokens are a fourth of the characters."""
+    """The answer to an embedding request in OpenAI's protocol; it counts a token for four characters."""
     encoded = request.body.get("encoding_format") == "base64"
     data = []
     for index, text in enumerate(request.inputs):
@@ -68,22 +68,24 @@ def embeddings(request: Request, dimensions: int, model: str | None = None) -> d
 
 
 def ranking(request: Request, model: str | None = None) -> dict[str, Any]:
-    """The answer to a request for an order of texts, in the form of Jina's and Cohere's."""
+    """The answer to a rerank request, in the form of Jina and Cohere."""
     query = vector_of(request.query, _RERANKER_DIMENSIONS)
-    scored = [(_alike(query, text), -index) for index, text in enumerate(request.documents)]
+    scored = [(_similarity(query, text), -index) for index, text in enumerate(request.documents)]
     results: list[Mapping[str, Any]] = [
         {"index": -index, "relevance_score": round(score, 6)} for score, index in sorted(scored, reverse=True)
     ]
     top_n = request.body.get("top_n") or len(results)
     tokens = _tokens([request.query, *request.documents])
-    return {"id": "rerank-test", "model": model or request.model, "results": results[:top_n], **_used(tokens)}
+    return {
+        "id": "rerank-test",
+        "model": model or request.model,
+        "results": results[:top_n],
+        "usage": {"total_tokens": tokens},
+        "meta": {"billed_units": {"search_units": 1}},
+    }
 
 
-def _used(tokens: int) -> dict[str, Any]:
-    return {"usage": {"total_tokens": tokens}, "meta": {"billed_units": {"search_units": 1}}}
-
-
-def _alike(query: Sequence[float], text: str) -> float:
+def _similarity(query: Sequence[float], text: str) -> float:
     return sum(a * b for a, b in zip(query, vector_of(text, _RERANKER_DIMENSIONS), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What the model server answers, and how that looks in the OpenAI protocol: one object, or the chunks of a stream."""
+"""The replies of the model server, and their form in the OpenAI protocol: one object, or the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ STRICT: Mapping[str, Any] = {"extra": "forbid"}  # a misspelt field of a script 
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call that the model makes. `arguments` given as text is sent as it is, malformed or not.
+    """A tool call of the model. `arguments` given as text is sent unchanged, malformed or not.
 
-    Without an `id` it is `call_<turn>_<number in the turn>`: the same turn asked again gets the same ids.
+    The default `id` is `call_<turn>_<number in the turn>`: a repeated request for a turn gets the same ids.
     """
 
     __pydantic_config__: ClassVar[Any] = STRICT
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer: text, tool calls, or both; or a failure. It is streamed when the request asks for that."""
+    """One answer: text, tool calls, or both; or a failure. It is streamed if the request asks for a stream."""
 
     __pydantic_config__: ClassVar[Any] = STRICT
 
@@ -44,36 +44,36 @@ class Reply:
     retry_after: float | str | None = None
     """The header Retry-After: seconds, or a date in HTTP's form."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """More headers, as those that tell of rate limits."""
+    """More headers, such as those for rate limits."""
     delay_s: float = 0.0
     """Latency: time until the first byte."""
     hang: bool = False
-    """Nothing is sent until the server is told to release, or for a minute."""
+    """Nothing is sent until the server is released, for at most a minute."""
     stall: bool = False
-    """The first half is sent, and the rest as after `hang`."""
+    """The first half is sent; the rest waits as with `hang`."""
     close: Literal["before", "reset", "within"] | None = None
     """The connection is closed before any byte, reset before any byte, or closed after the first half."""
     body: str | None = None
-    """Sent instead of everything else that is said, as malformed JSON. Never streamed."""
+    """Sent as the body, in place of the answer: for malformed JSON. Never streamed."""
     content_type: str | None = None
     garbage: str | None = None
-    """Put in the middle of a stream, as `data: {"half` or `data: {"error": ...}`."""
+    """Inserted in the middle of a stream, such as `data: {"half` or `data: {"error": ...}`."""
     piece_characters: int = 8
-    """How much of the text, or of a call's arguments, one chunk of a stream holds."""
+    """Characters of the text, or of a call's arguments, per chunk of a stream."""
     pause_s: float = 0.0
     """Time between the chunks of a stream."""
     input_tokens: int = 10
     output_tokens: int = 5
     model: str | None = None
-    """The model that says it answered. None: the one that was asked."""
+    """The model named in the answer. None: the model of the request."""
     dimensions: int | None = None
-    """Of the vectors of an embedding. None: the server's."""
+    """The dimensions of embedding vectors. None: the server's."""
     finish: str | None = None
-    """The finish reason. None: `tool_calls` where there are calls, else `stop`."""
+    """The finish reason. None: `tool_calls` if there are calls, else `stop`."""
 
     @property
     def content(self) -> str | None:
-        """The text; None, as providers do it, beside calls without any."""
+        """The text; None, as with providers, for calls without text."""
         return None if self.calls and not self.text else self.text
 
     @property

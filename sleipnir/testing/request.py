@@ -1,4 +1,4 @@
-"""One call that the model server got, and what can be asked about it."""
+"""One request to the model server, with its parsed parts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 MARKER = r"\[conversation ([^\]\s]+)\]"
-"""What tells conversations apart: a test writes `[conversation c17]` into its prompt, and the key is `c17`."""
+"""Identifies a conversation: a test writes `[conversation c17]` into its prompt, and the key is `c17`."""
 
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool answered, as the model is told. `name` is None where the conversation does not hold the call."""
+    """The result of a tool in a request. `name` is None if the conversation does not hold the call."""
 
     id: str
     name: str | None
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def turn(self) -> int:
-        """Which answer of its conversation is asked for, counted from 1."""
+        """The number of the requested answer in its conversation, counted from 1."""
         return 1 + [message.get("role") for message in self.messages].count("assistant")
 
     @property
@@ -60,7 +60,7 @@ class Request:
 
     @property
     def tool_results(self) -> list[ToolResult]:
-        """What the tools answered to the calls of the last turn, in the order of the messages."""
+        """The results of the tool calls of the last turn, in the order of the messages."""
         names: dict[str, str] = {}
         results: list[ToolResult] = []
         for message in self.messages:
@@ -75,18 +75,18 @@ class Request:
 
     @property
     def inputs(self) -> list[str]:
-        """The texts whose vectors are asked for."""
+        """The texts to embed."""
         given = self.body.get("input", [])
         return [given] if isinstance(given, str) else [str(text) for text in given]
 
     @property
     def query(self) -> str:
-        """What a reranker is asked."""
+        """The query of a rerank request."""
         return str(self.body.get("query", ""))
 
     @property
     def documents(self) -> list[str]:
-        """The texts that a reranker is to put in order."""
+        """The texts to rerank."""
         given = self.body.get("documents", [])
         return [text_of({"content": [each]}) if isinstance(each, dict) else str(each) for each in given]
 
@@ -96,7 +96,7 @@ class Request:
 
     @property
     def wants_usage(self) -> bool:
-        """Whether the last chunk of the stream shall tell the tokens."""
+        """Whether the last chunk of the stream must hold the token counts."""
         return bool((self.body.get("stream_options") or {}).get("include_usage"))
 
 

@@ -1,18 +1,18 @@
-"""Which reply a request gets: by rule, in order, or by a function; as Python, YAML or JSON.
+"""Selects the reply to a request: by rule, in order, or by a function; as Python, YAML or JSON.
 
 A script file is a list of replies, or an object with any of
 
-    rules:                          tried first, from the top; the first one whose conditions all hold answers
-      - match: "^ping"              a pattern somewhere in the last message
+    rules:                          tried first, in order; the first rule with all conditions true replies
+      - match: "^ping"              a pattern anywhere in the last message
         reply: pong
       - turn: 1                     the first answer of a conversation
         reply: {calls: [{name: search, arguments: {q: bells}}]}
-      - result_of: search           this tool has just answered
+      - result_of: search           the request ends with a result of this tool
         reply: {text: done, delay_s: 0.5}
-    replies: [REPLY, ...]           then these, each once, in the order in which requests come in
-    default: REPLY                  then this, for ever
-    embeddings: [REPLY, ...]        the same for requests for vectors, and
-    reranks: [REPLY, ...]           for an order of texts: failures, say, of which what follows is none
+    replies: [REPLY, ...]           then these, each once, in the order of the requests
+    default: REPLY                  then this, without limit
+    embeddings: [REPLY, ...]        the same for embedding requests, and
+    reranks: [REPLY, ...]           for rerank requests, such as failures; later requests succeed
     dimensions: 64                  of vectors
 
 where REPLY is a text or an object with the fields of `Reply`. A file `*.py` has a function `answer(request)` that
@@ -37,30 +37,30 @@ from sleipnir.testing.request import Request
 
 Chooser: TypeAlias = Callable[[Request], "Reply | str"]
 
-SHOWN_CHARACTERS = 200  # of the last message, where the script has no reply for it
+SHOWN_CHARACTERS = 200  # of the last message, if the script has no reply for it
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A reply under conditions; None is no condition. Raises ConfigError for a pattern that is none."""
+    """A reply with conditions; None is no condition. Raises ConfigError for an invalid pattern."""
 
     __pydantic_config__: ClassVar[Any] = STRICT
 
     reply: Reply | str
     match: str | None = None
-    """A pattern somewhere in the last message's text."""
+    """A pattern anywhere in the last message's text."""
     model: str | None = None
-    """The model's name as the server is told, without the client."""
+    """The model's name in the request, without the client."""
     turn: int | None = None
-    """Which answer of the conversation is asked for, from 1."""
+    """The number of the requested answer in the conversation, from 1."""
     tool_results: bool | None = None
     """Whether the request ends with results of tools."""
     result_of: str | None = None
-    """Whether a result of this tool is among them."""
+    """A tool with a result at the end of the request."""
     conversation: str | None = None
-    """The key that the test's marker holds."""
+    """The key in the test's marker."""
     times: int | None = None
-    """How often it answers in one conversation. None: for ever."""
+    """How often the rule replies in one conversation. None: without limit."""
 
     def __post_init__(self) -> None:
         try:
@@ -81,11 +81,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Script:
-    """Rules first, then the replies in order, then the default. None: what has no reply is told so with status 400,
-    which no client tries again.
+    """Rules first, then the replies in order, then the default. None: a request without a reply gets status 400, which
+    clients do not retry.
 
-    `embeddings` and `reranks` are for requests of these kinds, in order. What a reply without a failure says is
-    computed from the texts, and so are all answers after the last one; vectors have `dimensions`.
+    `embeddings` and `reranks` are the replies to requests of these kinds, in order. Unless they are failures, their
+    content is computed from the texts, as are all later answers; vectors have `dimensions`.
     """
 
     __pydantic_config__: ClassVar[Any] = STRICT
@@ -98,7 +98,7 @@ class Script:
     dimensions: int = DIMENSIONS
 
     def chooser(self) -> Chooser:
-        """The script from its beginning. Not for several threads at once."""
+        """A function that gives the replies from the beginning. Not thread-safe."""
         remaining = iter(self.replies)
         used: Counter[tuple[int, str | None]] = Counter()
 
@@ -109,13 +109,13 @@ class Script:
                     used[key] += 1
                     return rule.reply
             chosen = next(remaining, self.default)
-            return _nothing_left(request) if chosen is None else chosen
+            return _no_reply(request) if chosen is None else chosen
 
         return choose
 
 
 def computed(replies: Iterable[Reply] | Chooser) -> Chooser:
-    """These replies in order, and then none that says anything, for ever."""
+    """These replies in order, then empty ones, whose content is computed."""
     if callable(replies):
         return replies
     remaining = iter(tuple(replies))
@@ -134,7 +134,7 @@ def load(path: Path) -> Script | Chooser:
 
 
 def parse(data: Any, name: str = "script") -> Script:
-    """The script that JSON data describes. Raises ConfigError that begins with `name` and says where."""
+    """The script that JSON data describes. Raises a ConfigError that begins with `name` and has the place."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -146,18 +146,18 @@ def parse(data: Any, name: str = "script") -> Script:
 
 
 def _is_real(problem: Any) -> bool:
-    """A reply is a text or an object: that an object is not a text is no news."""
+    """Whether an error is worth reporting. A reply is a text or an object: "an object is not a text" is not."""
     return "str" not in problem["loc"] or not isinstance(problem["input"], dict)
 
 
 def _place(location: tuple[int | str, ...]) -> str:
-    """`rules[0].reply.status: `, without the names of alternatives that pydantic puts in."""
+    """`rules[0].reply.status: `, without pydantic's names of alternatives."""
     names = {"Reply", "str"}
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location if part not in names]
     return "".join(parts).lstrip(".") + ": " if parts else ""
 
 
-def _nothing_left(request: Request) -> Reply:
+def _no_reply(request: Request) -> Reply:
     shown = request.prompt[:SHOWN_CHARACTERS]
     message = f"model server: no reply is left in the script for turn {request.turn}; the last message is {shown!r}"
     return Reply(status=400, error=message)

@@ -1,14 +1,14 @@
-"""A scripted model server: speaks the OpenAI protocol over HTTP, says what the test tells it to say.
+"""A scripted model server: the OpenAI protocol over HTTP, with the replies of a test.
 
-POST /v1/chat/completions   answered by the script, streamed if asked for; recorded
-POST /v1/embeddings         vectors that are computed from the texts, unless the script says otherwise; recorded
-POST /v1/rerank, /rerank    an order of texts, likewise
-GET  /v1/models             the names it was given
-GET  /requests              what was asked so far
+POST /v1/chat/completions   answered by the script, streamed on request; recorded
+POST /v1/embeddings         vectors computed from the texts, unless the script has a reply; recorded
+POST /v1/rerank, /rerank    a ranking of texts, likewise
+GET  /v1/models             the configured names
+GET  /requests              the requests so far
 GET  /counts                how often each turn of each conversation was answered
-POST /release               lets hanging replies go
+POST /release               sends hanging replies
 
-One thread per connection: they wait nearly all of their time. It listens on the loopback alone.
+One thread per connection: connections are mostly idle. It listens on the loopback only.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ KINDS: Mapping[str, Literal["chat", "embedding", "rerank"]] = {
     "/v1/chat/completions": "chat",
     "/v1/embeddings": "embedding",
     "/v1/rerank": "rerank",
-    "/rerank": "rerank",  # of servers without a version in their paths
+    "/rerank": "rerank",  # as on servers without a version in their paths
     "/v2/rerank": "rerank",  # Cohere's
 }
-"""What is asked at which path."""
+"""The kind of request at each path."""
 
-HANG_LIMIT_S = 60.0  # a test that forgets to release must not hang for ever
+HANG_LIMIT_S = 60.0  # ends a test that does not release its replies
 STOP_LOOK_S = 0.05
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing sends RST
 
 
 class ModelServer:
-    """The server; starts with the `with` block and stops with it. `requests` grows as calls come in.
+    """The server; starts with the `with` block and stops with it. `requests` grows as calls arrive.
 
-    `replies` are given out in order, or by a script, or by a function of the request. The function is called for one
-    request at a time; what it raises is answered with status 400 and raised again at the end of the `with` block.
-    `conversation` is a pattern whose group is the key that tells conversations apart. `embeddings` and `reranks` are
-    the replies to requests of these kinds, as a script's; a script brings its own.
+    `replies` are sent in order, or selected by a script, or by a function of the request. The function is called for
+    one request at a time; its exceptions are answered with status 400 and raised again at the end of the `with` block.
+    `conversation` is a pattern whose group is the key of a conversation. `embeddings` and `reranks` are the replies to
+    requests of these kinds, as in a script; a script replaces them.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ModelServer:
     ) -> None:
         self.requests: list[Request] = []
         self.most_at_once = 0
-        """How many calls were under way together, at the most."""
+        """The highest number of concurrent calls."""
         self.models = tuple(models)
         if isinstance(replies, Script):
             embeddings, reranks, dimensions = replies.embeddings, replies.reranks, replies.dimensions
@@ -86,7 +86,7 @@ class ModelServer:
         self._connections: set[socket.socket] = set()
         self._released = threading.Event()
         self._stopping = threading.Event()
-        self._lock = threading.RLock()  # a function that chooses may ask us what came before
+        self._lock = threading.RLock()  # reentrant: a function that chooses may call methods of the server
         self._arrived = threading.Condition(self._lock)
         self._http = _Listener(("127.0.0.1", port), type("Handler", (_Handler,), {"owner": self}))
         self._thread = threading.Thread(
@@ -98,27 +98,27 @@ class ModelServer:
         return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
     def env(self, client: str = "openai", key: str = "sk-test-key-of-the-model-server") -> dict[str, str]:
-        """The variables that send `client`'s calls here."""
+        """The variables that direct `client`'s calls to this server."""
         prefix = client.upper().replace("-", "_")
         return {f"{prefix}_API_BASE": self.url, f"{prefix}_API_KEY": key}
 
     def release(self) -> None:
-        """Let hanging replies go, now and from now on."""
+        """Send hanging replies, current and future ones."""
         self._released.set()
 
     def wait_for_requests(self, count: int, timeout_s: float = 20.0) -> None:
-        """Wait until `count` calls have come in. Raises TimeoutError."""
+        """Wait until `count` calls have arrived. Raises TimeoutError."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: len(self.requests) >= count, timeout_s):
                 raise TimeoutError(f"{len(self.requests)} of {count} model calls after {timeout_s} s")
 
     def calls_of(self, conversation: str | None) -> list[Request]:
-        """The calls of one conversation in the order they came in; None: of those without a marker."""
+        """The calls of one conversation in order of arrival; None: the calls without a marker."""
         with self._lock:
             return [request for request in self.requests if request.conversation == conversation]
 
     def answered(self, conversation: str | None, turn: int) -> int:
-        """How often this turn was answered: with status 200, and to the last byte."""
+        """How often this turn was answered completely with status 200."""
         with self._lock:
             return self._answered[conversation, turn]
 
@@ -135,7 +135,7 @@ class ModelServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening, and end every connection: a client that kept one is not answered any more."""
+        """Stop listening, and close every connection, including those that clients keep alive."""
         self._stopping.set()
         self.release()
         self._http.shutdown()
@@ -194,7 +194,7 @@ class ModelServer:
 
     @contextlib.contextmanager
     def answering(self, request: Request) -> Iterator[None]:
-        """Around the last write: the answer counts before its reader can know of it, and not if it cannot be sent."""
+        """Around the last write: an answer counts before the client receives it, and not if it cannot be sent."""
         with self._lock:
             self._answered[request.conversation, request.turn] += 1
         try:
@@ -225,7 +225,7 @@ class _Listener(ThreadingTCPServer):
     request_queue_size = 1024  # many workers connect at once
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is what some tests are about; anything else is printed."""
+        """Print errors, except disconnected clients, which some tests produce on purpose."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -264,7 +264,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send_json(failure(Reply(error=f"model server: no such path {self.path!r}", status=404)), 404)
         body = _object(content)
         if body is None:
-            return self._send_json(failure(Reply(error="model server: the request is no JSON object", status=400)), 400)
+            error = "model server: the request is not a JSON object"
+            return self._send_json(failure(Reply(error=error, status=400)), 400)
         with self.owner.under_way():
             request, reply = self.owner.take(self.path, self.headers.get("Authorization"), body)
             self._give(request, reply)
@@ -280,7 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._stream(request, reply)
             else:
                 self._whole(request, reply)
-        except ConnectionError:  # the client gave up waiting, which some tests are about
+        except ConnectionError:  # the client disconnected, which some tests do on purpose
             self.close_connection = True
 
     def _whole(self, request: Request, reply: Reply) -> None:
@@ -313,7 +314,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def _pass_middle(self, reply: Reply) -> bool:
-        """What happens after the first half. False: there is no second one."""
+        """Act between the halves of a reply. False: the second half is not sent."""
         if reply.stall:
             self.wfile.flush()
             self.owner.hold()
@@ -340,7 +341,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if reset:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-            os.close(self.connection.detach())  # now: the way through socketserver would say goodbye first
+            os.close(self.connection.detach())  # at once: socketserver would shut the connection down properly first
 
     def _send_json(self, data: Any, status: int = 200) -> None:
         content = json.dumps(data, ensure_ascii=False).encode()
@@ -363,10 +364,10 @@ def _object(content: bytes) -> dict[str, Any] | None:
 def _body(request: Request, reply: Reply, dimensions: int) -> str:
     if reply.body is not None:
         return reply.body
-    return json.dumps(_said(request, reply, dimensions), ensure_ascii=False)
+    return json.dumps(_answer(request, reply, dimensions), ensure_ascii=False)
 
 
-def _said(request: Request, reply: Reply, dimensions: int) -> dict[str, Any]:
+def _answer(request: Request, reply: Reply, dimensions: int) -> dict[str, Any]:
     if reply.status != 200:
         return failure(reply)
     match KINDS[request.path]:

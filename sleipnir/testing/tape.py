@@ -1,17 +1,17 @@
-"""Record the answers of real models, and answer from the recording later: no provider, no key, no cost.
+"""Record the answers of real models, and replay them later: no provider, no key, no cost.
 
     tape = Tape.record(folder)          or Tape.replay(folder)
-    answer = tape.find(request)         None while recording; TapeMiss where a replay has no answer
+    answer = tape.find(request)         None while recording; TapeMiss if a replay has no answer
     if answer is None:
-        answer = ...                    ask the provider
+        answer = ...                    call the provider
         tape.keep(request, answer)
 
 A tape is a folder with one JSON file per call, `<digest of the request>.<occurrence>.json`. Rules:
-1. Requests and answers are plain dicts in the OpenAI form. Of a request only `ASKED` is looked at and kept, of an
-   answer only `ANSWERED`: addresses, keys and headers stay outside, and a streamed call is as any other.
-2. The same request asked again is another occurrence, counted from 1. A replay gives them in that order, in each
-   process from the first, and the last one again when it is asked more often: a visit may be executed twice.
-3. Several processes may record into one folder. A file is there whole or not at all, and never changes.
+1. Requests and answers are plain dicts in the OpenAI form. Only the fields `ASKED` of a request are compared and
+   stored, and `ANSWERED` of an answer: no addresses, keys and headers; streamed calls are like others.
+2. A repeated request is another occurrence, counted from 1. A replay returns the occurrences in order, in each process
+   from the first, and repeats the last one if there are more requests: a visit may be executed twice.
+3. Several processes may record into one folder. A file is written atomically and never changes.
 4. Failures are not recorded: a replay has answers only.
 """
 
@@ -37,15 +37,15 @@ ASKED: Final = (
     "model", "messages", "tools", "tool_choice", "temperature", "top_p", "max_tokens", "response_format",
 )  # fmt: skip
 ANSWERED: Final = ("id", "object", "created", "model", "choices", "usage")
-DIGEST_CHARACTERS = 20  # 80 bits: no two requests of a tape ever share them
-LONE_SURROGATES = "backslashreplace"  # UTF-8 has none, and this is how JSON writes them
+DIGEST_CHARACTERS = 20  # 80 bits: enough to make collisions in a tape impossible in practice
+LONE_SURROGATES = "backslashreplace"  # UTF-8 cannot encode them; this gives JSON's escapes
 
 Digest = NewType("Digest", str)
 Clean = Callable[[str], str]
 
 
 class TapeMiss(NodeFailed):
-    """A replay was asked what was not recorded. The message says what differs from the nearest recorded request."""
+    """A replay has no answer to a request. The message shows the difference from the nearest recorded request."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "replay")
@@ -53,16 +53,16 @@ class TapeMiss(NodeFailed):
 
 @dataclass(frozen=True)
 class Recording:
-    """One file of a tape. `request` holds what `ASKED` names."""
+    """One file of a tape. `request` holds the fields `ASKED`."""
 
     request: Mapping[str, Any]
     answer: dict[str, Any]
 
 
 class Tape:
-    """A recording that is being made or played. Safe for the threads of a process.
+    """A recording that is being made or replayed. Thread-safe.
 
-    `clean` takes secrets out of a text, and is applied to all that is written or compared; `str` leaves it as it is.
+    `clean` removes secrets from a text, and is applied to every text that is written or compared; `str` removes none.
     """
 
     def __init__(self, folder: Path, clean: Clean, *, recording: bool) -> None:
@@ -74,7 +74,7 @@ class Tape:
 
     @classmethod
     def record(cls, folder: Path, clean: Clean = str) -> Tape:
-        """A tape that is added to. The folder is made, private to the user; raises ConfigError if that fails."""
+        """A tape that records. The folder is created, private to the user; raises ConfigError if that fails."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -83,7 +83,7 @@ class Tape:
 
     @classmethod
     def replay(cls, folder: Path, clean: Clean = str) -> Tape:
-        """A tape that answers. Raises ConfigError if there is nothing recorded in the folder."""
+        """A tape that replays. Raises ConfigError if the folder has no recordings."""
         if not has_recordings(folder):
             raise ConfigError(f"there are no recorded model answers in {str(folder)!r}")
         return cls(folder, clean, recording=False)
@@ -96,7 +96,7 @@ class Tape:
         return None if settings.replay is None else cls.replay(settings.replay, clean)
 
     def find(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The recorded answer; None while recording. Raises TapeMiss, and ConfigError for a file that is damaged."""
+        """The recorded answer; None while recording. Raises TapeMiss, and ConfigError for a damaged file."""
         if self.is_recording:
             return None
         asked = self._asked_of(request)
@@ -107,7 +107,7 @@ class Tape:
         return read(file).answer
 
     def keep(self, request: Mapping[str, Any], answer: Mapping[str, Any]) -> Path:
-        """Write an answer down as the next occurrence of its request, and return the file."""
+        """Store an answer as the next occurrence of its request, and return the file."""
         asked = self._asked_of(request)
         digest = digest_of(asked)
         answered = {name: answer[name] for name in ANSWERED if name in answer}
@@ -124,7 +124,7 @@ class Tape:
             raise ConfigError(f"cannot record a model's answer in {str(self.folder)!r}: {error}") from error
 
     def _next_occurrence(self, digest: Digest) -> int:
-        """Which occurrence to give: the one after the last that was given, or that one again if it was the last."""
+        """The occurrence to return: the next one, or the last one again if there is no next."""
         with self._lock:
             number = self._given[digest] + 1
             if number > 1 and not self._file(digest, number).exists():
@@ -133,7 +133,7 @@ class Tape:
             return number
 
     def _publish(self, staging: Path, digest: Digest) -> Path:
-        """A link is made whole or not at all, and not where another process was quicker."""
+        """Link the file under the first free number: atomic, and safe with other processes."""
         number = 1
         while True:
             file = self._file(digest, number)
@@ -156,7 +156,7 @@ class Tape:
         differs = difference(recorded[name], asked)
         return (
             f"the recording in {str(self.folder)!r} has no answer to this request; the nearest of {len(recorded)} "
-            f"recorded requests ({name}) differs: {differs}. Record the run anew, or make the request the same again."
+            f"recorded requests ({name}) differs: {differs}. Record the run again, or restore the request."
         )
 
 
@@ -170,20 +170,20 @@ def has_recordings(folder: Path) -> bool:
 
 
 def read(file: Path) -> Recording:
-    """Raises ConfigError for a file that is damaged, or of a release that wrote another form."""
+    """Raises ConfigError for a damaged file, or for a file of another version."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
         version, recording = data["version"], Recording(data["request"], data["answer"])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{file} is no recorded model answer: {error!r}") from error
+        raise ConfigError(f"{file} is not a recorded model answer: {error!r}") from error
     if version != VERSION:
-        raise ConfigError(f"{file} has version {version!r} of the form; this release reads {VERSION}: record it anew")
+        raise ConfigError(f"{file} has format version {version!r}; this release reads {VERSION}: record it again")
     return recording
 
 
 def digest_of(request: Mapping[str, Any]) -> Digest:
-    """Names a request: the same whatever the order of its keys, whether it came from JSON, and what it says outside
-    `ASKED`. A field that is None or empty is as one that is missing."""
+    """The digest of a request: independent of the order of its keys, of a round trip through JSON, and of fields
+    outside `ASKED`. A field that is None or empty counts as missing."""
     text = json.dumps(_only(request, ASKED), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return Digest(hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS])
 
@@ -194,7 +194,7 @@ def _only(data: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON would give it back, and 1.0 as 1: which of them it was is lost on the way through other languages."""
+    """The value after a round trip through JSON, with 1.0 as 1, because other languages do not distinguish the two."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The tools of an agent, as its files declare them: what a model is told, and what a worker must know to run them.
+"""The tools of an agent, as its files declare them: their descriptions for models, and what a worker needs to run them.
 
 Nothing here runs a tool (workers/sleipnir_workers/tools does), and nothing imports litellm, mcp or redis.
 """

@@ -1,4 +1,4 @@
-"""What a model is told of a tool, and what we must know to run it (spec/graph-agents.md 4.1)."""
+"""The declaration of a tool for a model, and what a worker needs to run it (spec/graph-agents.md 4.1)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Declaration:
     """A tool of a file. `parameters` is a JSON schema object with `properties`; its names are those the model uses.
 
     `agent` marks functions of an agent's own tools file; `command` is the function to call as the file spells it, None
-    where the file itself is the tool. `written` maps a parameter's name to how the file spells it, in the order of the
-    declaration. `line` is where it is declared, counted from 1.
+    if the file itself is the tool. `written` maps a parameter's name to its spelling in the file, in the order of the
+    declaration. `line` is the line of the declaration, counted from 1.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """The tools that an agent has from files: its own tools file, and the global tools that it names (spec 2.3, 4.1).
 
-Rules. Of tools.sh, tools.py, tools.ts and tools.js the first that exists is the agent's; all other files are its
-private helpers. A global tool is a file of `<functions>/tools`, named with or without its extension. In a
-bundle the tools file is inside the bundle; global tools are those of the machine that asks.
+Rules. The first existing file of tools.sh, tools.py, tools.ts and tools.js is the agent's tools file; all other files
+are private helpers. A global tool is a file of `<functions>/tools`, named with or without its extension. A bundle
+contains the tools file; global tools are those of the current machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sleipnir.tools.declaration import Declaration
 AGENT_FILES: Final = ("tools.sh", "tools.py", "tools.ts", "tools.js")
 
 RESERVED: Final = ("user__", "agent__", "todo__", "skill__", "mcp_search_", "mcp_describe_", "mcp_invoke_")
-"""Prefixes by which built-in tools are told from those of files."""
+"""Prefixes of built-in tools, which tools of files must not have."""
 
 _READERS: Final[Mapping[str, Callable[..., list[Declaration]]]] = {
     ".sh": bash.declarations,
@@ -36,7 +36,7 @@ _GLOBAL_NAME: Final = re.compile(r"[\w-][\w.-]*")
 
 @dataclass(frozen=True)
 class Tools:
-    """What a model may be offered, global tools first. `instructions` is the agent's `_instructions`, if it has one."""
+    """The tools for a model, global tools first. `instructions` is the agent's `_instructions`, if it has one."""
 
     declarations: tuple[Declaration, ...] = ()
     instructions: Declaration | None = None
@@ -46,7 +46,7 @@ class Tools:
         return [declaration.name for declaration in self.declarations]
 
     def find(self, name: str) -> Declaration | None:
-        """The tool that a graph or a model means by `name`: its declared name, that of its file, or its function's."""
+        """The tool with this declared name, else with this file or function name; None if there is none."""
         for spelling in (name, stem(name)):
             for declaration in self.declarations:
                 if spelling == declaration.name:
@@ -54,7 +54,7 @@ class Tools:
         return next((each for each in self.declarations if stem(name) in _spellings(each)), None)
 
     def only(self, names: Iterable[str]) -> Tools:
-        """The tools that a node's `tools:` list names; names of others (`mcp:...`, `user__...`) are passed over."""
+        """The tools that a node's `tools:` list names; other names (`mcp:...`, `user__...`) are ignored."""
         names = list(names)
         named = [self.find(name) for name in names]
         own = OWN_TOOLS in names
@@ -69,7 +69,7 @@ class Tools:
 
 
 def tools_of(folder: Path, functions: Path, graph: Graph) -> Tools:
-    """The tools of the agent in `folder` (or in a bundle that was unpacked there). Raises ToolFileError."""
+    """The tools of the agent in `folder`, which may be an unpacked bundle. Raises ToolFileError."""
     declarations = [*global_tools(graph.global_tools, functions), *agent_tools(folder)]
     offered = [declaration for declaration in declarations if declaration.name != INSTRUCTIONS]
     _check_names(offered)
@@ -78,7 +78,7 @@ def tools_of(folder: Path, functions: Path, graph: Graph) -> Tools:
 
 
 def built_in(names: Iterable[str]) -> list[str]:
-    """Of a node's `tools:` list, the tools that no file declares, as a model is offered them."""
+    """The built-in tools of a node's `tools:` list, by the names that a model sees."""
     servers = [(name, name.removeprefix(MCP)) for name in names if name.startswith(MCP)]
     functions = {name: [prefix + server for prefix in MCP_FUNCTIONS] for name, server in servers}
     tools = (functions.get(name, [name] if name.startswith(RESERVED) else []) for name in names)
@@ -86,13 +86,13 @@ def built_in(names: Iterable[str]) -> list[str]:
 
 
 def agent_tools(folder: Path) -> list[Declaration]:
-    """What the tools file of an agent's folder declares; nothing without one. Raises ToolFileError."""
+    """The declarations of the tools file in an agent's folder; empty without one. Raises ToolFileError."""
     file = next((folder / name for name in AGENT_FILES if (folder / name).is_file()), None)
     return [] if file is None else _declared(file, agent=True)
 
 
 def custom_tools(folder: Path) -> CustomTools:
-    """The functions that a graph in `folder` may name, for the check of the graph, which says why if there are none."""
+    """The functions that a graph in `folder` may name, or why they are not known, for the check of the graph."""
     try:
         declared = agent_tools(folder)
     except ToolFileError as error:
@@ -103,13 +103,13 @@ def custom_tools(folder: Path) -> CustomTools:
 
 
 def global_tools(names: Iterable[str], functions: Path) -> Iterator[Declaration]:
-    """What the global tools of these names declare, in the order of the names. Raises ToolFileError."""
+    """The declarations of the global tools of these names, in the order of the names. Raises ToolFileError."""
     for file in dict.fromkeys(global_file(name, functions) for name in names):
         yield from _declared(file, agent=False)
 
 
 def global_complaint(name: str, functions: Path) -> str | None:
-    """Why the global tool of this name cannot be used, for the check of a graph; None when it can."""
+    """Why the global tool of this name cannot be used, for the check of a graph; None if it can."""
     try:
         list(global_tools([name], functions))
     except ToolFileError as error:
@@ -118,7 +118,7 @@ def global_complaint(name: str, functions: Path) -> str | None:
 
 
 def global_file(name: str, functions: Path) -> Path:
-    """The file of a global tool, in `functions` or beside it. Raises ToolFileError when there is none."""
+    """The file of a global tool, in `functions` or next to it. Raises ToolFileError if there is none."""
     folder = functions / "tools"
     if not _GLOBAL_NAME.fullmatch(name):
         raise ToolFileError(folder / name, None, f"'{name}' is not the name of a global tool: write only a file's name")
@@ -140,7 +140,7 @@ def _declared(file: Path, *, agent: bool) -> list[Declaration]:
 
 @functools.lru_cache(maxsize=256)
 def _read(file: Path, agent: bool, mtime_ns: int, size: int) -> list[Declaration]:
-    """What a file declares; read again only when it changed: a worker asks for every call."""
+    """The declarations of a file, cached until the file changes: a worker needs them for every call."""
     reader = _READERS.get(file.suffix)
     if reader is None:
         raise ToolFileError(file, None, f"Unsupported tool file extension: {file.suffix}; use {', '.join(_READERS)}")
@@ -154,7 +154,7 @@ def _read(file: Path, agent: bool, mtime_ns: int, size: int) -> list[Declaration
 
 
 def _check_names(declarations: Iterable[Declaration]) -> None:
-    """No two tools of one name, which no model's provider takes, and none that a built-in tool would hide."""
+    """Refuse duplicate names, which no model provider accepts, and names that a built-in tool would hide."""
     by_name: dict[str, Declaration] = {}
     for each in declarations:
         if each.name.startswith(RESERVED):
@@ -167,13 +167,13 @@ def _check_names(declarations: Iterable[Declaration]) -> None:
         if each.name in by_name:
             first = by_name[each.name]
             raise ToolFileError(
-                each.file, each.line, f"tool `{each.name}` is declared at {first.file}:{first.line} already; rename one"
+                each.file, each.line, f"tool `{each.name}` is already declared at {first.file}:{first.line}; rename one"
             )
         by_name[each.name] = each
 
 
 def _spellings(declaration: Declaration) -> tuple[str, ...]:
-    """Further names of a tool: its file's for a global tool, its function's for an agent's."""
+    """Alternative names of a tool: the file name of a global tool, the function name of an agent's tool."""
     if not declaration.agent and declaration.command in (None, python.GLOBAL_FUNCTION):
         return (declaration.file.stem,)
     return (declaration.command,) if declaration.command else ()

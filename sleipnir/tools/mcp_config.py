@@ -1,12 +1,12 @@
-"""mcp.json: which MCP servers there are, and how to reach each (spec/graph-agents.md 4.6, 10.1).
+"""mcp.json: the MCP servers and how to reach them (spec/graph-agents.md 4.6, 10.1).
 
 Rules. `{"mcpServers": {name: {...}}}`; a missing or empty file means no servers. `type` is `stdio`, `http` (streamable
 HTTP) or `sse`; without one, a `url` without a `command` means `http`, everything else `stdio`. Secrets `{{NAME}}` are
-put in before the JSON is read, escaped as JSON text, so that no value can end its string. All problems come at once.
-A remote server with `oauth` wants a person to log in, in a browser (spec/coyote.md 10): it is there, and cannot be used
-without a token among its headers. The others can.
+inserted before the JSON is parsed, escaped as JSON text, so that no value can end its string. All problems are reported
+at once. A remote server with `oauth` requires a login in a browser (spec/coyote.md 10), which is not supported: it
+can only be used with a token in its headers.
 
-What is read here holds secrets: it stays in the worker, and is never stored, sent or logged.
+The servers hold secrets: they stay in the worker, and are never stored, sent or logged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sleipnir.redaction import redacted
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
 
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}")
-NAME = re.compile(r"[A-Za-z0-9_-]{1,51}")  # `mcp_describe_` and this are the 64 characters that providers allow
+NAME = re.compile(r"[A-Za-z0-9_-]{1,51}")  # with `mcp_describe_`, the 64 characters that providers allow
 
 STDIO_FIELDS = ("command", "args", "cwd")
 REMOTE_FIELDS = ("url", "headers", "oauth")
@@ -37,7 +37,7 @@ _SECRET_WORDS = ("key", "token", "password", "secret", "auth", "cookie", "creden
 
 
 class McpConfigError(ConfigError):
-    """An mcp.json that cannot be used. `problems` holds all that is wrong with it."""
+    """An mcp.json that cannot be used. `problems` holds all reasons."""
 
     def __init__(self, problems: Collection[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -46,7 +46,7 @@ class McpConfigError(ConfigError):
 
 @dataclass(frozen=True)
 class McpServer:
-    """A server of the file. Two that are equal are reached in the same way, with the same secrets."""
+    """A server of the file. Equal servers have the same connection and the same secrets."""
 
     name: str
     secrets: frozenset[str] = field(default=frozenset(), repr=False, kw_only=True)
@@ -60,10 +60,10 @@ class McpServer:
 
 @dataclass(frozen=True)
 class StdioServer(McpServer):
-    """A command that is started, and spoken to on its stdin and stdout. `env` is what it sees besides PATH and such.
+    """A command that communicates on its stdin and stdout. `env` are its variables besides PATH and such.
 
-    `cwd` is where it runs: as the file says, from the file's folder on, which is also the default. `is_placed`: the
-    file says it; one that is not placed may run elsewhere (`started_in`).
+    `cwd` is its working directory, relative to the file's folder, which is the default. `is_placed`: the file sets
+    `cwd`; otherwise the server may run elsewhere (`started_in`).
     """
 
     command: str
@@ -73,8 +73,8 @@ class StdioServer(McpServer):
     is_placed: bool = True
 
     def started_in(self, directory: Path) -> StdioServer:
-        """The server for calls of a visit that works in `directory`: there, unless mcp.json says where it runs. Its
-        command, and arguments that name files, are relative to mcp.json in any case."""
+        """The server for calls of a visit in `directory`: it runs there unless mcp.json sets `cwd`. Its command, and
+        arguments that name files, stay relative to mcp.json."""
         if self.is_placed:
             return self
         command = str(self.cwd / self.command) if "/" in self.command else self.command
@@ -93,14 +93,14 @@ class RemoteServer(McpServer):
 
     @property
     def host(self) -> str:
-        """Host and port: what a message may say of the URL."""
+        """Host and port, the parts of the URL that messages may show."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
 
 def read(path: Path, secrets: Mapping[str, str]) -> dict[str, McpServer]:
-    """The servers of the file `path`, in its order. `secrets` is where `{{NAME}}` is looked up.
+    """The servers of the file `path`, in its order. `secrets` holds the values of `{{NAME}}`.
 
-    Raises McpConfigError, also for a file that is there but cannot be read.
+    Raises McpConfigError, also for an existing file that cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -112,7 +112,7 @@ def read(path: Path, secrets: Mapping[str, str]) -> dict[str, McpServer]:
 
 
 def parse(text: str, path: Path, secrets: Mapping[str, str]) -> dict[str, McpServer]:
-    """The servers of a `text` that stands in the file `path`. Raises McpConfigError."""
+    """The servers in `text`, the content of the file `path`. Raises McpConfigError."""
     if not text.strip():
         return {}
     used = set(PLACEHOLDER.findall(text))
@@ -133,8 +133,8 @@ def parse(text: str, path: Path, secrets: Mapping[str, str]) -> dict[str, McpSer
 
 
 def complaint(name: str, path: Path) -> str | None:
-    """Why the file `path` has no server of this name, for the check of a graph; None when it has. Secrets are not
-    needed, and what else is wrong with the file is not told."""
+    """Why the file `path` has no server of this name, for the check of a graph; None if it has. Secrets are not needed,
+    and other problems of the file are not reported."""
     try:
         text = path.read_text(encoding="utf-8-sig") if path.exists() else ""
         servers = _servers(_json(PLACEHOLDER.sub("0", text), path), path, []) if text.strip() else {}
@@ -143,7 +143,7 @@ def complaint(name: str, path: Path) -> str | None:
     except McpConfigError as error:
         return f"MCP server '{name}' is not known: {error.problems[0].message}"
     if name not in servers:
-        return f"MCP server '{name}' is not in {path}; there are {', '.join(servers) or 'none'}"
+        return f"MCP server '{name}' is not in {path}; available: {', '.join(servers) or 'none'}"
     spec = servers[name]
     return login_needed(name) if isinstance(spec, dict) and _needs_login(spec) else None
 
@@ -151,7 +151,7 @@ def complaint(name: str, path: Path) -> str | None:
 def login_needed(name: str) -> str:
     """Why a server with `oauth` cannot be used."""
     return (
-        f"MCP server '{name}' requires OAuth authentication, which this version does not do: it cannot be used. "
+        f"MCP server '{name}' requires OAuth authentication, which this version does not support: it cannot be used. "
         'Put a token into its "headers", such as "Authorization": "Bearer {{TOKEN}}"'
     )
 
@@ -178,19 +178,19 @@ def _escaped(secret: str) -> str:
 
 
 class _Pairs(dict[str, Any]):
-    """A JSON object that remembers which of its keys were written twice."""
+    """A JSON object that remembers its duplicate keys."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         keys = [key for key, _ in pairs]
-        self.twice = sorted({key for key in keys if keys.count(key) > 1})
+        self.duplicates = sorted({key for key in keys if keys.count(key) > 1})
 
 
 def _json(text: str, path: Path) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
-        # Without the column: secrets that were put in have moved it.
+        # Without the column: inserted secrets have shifted it.
         message = f"MCP config file is not valid JSON: {error.msg}"
         raise McpConfigError([_problem(path, message, error.lineno)]) from None
     except RecursionError:
@@ -198,25 +198,25 @@ def _json(text: str, path: Path) -> Any:
 
 
 def _servers(data: Any, path: Path, problems: list[Problem]) -> Mapping[str, Any]:
-    """What stands under `mcpServers`. Nothing when that cannot be told; then there is a problem more."""
+    """The value of `mcpServers`. Empty, with a problem added, if there is no such object."""
     if not isinstance(data, _Pairs):
         problems.append(_problem(path, 'MCP config file must be an object: {"mcpServers": {...}}'))
         return {}
     if "mcpServers" not in data and data:
         close = difflib.get_close_matches("mcpServers", data, n=1) or difflib.get_close_matches("servers", data, n=1)
-        instead = f'; "{close[0]}" stands there instead' if close else ""
+        instead = f'; it has "{close[0]}" instead' if close else ""
         problems.append(_problem(path, f'MCP config file has no "mcpServers"{instead}'))
         return {}
     servers = data.get("mcpServers", _Pairs([]))
     if not isinstance(servers, _Pairs):
         problems.append(_problem(path, '"mcpServers" must be an object: a name for each server'))
         return {}
-    problems += [_problem(path, f"MCP server '{name}' is there twice") for name in servers.twice]
+    problems += [_problem(path, f"MCP server '{name}' is defined twice") for name in servers.duplicates]
     return servers
 
 
 def _wrong(name: str, spec: Any) -> Iterator[str]:
-    """What is wrong with a server, in the words of the specification where it has some."""
+    """The problems of a server, with the specification's messages where it has any."""
     if NAME.fullmatch(name) is None:
         yield (
             f'MCP server \'{name}\' needs another name: at most 51 letters, digits, "_" and "-", '
@@ -225,7 +225,7 @@ def _wrong(name: str, spec: Any) -> Iterator[str]:
     if not isinstance(spec, _Pairs):
         yield f'MCP server \'{name}\' must be an object with a "command" or a "url"'
         return
-    yield from (f"MCP server '{name}' has \"{key}\" twice" for key in spec.twice)
+    yield from (f"MCP server '{name}' has \"{key}\" twice" for key in spec.duplicates)
     yield from (_unknown(name, key) for key in spec if key not in FIELDS)
     kind = _kind(spec)
     if kind not in ("stdio", "http", "sse"):
@@ -262,14 +262,14 @@ def _has(spec: Mapping[str, Any], key: str) -> bool:
 
 def _unknown(name: str, key: str) -> str:
     close = difflib.get_close_matches(key, FIELDS, n=1)
-    hint = f'did you mean "{close[0]}"?' if close else f"known are {', '.join(FIELDS)}"
+    hint = f'did you mean "{close[0]}"?' if close else f"known fields: {', '.join(FIELDS)}"
     return f"MCP server '{name}' has an unknown field \"{key}\"; {hint}"
 
 
 def _wrong_types(name: str, spec: Mapping[str, Any]) -> Iterator[str]:
     for key in ("command", "cwd", "url"):
         if _has(spec, key) and not (isinstance(spec[key], str) and spec[key].strip()):
-            yield f"MCP server '{name}': \"{key}\" must be a text, and not an empty one"
+            yield f"MCP server '{name}': \"{key}\" must be non-empty text"
     if isinstance(spec.get("url"), str) and spec["url"].strip() and not _is_http(spec["url"]):
         yield f"MCP server '{name}': \"url\" must begin with http:// or https:// and name a host"
     args = spec.get("args")
@@ -279,7 +279,7 @@ def _wrong_types(name: str, spec: Mapping[str, Any]) -> Iterator[str]:
         yield f"MCP server '{name}': \"env\" must be an object whose values are texts, whole numbers or booleans"
     oauth = spec.get("oauth")
     if oauth is not None and not (isinstance(oauth, dict) and oauth.keys() <= set(OAUTH_FIELDS)):
-        yield f"MCP server '{name}': \"oauth\" must be an object; known in it are {', '.join(OAUTH_FIELDS)}"
+        yield f"MCP server '{name}': \"oauth\" must be an object; its known fields: {', '.join(OAUTH_FIELDS)}"
     if not _is_map(spec.get("headers"), str):
         yield f"MCP server '{name}': \"headers\" must be an object whose values are texts"
 
@@ -298,7 +298,8 @@ def _is_map(value: Any, types: Any) -> bool:
 
 def _server(name: str, spec: Mapping[str, Any], folder: Path, resolved: frozenset[str]) -> McpServer:
     if _kind(spec) == "stdio":
-        env = {key: _env_text(value) for key, value in (spec.get("env") or {}).items()}
+        written = spec.get("env") or {}
+        env = {key: value if isinstance(value, str) else json.dumps(value) for key, value in written.items()}
         return StdioServer(
             name,
             command=spec["command"],
@@ -319,12 +320,8 @@ def _server(name: str, spec: Mapping[str, Any], folder: Path, resolved: frozense
     )
 
 
-def _env_text(value: str | bool | int) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def _named_as_secrets(values: Mapping[str, str]) -> frozenset[str]:
-    """Those that are written into the file itself."""
+    """The values whose keys name secrets: they are written into the file itself."""
     return frozenset(text for key, text in values.items() if any(word in key.lower() for word in _SECRET_WORDS))
 
 

@@ -1,4 +1,4 @@
-"""How tools are called."""
+"""The names of tools for models."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from sleipnir.graph.tools import INSTRUCTIONS
 
 
 def declared_name(name: str) -> str:
-    """The name that a model knows a function or a file by: `getIP` is `getip`, `web-search` is `web_search`."""
+    """The name of a function or a file for a model: `getIP` becomes `getip`, `web-search` becomes `web_search`."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
 def is_offered(name: str) -> bool:
-    """Whether a function of an agent's tools file is declared at all: those that start with `_` are its own helpers."""
+    """Whether a function of an agent's tools file is declared: functions that start with `_` are private helpers."""
     return not name.startswith("_") or name == INSTRUCTIONS

@@ -1,6 +1,6 @@
-"""What a Python tools file declares (spec/graph-agents.md 4.3). The file is parsed, never run.
+"""The declarations of a Python tools file (spec/graph-agents.md 4.3). The file is parsed, never run.
 
-Rules. An agent's file declares its top-level functions, but for those that start with `_`; a global file declares its
+Rules. An agent's file declares its top-level functions, except those that start with `_`; a global file declares its
 `run`, named after the file. The docstring is the description, its `Args:` block describes the parameters.
 """
 
@@ -37,7 +37,7 @@ class _Note:
 
 def declarations(text: str, file: Path, *, agent: bool) -> list[Declaration]:
     """The tools of a file whose content is `text`, in its order. Raises ToolFileError."""
-    functions = {function.name: function for function in _functions(text, file)}  # of two of a name the last is called
+    functions = {function.name: function for function in _functions(text, file)}  # the last of a name wins
     if agent:
         return [_declaration(function, file, agent=True) for name, function in functions.items() if is_offered(name)]
     if GLOBAL_FUNCTION not in functions:
@@ -51,7 +51,7 @@ def _functions(text: str, file: Path) -> Iterator[_Function]:
     except SyntaxError as error:
         message = f"failed to parse python: syntax error in {file.name}: {error.msg}"
         raise ToolFileError(file, error.lineno, message) from error
-    except (ValueError, RecursionError, MemoryError) as error:  # a NUL; brackets without end
+    except (ValueError, RecursionError, MemoryError) as error:  # a NUL, or brackets nested too deeply
         raise ToolFileError(file, None, f"failed to parse python: syntax error in {file.name}: {error}") from error
     for statement in body:
         if isinstance(statement, _Function):
@@ -99,7 +99,7 @@ def _schema(function: _Function, notes: Mapping[str, _Note]) -> dict[str, Any]:
 
 
 def _parameters(function: _Function) -> Iterator[tuple[ast.arg, bool]]:
-    """The parameters, each with whether it has a default value."""
+    """Each parameter, and whether it has a default value."""
     arguments = function.args
     first_default = len(arguments.args) - len(arguments.defaults)
     for index, parameter in enumerate(arguments.args):
@@ -109,7 +109,7 @@ def _parameters(function: _Function) -> Iterator[tuple[ast.arg, bool]]:
 
 
 def _notes(docstring: str) -> dict[str, _Note]:
-    """What the `Args:` block says, by parameter. A line that is indented further than the first continues the last."""
+    """The notes of the `Args:` block, by parameter. A line indented more than the first one continues the last note."""
     notes: dict[str, _Note] = {}
     indent, last = 0, ""
     for line in _args_block(docstring):

@@ -1,8 +1,7 @@
 """Annotations of Python tools as JSON schemas (spec/graph-agents.md 4.3).
 
-Rule. Nothing is evaluated and no name is looked up: a type is known by how it is written. What is not known here is a
-string, as all types are that Loki does not know. Added by Sleipnir: PEP 585 and 604, Annotated, unions, dicts, and
-Literal with numbers.
+Rule. Nothing is evaluated and no name is resolved: a type is recognised by its spelling. Unknown types are strings, as
+in Loki. Added by Sleipnir: PEP 585 and 604, Annotated, unions, dicts, and Literal with numbers.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ STRING = Type({"type": "string"})
 
 
 def of_annotation(annotation: ast.expr | None) -> Type:
-    """The type of an annotation; a string where there is none."""
+    """The type of an annotation; a string without one."""
     match annotation:
         case ast.Constant(value=str() as text):
             return _of_text(text)
@@ -54,7 +53,8 @@ def of_annotation(annotation: ast.expr | None) -> Type:
         case ast.Name() | ast.Attribute():
             return _named(_name(annotation))
         case ast.Subscript(value=ast.Name() | ast.Attribute() as generic):
-            return _subscript(_name(generic), _arguments(annotation.slice))
+            index = annotation.slice
+            return _subscript(_name(generic), index.elts if isinstance(index, ast.Tuple) else [index])
         case _:
             return STRING
 
@@ -127,7 +127,7 @@ def _alternatives(annotation: ast.expr) -> list[ast.expr]:
 
 
 def _description(metadata: Iterable[ast.expr]) -> str:
-    """The first text among what Annotated says: a string, `Doc("...")`, `Field(description="...")`."""
+    """The first text in the metadata of Annotated: a string, `Doc("...")`, `Field(description="...")`."""
     for each in metadata:
         match each:
             case ast.Constant(value=str() as text):
@@ -141,16 +141,12 @@ def _description(metadata: Iterable[ast.expr]) -> str:
     return ""
 
 
-def _arguments(index: ast.expr) -> list[ast.expr]:
-    return index.elts if isinstance(index, ast.Tuple) else [index]
-
-
 def _is(node: ast.expr, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 
 def _name(node: ast.expr) -> str:
-    """`List` for both `List` and `typing.List`."""
+    """The name without its module: `List` for both `List` and `typing.List`."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

@@ -1,8 +1,8 @@
-"""What a TypeScript tools file declares (spec/graph-agents.md 4.4). The text is scanned; no node is needed.
+"""The declarations of a TypeScript tools file (spec/graph-agents.md 4.4). The text is scanned; Node.js is not needed.
 
-Rules. An agent's file declares its exported functions, but for those that start with `_`; a global file declares its
+Rules. An agent's file declares its exported functions, except those that start with `_`; a global file declares its
 `run`, named after the file. The JSDoc directly above is the description, up to its first `@`; `@param name - text`
-describes a parameter. Types that are not known here are strings.
+describes a parameter. Unknown types are strings.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def declarations(text: str, file: Path, *, agent: bool) -> list[Declaration]:
 
 
 def _exported(code: Sequence[Token], file: Path) -> Iterator[_Function]:
-    """`export [default] [async] function name`, outside of all brackets, if it has a body (overloads have none)."""
+    """Each `export [default] [async] function name` outside all brackets with a body (overloads have none)."""
     depth = 0
     for index, token in enumerate(code):
         if token.kind == "sign" and token.text in "([{":
@@ -91,7 +91,7 @@ def _function(code: Sequence[Token], index: int, file: Path) -> _Function | None
 
 
 def _has_body(code: Sequence[Token], at: int) -> bool:
-    """Whether `{` follows before the statement ends. A result type may hold braces too, after `:` or within `<>`."""
+    """Whether a body `{` follows before the statement ends. A result type may hold braces too, after `:` or in `<>`."""
     after_type = _text(code, at) != ":"
     while at < len(code):
         text = code[at].text if code[at].kind == "sign" else ""
@@ -113,9 +113,9 @@ def _closing(code: Sequence[Token], opening: int, file: Path) -> int:
 
 
 def _skip(code: Sequence[Token], at: int) -> int:
-    """The index of the bracket that closes the one at `at`; `at` itself if none opens there; else the end.
+    """The index of the bracket that closes the one at `at`; `at` itself if there is none; the end if it is not closed.
 
-    `<` and `>` are brackets only between angle brackets: elsewhere they compare.
+    `<` and `>` are brackets only inside angle brackets: elsewhere they are comparisons.
     """
     text = code[at].text
     if code[at].kind != "sign" or text not in OPENING:
@@ -143,7 +143,7 @@ def _declaration(function: _Function, file: Path, *, agent: bool) -> Declaration
     required: list[str] = []
     for parameter in _split(function.parameters, ","):
         name, type_ = _parameter(function, parameter, file)
-        if name == "this":  # says what `this` is; nobody passes it
+        if name == "this":  # declares the type of `this`; it is not passed
             continue
         about = notes.get(name, "")
         properties[name] = type_.schema | ({"description": about} if about else {})
@@ -164,7 +164,7 @@ def _declaration(function: _Function, file: Path, *, agent: bool) -> Declaration
 
 
 def _comment(comment: str) -> tuple[str, dict[str, str]]:
-    """The description, and what is said of each parameter."""
+    """The description, and the notes by parameter."""
     lines = [re.sub(r"^\s*\* ?", "", line).rstrip() for line in comment[3:].removesuffix("*/").splitlines()]
     blocks = re.split(r"^\s*(?=@)", "\n".join(lines), flags=re.MULTILINE)
     notes = {}
@@ -190,7 +190,7 @@ def _parameter(function: _Function, parameter: list[Token], file: Path) -> tuple
 
 
 def _type(annotation: list[Token]) -> _Type:
-    """The type of an annotation: a union of alternatives, of which null and undefined make it optional."""
+    """The type of an annotation: a union of alternatives; null and undefined make it optional."""
     alternatives = _split(annotation, "|")
     present = [each for each in alternatives if not (len(each) == 1 and each[0].text in _ABSENT)]
     optional = len(present) < len(alternatives)
@@ -228,7 +228,7 @@ def _schema(type_: list[Token]) -> dict[str, Any]:
 
 
 def _literal(type_: list[Token]) -> tuple[Any] | None:
-    """The value of a literal type, None if it is none."""
+    """The value of a literal type in a tuple; None for other types."""
     text = "".join(token.text for token in type_)
     if len(type_) == 1 and type_[0].kind == "string":
         return (re.sub(r"\\(.)", r"\1", text[1:-1]),)
@@ -250,14 +250,14 @@ def _enum(values: list[Any]) -> dict[str, Any]:
 
 
 def _split(code: Sequence[Token], separator: str) -> list[list[Token]]:
-    """The parts between separators outside of all brackets; empty parts (a comma at the end) are left out."""
+    """The parts between separators outside all brackets, without empty parts (after a trailing comma)."""
     ends = [*_top_level(code, separator), len(code)]
     starts = [0, *(end + 1 for end in ends)]
     return [list(code[start:end]) for start, end in zip(starts, ends, strict=False) if start < end]
 
 
 def _top_level(code: Sequence[Token], sign: str) -> list[int]:
-    """Where `sign` stands outside of all brackets."""
+    """The indexes of `sign` outside all brackets."""
     at, places = 0, []
     while at < len(code):
         if code[at].kind == "sign" and code[at].text == sign:

@@ -1,8 +1,8 @@
-"""TypeScript text as tokens: just enough to find exported functions without being misled by strings and comments.
+"""TypeScript text as tokens: enough to find exported functions without mistaking strings and comments for code.
 
-Rules. Comments are dropped, but for JSDoc. Strings, templates and regular expressions are one token each. Whether `/`
-begins a regular expression is told from the token before it, as highlighters do; where that is wrong the text still
-ends, and at worst a function of the same line is not seen.
+Rules. Comments are dropped, except JSDoc. Strings, templates and regular expressions are one token each. The previous
+token decides whether `/` begins a regular expression, as in syntax highlighters; after a wrong decision at worst a
+function on the same line is missed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Token:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Every token of `text`, whatever it is."""
+    """Every token of `text`, which need not be valid."""
     at, line, previous = 0, 1, ""
     while at < len(text):
         if space := _SPACE.match(text, at):
@@ -72,7 +72,7 @@ def _token(text: str, at: int, previous: str) -> tuple[Kind, int]:
 
 
 def _starts_value(previous: str) -> bool:
-    """Whether an expression, and not an operator, may follow `previous`."""
+    """Whether an expression, not an operator, may follow `previous`."""
     if previous == "" or previous in _BEFORE_VALUE:
         return True
     return previous[-1] not in ")]}'\"`_$" and not previous[-1].isalnum()

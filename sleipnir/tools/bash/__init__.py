@@ -1,6 +1,6 @@
-"""Tools written in bash, with their parameters in comments that `argc` understands (spec/graph-agents.md 4.2).
+"""Tools written in bash, with parameters declared in comments in the format of `argc` (spec/graph-agents.md 4.2).
 
-`declarations` says what a model is told of a file, `argv` turns the arguments of a call into words, and `runnable`
+`declarations` gives the tools of a file for a model, `argv` converts the arguments of a call to words, and `runnable`
 gives the program that runs the file with them. No function here reads a file or starts a process.
 """
 

@@ -14,11 +14,11 @@ Json: TypeAlias = Any
 
 
 def argv(declaration: Declaration, script: BashFile, arguments: Mapping[str, Json]) -> list[str]:
-    """The words behind the name of the file: the command, if it has any, and `--name=value` for each argument.
+    """The words after the file name: the command, if there is one, and `--name=value` for each argument.
 
-    An argument that is not declared is passed under its own name, so that the tool refuses it in its own words. Raises
-    ValueError for a text that no command line can hold, which is one with a NUL or with half a surrogate pair, and
-    ToolFileError where the file lacks the command that was declared.
+    An undeclared argument is passed under its own name, so that the tool itself refuses it. Raises ValueError for text
+    that a command line cannot hold (a NUL, or half a surrogate pair), and ToolFileError if the file lacks the declared
+    command.
     """
     command = script.command(declaration.command)
     named = properties(command)
@@ -28,13 +28,15 @@ def argv(declaration: Declaration, script: BashFile, arguments: Mapping[str, Jso
         option = named.get(name)
         if option is None:
             words += _undeclared(name, value)
-        elif option.rest:  # takes all that follows
+        elif option.rest:  # takes all following words
             last += _words(option, value)
         else:
             words += _words(option, value)
     words += last
     for word in words:
-        _check(word)
+        if "\0" in word:
+            raise ValueError(f"an argument cannot hold a NUL character: {word!r:.80}")
+        word.encode()
     return words
 
 
@@ -75,9 +77,3 @@ def _undeclared(name: str, value: Json) -> Iterator[str]:
 
 def _plain(value: Json) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _check(word: str) -> None:
-    if "\0" in word:
-        raise ValueError(f"an argument cannot hold a NUL character: {word!r:.80}")
-    word.encode()

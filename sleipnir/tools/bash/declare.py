@@ -1,4 +1,4 @@
-"""What a model is told of the tools in a bash file (spec/graph-agents.md 4.2, "Declarations")."""
+"""The declarations of a bash tools file for a model (spec/graph-agents.md 4.2, "Declarations")."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NUMBERS = {"INT": "integer", "NUM": "number"}
 
 
 def declarations(text: str, file: Path, *, agent: bool) -> list[Declaration]:
-    """The tools of a file: one for each of its commands, or the file itself where it has none.
+    """The tools of a file: one for each of its commands, or the file itself if it has none.
 
-    `file` is only named, not read. Raises ToolFileError, also where a tool that a model would see has no description.
+    `file` is only used as a name, not read. Raises ToolFileError, also if an offered tool has no description.
     """
     script = parse(text, file)
     if not script.root.commands:
@@ -30,7 +30,7 @@ def declarations(text: str, file: Path, *, agent: bool) -> list[Declaration]:
 
 
 def properties(command: BashCommand) -> dict[str, Parameter]:
-    """The options and flags that a model may set, by the names that it uses."""
+    """The options and flags that a model may set, by their names for the model."""
     return {option.id.replace("-", "_"): option for option in command.options}
 
 
@@ -67,7 +67,7 @@ def _schema(option: Parameter) -> dict[str, Any]:
 
 
 def _typed(type: str, value: str) -> str | int | float:
-    """A choice as a value of its type: a number that is written as a text could never be chosen."""
+    """A choice as a value of its type: a model cannot choose a number that is given as text."""
     try:
         return int(value) if type == "integer" else float(value) if type == "number" else value
     except ValueError:

@@ -4,7 +4,7 @@
 # _slp_env, _slp_symbol and _slp_below, which fill the tables. The file's own code is sourced in between.
 #
 # Rules. This works on bash 4.0 and later, under `set -euo pipefail` and with any IFS: expansions are quoted, and an
-# array that may be empty is expanded with `+`. Nothing that was given is ever evaluated: `eval`, `printf -v` and
+# array that may be empty is expanded with `+`. Arguments are never evaluated: `eval`, `printf -v` and
 # `${!x}` see only the names of variables, which program.py checked. Texts may hold anything.
 # A default is empty, "text:<text>" or "function:<name>"; so are choices, one to a line. Empty fields are left out,
 # because a program is one argument of bash, and the kernel limits its length. No line continues a text, and no line but
@@ -145,7 +145,7 @@ _slp_load_dotenv() {
     fi
 }
 
-# Deal with one word, and move behind all that belongs to it.
+# Handle one word, and move past everything that belongs to it.
 _slp_next() {
     local word=$1 key=${1%%=*}
     _slp_done=
@@ -337,7 +337,7 @@ _slp_enter_default() {
     _slp_enter "$_slp_default_command"
 }
 
-# Options that were not given: what stands in for them, and which of them are missed.
+# Options that were not given: set their substitutes, and record the missing ones.
 _slp_settle_options() {
     local at
     for ((at = 0; at < ${#_slp_kind[@]}; at++)); do
@@ -347,7 +347,7 @@ _slp_settle_options() {
     done
 }
 
-# Deal the words that are no options out to the arguments. A list leaves one word to each argument after it.
+# Distribute the words that are not options to the arguments. A list leaves one word to each argument after it.
 _slp_settle_arguments() {
     local at number=0 from=0 left=${#argc__positionals[@]} after=${#_slp_arguments[@]} takes taken=()
     if [[ $after -eq 0 ]]; then
@@ -377,7 +377,7 @@ _slp_settle_arguments() {
     argc__positionals=(${taken[@]+"${taken[@]}"})
 }
 
-# Set a parameter from its variable or its default, else miss it if it is required. _slp_values is what it got.
+# Set a parameter from its variable or its default, else record it as missing if required. _slp_values is its value.
 _slp_fall_back() {
     local at=$1 bound=${_slp_bound[$1]}
     _slp_values=()

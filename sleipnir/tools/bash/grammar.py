@@ -5,7 +5,7 @@
     @arg    name MODIFIER VALUE ENV [NOTATION] TEXT
     @env    NAME[!] VALUE [NOTATION] TEXT
 
-Each function takes the tag and raises BadSyntax where its text is not of that form.
+Each function takes the tag and raises BadSyntax if its text does not match the form.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sleipnir.tools.bash.lines import Tag
 from sleipnir.tools.bash.model import Choices, Default, EnvVar, Kind, Parameter, Symbol
 
 AUTO_ENV = "$"
-"""The `env` of a parameter with `$$`, until the command that it belongs to is known."""
+"""The `env` of a parameter with `$$`, until its command is known."""
 
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_.:@-]+")
 _SHORT = re.compile(r"([-+][A-Za-z0-9!#$%*+,./:=?@\[\]^_{}~])\s+(?=[-+])")
@@ -36,11 +36,11 @@ _SYMBOL = re.compile(r"([^\w\s-])([A-Za-z0-9_.:-]+)(?:\[`([A-Za-z0-9_.:-]+)`\])?
 
 
 class BadSyntax(Exception):
-    """The text of a tag is not of its form."""
+    """The text of a tag does not match its form."""
 
 
 class _Reader:
-    """What is left of a text. `take` moves on over a match and returns it, or returns None."""
+    """The unread rest of a text. `take` consumes a match and returns it, or returns None."""
 
     def __init__(self, text: str) -> None:
         self.left = text
@@ -64,7 +64,7 @@ class _Reader:
         return is_next
 
     def tail(self) -> str:
-        """The rest, which a space must part from what was read."""
+        """The rest, which must be separated by a space from the part that was read."""
         if self.left and not self.left[0].isspace():
             raise BadSyntax
         return self.left.strip()
@@ -115,7 +115,7 @@ def env(tag: Tag) -> EnvVar:
 
 
 def symbol(text: str) -> Symbol | None:
-    """The value of a `@meta symbol`, None if it is not of the form `+name` or ``+name[`function`]``."""
+    """The value of a `@meta symbol`; None if its form is not `+name` or ``+name[`function`]``."""
     match = _SYMBOL.fullmatch(text)
     if match is None:
         return None
@@ -123,7 +123,7 @@ def symbol(text: str) -> Symbol | None:
 
 
 def _valued(reader: _Reader, tag: Tag, kind: Kind, id: str) -> Parameter:
-    """What follows the name of a parameter that takes values."""
+    """Read the part after the name of a parameter that takes values."""
     modifier = reader.take(_MODIFIER)
     sign, delimiter = (modifier[0][0], modifier[0][1:]) if modifier else ("", "")
     default, choices = _value(reader)
@@ -146,7 +146,7 @@ def _valued(reader: _Reader, tag: Tag, kind: Kind, id: str) -> Parameter:
 
 
 def _names(reader: _Reader) -> tuple[tuple[str, ...], str, str]:
-    """The spellings, the name as it is written without its dashes, and the id that it gives."""
+    """The spellings, the written name without its dashes, and its id."""
     short = reader.take(_SHORT)
     if not short and (odd := reader.take(_ODD_SHORT)):
         return (odd[0],), odd[0][1:], odd[0][1:]

@@ -1,7 +1,7 @@
-"""A tool file as the lines that matter: tags with their texts, and functions (spec/graph-agents.md 4.2).
+"""The relevant lines of a tool file: tags with their texts, and functions (spec/graph-agents.md 4.2).
 
-Only column 0 counts, and only comments and function heads: the code between them is not read. A tag at column 0 of a
-here-document is a tag, as it is for Loki.
+Only comments and function heads at column 0 are read, not the code between them. A tag at column 0 of a
+here-document is a tag, as in Loki.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 DESCRIBED = frozenset({"describe", "cmd", "env", "option", "flag", "arg"})
-"""Tags whose text goes on over the comment lines below them."""
+"""Tags whose text continues on the comment lines below them."""
 
 TAGS = DESCRIBED | {"alias", "meta", "version"}
 
@@ -24,7 +24,7 @@ _FUNCTION = re.compile(
 
 @dataclass(frozen=True)
 class Tag:
-    """`# @name text`, and the comment lines below it that belong to it."""
+    """`# @name text`, and its comment lines below it."""
 
     line: int
     name: str
@@ -32,7 +32,7 @@ class Tag:
     more: tuple[str, ...] = ()
 
     def described(self, first: str) -> str:
-        """The description, of which `first` is the part on the tag's own line."""
+        """The description; `first` is its part on the tag's own line."""
         return "\n".join((first, *self.more)).strip()
 
 
@@ -43,7 +43,7 @@ class Function:
 
 
 def events(text: str) -> Iterator[Tag | Function]:
-    """The tags and functions of a file, in its order. Unknown tags are among them."""
+    """The tags and functions of a file, in its order, including unknown tags."""
     lines = re.split(r"\r?\n", text)
     number = 0
     while number < len(lines):

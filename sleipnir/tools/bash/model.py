@@ -1,4 +1,4 @@
-"""What the annotations of a bash tool file say, as plain values (spec/graph-agents.md 4.2).
+"""The annotations of a bash tool file as plain values (spec/graph-agents.md 4.2).
 
 A `BashFile` is one file. Its `root` is the file itself, with the commands below it. Names are kept as they are written;
 what the file's own code sees of a parameter is the shell variable `variable`.
@@ -17,12 +17,12 @@ from sleipnir.errors import ToolFileError
 Kind: TypeAlias = Literal["option", "flag", "argument"]
 
 MANY = 1_000_000
-"""As many words as there are."""
+"""Stands for no limit of words."""
 
 
 @dataclass(frozen=True)
 class Default:
-    """The value of what is not given: `text`, or what `function` of the file prints."""
+    """The value of a missing parameter: `text`, or the output of `function` of the file."""
 
     text: str = ""
     function: str | None = None
@@ -30,7 +30,7 @@ class Default:
 
 @dataclass(frozen=True)
 class Choices:
-    """The values allowed: `values`, or the lines that `function` of the file prints. Only a hint unless `checked`."""
+    """The allowed values: `values`, or the lines that `function` of the file prints. Only a hint unless `checked`."""
 
     values: tuple[str, ...] = ()
     function: str | None = None
@@ -41,10 +41,10 @@ class Choices:
 class Parameter:
     """An `@option`, a `@flag` or an `@arg` (kind "argument").
 
-    `names` are the spellings on a command line, the long one last; an argument has none. `multiple` may be given more
-    than once, and `delimiter`, where there is one, separates values in one word. `rest` takes all words that follow.
-    `assigned` needs its value behind a `=`, `prefixed` right behind its name. `notations` are written without brackets.
-    `env` names the variable that stands in for a parameter that is not given.
+    `names` are the spellings on a command line, the long one last; an argument has none. `multiple` allows several
+    uses; `delimiter`, if set, separates values in one word. `rest` takes all following words.
+    `assigned` requires its value after a `=`, `prefixed` directly after its name. `notations` are without brackets.
+    `env` names the variable that replaces a missing parameter.
     """
 
     kind: Kind
@@ -69,7 +69,7 @@ class Parameter:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """The name in messages."""
         return self.names[-1] if self.names else self.id
 
     @property
@@ -78,7 +78,7 @@ class Parameter:
 
     @property
     def words(self) -> tuple[int, int]:
-        """How few and how many values one use of an option takes."""
+        """The least and the greatest number of values of one use of an option."""
         if self.kind == "flag":
             return 0, 0
         fixed, last = len(self.notations), self.notations[-1][-1:]
@@ -93,12 +93,12 @@ class Parameter:
 
     @property
     def notation(self) -> str:
-        """How messages show a value of it."""
+        """A value of it in messages."""
         return f"<{self.notations[0]}>"
 
     @property
     def label(self) -> str:
-        """How messages show it with its values."""
+        """Its name with its values in messages."""
         values = () if self.kind == "flag" else tuple(f"<{notation}>" for notation in self.notations)
         return " ".join((*self.names[-1:], *values))
 
@@ -126,10 +126,10 @@ class Symbol:
 
 @dataclass(frozen=True)
 class BashCommand:
-    """The file itself (no `path`), or a function with an `@cmd`. `function` is what running it calls, None for nothing.
+    """The file itself (no `path`), or a function with an `@cmd`. `function` is the function to call; None for none.
 
-    `options` are options and flags in the order of the file, with those inherited from above first; so are `envs` and
-    `tools`, the programs that it requires.
+    `options` are options and flags in the order of the file, inherited ones first; `envs` and `tools`, the required
+    programs, have the same order.
     """
 
     path: tuple[str, ...] = ()
@@ -152,11 +152,11 @@ class BashCommand:
 
     @property
     def takes_everything(self) -> bool:
-        """Whether each word is for its one argument, also those that look like options."""
+        """Whether its one argument takes all words, even words that look like options."""
         return not self.commands and not self.options and len(self.arguments) == 1 and self.arguments[0].rest
 
     def walk(self) -> Iterator[BashCommand]:
-        """This command and all below it, the upper before the lower."""
+        """This command and all below it, parents first."""
         yield self
         for command in self.commands:
             yield from command.walk()
@@ -164,7 +164,7 @@ class BashCommand:
 
 @dataclass(frozen=True)
 class BashFile:
-    """A tool file. `dotenv` is the file of variables to load first, None for none."""
+    """A tool file. `dotenv` is the file of variables to load first; None for none."""
 
     file: Path
     root: BashCommand
@@ -175,7 +175,7 @@ class BashFile:
 
     @property
     def program(self) -> str:
-        """What the file calls itself in messages."""
+        """The name of the file in messages."""
         return self.file.name.removesuffix(".sh")
 
     def command(self, name: str | None) -> BashCommand:

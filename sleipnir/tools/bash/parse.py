@@ -1,16 +1,15 @@
 """Bind the tags of a tool file to its commands (spec/graph-agents.md 4.2).
 
-Rule 1. Tags before the first `@cmd` are the file's own. Tags between an `@cmd` and the next function are that
-        function's. Tags anywhere else have no owner and are refused.
+Rule 1. Tags before the first `@cmd` belong to the file. Tags between an `@cmd` and the next function belong to that
+        function. Other tags have no owner and are refused.
 Rule 2. A function `a::b` is the command `b` below the command `a`, which must come first.
-Rule 3. A command has the variables and the required programs of those above it, and their options where the file
-        says so.
+Rule 3. A command inherits variables and required programs from its parents, and their options if the file enables it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -21,13 +20,13 @@ from sleipnir.tools.bash.lines import TAGS, Function, Tag, events
 from sleipnir.tools.bash.model import BashCommand, BashFile, EnvVar, Parameter, Symbol
 
 MAIN = "main"
-"""The function that runs when no command is named; `a::main` does so for the command `a` with commands below it."""
+"""The function that runs if no command is named; `a::main` is that of a command `a` with commands below it."""
 
 _T = TypeVar("_T")
 
 
 def parse(text: str, file: Path) -> BashFile:
-    """The annotations in `text`. `file` is only named, not read. Raises ToolFileError."""
+    """The annotations in `text`. `file` is only used as a name, not read. Raises ToolFileError."""
     reading = _Reading(file)
     for event in events(text):
         if isinstance(event, Tag):
@@ -39,7 +38,7 @@ def parse(text: str, file: Path) -> BashFile:
 
 @dataclass
 class _Draft:
-    """A command while the file is being read. `taken` says on which line a name was given away."""
+    """A command while the file is being read. `taken` maps names that are in use to their lines."""
 
     line: int
     path: tuple[str, ...] = ()
@@ -65,7 +64,7 @@ class _Reading:
         self._file = file
         self._root = self._owner = _Draft(line=1)
         self._waiting = False
-        """Whether an `@cmd` has not met its function yet."""
+        """Whether an `@cmd` still lacks its function."""
         self._ownerless = False
         """Whether a function ended the block that tags could belong to."""
         self._functions: set[str] = set()
@@ -153,7 +152,7 @@ class _Reading:
             owner.symbols.append(symbol)
 
     def _place(self, draft: _Draft, function: Function) -> None:
-        """Hang the command of `function` below its parent."""
+        """Add the command of `function` to its parent."""
         parts = tuple(part.rstrip("_") for part in function.name.split("::"))
         parent: _Draft | None = self._root
         for part in parts[:-1]:
@@ -176,7 +175,7 @@ class _Reading:
         parent.commands.append(draft)
 
     def _finished(self, draft: _Draft, above: BashCommand, inherit: bool) -> BashCommand:
-        """The command of `draft`, with what it has from the one above it, and those below."""
+        """The command of `draft`, with inherited values and its child commands."""
         own_names = {name for option in draft.options for name in option.names}
         inherited = [option for option in above.options if inherit and not own_names.intersection(option.names)]
         own_envs = {env.name for env in draft.envs}
@@ -189,7 +188,7 @@ class _Reading:
             options=(*inherited, *(_bound(option, draft.path) for option in draft.options)),
             arguments=tuple(_bound(argument, draft.path) for argument in draft.arguments),
             envs=(*(env for env in above.envs if env.name not in own_envs), *draft.envs),
-            tools=tuple(dict.fromkeys((*above.tools, *_listed(draft.meta)))),
+            tools=tuple(dict.fromkeys((*above.tools, *re.findall(r"[^\s,]+", draft.meta.get("require-tools", ""))))),
             symbols=tuple(draft.symbols),
             version=draft.version,
             is_default="default-subcommand" in draft.meta,
@@ -227,11 +226,7 @@ class _Reading:
 
 
 def _bound(parameter: Parameter, path: Iterable[str]) -> Parameter:
-    """With the name of the variable that `$$` stands for."""
+    """The parameter with `$$` replaced by the name of its variable."""
     if parameter.env != grammar.AUTO_ENV:
         return parameter
     return replace(parameter, env=re.sub(r"\W", "_", "_".join((*path, parameter.id)), flags=re.ASCII).upper())
-
-
-def _listed(meta: Mapping[str, str]) -> list[str]:
-    return re.findall(r"[^\s,]+", meta.get("require-tools", ""))

@@ -1,21 +1,21 @@
-"""The bash program that runs a tool file as it is, where the file lacks a parser of its own (spec/graph-agents.md 4.2).
+"""The bash program that runs an unchanged tool file which has no built-in parser (spec/graph-agents.md 4.2).
 
     bash -c PROGRAM FILE WORD...
 
-The program defines our parser and then sources FILE, its `$0`. We chose that over running a changed copy because then
-`$0`, `${BASH_SOURCE[0]}`, line numbers and `exit` are those of the file, siblings are found by `dirname "$0"`, options
-of `set` hold for all that follows, and nothing is written anywhere. Seen from the file there are three differences:
-`return` is allowed at its top level, `$-` has a `c`, and under `set -e` a raw file ends where its last command at top
-level fails, even if that is a test before `&&`.
+The program defines our parser and then sources FILE, its `$0`. This is better than running a changed copy: `$0`,
+`${BASH_SOURCE[0]}`, line numbers and `exit` are those of the file, siblings are found by `dirname "$0"`, options
+of `set` stay in effect, and nothing is written. The file sees three differences: `return` is allowed at its top level,
+`$-` has a `c`, and under `set -e` a raw file ends if its last command at top level fails, even if that is a test before
+`&&`.
 
-* A file with `eval "$(argc --argc-eval "$0" "$@")"` finds a function `argc` that answers with a call of our parser. So
-  the file decides when it is called, and code behind that line runs as it would with the real program.
-* For a file without one (raw) the program calls the parser once behind the file, where a build would have put it; or
-  before the file, where the file is plain code that has no function to call and can only want the variables.
+* A file with `eval "$(argc --argc-eval "$0" "$@")"` finds a function `argc` that returns a call of our parser. So
+  the file decides when to call it, and code after that line runs as with the real program.
+* For a file without that line (raw) the program calls the parser once after the file, where a build would have put it;
+  or before the file, if no command has a function, so that the file can only use the variables.
 
-The words are those of the command line, or those in the file that the variable WORDS_FILE names: the kernel refuses a
-word of more than 128 KiB on a command line. It refuses such a variable too, so what RAW_NAME names becomes a variable
-of the shell alone, with the arguments as JSON.
+The words come from the command line, or from the file named by the variable WORDS_FILE: the kernel refuses a word of
+more than 128 KiB on a command line. It refuses such a variable too, so the variable named by RAW_NAME, which holds the
+arguments as JSON, is not exported from the shell.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sleipnir.tools.bash.parse import parse
 from sleipnir.tools.bash.usage import title, usage
 
 WORDS_FILE = "SLEIPNIR_TOOL_WORDS_FILE"
-"""Names a file of words that stand in for those of the command line, each with a NUL behind it. Unset for the tool."""
+"""Names a file of words that replace those of the command line, each followed by a NUL. Unset for the tool."""
 
 RAW_NAME = "SLEIPNIR_TOOL_RAW_NAME"
 """Names a variable that is set to the text of LLM_TOOL_DATA_FILE, and not exported. Unset for the tool."""
@@ -77,8 +77,8 @@ _RUN = '_slp_run "$@"\n'
 
 
 def runnable(text: str, file: Path) -> str | None:
-    """The program that runs `file`, whose text is `text`, as `bash -c PROGRAM FILE WORD...`; None if it has a parser
-    built into it, so that `bash FILE WORD...` is all it needs. FILE must hold a slash. Raises ToolFileError."""
+    """The program that runs `file`, whose text is `text`, as `bash -c PROGRAM FILE WORD...`; None if it has a built-in
+    parser, so that `bash FILE WORD...` is enough. FILE must hold a slash. Raises ToolFileError."""
     shebang = _SHEBANG_OPTIONS.match(text)
     source = f'set {shebang[1]}\nsource "$0"\n' if shebang else 'source "$0"\n'
     if _BUILT.search(text):
@@ -101,7 +101,7 @@ def _driver() -> str:
 def _tables(script: BashFile) -> Iterator[str]:
     dotenv = script.dotenv or ""
     if dotenv and "/" not in dotenv:
-        dotenv = f"./{dotenv}"  # bash looks for a bare name on PATH
+        dotenv = f"./{dotenv}"  # bash searches PATH for a bare name
     yield f"_slp_program={quote(script.program)} _slp_dotenv={quote(dotenv)}"
     yield f"_slp_combine_shorts={_flag(script.combine_shorts)}"
     entries = {command.path: f"_slp_command_{number}" for number, command in enumerate(script.root.walk())}
@@ -137,7 +137,7 @@ def _table(script: BashFile, command: BashCommand, below: list[tuple[str, BashCo
 
 
 def _parameter(parameter: Parameter) -> str:
-    """What the parser cannot make out by itself: the rest would make the program of a large file too long."""
+    """Only the fields that the parser cannot derive: all fields would make the program of a large file too long."""
     least, most = parameter.words
     notation = parameter.notation if parameter.notations else ""
     usual_label = " ".join(filter(None, (parameter.name, notation)))

@@ -1,4 +1,4 @@
-"""What `--help` of a command prints."""
+"""The output of `--help` of a command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sleipnir.tools.bash.model import BashCommand, BashFile, Choices, Default, E
 
 
 def title(script: BashFile, command: BashCommand) -> str:
-    """What messages call a command: the file's name and the names of the commands down to it."""
+    """The name of a command in messages: the file's name and the names on the command's path."""
     return "-".join((script.program, *command.path))
 
 
@@ -17,7 +17,7 @@ def usage(script: BashFile, command: BashCommand) -> str:
     head += [command.description] if command.description else []
     sections = (
         ("ARGS", ((_shape(argument), _about(argument)) for argument in command.arguments)),
-        ("OPTIONS", ((_spelling(option), _about(option)) for option in command.options)),
+        ("OPTIONS", ((", ".join((*option.names[:-1], option.label)), _about(option)) for option in command.options)),
         ("COMMANDS", ((child.name, _summary(child)) for child in command.commands)),
         ("ENVIRONMENTS", ((env.name, _about(env)) for env in command.envs)),
     )
@@ -39,16 +39,11 @@ def _section(name: str, rows: Iterable[tuple[str, str]]) -> str:
     if not known:
         return ""
     width = max(len(left) for left, _ in known)
-    return "\n".join([f"{name}:", *(line for left, about in known for line in _row(left, about, width))])
-
-
-def _row(left: str, about: str, width: int) -> Iterator[str]:
-    for number, line in enumerate(about.splitlines() or [""]):
-        yield f"  {'' if number else left:<{width}}  {line}".rstrip()
-
-
-def _spelling(option: Parameter) -> str:
-    return ", ".join((*option.names[:-1], option.label))
+    lines = [f"{name}:"]
+    for left, about in known:
+        for number, line in enumerate(about.splitlines() or [""]):
+            lines.append(f"  {'' if number else left:<{width}}  {line}".rstrip())
+    return "\n".join(lines)
 
 
 def _shape(argument: Parameter) -> str:

@@ -70,7 +70,7 @@ def test_what_is_not_installed_is_said_where_the_workers_are_on_this_machine(
     warn("one", one, settings)
     loki = tmp_path / "loki"
     assert capsys.readouterr().err.splitlines() == [
-        f"note: agent 'one': MCP server 'wiki' is not in {loki}/functions/mcp.json; there are none.",
+        f"note: agent 'one': MCP server 'wiki' is not in {loki}/functions/mcp.json; available: none.",
         f"note: agent 'one': skill 'git' is not installed: there is no git/SKILL.md in {loki}/skills.",
     ]
     write(loki / "skills" / "git", "Commit.", "SKILL.md")

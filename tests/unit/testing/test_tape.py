@@ -142,12 +142,12 @@ def test_a_process_records_or_replays_and_the_folder_is_where_it_was_named(monke
         (
             [request("a", "b"), request("c")],
             request("a", "b", "go on"),
-            'it has 2 messages, and this one goes on with message 3 (role user): "go on". ',
+            'it has 2 messages, and this one continues with message 3 (role user): "go on". ',
         ),
         (
             [request("a", "b", "c" * 80)],
             request("a"),
-            'this one has 1 messages, and the recorded one goes on with message 2 (role assistant): "b". ',
+            'this one has 1 messages, and the recorded one continues with message 2 (role assistant): "b". ',
         ),
         (
             [request("a", temperature=0.2, top_p=1), request("b")],
@@ -172,7 +172,7 @@ def test_a_process_records_or_replays_and_the_folder_is_where_it_was_named(monke
         (
             [{"messages": [{"role": "system", "content": "1"}]}],
             {"messages": [{"role": "user", "content": "1"}]},
-            "differs: message 1 (role user) has role system there. ",
+            "differs: message 1 (role user) has role system in the recording. ",
         ),
         ([request("a", temperature=1)], request("a", temperature=True), "temperature: recorded 1, now true. "),
     ],
@@ -207,9 +207,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is no recorded model answer"),
+        ("{", "is not a recorded model answer"),
         ('{"version": 1}', "'request'"),
-        ("[]", "is no recorded"),
+        ("[]", "is not a recorded"),
         ("NEXT", "version 2"),
     ],
 )

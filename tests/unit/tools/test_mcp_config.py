@@ -107,19 +107,19 @@ def test_a_missing_file_means_no_servers_and_one_that_cannot_be_read_is_a_proble
         (
             {"command": "x", "disabled": True},
             [
-                "MCP server 's' has an unknown field \"disabled\"; known are type, command, args, env, cwd, url, "
+                "MCP server 's' has an unknown field \"disabled\"; known fields: type, command, args, env, cwd, url, "
                 "headers, oauth"
             ],
         ),
         (
             {"url": "http://h", "oauth": {"client": "x"}},
             [
-                "MCP server 's': \"oauth\" must be an object; known in it are clientId, clientSecret, callbackPort, "
+                "MCP server 's': \"oauth\" must be an object; its known fields: clientId, clientSecret, callbackPort, "
                 "redirectHost"
             ],
         ),
-        ({"command": " "}, ["MCP server 's': \"command\" must be a text, and not an empty one"]),
-        ({"command": "x", "cwd": 1}, ["MCP server 's': \"cwd\" must be a text, and not an empty one"]),
+        ({"command": " "}, ["MCP server 's': \"command\" must be non-empty text"]),
+        ({"command": "x", "cwd": 1}, ["MCP server 's': \"cwd\" must be non-empty text"]),
         ({"command": "x", "args": "y"}, ["MCP server 's': \"args\" must be a list of texts"]),
         ({"command": "x", "args": [1]}, ["MCP server 's': \"args\" must be a list of texts"]),
         (
@@ -145,19 +145,19 @@ def test_all_problems_of_all_servers_come_at_once() -> None:
         "MCP server 'a' is missing a \"command\" field (required for stdio transport)",
         'MCP server \'b c\' needs another name: at most 51 letters, digits, "_" and "-", '
         "because models call mcp_search_<name>",
-        "MCP server 'd': \"url\" must be a text, and not an empty one",
+        "MCP server 'd': \"url\" must be non-empty text",
     ]
 
 
 def test_what_is_written_twice_is_a_problem() -> None:
     text = '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y", "command": "z"}}}'
-    assert problems(text) == ["MCP server 'a' is there twice", "MCP server 'a' has \"command\" twice"]
+    assert problems(text) == ["MCP server 'a' is defined twice", "MCP server 'a' has \"command\" twice"]
 
 
 def test_a_file_of_another_shape_is_told_what_is_missing() -> None:
     assert problems("[]") == ['MCP config file must be an object: {"mcpServers": {...}}']
-    assert problems('{"mcpServer": {}}') == ['MCP config file has no "mcpServers"; "mcpServer" stands there instead']
-    assert problems('{"servers": {}}') == ['MCP config file has no "mcpServers"; "servers" stands there instead']
+    assert problems('{"mcpServer": {}}') == ['MCP config file has no "mcpServers"; it has "mcpServer" instead']
+    assert problems('{"servers": {}}') == ['MCP config file has no "mcpServers"; it has "servers" instead']
     assert problems('{"mcpServers": []}') == ['"mcpServers" must be an object: a name for each server']
     assert problems("[" * 100_000) == ["MCP config file is nested too deeply"]
 
@@ -211,9 +211,9 @@ def test_an_entry_that_changed_is_another_server() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "is not in {file}; there are none"),
-        (" ", "is not in {file}; there are none"),
-        ('{"mcpServers": {"b": {}, "c": {"url": "{{SECRET}}"}}}', "is not in {file}; there are b, c"),
+        (None, "is not in {file}; available: none"),
+        (" ", "is not in {file}; available: none"),
+        ('{"mcpServers": {"b": {}, "c": {"url": "{{SECRET}}"}}}', "is not in {file}; available: b, c"),
         ('{"mcpServers": ', "is not known: MCP config file is not valid JSON: Expecting value"),
     ],
 )
@@ -260,5 +260,5 @@ def test_a_server_with_oauth_is_one_that_needs_a_login_and_others_are_as_they_ar
     assert list(found) == ["a", "b", "c"]
     assert [getattr(server, "needs_login", False) for server in found.values()] == [True, False, False]
     told = complaint("a", tmp_path / "mcp.json") or ""
-    assert told.startswith("MCP server 'a' requires OAuth authentication, which this version does not do")
+    assert told.startswith("MCP server 'a' requires OAuth authentication, which this version does not support")
     assert [complaint(name, tmp_path / "mcp.json") for name in ("b", "c")] == [None, None]

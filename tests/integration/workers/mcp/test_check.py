@@ -56,7 +56,9 @@ def test_a_server_that_needs_a_login_fails_alone(tmp_path: Path) -> None:
     assert result.exit_code == 1
     ok, fail = result.output.splitlines()
     assert ok == "ok    good: 7 tools"
-    assert fail.startswith("fail  MCP server 'login' requires OAuth authentication, which this version does not do")
+    assert fail.startswith(
+        "fail  MCP server 'login' requires OAuth authentication, which this version does not support"
+    )
 
 
 def test_one_server_can_be_checked_alone_and_the_result_be_json(tmp_path: Path) -> None:
