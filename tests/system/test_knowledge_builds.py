@@ -244,7 +244,7 @@ def test_an_index_that_is_damaged_is_written_anew(world: World) -> None:
     built = world.run(world.order())
     (world.index_store / built["digest"] / "vectors.npy").write_bytes(b"x")
     indexed = world.run(world.order("index", recipe=None))
-    assert any("it is written anew" in notice for notice in indexed["notices"])
+    assert any("it is written again" in notice for notice in indexed["notices"])
     world.is_whole()
 
 

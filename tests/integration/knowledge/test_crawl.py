@@ -126,7 +126,7 @@ def test_pages_that_are_no_html_are_loaded_too_and_empty_ones_are_dropped(tmp_pa
 def test_a_crawl_does_not_leave_the_public_web(tmp_path: Path) -> None:
     with tree({"/docs/": page()}) as site:
         [reason] = crawled(tmp_path, site, private_urls=False).failures.values()
-    assert "127.0.0.1 is no public address" in reason
+    assert "127.0.0.1 is not a public address" in reason
     assert site.asked == []
 
 
@@ -174,7 +174,7 @@ def test_robots_txt_is_respected(tmp_path: Path) -> None:
     [
         (Answer("User-agent: curl\nDisallow: /\n"), "its robots.txt does not allow it"),
         (Answer(status=403), "its robots.txt does not allow it"),
-        (Answer(status=503), "its robots.txt cannot be had (Invalid status: 503 Service Unavailable)"),
+        (Answer(status=503), "its robots.txt cannot be fetched (Invalid status: 503 Service Unavailable)"),
     ],
 )
 def test_a_server_that_wants_no_crawl_gets_none(tmp_path: Path, robots: Answer, reason: str) -> None:
@@ -221,7 +221,8 @@ def test_of_a_repository_on_github_the_markdown_files_are_taken(tmp_path: Path, 
     assert github_site.asked[0] == "/api/repos/o/r/git/trees/main?recursive=1"
     assert [each.path for each in below.documents] == [f"{root}/docs/a%20b.md"]
     assert below.notices == [
-        "https://github.com/o/r/tree/main/docs/**: stopped at 1 pages (SLEIPNIR_CRAWL_PAGES); 1 known pages were left"
+        "https://github.com/o/r/tree/main/docs/**: stopped at 1 pages (SLEIPNIR_CRAWL_PAGES); 1 known pages were not "
+        "fetched"
     ]
 
 
@@ -275,7 +276,9 @@ def test_a_crawl_ends_at_its_number_of_pages(tmp_path: Path) -> None:
     with endless() as site:
         load = crawled(tmp_path, site, crawl_pages=7, crawl_depth=100)
     assert len(load.documents) == 7
-    assert load.notices == [f"{site.url}/docs/**: stopped at 7 pages (SLEIPNIR_CRAWL_PAGES); 8 known pages were left"]
+    assert load.notices == [
+        f"{site.url}/docs/**: stopped at 7 pages (SLEIPNIR_CRAWL_PAGES); 8 known pages were not fetched"
+    ]
 
 
 def test_a_crawl_ends_at_its_depth(tmp_path: Path) -> None:
@@ -285,7 +288,7 @@ def test_a_crawl_ends_at_its_depth(tmp_path: Path) -> None:
     assert len(load.documents) == 7
     [notice] = load.notices
     limit = "stopped at 2 links away from the first page (SLEIPNIR_CRAWL_DEPTH)"
-    assert notice == f"{site.url}/docs/**: {limit}; 8 known pages were left"
+    assert notice == f"{site.url}/docs/**: {limit}; 8 known pages were not fetched"
 
 
 def test_a_crawl_ends_at_its_number_of_bytes(tmp_path: Path) -> None:

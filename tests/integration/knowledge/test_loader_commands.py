@@ -59,10 +59,10 @@ def test_a_command_runs_in_the_agents_folder_with_a_clean_environment(
     ("body", "expected"),
     [
         ("echo 'no such page' >&2; exit 3", "ended with exit code 3: no such page"),
-        ("exit 1", "ended with exit code 1: it said nothing"),
-        ("kill -9 $$", "ended by signal 9: it said nothing"),
+        ("exit 1", "ended with exit code 1: it printed nothing"),
+        ("kill -9 $$", "ended by signal 9: it printed nothing"),
         ("head -c 2000 /dev/zero", "prints too much; at most 1000 bytes are loaded (SLEIPNIR_MAX_DOCUMENT_BYTES)"),
-        ("printf '\\377'", "gives is not valid UTF-8 (byte 0xff at offset 0)"),
+        ("printf '\\377'", "is not valid UTF-8 (byte 0xff at offset 0)"),
     ],
 )
 def test_a_command_that_fails_is_named_with_what_it_said(tmp_path: Path, body: str, expected: str) -> None:
@@ -83,7 +83,7 @@ def test_what_is_wrong_with_its_file_is_named(tmp_path: Path, body: str, expecte
 
 
 def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableContent, match=r"the command `sleep 600` was not done in 0\.3 s"):
+    with pytest.raises(UnreadableContent, match=r"the command `sleep 600` took longer than 0\.3 s"):
         run("sleep 600", tmp_path, timeout_s=0.3)
 
 
@@ -126,7 +126,7 @@ def test_a_file_of_any_size_is_left_to_a_command(tmp_path: Path) -> None:
 def test_a_command_that_fails_is_a_failure_of_its_document(tmp_path: Path) -> None:
     (tmp_path / "a.odt").write_text("words")
     failures = loaded(tmp_path, ["a.odt"], loaders={"odt": "false"}).failures
-    assert failures == {f"{tmp_path}/a.odt": "the command `false` ended with exit code 1: it said nothing"}
+    assert failures == {f"{tmp_path}/a.odt": "the command `false` ended with exit code 1: it printed nothing"}
 
 
 def test_what_is_downloaded_is_given_to_the_command_for_its_kind(tmp_path: Path) -> None:

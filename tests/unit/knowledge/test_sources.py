@@ -208,7 +208,7 @@ def test_a_link_to_a_directory_that_it_is_in_does_not_go_round_for_ever(folder: 
     (folder / "docs/x/loop").symlink_to(folder / "docs")
     found = Found(folder, "docs")
     assert found.files == EVERYTHING
-    assert found.notices == [f"{folder}/docs/x/loop: is a link to a directory that it is in, so it is left out"]
+    assert found.notices == [f"{folder}/docs/x/loop: is a link to a directory that contains it, so it is left out"]
 
 
 def test_links_that_lead_to_each_other_are_named(folder: Path) -> None:
@@ -217,7 +217,7 @@ def test_links_that_lead_to_each_other_are_named(folder: Path) -> None:
     found = Found(folder, "docs")
     assert found.files == EVERYTHING
     assert found.notices == [
-        f"{folder}/docs/{name}: is a link that leads round in a circle, so it is left out" for name in ("ping", "pong")
+        f"{folder}/docs/{name}: is a circular link, so it is left out" for name in ("ping", "pong")
     ]
     explicit = Found(folder, "docs/ping")
     assert [str(failure) for failure in explicit.failures] == ["docs/ping: Too many levels of symbolic links"]
@@ -259,7 +259,7 @@ def test_a_link_within_the_agents_folder_is_followed_and_a_file_is_loaded_under_
 def test_a_link_to_nothing_is_named_where_it_would_have_been_taken(folder: Path) -> None:
     (folder / "docs/gone.md").symlink_to("nowhere")
     assert Found(folder, "docs/*.md").notices == [
-        f"{folder}/docs/gone.md: is a link to what does not exist, so it is left out"
+        f"{folder}/docs/gone.md: is a link to a missing file, so it is left out"
     ]
     assert Found(folder, "docs/*.txt").notices == []
 
@@ -272,7 +272,7 @@ def test_a_pipe_is_never_opened(folder: Path) -> None:
     (folder / "docs/plumbing").symlink_to("pipe")
     assert Found(folder, "docs").notices == [
         f"{folder}/docs/pipe: is neither a file nor a directory, so it is left out",
-        f"{folder}/docs/plumbing: leads to what is neither a file nor a directory, so it is left out",
+        f"{folder}/docs/plumbing: is a link to neither a file nor a directory, so it is left out",
     ]
     assert [str(failure) for failure in Found(folder, "docs/pipe").failures] == [
         "docs/pipe: is neither a file nor a directory"

@@ -2,5 +2,5 @@
 
     sources → loading → chunking → embedder → loki_file (the agent's folder) → artefact (what is searched) → index_store
 
-One file per step; build.py takes them in order.
+One file per step; build.py runs them in order.
 """

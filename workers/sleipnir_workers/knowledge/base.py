@@ -1,4 +1,4 @@
-"""A knowledge base in memory: what a build makes, and what Loki's file and the index both hold."""
+"""A knowledge base in memory: the result of a build, and the content of Loki's file and of the index."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Document:
-    """A loaded source: `path` is what a citation names (absolute, or a URL), `extension` chooses the separators of the
-    splitter (spec 8.4), without its dot and in lower case."""
+    """A loaded source. Citations name its `path` (absolute, or a URL). `extension`, in lower case and without its dot,
+    selects the separators of the splitter (spec 8.4)."""
 
     path: str
     text: str
@@ -27,7 +27,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Chunk:
-    """`lines` are the first and last line of its source, counted from 1; None: not known."""
+    """`lines` are the first and last line in its source, counted from 1; None: unknown."""
 
     text: str
     lines: tuple[int, int] | None = None
@@ -45,7 +45,7 @@ class Source:
 @dataclass(frozen=True)
 class Base:
     """`vectors` has a row per chunk, in the order of `sources` and their chunks: shape (chunks, dimensions), float32.
-    None: the base is searched by keywords alone. `recipe.documents` are as given, local ones absolute."""
+    None: the base is searched by keywords only. `recipe.documents` are as given, local ones absolute."""
 
     recipe: Recipe
     sources: Sequence[Source]

@@ -1,12 +1,12 @@
-"""What `https://...**` means: the page, and what is linked below it (spec 8.3).
+"""Crawl `https://...**`: the page, and the pages that are linked below it (spec 8.3).
 
-A page's links are followed when they begin with the URL of that page, by their path alone; `x/` and `x/index.html` are
-one page. Five are fetched at a time. robots.txt is respected, for the name that we send, and a server whose robots.txt
-cannot be had is left alone. A page that fails is told and skipped; so is one that is not below the first one any more
-after its redirects. A crawl ends when there is nothing left or at one of its limits, which is told too.
+A page's links are followed if they begin with the URL of that page, by their path only; `x/` and `x/index.html` are
+one page. Five are fetched at a time. robots.txt is respected for our user agent, and a server whose robots.txt cannot
+be fetched is not crawled. A page that fails is reported and skipped; so is one that redirects to a page that is not
+below the first one. A crawl ends when no page is left or at one of its limits, which is reported too.
 
-`https://github.com/OWNER/REPOSITORY/wiki**` takes of each page what its author wrote, and no history; what a crawl of a
-repository's files is, github.py says.
+Of the pages of `https://github.com/OWNER/REPOSITORY/wiki**` only the authors' text is taken, without histories. For
+crawls of a repository's files see github.py.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from sleipnir_workers.knowledge.web import TIMEOUT_S, USER_AGENT, Response, Stat
 
 BATCH: Final = 5
 ROBOTS_BYTES: Final = 500 * 1024
-"""So much of a robots.txt must be looked at (RFC 9309); each page is compared with all of it."""
+"""The part of a robots.txt that must be read (RFC 9309); each page is compared with all of it."""
 
 WIKI = re.compile(r"https://github\.com/[^/]+/[^/]+/wiki/?")
 
 
 @dataclass(frozen=True)
 class CrawlLimits:
-    """How many pages, how many links away from the first one, how many bytes in all, how many seconds."""
+    """The number of pages, the links away from the first one, the total of bytes, and the seconds."""
 
     pages: int
     depth: int
@@ -51,7 +51,7 @@ class CrawlLimits:
 
 @dataclass(frozen=True)
 class Rules:
-    """`part` is the id of the element to take of each page, None: all. `excluded` are names that no path may end in."""
+    """`part` is the id of the element to take of each page, None: all. Paths that end in `excluded` are skipped."""
 
     part: str | None = None
     excluded: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ def rules_for(url: str) -> Rules:
 
 @dataclass(frozen=True)
 class FetchedPage:
-    """`url` is what was linked; the response's own is where redirects ended. `part`: as in Rules."""
+    """`url` is the linked one; that of the response is the end of its redirects. `part`: as in Rules."""
 
     url: str
     response: Response
@@ -79,7 +79,7 @@ class _Enough(Exception):
 def crawl(
     url: str, web: Web, parser: Parser, limits: CrawlLimits, *, notice: Callable[[str], None]
 ) -> Iterator[FetchedPage]:
-    """The pages, the first one first. Raises Unloadable when that one cannot be had: then there is nothing."""
+    """The pages, the first one first. Raises Unloadable if that one cannot be fetched: then there are no pages."""
     yield from _Crawl(url, web, parser, limits, notice).pages()
 
 
@@ -95,7 +95,7 @@ class _Crawl:
         self._base = ""
         self._robots = RobotFileParser()
         self._paths: list[tuple[str, int]] = []
-        """With how many links away they are; those that were fetched stay in front."""
+        """Paths with their distance in links; fetched ones stay at the front."""
         self._known: set[str] = set()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -104,12 +104,12 @@ class _Crawl:
 
     def pages(self) -> Iterator[FetchedPage]:
         tree = github.tree_of(self._url)
-        done, left = 0, 0
+        done, skipped = 0, 0
         if tree is None:
             yield self._first()
             done = 1
         else:
-            self._take(tree)
+            self._use_tree(tree)
         with ThreadPoolExecutor(BATCH, thread_name_prefix="crawl") as threads:
             while done < len(self._paths) and self._limit(done) is None:
                 batch = self._paths[done : min(done + BATCH, self._limits.pages)]
@@ -122,19 +122,19 @@ class _Crawl:
                         case Unloadable():
                             self._notice(f"{outcome}; this page is left out")
                         case _Enough():
-                            left += 1
-        left += len(self._paths) - done
-        if left:
-            self._notice(f"{self._url}**: stopped at {self._limit(done)}; {left} known pages were left")
+                            skipped += 1
+        skipped += len(self._paths) - done
+        if skipped:
+            self._notice(f"{self._url}**: stopped at {self._limit(done)}; {skipped} known pages were not fetched")
         if self._too_deep:
-            links = f"{self._limits.depth} links away from the first page (SLEIPNIR_CRAWL_DEPTH)"
-            self._notice(f"{self._url}**: stopped at {links}; {self._too_deep} known pages were left")
+            limit = f"{self._limits.depth} links away from the first page (SLEIPNIR_CRAWL_DEPTH)"
+            self._notice(f"{self._url}**: stopped at {limit}; {self._too_deep} known pages were not fetched")
 
     def _first(self) -> FetchedPage:
-        """The first page, which may be somewhere else: then the crawl is there."""
+        """The first page. If it redirects, the crawl continues at its target."""
         try:
             response = self._web.get(
-                urlsplit(self._url)._replace(query="").geturl(), look=self._settle, count=self._count
+                urlsplit(self._url)._replace(query="").geturl(), check=self._set_origin, count=self._count
             )
         except _Enough:
             raise Unloadable(self._url, f"is larger than {size(self._limits.bytes_)} (SLEIPNIR_CRAWL_BYTES)") from None
@@ -144,8 +144,8 @@ class _Crawl:
         self._follow(self._origin + path, response, 0)
         return FetchedPage(self._origin + path, response, self._rules.part)
 
-    def _take(self, tree: github.Tree) -> None:
-        """Instead of a first page: the files of a repository, which its robots.txt has nothing to do with."""
+    def _use_tree(self, tree: github.Tree) -> None:
+        """Instead of a first page: the files of a repository, to which robots.txt does not apply."""
         self._origin = github.RAW
         self._base = tree.raw
         self._robots.parse([])
@@ -154,18 +154,18 @@ class _Crawl:
         if not self._paths:
             self._notice(f"{self._url}**: there is no Markdown file, so it is left out")
 
-    def _settle(self, url: str) -> None:
-        """Take the server of this URL for that of the crawl, and what is beside the page for what is below it."""
+    def _set_origin(self, url: str) -> None:
+        """Crawl the server of this URL, and there the pages below the page's directory."""
         parts = urlsplit(url)
         origin = f"{parts.scheme}://{parts.netloc.lower()}"
         if origin != self._origin:
             self._origin = origin
             self._robots = self._read_robots()
         self._base = origin + (parts.path or "/")[: parts.path.rfind("/") + 1]
-        self._look_at_robots(url)
+        self._check_robots(url)
 
     def _limit(self, done: int) -> str | None:
-        """The limit that is reached after `done` pages, if one is."""
+        """The limit that is reached after `done` pages; None: no limit."""
         if done >= self._limits.pages:
             return f"{self._limits.pages} pages (SLEIPNIR_CRAWL_PAGES)"
         if self._bytes >= self._limits.bytes_:
@@ -181,18 +181,18 @@ class _Crawl:
             return self._web.get(
                 self._origin + path,
                 timeout_s=min(TIMEOUT_S, left_s),
-                look=self._look,
+                check=self._check,
                 count=self._count,
             )
         except (Unloadable, _Enough) as error:
             return error
 
-    def _look(self, url: str) -> None:
+    def _check(self, url: str) -> None:
         if not url.startswith(self._base):
             raise Unloadable(url, f"is not below {self._base}")
-        self._look_at_robots(url)
+        self._check_robots(url)
 
-    def _look_at_robots(self, url: str) -> None:
+    def _check_robots(self, url: str) -> None:
         if not self._robots.can_fetch(USER_AGENT, url):
             raise Unloadable(url, "its robots.txt does not allow it")
 
@@ -203,7 +203,7 @@ class _Crawl:
                 raise _Enough
 
     def _follow(self, url: str, response: Response, depth: int) -> None:
-        """Note the links of a page that are new and may be followed."""
+        """Add the links of a page that are new and may be followed."""
         if response.media_type not in ("text/html", "application/xhtml+xml"):
             return
         for path in self._links(url, response):
@@ -218,7 +218,7 @@ class _Crawl:
     def _links(self, url: str, response: Response) -> Iterator[str]:
         try:
             links = self._parser.links(Content(response.body, response.charset))
-        except UnreadableContent:  # told when its text is taken
+        except UnreadableContent:  # reported when its text is read
             return
         for link in links:
             try:
@@ -230,16 +230,16 @@ class _Crawl:
                 yield target.path
 
     def _read_robots(self) -> RobotFileParser:
-        """As RFC 9309 says: no such file, all is allowed; no answer, nothing is. Raises Unloadable then."""
+        """As in RFC 9309: without such a file, all is allowed. Raises Unloadable if there is no answer."""
         robots = RobotFileParser()
         try:
             text = self._web.get(f"{self._origin}/robots.txt").body[:ROBOTS_BYTES].decode(errors="replace")
         except Status as error:
             if error.code >= 500:
-                raise Unloadable(self._url, f"its robots.txt cannot be had ({error.reason})") from None
+                raise Unloadable(self._url, f"its robots.txt cannot be fetched ({error.reason})") from None
             text = "User-agent: *\nDisallow: /" if error.code in (401, 403) else ""
         except Unloadable as error:
-            raise Unloadable(self._url, f"its robots.txt cannot be had ({error.reason})") from None
+            raise Unloadable(self._url, f"its robots.txt cannot be fetched ({error.reason})") from None
         robots.parse(text.splitlines())
         return robots
 

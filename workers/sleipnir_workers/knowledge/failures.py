@@ -1,8 +1,8 @@
-"""Documents that cannot be had.
+"""Documents that cannot be loaded.
 
-UnreadableContent  a loader's word on a content; it does not know whose
-Unloadable         one source and what is wrong with it: raised where it is met, collected by loading.py
-LoadFailed         what a load ends with, all of it named
+UnreadableContent  raised by a loader about a content; it does not know its source
+Unloadable         one source and its problem: raised where it occurs, collected by loading.py
+LoadFailed         the end of a load with problems; it names all of them
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sleipnir.errors import SleipnirError
 
 
 class UnreadableContent(Exception):
-    """A content is not what its name says, or nothing can be read from it. The message completes `<path>: ...`."""
+    """A content is not of the kind that its name claims, or cannot be read. The message completes `<path>: ...`."""
 
 
 class Unloadable(SleipnirError):
@@ -25,7 +25,7 @@ class Unloadable(SleipnirError):
 
 
 class LoadFailed(SleipnirError):
-    """Documents cannot be used as they are (spec 8.2). `failures` is empty where there was simply nothing."""
+    """The documents cannot be used (spec 8.2). `failures` is empty if there were no documents."""
 
     def __init__(self, message: str, failures: Sequence[Unloadable] = ()) -> None:
         super().__init__("\n  ".join([message, *map(str, failures)]))

@@ -1,8 +1,7 @@
-"""The index store: where the indexes of knowledge bases are shared, by digest. An index is on it complete or not at
-all.
+"""The index store: it shares the indexes of knowledge bases by digest. An index in it is always complete.
 
-An index store is a folder that all workers see, and they search what lies there: their processes share one memory map.
-Or it is `s3://bucket/prefix` (bucket.py), from which a worker fetches what it is asked for (cache.py).
+An index store is a folder that all workers can read and search: their processes share one memory map. Or it is
+`s3://bucket/prefix` (bucket.py), from which a worker fetches the indexes that it needs (cache.py).
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from sleipnir.knowledge.files import is_digest
 from sleipnir.staging import is_there, put_in_place, staging
 
 Moved: TypeAlias = Callable[[int, int], None]
-"""Told how many bytes of how many are shared."""
+"""Called with the number of shared bytes and the total."""
 
 
 class DamagedIndex(KnowledgeError):
-    """What is in the index store is not what was put there. It can be dropped and put again."""
+    """The content in the index store is not the one that was put there. It can be dropped and put again."""
 
 
 class OpenIndex:
-    """An index in `folder` that nobody drops before `close` is called, or this process ends."""
+    """An index in `folder` that is not dropped before `close` is called or this process ends."""
 
     def __init__(self, folder: Path, close: Callable[[], None] = lambda: None) -> None:
         self.folder, self.close = folder, close
@@ -39,18 +38,18 @@ class IndexStore(Protocol):
     def has(self, digest: str) -> bool: ...
 
     def put(self, digest: str, write: Callable[[Path], None], moved: Moved = lambda done, total: None) -> int:
-        """Let `write` fill a folder, and put that in the index store; returns its bytes. What is there already is kept.
-        Two processes may do it at once."""
+        """Let `write` fill a folder, and put that in the index store; returns its bytes. An index that is already there
+        is kept. Two processes may do it at once."""
 
     def open(self, digest: str) -> OpenIndex:
-        """Raises KnowledgeError also for what is not in the index store, and DamagedIndex."""
+        """Raises KnowledgeError also for a digest that is not in the index store, and DamagedIndex."""
 
     def drop(self, digest: str) -> None:
-        """Remove it, if it is there."""
+        """Remove the index, if the store has it."""
 
 
 class FolderIndexStore:
-    """A folder, which may be on a network: of the file system it takes that renaming is one step."""
+    """A folder, which may be on a network file system. Renaming in it must be atomic."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.name = root, str(root)
@@ -86,10 +85,10 @@ class FolderIndexStore:
         folder = self._folder(digest)
         try:
             if folder.is_dir():
-                with staging(self.root) as away:
-                    folder.rename(away / digest)
+                with staging(self.root) as removed:
+                    folder.rename(removed / digest)
         except FileNotFoundError:
-            return  # somebody else was faster
+            return  # another process was faster
         except OSError as error:
             raise disk_error(error, self.root) from error
 
@@ -98,7 +97,7 @@ class FolderIndexStore:
 
 
 def checked(digest: str) -> str:
-    """A digest becomes a part of a path, so it must be one. Raises KnowledgeError."""
+    """Check that it is a digest, as it becomes part of a path. Raises KnowledgeError."""
     if not is_digest(digest):
         raise KnowledgeError(f"{digest!r} is not the digest of a knowledge base", "usage")
     return digest
@@ -113,8 +112,8 @@ def not_there(digest: str, index_store: str) -> KnowledgeError:
 
 
 def disk_error(error: OSError, place: Path, doing: str = "write") -> KnowledgeError:
-    """`place` is what could not be written, where the error itself names nothing. The machine's failure, if the error
-    says what is exhausted, or that the file is not for us: anything else may be the content's."""
-    said = f"cannot {doing} {error.filename or place}: {error.strerror or error}"
+    """`place` is named if the error names no file. It is the machine's failure if a resource is exhausted or access is
+    denied; any other error may be caused by the content."""
+    message = f"cannot {doing} {error.filename or place}: {error.strerror or error}"
     part = EXHAUSTED.get(error.errno or 0) or ("disk" if error.errno in (errno.EACCES, errno.EPERM) else None)
-    return KnowledgeError(said, "store", machine=None if part is None else MachineFailed(part, said))
+    return KnowledgeError(message, "store", machine=None if part is None else MachineFailed(part, message))

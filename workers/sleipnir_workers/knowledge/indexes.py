@@ -1,4 +1,4 @@
-"""The indexes in the index store, for builders: made of bases, and made anew where they cannot be used."""
+"""The indexes in the index store, for builders: made from bases, and made again if they cannot be used."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ class Indexes:
     @contextmanager
     def open(self, digest: str) -> Iterator[Artefact]:
         """Raises UnusableIndex."""
-        held = self.index_store.open(digest)
+        stored = self.index_store.open(digest)
         try:
-            index = Artefact.open(held.folder)
+            index = Artefact.open(stored.folder)
             try:
                 yield index
             finally:
                 index.close()
         finally:
-            held.close()
+            stored.close()
 
     def usable(self, digest: str) -> IndexInfo | None:
-        """What is in the index store, if it can be searched. If it cannot, it is taken off."""
+        """The index in the store, if it can be searched. One that cannot is dropped."""
         if not self.index_store.has(digest):
             return None
         try:
             with self.open(digest) as index:
                 return index.info
         except (DamagedIndex, UnusableIndex) as error:
-            self._tell(BuildNotice(f"{error}; it is written anew"))
+            self._tell(BuildNotice(f"{error}; it is written again"))
             self.index_store.drop(digest)
             return None
 
     def share(self, base: Base, digest: str) -> IndexInfo:
-        """Put the index of a base in the index store, unless it is there."""
+        """Put the index of a base in the index store, unless the store has it."""
         known = self.usable(digest)
         if known is not None:
             return known
@@ -56,7 +56,7 @@ class Indexes:
         def write(folder: Path) -> None:
             try:
                 artefact.write(base, folder, digest)
-            except sqlite3.Error as error:  # which names neither the file nor the disk
+            except sqlite3.Error as error:  # its text names neither the file nor the disk
                 raise KnowledgeError(f"cannot write {folder / artefact.DATABASE}: {error}", "store") from error
             index = Artefact.open(folder)
             written.append(index.info)

@@ -1,8 +1,8 @@
-"""The indexes that this process has open, by digest: opened at the first search, and kept while others do not need the
-room. Threads share them.
+"""The indexes that this process has open, by digest: opened by the first search, and closed when there are too many.
+Threads share them.
 
-Opening one may mean that it is fetched from far away. So it is opened in a thread of its own, once for all who want it,
-and searches of other indexes go on. Who waits no longer stops nothing: what was fetched is there for who asks next.
+Opening an index may fetch it over the network. So it is opened in a thread of its own, once for all its readers, and
+searches of other indexes continue. A reader that stops waiting does not stop the fetch: the next reader uses it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.index_store import IndexStore, OpenIndex
 
 MOST_OPEN = 16
-TICK_S = 0.25  # how late we may see that the caller goes
+TICK_S = 0.25  # between checks whether the caller still waits
 
 
 @dataclass
@@ -32,16 +32,16 @@ class _Lent:
 
 
 class _Opening:
-    """One that is under way. `failed` is why it came to nothing."""
+    """An index that is being opened. `error` is why it failed."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
-        self.failed: BaseException | None = None
+        self.error: BaseException | None = None
 
 
 class OpenIndexes:
-    """At most `most` indexes that nobody reads stay open: those read last. What an index is named by never changes, so
-    one that is open is never out of date."""
+    """At most `most` indexes stay open unless they are being read; the least recently read is closed first. The content
+    of a digest never changes, so an open index is never out of date."""
 
     def __init__(self, index_store: IndexStore, most: int = MOST_OPEN) -> None:
         self._index_store, self._most = index_store, most
@@ -51,7 +51,7 @@ class OpenIndexes:
 
     @contextmanager
     def read(self, digest: str, tick: Callable[[], None] = lambda: None) -> Iterator[Artefact]:
-        """`tick` is called every TICK_S at most while it is opened, and what it raises ends the waiting.
+        """`tick` is called at least every TICK_S while the index is opened; an error that it raises ends the waiting.
 
         Raises KnowledgeError when it is not in the index store, and UnusableIndex when it cannot be read.
         """
@@ -72,12 +72,12 @@ class OpenIndexes:
             tick()
             while not opening.over.wait(TICK_S):
                 tick()
-            if opening.failed is not None:
-                raise opening.failed
+            if opening.error is not None:
+                raise opening.error
 
     def _begin(self, digest: str) -> _Opening:
         opening = self._opening[digest] = _Opening()
-        # Daemon: a fetch that nobody waits for must not keep the worker from stopping. Who fetches next clears up.
+        # A daemon thread: a fetch without readers must not keep the worker from stopping. The next fetch cleans up.
         threading.Thread(target=self._open, args=(digest, opening), name="opening", daemon=True).start()
         return opening
 
@@ -91,20 +91,21 @@ class OpenIndexes:
                 stored.close()
                 raise
         except BaseException as error:
-            opening.failed = error
+            opening.error = error
         with self._lock:
             del self._opening[digest]
             if lent is not None:
                 self._lent[digest] = lent
-                self._make_room(but_for=digest)
+                self._close_unused(keep=digest)
         opening.over.set()
 
     def _give_back(self, lent: _Lent) -> None:
         with self._lock:
             lent.readers -= 1
-            self._make_room()
+            self._close_unused()
 
-    def _make_room(self, but_for: str | None = None) -> None:
-        for digest in [each for each, lent in self._lent.items() if not lent.readers and each != but_for]:
+    def _close_unused(self, keep: str | None = None) -> None:
+        unused = [digest for digest, lent in self._lent.items() if not lent.readers and digest != keep]
+        for digest in unused:
             if len(self._lent) > self._most:
                 self._lent.pop(digest).close()

@@ -1,8 +1,8 @@
-"""Reading documents that anybody may have written, in a process that is ended when one takes too long.
+"""Read untrusted documents in a process that is killed when one takes too long.
 
-Libraries for HTML, PDF and Office files take minutes for documents that were made for that, fill the memory, or end
-their process. A child of helper.py reads one document after the other; when one takes longer than `document_s` the
-child is killed, the document is unreadable, and the next one gets another child. Text is read here: that takes linear
+Hostile documents make libraries for HTML, PDF and Office files run for minutes, fill the memory, or end their process.
+A child of helper.py reads one document after the other. When one takes longer than `document_s`, the child is killed,
+the document is unreadable, and the next one gets another child. Text is read in this process, as that takes linear
 time. `parsing_child.py` is the child's side.
 """
 
@@ -25,21 +25,21 @@ class Parser:
         self._helper = HelperProcesses("sleipnir_workers.knowledge.parsing_child")
 
     def read(self, content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
-        """The text of a document of that extension. `notice` is told what is missing from it. Raises
-        UnreadableContent."""
+        """The text of a document with this extension. `notice` gets messages about parts that are missing from it.
+        Raises UnreadableContent."""
         if loaders.is_plain(extension):
             return loaders.read(content, extension, notice=notice)
         answer, text = self._ask(content, do="read", extension=extension)
-        for each in answer["notices"]:
-            notice(each)
+        for message in answer["notices"]:
+            notice(message)
         return LoadedText(text, answer["extension"])
 
     def part(self, content: Content, part: str) -> str:
-        """Markdown of the element of that id of a page. Raises UnreadableContent."""
+        """Markdown of the page's element with this id. Raises UnreadableContent."""
         return self._ask(content, do="part", part=part)[1]
 
     def links(self, content: Content) -> list[str]:
-        """Where the links of a page lead, as they are written. Raises UnreadableContent."""
+        """The targets of a page's links, as they are written. Raises UnreadableContent."""
         return [str(link) for link in self._ask(content, do="links")[0]["links"]]
 
     def close(self) -> None:

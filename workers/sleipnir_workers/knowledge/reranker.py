@@ -1,7 +1,7 @@
-"""Which of the chunks that were found answer the question best, by a model (spec 8.6).
+"""A model ranks the chunks that were found by how well they answer the question (spec 8.6).
 
-Rules. One call, without another attempt: it takes a permit, a visit that meets a limit is put off, and a visit that is
-lost waits no longer. Every failure is `Failed to rerank` with its cause.
+Rules. One call without retries: it takes a permit, a visit that reaches a limit is put off, and a lost visit stops
+waiting. Every failure is `Failed to rerank` with its cause.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Reranker:
         self._caller, self._attempt, self._timeout_s = caller, attempt, timeout_s
 
     def order(self, query: str, texts: Sequence[str], top_n: int, tick: Callable[[], None] = lambda: None) -> Reranked:
-        """The best `top_n` of the texts, the best first. `tick` is called every TICK_S at most while we wait, and what
-        it raises ends the waiting. Raises NodeFailed, PutOff, and ProcessLost when Redis cannot be asked."""
+        """The best `top_n` of the texts, the best first. `tick` is called at least every TICK_S during the call; an
+        error that it raises ends the waiting. Raises NodeFailed, PutOff, and ProcessLost without Redis."""
         if not texts:
             return Reranked(())
         call = DetachedCall[Reranked](lambda deliver: deliver(self._ask(query, texts, top_n)), "reranking")

@@ -1,10 +1,8 @@
-"""What `gc` asks of an index store in S3 (sleipnir/upkeep/garbage.py): what lies there, and that a base leaves it."""
+"""What `gc` needs of an index store in S3 (sleipnir/upkeep/garbage.py): to list its bases, and to remove one."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from sleipnir.errors import KnowledgeError
 from sleipnir.knowledge.files import index_store_name
@@ -20,18 +18,14 @@ def run(order: Order, settings: Settings) -> BuildDone:
     index_store = index_store_of(settings)
     if not isinstance(index_store, Bucket):
         raise KnowledgeError(f"the index store {index_store_name(settings)} is not in S3", "usage")
-    return BuildDone(
-        _shelved(index_store) if order.task == "shelved" else {"removed": _unshelved(index_store, order, settings)}
-    )
-
-
-def _shelved(index_store: Bucket) -> Mapping[str, Any]:
+    if order.task == "unshelve":
+        return BuildDone({"removed": _remove(index_store, order, settings)})
     now_s = time.time()
-    return {"bases": [(digest, bytes_, now_s - put_s) for digest, bytes_, put_s in index_store.all()]}
+    return BuildDone({"bases": [(digest, bytes_, now_s - put_s) for digest, bytes_, put_s in index_store.all()]})
 
 
-def _unshelved(index_store: Bucket, order: Order, settings: Settings) -> bool:
-    """Off the list first, and here: who asks for it now is seen until a moment before it goes."""
+def _remove(index_store: Bucket, order: Order, settings: Settings) -> bool:
+    """Remove it from the list first, in this process, so that uses are seen until just before it is dropped."""
     with Store.open(settings, client_name="sleipnir-builder") as store, store.errors():
         if not store.knowledge.forget_unused(order.digest, order.before_ms):
             return False

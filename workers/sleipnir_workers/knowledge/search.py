@@ -1,8 +1,8 @@
-"""Asks a base: by vectors and by keywords, both rankings fused, or ordered by a reranker (spec 8.6)."""
+"""Search a base by vectors and by keywords, and fuse both rankings or have a reranker order them (spec 8.6)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,12 +21,12 @@ Embed: TypeAlias = Callable[[list[str]], "Vectors"]
 """The vectors of texts, a row for each."""
 
 Rerank: TypeAlias = Callable[[str, list[str], int], list[int]]
-"""Of a question and documents, the numbers (from 0) of so many documents at most, best first."""
+"""Gets a question, documents and a maximum; returns the numbers (from 0) of the best documents, best first."""
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """`hits`, best first. `context` is what a model is given of them, `sources` their paths, each once. Empty when
+    """`hits`, best first. `context` is their text for a model, `sources` are their paths, each once. All are empty if
     nothing was found."""
 
     hits: tuple[Hit, ...]
@@ -35,10 +35,10 @@ class SearchResult:
 
 
 def search(artefact: Artefact, question: SearchQuery, embed: Embed | None, rerank: Rerank | None) -> SearchResult:
-    """Without `embed`, or in a base without vectors, by keywords alone.
+    """Without `embed`, or in a base without vectors, by keywords only.
 
     Raises NodeFailed when the question's vectors have another dimension than the base's, or the reranker names
-    documents that it was not given; whatever `embed` raises; and UnusableIndex.
+    documents that it was not given; UnusableIndex; and the errors of `embed`.
     """
     top_k = artefact.info.recipe.top_k if question.top_k is None else question.top_k
     mask = artefact.mask(question.sources)
@@ -49,11 +49,13 @@ def search(artefact: Artefact, question: SearchQuery, embed: Embed | None, reran
     else:
         scores = _reranked(artefact, question, rerank, list(dict.fromkeys([*by_vector, *by_keyword])), top_k)
     chosen = artefact.limited(list(scores), question.per_source, top_k)
-    return _found(artefact.hits({chunk: scores[chunk] for chunk in chosen}))
+    hits = artefact.hits({chunk: scores[chunk] for chunk in chosen})
+    context = "\n\n".join(f"[Source: {hit.source}]\n{hit.text}" for hit in hits)
+    return SearchResult(tuple(hits), context, tuple(dict.fromkeys(hit.source for hit in hits)))
 
 
 def _by_vector(artefact: Artefact, question: SearchQuery, embed: Embed, top_k: int, mask: Mask | None) -> list[int]:
-    """What is nearest to the first piece of the question, then to the second, and so on: a chunk may come twice."""
+    """The chunks nearest to the first piece of the question, then to the second, and so on: with repetitions."""
     recipe, dimensions = artefact.info.recipe, artefact.info.dimensions
     pieces = [chunk.text for chunk in split(question.text, "txt", recipe.chunk_size, recipe.chunk_overlap)]
     if dimensions is None or not pieces:
@@ -72,19 +74,14 @@ def _by_vector(artefact: Artefact, question: SearchQuery, embed: Embed, top_k: i
 def _reranked(
     artefact: Artefact, question: SearchQuery, rerank: Rerank, candidates: list[int], top_k: int
 ) -> dict[int, float]:
-    """The candidates that the reranker names, in its order. Its own scores are not asked for: 1 is the best, then 1/2,
-    1/3 and so on."""
+    """The candidates that the reranker names, in its order. Its own scores are not used: the best has 1, then 1/2, 1/3
+    and so on."""
     if not candidates:
         return {}
     texts = [hit.text for hit in artefact.hits(dict.fromkeys(candidates, 0.0))]
-    # Where a source may fill up, more than top_k are needed to find so many that remain.
+    # With a limit per source, more than top_k are needed, as some of them may be dropped.
     count = top_k if question.per_source is None else len(candidates)
     order = rerank(question.text, texts, count)
     if unknown := [number for number in order if not 0 <= number < len(candidates)]:
         raise NodeFailed(f"Failed to rerank: document {unknown[0]} of {len(candidates)} was named", "model")
     return {candidates[number]: 1 / (rank + 1) for rank, number in enumerate(dict.fromkeys(order))}
-
-
-def _found(hits: Sequence[Hit]) -> SearchResult:
-    context = "\n\n".join(f"[Source: {hit.source}]\n{hit.text}" for hit in hits)
-    return SearchResult(tuple(hits), context, tuple(dict.fromkeys(hit.source for hit in hits)))

@@ -1,4 +1,4 @@
-"""Which sources a search is about: globs over their paths, as a question gives them."""
+"""Select the sources of a search by globs over their paths, as a question gives them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _PART: Final = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|\{[^{}]*\}|.", r
 
 _ANY: Final = r"[\s\S]"
 MOST_CHARACTERS: Final = 400
-"""Of a glob."""
+"""Characters of a glob."""
 
 
 def matcher(globs: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a path or URL matches one of the globs.
+    """A function that tells whether a path or URL matches one of the globs.
 
     `*` and `?` stay within a folder, `**` does not; `[a-z]` and `{md,txt}` are alternatives. A glob is matched against
-    a whole path or its end from any folder on, so `*.md` and `guide/**` need not say where that is; one that begins
-    with `/` is matched against whole paths alone. One that ends with `/` means all that is below.
+    a whole path or its end from any folder on, so `*.md` and `guide/**` match in all places; one that begins with `/`
+    is matched against whole paths only. One that ends with `/` matches all paths below.
 
-    Raises PatternRefused for a glob that is too long. Matching takes linear time: a question may bring any glob.
+    Raises PatternRefused for a glob that is too long. Matching takes linear time, because globs are untrusted.
     """
     patterns = [_pattern(glob) for glob in globs]
     return lambda path: any(pattern.found_in(path) for pattern in patterns)
@@ -44,10 +44,10 @@ def _regex(glob: str) -> str:
 
 
 def _translated(glob: str) -> str:
-    return "".join(_of(part) for part in _PART.findall(glob))
+    return "".join(_translated_part(part) for part in _PART.findall(glob))
 
 
-def _of(part: str) -> str:
+def _translated_part(part: str) -> str:
     match part:
         case "**/":
             return f"(?:{_ANY}*/)?"
@@ -58,7 +58,7 @@ def _of(part: str) -> str:
         case "?":
             return "[^/]"
     if part.startswith("{") and len(part) > 1:
-        return "(?:" + "|".join(_translated(each) for each in part[1:-1].split(",")) + ")"
+        return "(?:" + "|".join(_translated(choice) for choice in part[1:-1].split(",")) + ")"
     if part.startswith("[") and len(part) > 1:
         negated = part[1] in "!^"
         characters = part[2 if negated else 1 : -1].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")

@@ -1,8 +1,8 @@
-"""What the entries of `documents:` mean (spec 8.2).
+"""The meaning of the entries of `documents:` (spec 8.2).
 
     https://...            a page
-    https://...**          a crawl of what is linked below it
-    LOADER:PATH            what the command of that name in `document_loaders` makes of PATH
+    https://...**          a crawl of the pages linked below it
+    LOADER:PATH            the output of the command LOADER of `document_loaders` for PATH
     a file                 that file
     a directory, or DIR/** every file in it, however deep
     DIR/**/*.{md,txt}      files below DIR by their names; case matters
@@ -10,11 +10,11 @@
     DIR/*/NAME.ext         files of that name in DIR or one directory below
     DIR/**/NAME.ext        files of that name anywhere below
 
-A path is in the agent's folder unless it is absolute or begins with `~/`. What exists as it is written is not taken for
-a pattern. Patterns beyond those of Loki (walk.py) are added.
+A path is in the agent's folder unless it is absolute or begins with `~/`. If a file or directory of the written name
+exists, it is not a pattern. Some patterns (walk.py) go beyond Loki's.
 
-Crawls come first, then pages, then loaders, then local files, each in the order they are named, and the files of one
-entry by their names. Nothing comes twice.
+The order: crawls, pages, loaders, local files; each kind in the order of the entries, and the files of one entry by
+their names. There are no duplicates.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sleipnir_workers.knowledge.walk import FilePattern, is_pattern, walk
 @dataclass(frozen=True)
 class Crawl:
     url: str
-    """What stands before the `**`."""
+    """The part before the `**`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Protocol:
-    """`path` is what the loader's command gets: absolute where it is a path that exists, else as written."""
+    """`path` is passed to the loader's command: absolute if it exists, else as written."""
 
     loader: str
     path: str
@@ -61,7 +61,7 @@ Origin: TypeAlias = Crawl | Page | Protocol | File
 
 @dataclass(frozen=True)
 class Local:
-    """A path or pattern, not looked at yet: `rest` below `root`. `written` is what the agent's author calls it."""
+    """A path or pattern, not checked yet: `rest` below `root`. `written` is the text of the entry."""
 
     root: Path
     rest: str
@@ -81,25 +81,25 @@ def find(
     fail: Callable[[Unloadable], None],
     leave_out: Collection[Path] = (),
 ) -> list[Origin]:
-    """Where the documents of the agent in `folder` come from. `loaders` are the names in `document_loaders`.
+    """The origins of the documents of the agent in `folder`. `loaders` are the names in `document_loaders`.
 
-    A path that does not exist, or a link that leads nowhere good, is a notice; a directory that cannot be read fails.
-    `leave_out` are files that are none, whatever names them: the bases of the agent itself.
-    Raises UsageError for an entry that makes no sense.
+    A missing path or a link that is not followed causes a notice; an unreadable directory is a failure.
+    `leave_out` are files that are never documents: the agent's own bases.
+    Raises UsageError for an invalid entry.
     """
     entries = [entry(document, folder, loaders) for document in documents]
     origins: list[Origin] = []
     for kind in (Crawl, Page, Protocol):
-        origins += [each for each in entries if isinstance(each, kind)]
+        origins += [origin for origin in entries if isinstance(origin, kind)]
     known = {os.path.realpath(path) for path in leave_out}
     for local in entries:
         if isinstance(local, Local):
-            origins += map(File, _not_yet(_files(local, folder, notice, fail), known))
+            origins += map(File, _new_files(_files(local, folder, notice, fail), known))
     return list(dict.fromkeys(origins))
 
 
 def entry(document: str, folder: Path, loaders: Collection[str]) -> Crawl | Page | Protocol | Local:
-    """What one entry of `documents:` is. Raises UsageError for one that makes no sense."""
+    """The meaning of one entry of `documents:`. Raises UsageError for an invalid one."""
     text = document.strip()
     if text.lower().startswith(("http://", "https://")):
         return Crawl(text.removesuffix("**")) if text.endswith("**") else Page(text)
@@ -110,12 +110,12 @@ def entry(document: str, folder: Path, loaders: Collection[str]) -> Crawl | Page
 
 
 def absolute(documents: Iterable[str], folder: Path, loaders: Collection[str]) -> tuple[str, ...]:
-    """The entries as a base remembers them: as given, local ones absolute (spec 8.5)."""
-    return tuple(_remembered(entry(document, folder, loaders)) for document in documents)
+    """The entries as a base stores them: as given, local ones absolute (spec 8.5)."""
+    return tuple(_stored(entry(document, folder, loaders)) for document in documents)
 
 
-def _remembered(found: Crawl | Page | Protocol | Local) -> str:
-    match found:
+def _stored(origin: Crawl | Page | Protocol | Local) -> str:
+    match origin:
         case Crawl(url):
             return f"{url}**"
         case Page(url):
@@ -123,13 +123,13 @@ def _remembered(found: Crawl | Page | Protocol | Local) -> str:
         case Protocol(loader, path):
             return f"{loader}:{path}"
         case Local():
-            return str(found.path)
+            return str(origin.path)
 
 
 def _for_command(path: str, folder: Path, written: str) -> str:
-    found = _local(path, folder, written).path
-    if "://" not in path and os.path.lexists(found):
-        return str(found)
+    local_path = _local(path, folder, written).path
+    if "://" not in path and os.path.lexists(local_path):
+        return str(local_path)
     if path.startswith("-"):  # a command would take it for an option
         raise UsageError(f"Invalid document path: '{written}'")
     return path
@@ -141,7 +141,7 @@ def _local(path: str, folder: Path, written: str) -> Local:
     if path == "~" or path.startswith("~/"):
         return Local(Path.home(), path[1:].lstrip("/"), written)
     root = folder.resolve() if ".." in folder.parts else folder.absolute()
-    if path.startswith(f"{root}/"):  # an entry of the agent's as a base remembers it: nothing in `root` is special
+    if path.startswith(f"{root}/"):  # a stored entry of the agent: no character of `root` is special
         return Local(root, path[len(str(root)) :].lstrip("/"), written)
     if path.startswith("/"):
         return Local(Path("/"), path.lstrip("/"), written)
@@ -170,18 +170,18 @@ def _files(local: Local, folder: Path, notice: Callable[[str], None], fail: Call
             fail(Unloadable(local.written, "is neither a file nor a directory"))
             return []
         pattern = FilePattern.everything_in(local.path)
-    found = walk(pattern, bounds=(folder,), notice=notice, fail=fail)
-    if not found:
+    files = walk(pattern, bounds=(folder,), notice=notice, fail=fail)
+    if not files:
         notice(f"{local.written}: there is no such file, so it is left out")
-    return found
+    return files
 
 
-def _not_yet(found: Sequence[Path], known: set[str]) -> list[Path]:
-    """Those that are not in `known` by another name; now they are. Of a file and links to it, the file is taken."""
-    real = {path: os.path.realpath(path) for path in found}
-    taken = []
-    for path in sorted(found, key=lambda path: real[path] != str(path)):
+def _new_files(files: Sequence[Path], known: set[str]) -> list[Path]:
+    """The files whose real paths are not in `known`, to which they are added. A file is preferred to links to it."""
+    real = {path: os.path.realpath(path) for path in files}
+    added = []
+    for path in sorted(files, key=lambda path: real[path] != str(path)):
         if real[path] not in known:
             known.add(real[path])
-            taken.append(path)
-    return sorted(taken)
+            added.append(path)
+    return sorted(added)

@@ -1,4 +1,4 @@
-"""Which index store a deployment has: a folder, or a bucket with a cache of what was fetched from it."""
+"""Choose the index store of a deployment: a folder, or a bucket with a cache of fetched indexes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sleipnir_workers.knowledge.index_store import FolderIndexStore, IndexStore
 
 
 def index_store_of(settings: Settings) -> IndexStore:
-    """The index store of this deployment. Nothing is reached yet."""
+    """The index store of this deployment. It is not accessed yet."""
     name = index_store_name(settings)
     if not name.startswith("s3://"):
         return FolderIndexStore(Path(name))

@@ -1,8 +1,8 @@
-"""The files of a directory that a pattern names, links and all.
+"""The files of a directory that match a pattern, including links.
 
-A link is followed as long as it stays in the directory that the entry names, or in the agent's folder: a folder of
-documents from somebody else must not bring in what else is on this machine. Each directory is read once, so that links
-that lead round in a circle end. Whatever is left out is named.
+A link is followed only if its target is in the directory that the entry names, or in the agent's folder: a foreign
+folder of documents must not add other files of this machine. Each directory is read once, so that circular links end.
+Every file that is left out is reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sleipnir_workers.knowledge.failures import Unloadable
 
 _SPECIAL = re.compile(r"[*?{]")
 _BRACES = re.compile(r"\{([^{}]*)\}")
-MOST_NAMES = 20_000  # characters of what a path becomes; paths have at most 4,096
+MOST_NAMES = 20_000  # characters of the regular expression of a path; paths have at most 4,096
 
 
 def is_pattern(path: str) -> bool:
@@ -29,7 +29,7 @@ def is_pattern(path: str) -> bool:
 
 @dataclass(frozen=True)
 class FilePattern:
-    """Files below `base` whose paths from there match `names`. `depth`: directories below it to look in, None: all."""
+    """Files below `base` whose relative paths match `names`. `depth`: levels of directories to search, None: all."""
 
     base: Path
     names: patterns.Pattern
@@ -41,10 +41,10 @@ class FilePattern:
 
     @classmethod
     def of(cls, root: Path, path: str) -> FilePattern:
-        """Of a path below `root`, in whose own name nothing is special. `**` stands for any directories and `*` for at
+        """From a path below `root`, whose own name is taken literally. `**` stands for any directories and `*` for at
         most one; within a name `*` stands for any characters, `?` for one, and `{a,b}` for a or b."""
         parts = Path(path).parts
-        first = next(place for place, part in enumerate(parts) if is_pattern(part))
+        first = next(index for index, part in enumerate(parts) if is_pattern(part))
         *directories, last = parts[first:]
         names = "".join(map(_directory, directories)) + (_directory("**") + "[^/]+" if last == "**" else _name(last))
         depth = None if "**" in parts[first:] else len(directories)
@@ -57,8 +57,8 @@ def _directory(part: str) -> str:
 
 def _name(part: str) -> str:
     pieces = []
-    for place, piece in enumerate(_BRACES.split(part)):
-        if place % 2:  # the inside of braces
+    for index, piece in enumerate(_BRACES.split(part)):
+        if index % 2:  # the inside of braces
             pieces.append("(?:" + "|".join(_characters(choice.strip()) for choice in piece.split(",")) + ")")
         else:
             pieces.append(_characters(piece))
@@ -66,15 +66,14 @@ def _name(part: str) -> str:
 
 
 def _characters(text: str) -> str:
-    return "".join({"*": "[^/]*", "?": "[^/]"}.get(each) or escaped(each) for each in text)
+    return "".join({"*": "[^/]*", "?": "[^/]"}.get(character) or escaped(character) for character in text)
 
 
 def walk(
     pattern: FilePattern, *, bounds: Sequence[Path], notice: Callable[[str], None], fail: Callable[[Unloadable], None]
 ) -> list[Path]:
-    """The files that match, by name. `bounds` are directories that links may lead to, beside the pattern's own."""
-    found = _Walk(pattern, bounds, notice, fail)
-    return sorted(found.files())
+    """The matching files, sorted by name. Links may point into `bounds` and the pattern's own directory."""
+    return sorted(_Walk(pattern, bounds, notice, fail).files())
 
 
 class _Walk:
@@ -86,13 +85,13 @@ class _Walk:
         fail: Callable[[Unloadable], None],
     ) -> None:
         self._pattern = pattern
-        self._bounds = [os.path.realpath(each) for each in (pattern.base, *bounds)]
+        self._bounds = [os.path.realpath(directory) for directory in (pattern.base, *bounds)]
         self._notice = notice
         self._fail = fail
         self._seen: set[str] = set()
 
     def files(self) -> Iterator[Path]:
-        """By levels, so that a directory that is reached in several ways counts as deep as its shortest way."""
+        """By levels, so that a directory with several paths has the depth of the shortest one."""
         level = [self._pattern.base]
         depth = 0
         while level:
@@ -107,14 +106,14 @@ class _Walk:
             level, depth = below, depth + 1
 
     def _children(self, directory: Path, deeper: bool) -> list[Path]:
-        """Files that match, and directories if they matter; nothing when the directory was read before."""
+        """The matching files, and directories if `deeper`; nothing if the directory was read before."""
         real = os.path.realpath(directory)
         if real in self._seen:
             return []
         self._seen.add(real)
         try:
             entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
-        except (FileNotFoundError, NotADirectoryError):  # what a pattern begins with, or it went away meanwhile
+        except (FileNotFoundError, NotADirectoryError):  # the base of a pattern, or one that was removed meanwhile
             return []
         except OSError as error:
             self._fail(Unloadable(str(directory), str(error.strerror)))
@@ -142,9 +141,9 @@ class _Walk:
             target = os.path.realpath(link, strict=True)
         except OSError as error:
             if error.errno == errno.ELOOP:
-                self._notice(f"{link}: is a link that leads round in a circle, so it is left out")
+                self._notice(f"{link}: is a circular link, so it is left out")
             elif self._matches(link):
-                self._notice(f"{link}: is a link to what does not exist, so it is left out")
+                self._notice(f"{link}: is a link to a missing file, so it is left out")
             return False
         is_directory = Path(target).is_dir()
         if not (deeper if is_directory else self._matches(link)):
@@ -152,14 +151,14 @@ class _Walk:
         if not any(_is_in(target, bound) for bound in self._bounds):
             self._notice(
                 f"{link}: is a link that leaves {self._pattern.base} (to {target}), so it is left out; "
-                "name what it leads to in `documents` to have it"
+                "name its target in `documents` to include it"
             )
             return False
         if is_directory and _is_in(real_parent, target):
-            self._notice(f"{link}: is a link to a directory that it is in, so it is left out")
+            self._notice(f"{link}: is a link to a directory that contains it, so it is left out")
             return False
         if not is_directory and not Path(target).is_file():
-            self._notice(f"{link}: leads to what is neither a file nor a directory, so it is left out")
+            self._notice(f"{link}: is a link to neither a file nor a directory, so it is left out")
             return False
         return True
 

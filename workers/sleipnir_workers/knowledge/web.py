@@ -1,9 +1,9 @@
-"""One GET, of an address that anybody may have written: what it costs us is bounded, and where it leads is looked at.
+"""One GET of an untrusted address, with bounded cost and checked targets.
 
-Rules. A name is resolved once, every address it has must be public, and one of these is connected to: what the name
-means a moment later is of no consequence. Each redirect is looked at in the same way. All of it together has TIMEOUT_S;
-then the socket is shut down, so that neither headers nor a body that come a byte at a time hold us up. The body is read
-up to a limit. No cookies, no keys, no proxies.
+Rules. A name is resolved once, all its addresses must be public, and one of these is connected to: a later change of
+the name has no effect. Each redirect is checked in the same way. All of it together has TIMEOUT_S; then the socket is
+shut down, so that headers or a body that arrive a byte at a time cannot delay it. The body is read up to a limit. No
+cookies, no keys, no proxies.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _PIECE: Final = 64 * 1024
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 Resolve: TypeAlias = Callable[[str, int], Sequence[str]]
-Look: TypeAlias = Callable[[str], None]
-"""Is shown each URL before it is fetched, and raises if it must not be."""
-Count: TypeAlias = Callable[[int], None]
-"""Is told of each piece of a body, in bytes, and raises when it is enough."""
+CheckUrl: TypeAlias = Callable[[str], None]
+"""Called with each URL before it is fetched; raises if it must not be."""
+CountBytes: TypeAlias = Callable[[int], None]
+"""Called with the size of each piece of a body; raises when a limit is reached."""
 
 _EXTENSIONS: Final = {
     "application/pdf": "pdf",
@@ -59,8 +59,8 @@ _EXTENSIONS: Final = {
     "text/x-markdown": "md",
     "text/tab-separated-values": "tsv",
 }
-_SAYS_NOTHING: Final = frozenset({"", "text/plain", "application/octet-stream", "binary/octet-stream"})
-"""Then the name in the URL says more: raw files of a repository come as text/plain (added by Sleipnir)."""
+_GENERIC: Final = frozenset({"", "text/plain", "application/octet-stream", "binary/octet-stream"})
+"""With these the extension in the URL counts: raw files of a repository are text/plain (added by Sleipnir)."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Response:
 
     @property
     def extension(self) -> str:
-        """What the content is (spec 8.3). Raises UnreadableContent for pictures, sound and films."""
-        if self.media_type in _SAYS_NOTHING:
+        """The kind of the content (spec 8.3). Raises UnreadableContent for images, audio and video."""
+        if self.media_type in _GENERIC:
             _, dot, extension = urlsplit(self.url).path.rpartition("/")[2].rpartition(".")
             return extension.lower() if dot and extension.isalnum() else "txt"
         kind, _, subtype = self.media_type.partition("/")
@@ -85,7 +85,7 @@ class Response:
 
 
 class Status(Unloadable):
-    """The server answered, and not with a document."""
+    """The server answered without a document."""
 
     def __init__(self, path: str, reason: str, code: int) -> None:
         super().__init__(path, reason)
@@ -93,11 +93,11 @@ class Status(Unloadable):
 
 
 def addresses(host: str, port: int) -> list[str]:
-    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    return [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
 def is_private(address: str) -> bool:
-    """Whether an address is anything but a public one: of this machine, of a network behind a router, of a group."""
+    """Whether an address is not public: of this machine, of a private network, multicast or reserved."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo and ip.teredo[1])
@@ -111,7 +111,7 @@ def is_private(address: str) -> bool:
 
 
 class Web:
-    """`refused` says which addresses are not connected to. Any number of threads may `get` at once."""
+    """`refused` tells which addresses must not be connected to. Any number of threads may call `get` at once."""
 
     def __init__(
         self, *, max_bytes: int, refused: Callable[[str], bool] = is_private, resolve: Resolve = addresses
@@ -122,27 +122,27 @@ class Web:
         self._tls = ssl.create_default_context()
 
     def get(
-        self, url: str, *, timeout_s: float = TIMEOUT_S, look: Look | None = None, count: Count | None = None
+        self, url: str, *, timeout_s: float = TIMEOUT_S, check: CheckUrl | None = None, count: CountBytes | None = None
     ) -> Response:
         """The document at `url`. Raises Unloadable, and Status for any status but 2xx."""
         deadline = time.monotonic() + timeout_s
-        here = url
+        current = url
         try:
             for _ in range(MAX_REDIRECTS + 1):
-                if look is not None:
-                    look(here)
-                with self._answer(here, deadline, timeout_s) as answer:
+                if check is not None:
+                    check(current)
+                with self._answer(current, deadline, timeout_s) as answer:
                     target = answer.headers.get("Location") if 300 <= answer.status < 400 else None
                     if target is None:
-                        return _read(here, answer, self._max_bytes, count)
-                here = urljoin(here, target)
-            raise Unloadable(here, f"redirects more than {MAX_REDIRECTS} times")
+                        return _read(current, answer, self._max_bytes, count)
+                current = urljoin(current, target)
+            raise Unloadable(current, f"redirects more than {MAX_REDIRECTS} times")
         except Unloadable as error:
-            raise _as_asked(error, url, here) from None
+            raise _of_first_url(error, url, current) from None
 
     @contextlib.contextmanager
     def _answer(self, url: str, deadline: float, timeout_s: float) -> Iterator[BaseHTTPResponse]:
-        """The answer to one request, its body not read yet. What goes wrong until that is done is Unloadable."""
+        """The answer to one request, its body not read yet. All errors until the body is read become Unloadable."""
         parts = _parse(url)
         connections = self._connections(url, parts)
         watch = _Watch(deadline)
@@ -154,30 +154,30 @@ class Web:
                 yield answer
             watch.check()
         except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
-            problem = f"was not done in {timeout_s:g} s" if time.monotonic() >= deadline else _problem(error)
+            problem = f"took longer than {timeout_s:g} s" if time.monotonic() >= deadline else _problem(error)
             raise Unloadable(url, problem) from None
         finally:
             watch.close()
 
     def _connections(self, url: str, parts: Url) -> list[HTTPConnection]:
-        """To each address of the host, not connected yet. Raises Unloadable if one of them is refused."""
+        """A connection to each address of the host, not connected yet. Raises Unloadable if one is refused."""
         host = (parts.host or "").strip("[]")
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
-            found = list(dict.fromkeys(self._resolve(host, port)))
+            ips = list(dict.fromkeys(self._resolve(host, port)))
         except (OSError, UnicodeError) as error:
             raise Unloadable(url, f"the host {host!r} is not known ({error})") from None
-        for address in found:
-            if self._refused(address):
-                named = address if address == host else f"{host} is {address}, which"
-                raise Unloadable(url, f"{named} is no public address; SLEIPNIR_PRIVATE_URLS=1 allows it")
+        for ip in ips:
+            if self._refused(ip):
+                subject = ip if ip == host else f"{host} is {ip}, which"
+                raise Unloadable(url, f"{subject} is not a public address; SLEIPNIR_PRIVATE_URLS=1 allows it")
         if parts.scheme == "http":
-            return [HTTPConnection(address, port) for address in found]
-        return [HTTPSConnection(address, port, server_hostname=host, ssl_context=self._tls) for address in found]
+            return [HTTPConnection(ip, port) for ip in ips]
+        return [HTTPSConnection(ip, port, server_hostname=host, ssl_context=self._tls) for ip in ips]
 
 
 class _Watch:
-    """Shuts a connection down at its deadline, whatever it is doing."""
+    """Shuts a connection down at its deadline, even while another thread uses it."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
@@ -200,11 +200,11 @@ class _Watch:
         connection.timeout = max(0.001, self._deadline - time.monotonic())
         self._connection = connection
         connection.connect()
-        self._socket = connection.sock  # a connection forgets it when the body is the last thing to come
+        self._socket = connection.sock  # the connection drops it once only the body is to be read
         return connection
 
     def check(self) -> None:
-        """Raises TimeoutError if the deadline has passed: a connection that is shut down looks like one at its end."""
+        """Raises TimeoutError if the deadline has passed: a connection that was shut down looks like one that ended."""
         if time.monotonic() >= self._deadline:
             raise TimeoutError
 
@@ -219,7 +219,7 @@ class _Watch:
     def _shut_down(self) -> None:
         sock = self._socket or (self._connection and self._connection.sock)
         if sock:
-            with contextlib.suppress(OSError):  # not TLS's own shutdown, which other threads' reads do not survive
+            with contextlib.suppress(OSError):  # not TLS's own shutdown, which breaks reads of other threads
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
@@ -234,14 +234,14 @@ def _parse(url: str) -> Url:
 
 
 def _with_ascii_host(url: str) -> str:
-    """urllib3 would want one more library for it."""
+    """urllib3 would need another library for it."""
     parts = urlsplit(url)
     if parts.netloc.isascii():
         return url
     return parts._replace(netloc=parts.netloc.encode("idna").decode()).geturl()
 
 
-def _read(url: str, answer: BaseHTTPResponse, max_bytes: int, count: Count | None) -> Response:
+def _read(url: str, answer: BaseHTTPResponse, max_bytes: int, count: CountBytes | None) -> Response:
     if not 200 <= answer.status < 300:
         raise Status(url, f"Invalid status: {answer.status} {answer.reason or ''}".rstrip(), answer.status)
     length = answer.headers.get("Content-Length", "")
@@ -253,29 +253,29 @@ def _read(url: str, answer: BaseHTTPResponse, max_bytes: int, count: Count | Non
         if count is not None:
             count(len(piece))
         if len(body) > max_bytes:
-            raise Unloadable(url, f"goes on after {size(max_bytes)}; {limit(max_bytes)}")
+            raise Unloadable(url, f"is more than {size(max_bytes)}; {limit(max_bytes)}")
     header = Message()
     header["Content-Type"] = answer.headers.get("Content-Type", "")
     return Response(url, header.get_content_type(), header.get_content_charset(), bytes(body))
 
 
-def _as_asked(error: Unloadable, url: str, here: str) -> Unloadable:
-    """The error of a redirect's target, as one of the URL that people know."""
-    if here == url:
+def _of_first_url(error: Unloadable, url: str, target: str) -> Unloadable:
+    """The error of a redirect's target as an error of the first URL, which people know."""
+    if target == url:
         return error
-    reason = f"{error.reason} (redirected to {here})"
+    reason = f"{error.reason} (redirected to {target})"
     return Status(url, reason, error.code) if isinstance(error, Status) else Unloadable(url, reason)
 
 
 def _problem(error: Exception) -> str:
-    """What happened, in the words of who saw it first; urllib3 quotes its own objects."""
-    first: BaseException = error
-    while (cause := first.__cause__ or first.__context__) is not None:
-        first = cause
-    match first:
+    """The message of the root cause: urllib3's own messages quote its objects."""
+    root: BaseException = error
+    while (cause := root.__cause__ or root.__context__) is not None:
+        root = cause
+    match root:
         case ssl.SSLCertVerificationError():
-            return f"its certificate is not valid: {first.verify_message}"
-        case OSError() if first.strerror:
-            return f"no answer: {first.strerror}"
+            return f"its certificate is not valid: {root.verify_message}"
+        case OSError() if root.strerror:
+            return f"no answer: {root.strerror}"
         case _:
-            return f"no answer that can be understood ({type(first).__name__}: {first})"
+            return f"invalid answer ({type(root).__name__}: {root})"

@@ -1,5 +1,4 @@
-"""What counts as a word in search by keywords: English words without their endings, and without those that say little
-(spec 8.6 item 2)."""
+"""The words of search by keywords: stemmed English words without stop words (spec 8.6 item 2)."""
 
 from __future__ import annotations
 
@@ -20,23 +19,23 @@ STOP_WORDS: Final = frozenset({
     "under", "until", "up", "ve", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who",
     "whom", "why", "will", "with", "would", "you", "your",
 })  # fmt: skip
-"""Function words, and what the apostrophes of I'll, don't, we're and we've leave."""
+"""Function words, and the parts of I'll, don't, we're and we've beside their apostrophes."""
 
 _WORD: Final = re.compile(r"[^\W_]+")  # so max_bytes is two words, as a question may write them
 
 
 class Words:
-    """Takes texts apart. It keeps what it found for each word; for one thread alone, as the stemmer is."""
+    """Splits texts into words. It caches the stem of each word; for one thread only, as the stemmer is."""
 
     def __init__(self) -> None:
-        self._stemmer = Stemmer.Stemmer("english", 0)  # 0: its own cache is of no use beside this one
+        self._stemmer = Stemmer.Stemmer("english", 0)  # 0: no cache of its own, as `_known` is one
         self._known: dict[str, str | None] = dict.fromkeys(STOP_WORDS)
 
     def of(self, text: str) -> list[str]:
-        """The words of a text in their order, as often as they occur."""
+        """The words of a text in their order, with repetitions."""
         if not text.isascii():
             text = unicodedata.normalize("NFKC", text)  # PDF files write "fi" as one letter
-        return [word for found in _WORD.findall(text.lower()) if (word := self._stemmed(found)) is not None]
+        return [word for match in _WORD.findall(text.lower()) if (word := self._stemmed(match)) is not None]
 
     def _stemmed(self, word: str) -> str | None:
         try:
