@@ -1,0 +1,1 @@
+"""What happens next in each run, and who makes it happen? `planner` decides, `services` act."""
