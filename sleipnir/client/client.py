@@ -101,7 +101,7 @@ class Client:
         strict: bool | None = None,
         ask_variable: Asker | None = None,
         ask_knowledge: knowledge.Asker | None = None,
-        tell_knowledge: knowledge.Tell | None = None,
+        tell_knowledge: knowledge.Report | None = None,
     ) -> Run:
         """Accept a run of `agent` (a name, or the path of its folder); the run then goes on by itself.
 
@@ -170,7 +170,7 @@ class Client:
         strict: bool | None = None,
         ask_variable: Asker | None = None,
         ask_knowledge: knowledge.Asker | None = None,
-        tell_knowledge: knowledge.Tell | None = None,
+        tell_knowledge: knowledge.Report | None = None,
         on_bad: OnBad | None = None,
         on_progress: OnProgress | None = None,
     ) -> Batch:
@@ -261,7 +261,7 @@ class Client:
         agent: str | Path,
         *,
         ask_knowledge: knowledge.Asker | None = None,
-        tell_knowledge: knowledge.Tell | None = None,
+        tell_knowledge: knowledge.Report | None = None,
     ) -> None:
         """See to the knowledge bases that runs of `agent` need, as `submit` does, and with its errors: a program that
         submits later need not wait then."""

@@ -111,7 +111,7 @@ class Preparation:
         strict: bool | None,
         ask_variable: Asker | None,
         ask_knowledge: knowledge.Asker | None,
-        tell_knowledge: knowledge.Tell | None,
+        tell_knowledge: knowledge.Report | None,
     ) -> RunSpec:
         """What runs are submitted with, in no session. Client.submit says what is asked for, built and refused."""
         if strict is None:
@@ -136,7 +136,7 @@ class Preparation:
             knowledge=self.knowledge(roster, ask_knowledge, tell_knowledge),
         )
 
-    def knowledge(self, roster: Roster, ask: knowledge.Asker | None, tell: knowledge.Tell | None) -> dict[str, str]:
+    def knowledge(self, roster: Roster, ask: knowledge.Asker | None, report: knowledge.Report | None) -> dict[str, str]:
         """The knowledge bases that runs may ask, as RunSpec has them. Those that the agent and named ones lack are
         built; of agents that a model may choose those count that are there and can be used.
 
@@ -146,7 +146,7 @@ class Preparation:
         builder = Builder(self._settings)
         for each in (roster.agent, *roster.named.values()):
             bases = knowledge.bases_of(
-                each.folder, each.graph, builder.carry_out, self._is_shared, ask, tell or knowledge.tell_nobody
+                each.folder, each.graph, builder.carry_out, self._is_shared, ask, report or knowledge.report_nothing
             )
             found |= {pin_name(each.folder.name, node): digest for node, digest in bases.items()}
         for each in roster.children.values():

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from sleipnir.errors import KnowledgeError
 from sleipnir.knowledge.files import pin_name
-from sleipnir.knowledge.order import BuildDone, BuildFailed, Order, Told, told_of
+from sleipnir.knowledge.order import BuildDone, BuildFailed, BuildMessage, Order, message_of
 from sleipnir.local import launch
 from sleipnir.settings import Settings
 
@@ -34,24 +34,26 @@ class Builder:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def carry_out(self, order: Order, on_told: Callable[[Told], None] = lambda told: None) -> Mapping[str, Any]:
-        """Returns BuildDone.value; `on_told` gets Progress and BuildNotice. Calling again after any error is safe.
+    def carry_out(
+        self, order: Order, on_message: Callable[[BuildMessage], None] = lambda message: None
+    ) -> Mapping[str, Any]:
+        """Returns BuildDone.value; `on_message` gets Progress and BuildNotice. Calling again after any error is safe.
 
         Raises KnowledgeError for what the builder failed at, and when it died. Whatever else is raised meanwhile, by
-        `on_told` or by Ctrl-C, stops the builder first.
+        `on_message` or by Ctrl-C, stops the builder first.
         """
         with tempfile.TemporaryFile() as said, self._process(order, said) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 if not line.endswith("\n"):
                     break  # it died in the middle of it
-                match told := told_of(line):
+                match message := message_of(line):
                     case BuildDone(value):
                         return value
-                    case BuildFailed(message, kind):
-                        raise KnowledgeError(message, kind)
+                    case BuildFailed(why, kind):
+                        raise KnowledgeError(why, kind)
                     case _:
-                        on_told(told)
+                        on_message(message)
             raise _died(order, process.wait(), said)
 
     @contextmanager

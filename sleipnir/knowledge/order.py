@@ -105,17 +105,17 @@ class BuildFailed:
     kind: str = "usage"
 
 
-Told: TypeAlias = Progress | BuildNotice | BuildDone | BuildFailed
-_KINDS: Final[Mapping[str, type[Told]]] = {
+BuildMessage: TypeAlias = Progress | BuildNotice | BuildDone | BuildFailed
+_KINDS: Final[Mapping[str, type[BuildMessage]]] = {
     "progress": Progress, "notice": BuildNotice, "done": BuildDone, "failed": BuildFailed,
 }  # fmt: skip
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 
 
-def told_line(told: Told) -> str:
-    return json.dumps({"told": _NAMES[type(told)], **asdict(told)}) + "\n"
+def message_line(message: BuildMessage) -> str:
+    return json.dumps({"told": _NAMES[type(message)], **asdict(message)}) + "\n"
 
 
-def told_of(line: str) -> Told:
+def message_of(line: str) -> BuildMessage:
     given = json.loads(line)
     return _KINDS[given.pop("told")](**given)

@@ -16,7 +16,7 @@ from sleipnir.graph.load import AgentFolder
 from sleipnir.graph.model import Graph, RagNode
 from sleipnir.knowledge.application import Application, application
 from sleipnir.knowledge.files import base_file, digest_of, pin_name
-from sleipnir.knowledge.order import BuildDone, BuildNotice, Order, Told
+from sleipnir.knowledge.order import BuildDone, BuildMessage, BuildNotice, Order
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.rules import (
     AskToBuild,
@@ -30,13 +30,13 @@ from sleipnir.knowledge.rules import (
     decide_node,
 )
 
-Tell: TypeAlias = Callable[[str, Told], None]
+Report: TypeAlias = Callable[[str, BuildMessage], None]
 """Is told what there is to know of a base, named as `pin_name` does."""
 
 SOME_FAILED: Final = "Some documents failed to load. Continue?"
 NOTHING_LOADED: Final = "No RAG files"
 
-CarryOut: TypeAlias = Callable[[Order, Callable[[Told], None]], Mapping[str, Any]]
+CarryOut: TypeAlias = Callable[[Order, Callable[[BuildMessage], None]], Mapping[str, Any]]
 """Has an order carried out (sleipnir/knowledge/builder.py). Raises KnowledgeError."""
 
 
@@ -50,7 +50,7 @@ class Asker(Protocol):
         """`wanted` with a value for everything that is missing; None: there is nobody who answers any more."""
 
 
-def tell_nobody(base: str, told: Told) -> None:
+def report_nothing(base: str, message: BuildMessage) -> None:
     pass
 
 
@@ -79,7 +79,7 @@ def bases_of(
     carry_out: CarryOut,
     is_shelved: Callable[[str], bool],
     ask: Asker | None = None,
-    tell: Tell = tell_nobody,
+    report: Report = report_nothing,
 ) -> dict[str, str]:
     """The digest of the base of every node that has one, each in the index store; bases that are missing are built
     first.
@@ -88,29 +88,29 @@ def bases_of(
     result runs without (the documents of a config.yaml agent). Raises UsageError where the rules refuse the agent,
     what `carry_out` raises, and ConfigError.
     """
-    for order in _orders(agent, graph, ask, tell):
-        tell(pin_name(agent.name, order.node), BuildDone(make(order, carry_out, ask, tell)))
+    for order in _orders(agent, graph, ask, report):
+        report(pin_name(agent.name, order.node), BuildDone(make(order, carry_out, ask, report)))
     found = existing_bases(agent, graph)
     for node, digest in found.items():
         if not is_shelved(digest):
-            indexed = make(Order("index", agent.name, node, str(agent.path)), carry_out, ask, tell)
+            indexed = make(Order("index", agent.name, node, str(agent.path)), carry_out, ask, report)
             found[node] = str(indexed["digest"])  # a rebuild that it waited for has made another base
     return found
 
 
-def make(order: Order, carry_out: CarryOut, ask: Asker | None, tell: Tell) -> Mapping[str, Any]:
+def make(order: Order, carry_out: CarryOut, ask: Asker | None, report: Report) -> Mapping[str, Any]:
     """Have an order carried out; where documents fail to load, a person may go on without them (spec 8.2). Which ones,
     the builder has told."""
     name = pin_name(order.agent, order.node)
     try:
-        return carry_out(order, lambda told: tell(name, told))
+        return carry_out(order, lambda message: report(name, message))
     except KnowledgeError as failed:
         nothing = str(failed).startswith(NOTHING_LOADED)
         if failed.kind != "sources" or nothing or order.recipe is None or order.go_on or ask is None:
             raise
         if not ask.confirm(SOME_FAILED, default=False):
             raise KnowledgeError("Aborted", "sources") from failed
-    return carry_out(replace(order, go_on=True), lambda told: tell(name, told))
+    return carry_out(replace(order, go_on=True), lambda message: report(name, message))
 
 
 def order_of(agent: AgentFolder, node: str, recipe: Recipe, said: Application) -> Order:
@@ -118,14 +118,14 @@ def order_of(agent: AgentFolder, node: str, recipe: Recipe, said: Application) -
     return Order("build", agent.name, node, str(agent.path), recipe=recipe, loaders=dict(said.loaders))
 
 
-def _orders(agent: AgentFolder, graph: Graph, ask: Asker | None, tell: Tell) -> list[Order]:
+def _orders(agent: AgentFolder, graph: Graph, ask: Asker | None, report: Report) -> list[Order]:
     orders: list[Order] = []
     for name, node in nodes_of(graph).items():
         if base_file(agent.path, name).is_file():
             continue
         said = application()
         decision = _decision(agent, graph, node, said, can_ask=ask is not None)
-        recipe = _recipe(pin_name(agent.name, name), decision, said, ask, tell)
+        recipe = _recipe(pin_name(agent.name, name), decision, said, ask, report)
         if recipe is not None:
             orders.append(order_of(agent, name, recipe, said))
     return orders
@@ -137,19 +137,19 @@ def _decision(agent: AgentFolder, graph: Graph, node: RagNode | None, said: Appl
     return decide_node(agent.name, node, said, exists=False, can_ask=can_ask)
 
 
-def _recipe(base: str, decision: Decision, said: Application, ask: Asker | None, tell: Tell) -> Recipe | None:
+def _recipe(base: str, decision: Decision, said: Application, ask: Asker | None, report: Report) -> Recipe | None:
     """What to build; None: nothing. Raises UsageError."""
     match decision:
         case Build(recipe):
             return recipe
         case AskToBuild(question, wanted, otherwise):
             completed = ask.complete(wanted, said) if ask and ask.confirm(question, default=True) else None
-            return _recipe(base, otherwise, said, ask, tell) if completed is None else completed.recipe()
+            return _recipe(base, otherwise, said, ask, report) if completed is None else completed.recipe()
         case Refuse(message, hint):
             raise UsageError(f"{message}\n{hint}" if hint else message)
         case RunWithout(notice):
             if notice:
-                tell(base, BuildNotice(notice))
+                report(base, BuildNotice(notice))
             return None
         case Use():
             return None

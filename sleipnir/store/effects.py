@@ -192,14 +192,14 @@ class Effects:
                     commands.append(self.refuse(owed.run, seq, attempt, child, why))
                 case RetryChild(child, _, seq, attempt) if reply == _GONE:
                     fields = ("seq", str(seq), "attempt", str(attempt), "child", child)
-                    commands.append(self._runs.telling(owed.run, "child_gone", *fields))
+                    commands.append(self._runs.notification(owed.run, "child_gone", *fields))
                 case RetryChild(child) if reply == _COMPLETED:
                     completed.append(child)
                 case RetryRow(batch, row) if reply is None:
                     why = "it cannot be retried: its run is not kept any more"
                     commands.append(self._batches.refused(place_of(batch, row), why))
         specs, ends = self.specs(completed), self.ends(completed)
-        commands += [self.tell_parent(specs[child], end) for child, end in ends.items() if child in specs]
+        commands += [self.notify_parent(specs[child], end) for child, end in ends.items() if child in specs]
         for answer in run_in_order(self._client, commands):
             if isinstance(answer, Exception):
                 raise answer
@@ -213,11 +213,11 @@ class Effects:
     def retry_row(self, batch: str, row: int, version: int | None) -> RedisCommand:
         """Let the failed run of a row go on; one that did not fail is left alone, and so is one that has ended with
         another version, because it went on since."""
-        return self._runs.telling_once(
+        return self._runs.notification_once(
             row_run_id(batch, row), "retried", NO_FENCE, "by", f"batch {batch}", version=version
         )
 
-    def tell_batch(self, place: str, version: int, ended: EndedRun) -> RedisCommand:
+    def notify_batch(self, place: str, version: int, ended: EndedRun) -> RedisCommand:
         """Let a batch know how one of its rows has ended."""
         return self._batches.ended(place, ended.info.status, version, ended.info.usage, ended.info.failed_visits.count)
 
@@ -235,7 +235,7 @@ class Effects:
         args: dict[str, Arg] = {"run_id": child, "seq": seq, "attempt": attempt, "by": f"run {parent}"}
         return RedisCommand(_RETRY_CHILD, _RETRY_CHILD.vector(keys, args))
 
-    def tell(self, fence: Fence, child: str, what: str, by: str, *, keeps: bool = False) -> RedisCommand:
+    def notify_child(self, fence: Fence, child: str, what: str, by: str, *, keeps: bool = False) -> RedisCommand:
         """Pass on to a child what became of its parent; one that is over, or gone, is left alone."""
         match what:
             case "paused":
@@ -244,13 +244,13 @@ class Effects:
                 fields = ("owner", "parent", "by", by)
             case _:
                 fields = ("by", by, *(("keeps", "1") if keeps else ()))
-        return self._runs.telling_once(child, what, fence, *fields)
+        return self._runs.notification_once(child, what, fence, *fields)
 
-    def tell_run(self, fence: Fence, run_id: str, what: str, data: Mapping[str, Any]) -> RedisCommand:
+    def notify_run(self, fence: Fence, run_id: str, what: str, data: Mapping[str, Any]) -> RedisCommand:
         """Let a run know something; one that is over, or gone, is left alone."""
-        return self._runs.telling_once(run_id, "told", fence, "what", what, "data", dumps(data))
+        return self._runs.notification_once(run_id, "told", fence, "what", what, "data", dumps(data))
 
-    def tell_parent(self, spec: RunSpec, ended: EndedRun) -> RedisCommand:
+    def notify_parent(self, spec: RunSpec, ended: EndedRun) -> RedisCommand:
         """Let the visit that waits for a child know how that has ended."""
         assert spec.parent is not None
         info = ended.info
@@ -261,7 +261,7 @@ class Effects:
         failed_text = record(failed) if failed.count else ""
         return self._child_ended(*visit, info.id, info.status, info.error or "", usage, output, failed_text)
 
-    def tell_watchers(self, fence: Fence, run_id: str, type_: str, data: Mapping[str, Any]) -> RedisCommand:
+    def notify_watchers(self, fence: Fence, run_id: str, type_: str, data: Mapping[str, Any]) -> RedisCommand:
         """An event for those who watch a run, if there is one."""
         run = self._keys.of_run(run_id)
         keys = {"run": run.run, "events": run.events}

@@ -522,15 +522,17 @@ class Runs:
 
     def cancel_all(self, run_ids: Sequence[str], by: str = "") -> None:
         """Ask for the ends of runs for `by`, in one round trip; those that are over, or not there, are left alone."""
-        for reply in run_in_order(self._client, [self.telling(run_id, "cancelled", "by", by) for run_id in run_ids]):
+        for reply in run_in_order(
+            self._client, [self.notification(run_id, "cancelled", "by", by) for run_id in run_ids]
+        ):
             if isinstance(reply, Exception):
                 raise reply
 
-    def telling(self, run_id: str, type_: str, *fields: str) -> RedisCommand:
+    def notification(self, run_id: str, type_: str, *fields: str) -> RedisCommand:
         """Pass something on to a run, as a command. One that is over, or gone, is left alone."""
-        return self.telling_once(run_id, type_, NO_FENCE, *fields)
+        return self.notification_once(run_id, type_, NO_FENCE, *fields)
 
-    def telling_once(
+    def notification_once(
         self, run_id: str, type_: str, fence: Fence, *fields: str, version: int | None = None
     ) -> RedisCommand:
         """The same for an effect: nothing changes when this one, or a later one of its source, was told before.

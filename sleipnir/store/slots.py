@@ -78,7 +78,9 @@ class Slots:
                 continue
             needed.append(name)
             if not asked.get("granted"):
-                late.append(self._runs.telling(run_id, "told", "what", SLOT_GRANTED, "data", dumps({"ticket": ticket})))
+                late.append(
+                    self._runs.notification(run_id, "told", "what", SLOT_GRANTED, "data", dumps({"ticket": ticket}))
+                )
         if needed:
             self._client.zadd(keys.holders, dict.fromkeys(needed, now_ms), xx=True)
         for reply in run_in_order(self._client, [*over, *late]):

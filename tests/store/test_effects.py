@@ -434,7 +434,7 @@ def test_a_child_that_starts_after_it_was_refused_is_cancelled(store: Store, mon
 
 def test_what_watchers_are_told_of_a_run_that_has_expired_makes_no_key(store: Store) -> None:
     run_in_order(
-        store._client, [store.effects.tell_watchers(Fence("tell_root:0", "1-1"), "gone00000000", "gate_opened", {})]
+        store._client, [store.effects.notify_watchers(Fence("tell_root:0", "1-1"), "gone00000000", "gate_opened", {})]
     )
     assert store._client.exists(store.keys.of_run("gone00000000").events) == 0
 

@@ -294,7 +294,7 @@ def tell_root(store: Store) -> Act:
     asking(store)
     store._client.xadd(store.keys.of_run(RUN).events, {"e": "[]"})
     fence = Fence("tell_root:0", "5-1")
-    return lambda: run_in_order(store._client, [store.effects.tell_watchers(fence, RUN, "gate_opened", {})])
+    return lambda: run_in_order(store._client, [store.effects.notify_watchers(fence, RUN, "gate_opened", {})])
 
 
 CASES: dict[str, tuple[Callable[[Store], Act], Any]] = {

@@ -22,7 +22,7 @@ from sleipnir.client.client import Client, Run
 from sleipnir.errors import RunNotFound
 from sleipnir.failpoints import VARIABLE
 from sleipnir.knowledge.files import base_file, lease_name
-from sleipnir.knowledge.order import BuildDone, Order, told_of
+from sleipnir.knowledge.order import BuildDone, Order, message_of
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.store.keys import lines_of
@@ -414,7 +414,7 @@ def test_a_builder_dies_at_a_point_and_the_next_one_builds(
     done = starter.run(command, shared.environment() | {VARIABLE: f"{point}.{side}=kill"}, text=order.line())
     assert (done.returncode, base_file(agent, "kb").exists()) == (-signal.SIGKILL, False)
     done = starter.run(command, shared.environment(), text=order.line())
-    assert isinstance(told_of(done.stdout.splitlines()[-1]), BuildDone), done.stderr
+    assert isinstance(message_of(done.stdout.splitlines()[-1]), BuildDone), done.stderr
     with shared.client() as client:
         assert client.store.knowledge.building(lease_name(agent, "kb")) is None
 

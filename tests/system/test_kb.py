@@ -15,7 +15,7 @@ from sleipnir.cli import main
 from sleipnir.client.client import Client
 from sleipnir.errors import KnowledgeError, SleipnirError, UsageError
 from sleipnir.knowledge.builder import Builder
-from sleipnir.knowledge.order import BuildDone, Order, Told, order_of, told_line, told_of
+from sleipnir.knowledge.order import BuildDone, BuildMessage, Order, message_line, message_of, order_of
 from sleipnir.settings import Settings
 from sleipnir.testing.server import ModelServer
 from sleipnir_workers.host import Host
@@ -67,13 +67,13 @@ def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Builders carry out their orders in this process, by the same lines: starting one costs a second. Whatever needs
     one of its own is in test_knowledge_builds.py."""
 
-    def carry_out(self: Builder, order: Order, on_told: Callable[[Told], None]) -> Mapping[str, Any]:
+    def carry_out(self: Builder, order: Order, on_message: Callable[[BuildMessage], None]) -> Mapping[str, Any]:
         host = Host(dict(os.environ), Settings.from_env())
         try:
-            done = run(order_of(order.line()), host, lambda told: on_told(told_of(told_line(told))))
+            done = run(order_of(order.line()), host, lambda told: on_message(message_of(message_line(told))))
         except SleipnirError as error:
             raise KnowledgeError(str(error), kind_of(error)) from error
-        told = told_of(told_line(done))
+        told = message_of(message_line(done))
         assert isinstance(told, BuildDone)
         return told.value
 

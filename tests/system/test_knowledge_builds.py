@@ -25,7 +25,7 @@ from sleipnir.client.client import Client
 from sleipnir.errors import KnowledgeError, SleipnirError, StoreUnavailable
 from sleipnir.knowledge.builder import Builder
 from sleipnir.knowledge.files import base_file, digest_of, lease_name
-from sleipnir.knowledge.order import BuildFailed, Order, Progress, SearchQuery, Told, told_of
+from sleipnir.knowledge.order import BuildFailed, BuildMessage, Order, Progress, SearchQuery, message_of
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.settings import Settings
 from sleipnir.staging import staging
@@ -60,7 +60,7 @@ class World:
         self.env = server.env("fake")
         self.index_store = self.home / "knowledge"
         (self.agent / "docs").mkdir(parents=True)
-        self.told: list[Told] = []
+        self.told: list[BuildMessage] = []
 
     def write(self, name: str, *paragraphs: str) -> None:
         (self.agent / "docs" / name).write_text("\n\n".join(paragraphs))
@@ -76,7 +76,7 @@ class World:
         value = run(order, host, self.told.append).value
         return dict(json.loads(json.dumps(value)))
 
-    def by_a_builder(self, order: Order, told: Callable[[Told], None] = lambda told: None) -> Mapping[str, Any]:
+    def by_a_builder(self, order: Order, told: Callable[[BuildMessage], None] = lambda told: None) -> Mapping[str, Any]:
         return Builder(self.settings).carry_out(order, told)
 
     def start(self, order: Order, **env: str) -> tuple[starter.Started, Path]:
@@ -345,7 +345,7 @@ def test_a_disk_that_is_full_is_named_and_nothing_is_half_written(world: World, 
         env={**os.environ, **world.settings.to_env()}, timeout=60,
     )  # fmt: skip
     assert done.stdout, done.stderr
-    failed = told_of(done.stdout.splitlines()[-1])
+    failed = message_of(done.stdout.splitlines()[-1])
     assert isinstance(failed, BuildFailed), done.stderr
     assert (failed.kind, f"cannot write {world.home.parent}/{named}" in failed.message) == ("store", True), failed
     assert not world.file.exists()
@@ -409,7 +409,7 @@ def hangs(request: Request) -> Reply:
 
 @pytest.mark.parametrize("world", [hangs], indirect=True)
 def test_of_two_builders_at_once_one_builds_and_the_other_waits_and_uses_it(keyed: World) -> None:
-    waits: list[Told] = []
+    waits: list[BuildMessage] = []
     with ThreadPoolExecutor() as pool:
         first = pool.submit(keyed.by_a_builder, keyed.order())
         who = wait_until(lambda: keyed.asked() and keyed.holder(), "the first one builds")
@@ -431,7 +431,7 @@ def test_of_two_builders_at_once_one_builds_and_the_other_waits_and_uses_it(keye
 
 @pytest.mark.parametrize("world", [hangs], indirect=True)
 def test_ctrl_c_stops_the_builder_which_gives_its_lease_back(keyed: World) -> None:
-    def interrupted(told: Told) -> None:
+    def interrupted(told: BuildMessage) -> None:
         if isinstance(told, Progress) and told.stage == "embed":
             assert keyed.holder() is not None
             raise KeyboardInterrupt
@@ -443,7 +443,7 @@ def test_ctrl_c_stops_the_builder_which_gives_its_lease_back(keyed: World) -> No
 
 @pytest.mark.parametrize("world", [hangs], indirect=True)
 def test_a_builder_that_is_killed_is_named_and_the_next_one_goes_on(keyed: World) -> None:
-    def killed(told: Told) -> None:
+    def killed(told: BuildMessage) -> None:
         if isinstance(told, Progress) and told.stage == "embed" and (who := keyed.holder()):
             os.kill(int(who.rpartition(":")[2]), signal.SIGKILL)
 
@@ -481,7 +481,7 @@ def test_without_the_extra_the_builder_says_what_to_install(world: World, tmp_pa
         text=True, env=env, timeout=60,
     )  # fmt: skip
     said = "numpy is not installed, and builders need it: pip install '.[rag]' in a checkout"
-    assert told_of(done.stdout) == BuildFailed(said, "usage")
+    assert message_of(done.stdout) == BuildFailed(said, "usage")
 
 
 def test_a_builder_that_falls_over_says_so_with_its_last_words(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,5 +543,5 @@ def _written_by(world: World, version: str, see: Callable[[starter.Started, Path
     _write(world, version)
     builder, told = world.start(world.order("rebuild" if world.file.exists() else "build"))
     see(builder, told)
-    found = [told_of(line) for line in told.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    found = [message_of(line) for line in told.read_text().splitlines(keepends=True) if line.endswith("\n")]
     return [each.stage if isinstance(each, Progress) else "done" for each in found]

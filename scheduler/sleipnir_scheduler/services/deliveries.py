@@ -157,24 +157,24 @@ class Deliveries:
             case RetryRow(batch, row, version):
                 return self._store.retry_row(batch, row, version)
             case TellBatch(place, version) if owed.run in ends:
-                return self._store.tell_batch(place, version, ends[owed.run])
+                return self._store.notify_batch(place, version, ends[owed.run])
             case RetryChild(child, agent, seq, attempt):
                 name = spec.sessions.get(agent) if spec is not None else None
                 return self._store.retry(
                     owed.run, child, seq, attempt, None if name is None else SessionName(agent, name)
                 )
             case TellChild(child, what, by, keeps):
-                return self._store.tell(owed.fence, child, what, by or f"run {owed.run}", keeps=keeps)
+                return self._store.notify_child(owed.fence, child, what, by or f"run {owed.run}", keeps=keeps)
             case AskSlot(agent, key, limit, ticket):
                 return self._store.slots.ask(owed.slot_fence, owed.run, agent, key, ticket, limit)
             case FreeSlot(agent, key, ticket):
                 return self._store.slots.free(owed.slot_fence, owed.run, agent, key, ticket)
             case TellRun(run, what, data):
-                return self._store.tell_run(owed.fence, run, what, data)
+                return self._store.notify_run(owed.fence, run, what, data)
             case TellRoot(type_, data) if spec is not None and spec.root is not None:
-                return self._store.tell_watchers(owed.fence, spec.root, type_, data)
+                return self._store.notify_watchers(owed.fence, spec.root, type_, data)
             case TellParent() if spec is not None and owed.run in ends:
-                return self._store.tell_parent(spec, ends[owed.run])
+                return self._store.notify_parent(spec, ends[owed.run])
         return None
 
     def _start(self, parent: str, above: RunSpec, effect: StartChild, batch: str) -> RedisCommand:

@@ -136,7 +136,7 @@ def submit(
                     strict=strict,
                     ask_variable=variable_asker(),
                     ask_knowledge=asker(building),
-                    tell_knowledge=building.tell,
+                    tell_knowledge=building.report,
                     on_bad=view.refuse,
                     on_progress=view.see,
                 )

@@ -77,7 +77,7 @@ def chat(
         graph = client.definition(agent)
         given = resolved_variables(graph, dict([*agent_variables, *variables]), os.environ, variable_asker())
         with BuildView() as view:
-            client.prepare_knowledge(agent, ask_knowledge=asker(view), tell_knowledge=view.tell)
+            client.prepare_knowledge(agent, ask_knowledge=asker(view), tell_knowledge=view.report)
         name = session_of(client, agent, session, without_session)
         if graph.loop is not None and not without_session:
             name = checked(name or TEMP)

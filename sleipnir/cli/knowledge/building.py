@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sleipnir.cli.terminal import terminal
 from sleipnir.cli.terminal.render import duration, size
 from sleipnir.cli.terminal.terminal import MARK, typed_line
-from sleipnir.knowledge.order import BuildDone, BuildNotice, Progress, Told
+from sleipnir.knowledge.order import BuildDone, BuildMessage, BuildNotice, Progress
 from sleipnir.knowledge.recipe import CHUNK_SIZE, NO_MODEL
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _UNDER_WAY: Final = {"load": "loading", "embed": "embedding", "write": "writing"
 
 
 class BuildView:
-    """A context manager; `tell` is what sleipnir/knowledge/preparing.py asks for. One builder at a time."""
+    """A context manager; `report` is what sleipnir/knowledge/preparing.py asks for. One builder at a time."""
 
     def __init__(self) -> None:
         self._base = ""
@@ -43,14 +43,14 @@ class BuildView:
         self._bars: Bars | None = None
         self._bar: TaskID | None = None
 
-    def tell(self, base: str, told: Told) -> None:
+    def report(self, base: str, message: BuildMessage) -> None:
         """Show what a builder, or whoever orders one, says of a base."""
         if base != self._base:
             self._end_stage()
             self._base = base
-        match told:
+        match message:
             case Progress():
-                self._progress(told)
+                self._progress(message)
             case BuildNotice(text):
                 self._say(f"note: {terminal.one_line(text)}")
             case BuildDone(value):

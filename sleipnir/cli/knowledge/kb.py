@@ -104,7 +104,7 @@ def show(options: GlobalOptions, agent: str, node: str | None, as_data: bool) ->
     shown = []
     if built:
         carry_out = _alone(options)
-        shown = [carry_out(found.order("show", name), lambda told: None) for name in built]
+        shown = [carry_out(found.order("show", name), lambda message: None) for name in built]
     if as_data:
         print_json(shown)
     for index, base in enumerate(shown if not as_data else ()):
@@ -144,7 +144,7 @@ def search(
         raise UsageError(f"{node!r} is not built; `{options.command('kb', 'build', agent, node)}` builds it")
     order = replace(found.order("search", node), question=SearchQuery(query, top_k, sources, per_source))
     with _builder(options) as carry_out, _view() as view:
-        answer = carry_out(order, lambda told: view.tell(f"{found.agent.name}/{node}", told))
+        answer = carry_out(order, lambda message: view.report(f"{found.agent.name}/{node}", message))
     if as_data:
         print_json(answer)
         return
@@ -344,11 +344,11 @@ def _make(options: GlobalOptions, agent: str, node: str | None, wish: _Wish, *, 
         missing = [name for name in chosen if name not in there]
         orders = [_order(found, name, wish, _alone(options), person) for name in missing]
         if wish.dry_run:
-            results = [make(order, _alone(options), person, view.tell) for order in orders]
+            results = [make(order, _alone(options), person, view.report) for order in orders]
         else:
             orders += [found.order("index", name) for name in there]
             with _builder(options) as carry_out:
-                results = [make(order, carry_out, person, view.tell) for order in orders]
+                results = [make(order, carry_out, person, view.report) for order in orders]
     if as_data:
         print_json(results)
         return exit_codes.COMPLETED
@@ -387,7 +387,7 @@ def _as_built(found: _Bases, name: str, said: Application, carry_out: CarryOut) 
     from sleipnir.knowledge.recipe import NO_MODEL
 
     try:
-        base = carry_out(found.order("show", name), lambda told: None)
+        base = carry_out(found.order("show", name), lambda message: None)
     except KnowledgeError as error:
         terminal.note(terminal.printable(f"note: {error}"))
         return None

@@ -95,7 +95,7 @@ class RunRequest:
                 strict=self.strict,
                 ask_variable=variable_asker(),
                 ask_knowledge=asker(view),
-                tell_knowledge=view.tell,
+                tell_knowledge=view.report,
             )
 
 

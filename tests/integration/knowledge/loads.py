@@ -51,7 +51,7 @@ def loaded(
             folder,
             loaders=loaders or {},
             settings=Settings(**settings),
-            tell=told.append,
+            report=told.append,
             go_on=go_on,
             leave_out=leave_out,
         ):

@@ -39,8 +39,8 @@ def test_away_from_a_terminal_each_stage_leaves_a_line(capsys: pytest.CaptureFix
             Progress("share", 0),
             BuildDone(BUILT),
         ):
-            view.tell("look", told)
-        view.tell("words", Progress("load", 1, 1))
+            view.report("look", told)
+        view.report("words", Progress("load", 1, 1))
     assert capsys.readouterr().err.splitlines() == [
         "▸ look: waiting: box:12 builds it",
         "▸ look: note: b.pdf: is encrypted\\x1b[2J; left out",
@@ -55,8 +55,8 @@ def test_away_from_a_terminal_each_stage_leaves_a_line(capsys: pytest.CaptureFix
 def test_a_long_stage_says_where_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "SAY_S", 0.0)
     with BuildView() as view:
-        view.tell("look", Progress("embed", 0, 1240))
-        view.tell("look", Progress("embed", 620, 1240))
+        view.report("look", Progress("embed", 0, 1240))
+        view.report("look", Progress("embed", 620, 1240))
     assert capsys.readouterr().err.splitlines() == [
         "▸ look: embedding 620 of 1,240",
         "▸ look: only 620 chunks with vectors",
@@ -72,10 +72,10 @@ def test_on_a_terminal_a_bar_goes_before_its_line_comes(
     monkeypatch.setenv("TERM", "xterm")  # T3 of the second review: rich draws nothing on a dumb one
     monkeypatch.setenv("COLUMNS", "80")
     with BuildView() as view:
-        view.tell("helper/look", Progress("load", 1, 2, "/a/very/long/path/that/is/cut/at/its/front/a.md"))
+        view.report("helper/look", Progress("load", 1, 2, "/a/very/long/path/that/is/cut/at/its/front/a.md"))
         view.hide()  # somebody is asked something
-        view.tell("helper/look", Progress("load", 2, 2))
-        view.tell("helper/look", Progress("write", 0, 1, "/a/look.yaml"))
+        view.report("helper/look", Progress("load", 2, 2))
+        view.report("helper/look", Progress("write", 0, 1, "/a/look.yaml"))
     drawn = capsys.readouterr().err
     assert "helper/look loading" in drawn
     assert "1 of 2" in drawn
@@ -87,7 +87,7 @@ def test_on_a_terminal_a_bar_goes_before_its_line_comes(
 
 def test_what_failed_is_not_said_to_have_ended(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt), BuildView() as view:
-        view.tell("look", Progress("embed", 0, 1240))
+        view.report("look", Progress("embed", 0, 1240))
         raise KeyboardInterrupt
     assert capsys.readouterr().err == ""
 

@@ -14,7 +14,7 @@ from sleipnir.errors import ConfigError, KnowledgeError, UsageError
 from sleipnir.graph.load import load_agent, read_agent
 from sleipnir.knowledge.application import Application
 from sleipnir.knowledge.files import digest_of
-from sleipnir.knowledge.order import BuildDone, BuildNotice, Order, Told
+from sleipnir.knowledge.order import BuildDone, BuildMessage, BuildNotice, Order
 from sleipnir.knowledge.preparing import bases_of, existing_bases
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.rules import BaseOptions, completed
@@ -29,7 +29,7 @@ class Builders:
     failing: str = ""
     orders: list[Order] = field(default_factory=list)
 
-    def __call__(self, order: Order, on_told: Callable[[Told], None]) -> Mapping[str, Any]:
+    def __call__(self, order: Order, on_message: Callable[[BuildMessage], None]) -> Mapping[str, Any]:
         self.orders.append(order)
         if order.task == "index":
             return {"digest": "of what is there by now"}
@@ -80,11 +80,11 @@ def config_agent(tmp_path: Path, documents: str = "[d]") -> Path:
 
 def prepared(
     folder: Path, builders: Builders, person: Person | None = None, *, shelved: bool = True
-) -> tuple[dict[str, str], list[tuple[str, Told]]]:
+) -> tuple[dict[str, str], list[tuple[str, BuildMessage]]]:
     agent = read_agent(folder)
     graph = load_agent(agent).graph
     assert graph is not None
-    told: list[tuple[str, Told]] = []
+    told: list[tuple[str, BuildMessage]] = []
     found = bases_of(
         agent, graph, builders, lambda digest: shelved, person, lambda node, each: told.append((node, each))
     )

@@ -16,7 +16,7 @@ from typing import NoReturn, TextIO
 
 from sleipnir import hardening, logs
 from sleipnir.errors import KnowledgeError, NodeFailed, SleipnirError, StoreUnavailable
-from sleipnir.knowledge.order import BuildDone, BuildFailed, Told, order_of, told_line
+from sleipnir.knowledge.order import BuildDone, BuildFailed, BuildMessage, message_line, order_of
 from sleipnir_workers.execution import ProcessLost
 from sleipnir_workers.host import here
 from sleipnir_workers.knowledge.failures import LoadFailed
@@ -32,34 +32,35 @@ class Stopped(BaseException):
 
 def main() -> None:
     hardening.refuse_inspection()
-    told = _only_told()
+    messages = _message_stream()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _stop)
     try:
-        tell = _reporter(told)
-        tell(_carried_out(sys.stdin.readline(), tell))
+        report = _reporter(messages)
+        report(_carried_out(sys.stdin.readline(), report))
     except BrokenPipeError:
         _die_of(signal.SIGPIPE)
     except Stopped as stopped:
         _die_of(stopped.signum)
 
 
-def _only_told() -> TextIO:
-    """Standard output for what is told. Whatever else is printed, by a library or a command, goes to standard error."""
-    told = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+def _message_stream() -> TextIO:
+    """Standard output for messages alone. Whatever else is printed, by a library or a command, goes to standard
+    error."""
+    messages = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return told
+    return messages
 
 
-def _reporter(file: TextIO) -> Callable[[Told], None]:
-    def tell(told: Told) -> None:
-        file.write(told_line(told))
+def _reporter(file: TextIO) -> Callable[[BuildMessage], None]:
+    def report(message: BuildMessage) -> None:
+        file.write(message_line(message))
         file.flush()
 
-    return tell
+    return report
 
 
-def _carried_out(line: str, tell: Callable[[Told], None]) -> BuildDone | BuildFailed:
+def _carried_out(line: str, report: Callable[[BuildMessage], None]) -> BuildDone | BuildFailed:
     try:
         host = here()
         logs.configure(host.settings)
@@ -70,7 +71,7 @@ def _carried_out(line: str, tell: Callable[[Told], None]) -> BuildDone | BuildFa
             return s3_garbage.run(order, host.settings)
         from sleipnir_workers.knowledge.build import run  # here: it needs the extra `rag`
 
-        return run(order, host, tell)
+        return run(order, host, report)
     except (SleipnirError, CallFailed, ProcessLost) as error:
         return BuildFailed(str(error), kind_of(error))
     except ModuleNotFoundError as error:

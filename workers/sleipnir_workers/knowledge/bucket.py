@@ -65,7 +65,7 @@ class Bucket:
         total = packed.stat().st_size
         sent = 0
 
-        def tell(more: int) -> None:
+        def report(more: int) -> None:
             nonlocal sent
             sent += more
             moved(sent, total)
@@ -74,7 +74,7 @@ class Bucket:
             sha256 = hashlib.file_digest(content, "sha256").hexdigest()
         with self._errors(), packed.open("rb") as content:
             more = {"Metadata": {"sha256": sha256}, "ContentType": "application/x-tar"}
-            self._client.upload_fileobj(content, self._bucket, self._key(digest), ExtraArgs=more, Callback=tell)
+            self._client.upload_fileobj(content, self._bucket, self._key(digest), ExtraArgs=more, Callback=report)
 
     def open(self, digest: str) -> OpenIndex:
         return self._cache.open(checked(digest), functools.partial(self._size, digest), self._fetcher(digest))

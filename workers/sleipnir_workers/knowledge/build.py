@@ -20,7 +20,7 @@ import structlog
 
 from sleipnir.errors import KnowledgeError, StoreUnavailable
 from sleipnir.knowledge.files import base_file, digest_of
-from sleipnir.knowledge.order import BuildDone, BuildNotice, Order, Progress, Told
+from sleipnir.knowledge.order import BuildDone, BuildMessage, BuildNotice, Order, Progress
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.views import BaseInfo, EmbeddingUsage, Forecast
 from sleipnir.staging import PREFIX, clear_up, put_in_place, staging
@@ -51,10 +51,10 @@ SEARCH_S = 120.0
 BASES_BEGIN = b"embedding_model:"
 
 
-def run(order: Order, host: Host, tell: Callable[[Told], None]) -> BuildDone:
-    """Carry out an order. `tell` gets Progress and BuildNotice. Nothing is changed when this raises: SleipnirError of
-    any kind, ProcessLost, or whatever `tell` raises."""
-    job = _Job(order, host, tell)
+def run(order: Order, host: Host, report: Callable[[BuildMessage], None]) -> BuildDone:
+    """Carry out an order. `report` gets Progress and BuildNotice. Nothing is changed when this raises: SleipnirError of
+    any kind, ProcessLost, or whatever `report` raises."""
+    job = _Job(order, host, report)
     match order.task:
         case "build" | "rebuild" | "index":
             return BuildDone(asdict(job.build()))
@@ -68,25 +68,25 @@ def run(order: Order, host: Host, tell: Callable[[Told], None]) -> BuildDone:
 
 
 class _Job:
-    def __init__(self, order: Order, host: Host, tell: Callable[[Told], None]) -> None:
+    def __init__(self, order: Order, host: Host, report: Callable[[BuildMessage], None]) -> None:
         self.order, self.host, self.settings = order, host, host.settings
         self.folder = Path(order.folder)
         self.file = base_file(self.folder, order.node)
-        self.indexes = Indexes(index_store_of(host.settings), self.tell)
+        self.indexes = Indexes(index_store_of(host.settings), self.report)
         self.notices: list[str] = []
-        self._tell = tell
+        self._report = report
 
-    def tell(self, told: Told) -> None:
-        if isinstance(told, BuildNotice):
-            self.notices.append(told.text)
-        self._tell(told)
+    def report(self, message: BuildMessage) -> None:
+        if isinstance(message, BuildNotice):
+            self.notices.append(message.text)
+        self._report(message)
 
     # Build, rebuild and index.
 
     def build(self) -> BaseInfo:
         with self._store() as store:
             permits = Permits(store, self.settings)
-            with leased(store, self.order, self.settings, self.tell, permits.renew) as lease:
+            with leased(store, self.order, self.settings, self.report, permits.renew) as lease:
                 clear_up(self.folder)
                 if self.order.task == "index" or (self.order.task == "build" and self.file.exists()):
                     return self._index(store)
@@ -99,7 +99,7 @@ class _Job:
         try:
             return loki_file.read(self.file)
         except loki_file.UnreadableBase as error:
-            self.tell(BuildNotice(f"{error}; it is replaced"))
+            self.report(BuildNotice(f"{error}; it is replaced"))
             return None
 
     def _make(self, store: Store, permits: Permits, lease: Lease) -> BaseInfo:
@@ -108,7 +108,7 @@ class _Job:
         vectors, spent = self._embed(recipe, _texts(loaded), permits, lease)
         base = Base(recipe, loaded, vectors)
         with _naming_the_disk(self.file), staging(self.folder) as beside:
-            self.tell(Progress("write", 0, None, str(self.file)))
+            self.report(Progress("write", 0, None, str(self.file)))
             staged = beside / self.file.name
             loki_file.write(base, staged)
             digest = str(digest_of(staged))
@@ -118,7 +118,7 @@ class _Job:
             lease.check()
             put_in_place(staged, self.file)
         written_bytes = self.file.stat().st_size
-        self.tell(Progress("write", written_bytes, written_bytes, str(self.file)))
+        self.report(Progress("write", written_bytes, written_bytes, str(self.file)))
         self._list(store, info)
         return self._info(info, spent)
 
@@ -142,7 +142,7 @@ class _Job:
             self.folder,
             loaders=self.order.loaders,
             settings=self.settings,
-            tell=self.tell,
+            report=self.report,
             go_on=self.order.go_on,
             leave_out=list(self._no_documents()),
         )
@@ -168,7 +168,7 @@ class _Job:
 
         def progress(done: int, total: int, tokens: int, cost_usd: float | None) -> None:
             price = "" if cost_usd is None else f", {cost_usd:.4f} USD"
-            self.tell(Progress("embed", len(texts) - total + done, len(texts), f"{tokens} tokens{price}"))
+            self.report(Progress("embed", len(texts) - total + done, len(texts), f"{tokens} tokens{price}"))
 
         vectors, spent = embedder.embed(
             [texts[number] for number in missing], dimensions=known.dimensions, progress=progress, tick=lease.check
@@ -182,7 +182,7 @@ class _Job:
             recipe.embedding_model,
             chunk_size=recipe.chunk_size,
             batch_size=recipe.batch_size,
-            cache=EmbeddingCache(self.settings.home, notice=lambda text: self.tell(BuildNotice(text))),
+            cache=EmbeddingCache(self.settings.home, notice=lambda text: self.report(BuildNotice(text))),
             permits=permits,
             caller=f"knowledge/{self.order.agent}/{self.order.node}",
         )
@@ -255,7 +255,7 @@ class _Job:
         digest = self._digest()
         with self._store() as store:
             if self.indexes.usable(digest) is None:
-                with leased(store, self.order, self.settings, self.tell):
+                with leased(store, self.order, self.settings, self.report):
                     self._index(store)
             caller = f"knowledge/{self.order.agent}/{self.order.node}"
             query = BaseQuery(self.host, timeout_s=SEARCH_S, permits=Permits(store, self.settings), caller=caller)

@@ -18,8 +18,8 @@ from sleipnir_workers.knowledge.index_store import DamagedIndex, IndexStore
 class Indexes:
     """Every method raises KnowledgeError when the index store cannot be used."""
 
-    def __init__(self, index_store: IndexStore, tell: Callable[[Progress | BuildNotice], None]) -> None:
-        self.index_store, self._tell = index_store, tell
+    def __init__(self, index_store: IndexStore, report: Callable[[Progress | BuildNotice], None]) -> None:
+        self.index_store, self._report = index_store, report
 
     @contextmanager
     def open(self, digest: str) -> Iterator[Artefact]:
@@ -42,7 +42,7 @@ class Indexes:
             with self.open(digest) as index:
                 return index.info
         except (DamagedIndex, UnusableIndex) as error:
-            self._tell(BuildNotice(f"{error}; it is written again"))
+            self._report(BuildNotice(f"{error}; it is written again"))
             self.index_store.drop(digest)
             return None
 
@@ -63,8 +63,8 @@ class Indexes:
             index.close()
 
         def moved(done: int, total: int) -> None:
-            self._tell(Progress("share", done, total, self.index_store.name))
+            self._report(Progress("share", done, total, self.index_store.name))
 
-        self._tell(Progress("share", 0, None, self.index_store.name))
+        self._report(Progress("share", 0, None, self.index_store.name))
         self.index_store.put(digest, write, moved)
         return written[-1]

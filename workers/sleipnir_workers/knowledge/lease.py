@@ -69,16 +69,16 @@ def leased(
     store: Store,
     order: Order,
     settings: Settings,
-    tell: Callable[[Progress], None],
+    report: Callable[[Progress], None],
     also: Callable[[], None] = lambda: None,
 ) -> Iterator[Lease]:
     """Hold the lease of a base; `also` is done with each heartbeat.
 
-    Another builder is waited for, and `tell` says for whom; raises KnowledgeError instead if the order does not wait.
+    Another builder is waited for, and `report` says for whom; raises KnowledgeError instead if the order does not wait.
     """
     lease = Lease(store, order)
     try:
-        waited = _wait(lease, order, tell)
+        waited = _wait(lease, order, report)
         stop = threading.Event()
         beat = threading.Thread(target=_beat, args=(lease, store, settings, stop, also), name="lease", daemon=True)
         beat.start()
@@ -91,7 +91,7 @@ def leased(
         lease.give_back()
 
 
-def _wait(lease: Lease, order: Order, tell: Callable[[Progress], None]) -> Lease:
+def _wait(lease: Lease, order: Order, report: Callable[[Progress], None]) -> Lease:
     began_s, pause = time.monotonic(), threading.Event()
     told: tuple[int, str] | None = None
     while (other := lease.take()) is not None:
@@ -101,7 +101,7 @@ def _wait(lease: Lease, order: Order, tell: Callable[[Progress], None]) -> Lease
             raise KnowledgeError(f"knowledge base {lease.name!r} is being built: {what}", "store", transient=True)
         now = (int(time.monotonic() - began_s), what)
         if now != told:
-            tell(Progress("wait", now[0], None, what))
+            report(Progress("wait", now[0], None, what))
             told = now
         pause.wait(LOOK_AGAIN_S)
     return lease

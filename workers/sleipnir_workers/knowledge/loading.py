@@ -26,7 +26,7 @@ from sleipnir_workers.knowledge.loaders.content import Content, LoadedText, limi
 from sleipnir_workers.knowledge.parsing import Parser
 from sleipnir_workers.knowledge.web import Response, Web, is_private
 
-Tell: TypeAlias = Callable[[Progress | BuildNotice], None]
+Report: TypeAlias = Callable[[Progress | BuildNotice], None]
 
 URL_LOADER: Final = "url"
 CRAWL_LOADER: Final = "recursive_url"
@@ -38,20 +38,20 @@ def load(
     *,
     loaders: Mapping[str, str],
     settings: Settings,
-    tell: Tell,
+    report: Report,
     go_on: bool = False,
     leave_out: Collection[Path] = (),
 ) -> Iterator[Document]:
     """The documents of the agent in `folder`; none has an empty text, and no path comes twice.
 
-    `loaders` is `document_loaders`: commands by extension or protocol. `tell` gets a Progress of stage "load" before
+    `loaders` is `document_loaders`: commands by extension or protocol. `report` gets a Progress of stage "load" before
     each source, with each page of a crawl, and after the last source; and a BuildNotice for each failure as it happens.
     `leave_out` are files that no entry brings in: bases of the agent itself.
 
     Raises UsageError at once for an entry that makes no sense, and at the end LoadFailed: for failures, all of them
     named, unless `go_on`; and with `No RAG files` when nothing was loaded.
     """
-    loading = _Loading(folder, loaders, settings, tell)
+    loading = _Loading(folder, loaders, settings, report)
     try:
         yield from loading.documents(documents, go_on, leave_out)
     finally:
@@ -59,12 +59,12 @@ def load(
 
 
 class _Loading:
-    def __init__(self, folder: Path, commands: Mapping[str, str], settings: Settings, tell: Tell) -> None:
+    def __init__(self, folder: Path, commands: Mapping[str, str], settings: Settings, report: Report) -> None:
         self._folder = folder
         self._commands = commands
         self._settings = settings
         self._max_bytes = settings.max_document_bytes
-        self._tell = tell
+        self._report = report
         self._failures: list[Unloadable] = []
         self._done = self._total = 0
         self._parser = Parser(settings.document_s)
@@ -82,7 +82,7 @@ class _Loading:
                 if document.path not in known and document.text.strip():
                     known.add(document.path)
                     yield document
-        self._tell(Progress("load", self._total, self._total))
+        self._report(Progress("load", self._total, self._total))
         if self._failures and not go_on:
             count = "1 document" if len(self._failures) == 1 else f"{len(self._failures)} documents"
             raise LoadFailed(f"{count} failed to load:", self._failures)
@@ -164,10 +164,10 @@ class _Loading:
         return self._parser.read(content, extension, lambda text: self._notice(f"{path}: {text}"))
 
     def _progress(self, what: str) -> None:
-        self._tell(Progress("load", self._done, self._total, what))
+        self._report(Progress("load", self._done, self._total, what))
 
     def _notice(self, text: str) -> None:
-        self._tell(BuildNotice(text))
+        self._report(BuildNotice(text))
 
     def _fail(self, failure: Unloadable) -> None:
         self._failures.append(failure)
