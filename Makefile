@@ -19,11 +19,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # sub-makes, with its flags, and would print "Entering directory". `unexport` does not work for MAKELEVEL.
 ALONE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 
-.PHONY: help demo test test-slow test-browser check conformance bench chaos poison lock clean setup
+.PHONY: help demo quick test test-unit test-slow test-browser check conformance bench chaos poison lock clean setup
 .DEFAULT_GOAL := help
 
 help: ## Show this list
 	@echo "make demo         run the log-triage agent on a recorded log, with a recorded answer of a model"
+	@echo "make quick        the checks, then the unit tests: what to run before each commit, 90 seconds at most"
+	@echo "make test-unit    the unit tests, which touch no process and no Redis, within a minute (ARGS='-k name' selects)"
 	@echo "make test         run all tests (ARGS='-k name' selects)"
 	@echo "make test-slow    the planner under 10,000 hostile histories (500 in make test)"
 	@echo "make test-browser Flower in a real browser; needs Chromium on PATH"
@@ -63,6 +65,12 @@ $(READY): requirements.lock pyproject.toml
 
 demo: $(READY) ## Run the shipped agent, with everything it writes in .build/demo
 	@$(ALONE) ops/demo
+
+# The caches of ruff, mypy and import-linter make the checks those of what has changed.
+quick: check test-unit
+
+test-unit: $(READY)
+	@$(ALONE) $(BIN)/python -m pytest -n 2 --dist worksteal -q --hypothesis-profile unit tests/unit $(ARGS)
 
 # Three at once, though there may be two cores: what breaks things waits most of its time until it is noticed.
 test: $(READY)

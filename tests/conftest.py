@@ -20,8 +20,8 @@ from tests.processes import RedisServer, Stack
 surroundings.set_up()
 
 # No deadline: a busy machine takes half a second for a millisecond's work, and the bench measures speed. Tests with
-# more examples in the profiles `slow` and `ci` ask for the profile's name.
-for profile in ("default", "slow", "ci"):
+# more examples in the profiles `slow` and `ci` ask for the profile's name; `unit` has fewer (tests/unit/conftest.py).
+for profile in ("default", "slow", "ci", "unit"):
     hypothesis.settings.register_profile(
         profile, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 RULE = "a unit test may not start processes or connect sockets"
@@ -22,6 +23,9 @@ REFUSED = frozenset(
         "socket.connect", "socket.sendto",
     }
 )  # fmt: skip
+
+UNIT_HISTORIES = 15
+"""Histories per state machine in the profile `unit` (`make test-unit`); `make test` plays as many as the test names."""
 
 
 class Guard:
@@ -79,3 +83,10 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     yield
     if calls:
         pytest.fail(f"{RULE}: {'; '.join(calls)}", pytrace=False)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    settings = getattr(getattr(item, "cls", None), "settings", None)
+    if isinstance(settings, hypothesis.settings) and settings.get_current_profile_name() == "unit":
+        examples = min(settings.max_examples, UNIT_HISTORIES)
+        item.cls.settings = hypothesis.settings(settings, max_examples=examples)  # type: ignore[attr-defined]

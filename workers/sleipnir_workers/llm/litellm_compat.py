@@ -3,7 +3,8 @@
 Rules. The import takes two seconds and 160 MB. It happens inside functions at first use, so that workers without models
 never load litellm; the price list and the names of the providers are read from litellm's files without the import.
 Retries are the caller's: hidden retries would be uncounted attempts. Where a release lacks an internal that makes calls
-cheaper, litellm makes the call in its own way; tests/unit/workers/llm/test_litellm_compat.py names each internal.
+cheaper, litellm makes the call in its own way. tests/integration/workers/llm/test_litellm_compat.py names each
+internal.
 """
 
 from __future__ import annotations
