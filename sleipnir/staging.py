@@ -63,9 +63,9 @@ def put_in_place(staged: Path, target: Path) -> None:
     """Move a file or folder out of its staging folder. A file that is there is replaced. What was moved survives a
     crash of the machine. Raises OSError (ENOTEMPTY, EEXIST) for a folder that is there."""
     for path in (*staged.rglob("*"), staged):
-        _sync(path)
+        sync(path)
     staged.rename(target)
-    _sync(target.parent)
+    sync(target.parent)
 
 
 def is_there(error: OSError) -> bool:
@@ -84,7 +84,8 @@ def make_removable(folder: Path) -> None:
                     path.chmod(0o700)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have the disk store a file or a folder durably."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

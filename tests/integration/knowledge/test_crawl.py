@@ -234,7 +234,7 @@ def test_what_githubs_api_does_not_give_is_named(tmp_path: Path, github_site: Si
         odd = loaded(tmp_path, ["https://github.com/o/odd/tree/main**"], private_urls=True)
         large = loaded(tmp_path, ["https://github.com/o/large/tree/main**"], private_urls=True)
     assert list(none.failures.values()) == ["Invalid status: 404 Not Found"]
-    assert list(odd.failures.values()) == ["is not the list of files that GitHub's API gives"]
+    assert list(odd.failures.values()) == ["is not a list of files of GitHub's API"]
     api = f"{github_site.url}/api/repos/o/large/git/trees/main?recursive=1"
     assert large.notices == [
         f"{api}: GitHub lists only a part of a repository of this size",

@@ -343,7 +343,7 @@ def test_what_is_damaged_in_the_index_store_is_never_used(
     index_store.put(A, content)
     [stored] = s3.objects.values()
     whole, stored.body = stored.body, damage(stored.body)
-    with pytest.raises(KnowledgeError, match="does not arrive whole"):
+    with pytest.raises(KnowledgeError, match="does not arrive complete"):
         index_store.open(A)
     assert not (tmp_path / "knowledge-cache" / A).exists()
     assert left(tmp_path / "knowledge-cache") == []
@@ -363,7 +363,7 @@ def test_a_tar_that_writes_elsewhere_is_refused(tmp_path: Path, s3: S3) -> None:
         archive.add(tmp_path / "file", "../../../../escaped")
     stored.body = evil.read_bytes()
     stored.metadata = {"x-amz-meta-sha256": hashlib.sha256(stored.body).hexdigest()}
-    with pytest.raises(KnowledgeError, match="does not arrive whole"):
+    with pytest.raises(KnowledgeError, match="does not arrive complete"):
         index_store.open(A)
     assert not list(tmp_path.rglob("escaped"))
 

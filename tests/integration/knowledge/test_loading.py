@@ -146,7 +146,7 @@ def test_pages_without_text_are_a_notice(tmp_path: Path) -> None:
     assert load.notices == [f"{tmp_path}/a.pdf: has no text on pages 2, 4-5"]
     assert one(tmp_path, "b.pdf", pdf(["one", ""])).notices == [f"{tmp_path}/b.pdf: has no text on page 2"]
     scan = one(tmp_path, "c.pdf", pdf(["", ""]))
-    assert scan.notices == [f"{tmp_path}/c.pdf: has no text; its pages may be pictures, as of a scanner"]
+    assert scan.notices == [f"{tmp_path}/c.pdf: has no text; its pages may be scanned images"]
 
 
 def test_an_encrypted_pdf_is_named(tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_an_encrypted_pdf_is_named(tmp_path: Path) -> None:
 
 
 def test_a_damaged_pdf_is_named(tmp_path: Path) -> None:
-    assert reason(tmp_path, "a.pdf", pdf(["words"])[:60]) == "is no PDF, or a damaged one"
-    assert reason(tmp_path, "b.pdf", "words") == "is no PDF, or a damaged one"
+    assert reason(tmp_path, "a.pdf", pdf(["words"])[:60]) == "is not a PDF, or is damaged"
+    assert reason(tmp_path, "b.pdf", "words") == "is not a PDF, or is damaged"
 
 
 # Office
@@ -193,10 +193,10 @@ def test_each_sheet_of_a_workbook_is_a_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.docx", "a.xlsx"])
 def test_an_office_file_that_is_none_is_named(tmp_path: Path, name: str) -> None:
-    assert reason(tmp_path, name, "words") == "is damaged, or no Office file at all"
+    assert reason(tmp_path, name, "words") == "is damaged, or not an Office file"
     encrypted = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600)
-    assert reason(tmp_path, name, encrypted) == "is an Office file of the old kind, or an encrypted one"
-    assert reason(tmp_path, name, zipped({"other": "words"})).startswith(f"is no .{name[2:]} that can be read (")
+    assert reason(tmp_path, name, encrypted) == "is an Office file in the old format, or an encrypted one"
+    assert reason(tmp_path, name, zipped({"other": "words"})).startswith(f"is not a readable .{name[2:]} (")
 
 
 @pytest.mark.parametrize("name", ["a.docx", "a.xlsx"])
@@ -289,7 +289,7 @@ def test_all_that_failed_is_named_at_the_end(tmp_path: Path) -> None:
     assert [document.path for document in load.documents] == [str(tmp_path / "good.md")]
     failures = [
         f"{tmp_path}/bad.md: is text in UTF-16, not text in UTF-8",
-        f"{tmp_path}/bad.pdf: is no PDF, or a damaged one",
+        f"{tmp_path}/bad.pdf: is not a PDF, or is damaged",
     ]
     assert str(load.error) == "\n  ".join(["2 documents failed to load:", *failures])
     assert load.notices == ["nowhere.md: does not exist, so it is left out", *failures]

@@ -243,10 +243,10 @@ def test_what_loki_may_leave_out_may_be_missing(file: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "cause"),
     [
-        (f"  0-0: {encoded(1, 0, 0.5)}", "  0-0: '*!'", "line 29: vector 0-0 is no base64: "),
+        (f"  0-0: {encoded(1, 0, 0.5)}", "  0-0: '*!'", "line 29: vector 0-0 is not base64: "),
         (encoded(1, 0, 0.5), encoded(1, 0), "line 29: vector 0-0 has 8 bytes, and should have 12"),
         (encoded(0, 0, 2), "AAA=", "line 28: vector 2-0 has 2 bytes, and should have some"),
-        (encoded(0, 0, 2), encoded(0, float("nan"), 2), "line 28: vector 2-0 has a value that is no number"),
+        (encoded(0, 0, 2), encoded(0, float("nan"), 2), "line 28: vector 2-0 has a value that is not a number"),
         ("  0-1:", "  0-2:", "line 30: vector 0-2 belongs to no chunk"),
         (f"  0-1: {encoded(0, -1, 0.25)}\n", "", "chunk 0-1 has no vector"),
         ("embedding_model: openai:text-embedding-3-small", "embedding_model: ~",
@@ -254,10 +254,10 @@ def test_what_loki_may_leave_out_may_be_missing(file: Path) -> None:
         ("top_k: 5", "top_k: five", "line 6: `top_k` is 'five', and should be a whole number"),
         ("chunk_size: 1000", "chunk_size: 0", "line 3: `chunk_size` is 0, and should be at least 1"),
         ("    path: /docs/b.md\n", "", "line 26: `path` of file 2 is missing"),
-        ("top_k: 5", "chunk_size: 5", "line 5: `chunk_size` is there twice"),
+        ("top_k: 5", "chunk_size: 5", "line 5: `chunk_size` is given twice"),
         ("document_paths:\n- /docs/**/*.md", "document_paths: docs", "line 8: `document_paths` should be a list"),
         ("path: /docs/a.md", "path: [a]", "line 13: `path` of file 0 should be text"),
-        ("path: /docs/a.md", "path: *a", "line 13: `path` of file 0 is an alias (`*a`), which is not understood here"),
+        ("path: /docs/a.md", "path: *a", "line 13: `path` of file 0 is an alias (`*a`), which is not supported"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_with_its_line(file: Path, old: str, new: str, cause: str) -> None:

@@ -1,7 +1,7 @@
-"""The builder: `python -m sleipnir_workers.knowledge` reads one Order, and tells how it goes (knowledge/order.py).
+"""The builder: `python -m sleipnir_workers.knowledge` reads one Order and reports its progress (knowledge/order.py).
 
-It stops on SIGTERM and SIGINT, and when nobody reads what it tells; the lease is given back then. Killed without a
-word, it leaves a lease that lapses and a folder that the next builder clears up.
+It stops on SIGTERM and SIGINT, and when the reader of its reports is gone, and releases the lease. If it is killed, its
+lease lapses, and the next builder removes its staging folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sleipnir_workers.llm.failures import CallFailed
 
 
 class Stopped(BaseException):
-    """By a signal."""
+    """The process got a signal to stop."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -45,8 +45,7 @@ def main() -> None:
 
 
 def _message_stream() -> TextIO:
-    """Standard output for messages alone. Whatever else is printed, by a library or a command, goes to standard
-    error."""
+    """Standard output, for messages only. All other output, of libraries and commands, goes to standard error."""
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return messages
@@ -88,7 +87,7 @@ def _carried_out(line: str, report: Callable[[BuildMessage], None]) -> BuildDone
 
 
 def kind_of(error: BaseException) -> str:
-    """Who must act, as BuildFailed says it."""
+    """The `kind` of BuildFailed: who must act."""
     match error:
         case KnowledgeError():
             return error.kind
@@ -102,12 +101,12 @@ def kind_of(error: BaseException) -> str:
 
 
 def _stop(signum: int, _: FrameType | None) -> None:
-    signal.signal(signum, signal.SIG_IGN)  # once: what is cleared up after it is not to be stopped too
+    signal.signal(signum, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
     raise Stopped(signum)
 
 
 def _die_of(signum: int) -> NoReturn:
-    """End as if the signal had not been caught, so that who waits for us sees what it was."""
+    """End as if the signal had not been caught, so that the parent process sees which one it was."""
     signal.signal(signum, signal.SIG_DFL)
     os.kill(os.getpid(), signum)
     raise SystemExit(1)

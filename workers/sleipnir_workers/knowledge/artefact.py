@@ -1,17 +1,16 @@
-"""What workers search: a folder that is written once and never changed, named by the digest of the base it is from.
+"""The index that workers search: a folder that is written once and never changed, named by the digest of its base.
 
     manifest.json    its format, the base's digest and recipe, counts, and the size of each file
     kb.sqlite        sources, chunks, and the lists of the keyword index
     vectors.npy      a row of float32 per chunk, of length 1; none in a base without vectors
     vectors.usearch  in large bases: a graph of neighbours
 
-It holds nothing that is not in the base, so it can be dropped and written again at any time.
+All its content is derived from the base, so it can be dropped and written again at any time.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from sleipnir.errors import KnowledgeError, MachineFailed, SleipnirError
 from sleipnir.graph.patterns import PatternRefused
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.views import Hit
+from sleipnir.staging import sync
 from sleipnir_workers.knowledge import keywords, neighbours, ranking, vectors
 from sleipnir_workers.knowledge.index_store import disk_error
 from sleipnir_workers.knowledge.neighbours import Neighbours
@@ -47,12 +47,12 @@ VECTORS: Final = "vectors.npy"
 NEIGHBOURS: Final = "vectors.usearch"
 
 EXACT_CHUNKS: Final = 200_000
-"""In a base with more, a graph of neighbours is asked: exact search would take more than 0.1 s."""
+"""In a base with more, a graph of neighbours is searched: exact search would take more than 0.1 s."""
 
-_CANDIDATES: Final = 8  # times as many as are wanted, of which the best are taken by their exact cosines
+_CANDIDATES: Final = 8  # per requested chunk; the best are selected by their exact cosines
 
 _EXHAUSTED: Final = {sqlite3.SQLITE_CANTOPEN: "descriptors", sqlite3.SQLITE_NOMEM: "memory"}
-"""What SQLite lacks when it cannot read a file that is there."""
+"""The exhausted resource by the error of SQLite when it cannot read an existing file."""
 
 _TABLES: Final = """
     CREATE TABLE sources (id INTEGER PRIMARY KEY, path TEXT NOT NULL, sha256 TEXT NOT NULL, chunks INTEGER NOT NULL);
@@ -64,12 +64,12 @@ _TABLES: Final = """
 
 
 class UnusableIndex(SleipnirError):
-    """The folder is not what workers search, or not all of it, or of another version. It can be written anew."""
+    """The folder is not an index, is incomplete, or has another format. The index can be written again."""
 
 
 @dataclass(frozen=True)
 class IndexInfo:
-    """`sources` are the numbers of chunks by path, `index_bytes` the size of all files, `words` how many there are."""
+    """`sources` are the numbers of chunks by path, `index_bytes` the size of all files, `words` their number."""
 
     digest: str
     recipe: Recipe
@@ -81,9 +81,9 @@ class IndexInfo:
 
 
 def write(base: Base, folder: Path, digest: str, *, exact_chunks: int = EXACT_CHUNKS) -> None:
-    """Write the index of a base into a folder of that digest's own, which must be empty or not exist.
+    """Write the index of a base into a folder for this digest, which must be empty or missing.
 
-    It is on the disk when this returns, but it is the caller who makes it visible, as a whole.
+    It is stored durably when this returns; the caller makes it visible, as a whole.
     """
     folder.mkdir(parents=True, exist_ok=True)
     words = _write_database(base, folder / DATABASE)
@@ -103,19 +103,19 @@ def write(base: Base, folder: Path, digest: str, *, exact_chunks: int = EXACT_CH
         "files": {file.name: file.stat().st_size for file in files},
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-    for each in (*files, folder / MANIFEST, folder):
-        _sync(each)
+    for path in (*files, folder / MANIFEST, folder):
+        sync(path)
 
 
 def _write_database(base: Base, file: Path) -> int:
     with closing(sqlite3.connect(file, isolation_level=None)) as database:
-        # Nobody sees the file before it is complete, so a journal could help nobody.
+        # No process reads the file before it is complete, so it needs no journal.
         database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA page_size = 8192;")
         database.executescript(_TABLES + keywords.TABLES)
         database.execute("BEGIN")
         database.executemany(
             "INSERT INTO sources VALUES (?, ?, ?, ?)",
-            ((number, each.path, each.sha256, len(each.chunks)) for number, each in enumerate(base.sources)),
+            ((id_, source.path, source.sha256, len(source.chunks)) for id_, source in enumerate(base.sources)),
         )
         database.executemany("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", _rows(base))
         words = keywords.write(database, (chunk.text for _, chunk in base.chunks()))
@@ -132,23 +132,15 @@ def _rows(base: Base) -> Iterator[tuple[Any, ...]]:
             number += 1
 
 
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
 class Artefact:
     """An open index. Threads may share it; a process that forks must not have one open.
 
-    Chunks are known by their numbers, from 0. Every method may raise UnusableIndex.
+    Chunks are identified by their numbers, from 0. Every method may raise UnusableIndex.
     """
 
     def __init__(self, folder: Path, info: IndexInfo, database: sqlite3.Connection, files: Mapping[str, int]) -> None:
         self.folder, self.info = folder, info
-        self._database, self._one_at_a_time = database, threading.Lock()
+        self._database, self._lock = database, threading.Lock()
         sources = database.execute("SELECT path, chunks FROM sources ORDER BY id").fetchall()
         self._paths = [path for path, _ in sources]
         counts = [count for _, count in sources]
@@ -158,28 +150,28 @@ class Artefact:
 
     @classmethod
     def open(cls, folder: Path) -> Artefact:
-        """Raises UnusableIndex, which names the folder, when it is not there, not complete, or of another format."""
-        with _naming(folder):
+        """Raises UnusableIndex, which names the folder, if it is missing, incomplete, or of another format."""
+        with _errors(folder):
             manifest = json.loads((folder / MANIFEST).read_text())
             if manifest["format"] != FORMAT:
                 raise ValueError(f"it has format {manifest['format']!r}, and this version reads {FORMAT}")
             for name, size in manifest["files"].items():
-                if (found := (folder / name).stat().st_size) != size:
-                    raise ValueError(f"{name} has {found} bytes instead of {size}")
-            # Immutable: no locks and no journal, which a read-only or shared disk may not have.
+                if (actual := (folder / name).stat().st_size) != size:
+                    raise ValueError(f"{name} has {actual} bytes instead of {size}")
+            # Immutable: without locks and journal, which a read-only or shared disk may not support.
             address = f"file:{quote(str(folder / DATABASE))}?mode=ro&immutable=1"
             database = sqlite3.connect(address, uri=True, check_same_thread=False)
             try:
                 opened = cls(folder, _info(manifest, database), database, manifest["files"])
-                opened._check(manifest["chunks"])
+                opened._check_counts(manifest["chunks"])
             except BaseException:
                 database.close()
                 raise
             return opened
 
     def close(self) -> None:
-        """The files are unmapped when nobody holds the artefact any more."""
-        with self._one_at_a_time:
+        """The files are unmapped when the artefact is not referenced any more."""
+        with self._lock:
             self._database.close()
 
     def mask(self, globs: Sequence[str]) -> Mask | None:
@@ -194,7 +186,7 @@ class Artefact:
 
     def matching(self, text: str, count: int, mask: Mask | None = None, per_source: int | None = None) -> list[int]:
         """The chunks that match the words of a text best, by BM25, best first."""
-        with _naming(self.folder), self._one_at_a_time:
+        with _errors(self.folder), self._lock:
             scores = keywords.scores_of(self._database, text, self.info.chunks)
         if mask is not None:
             scores[~mask] = 0
@@ -228,12 +220,12 @@ class Artefact:
         return [int(rows[at]) for at in ranking.best(scores, count, self._source_of[rows])]
 
     def limited(self, chunks: Sequence[int], per_source: int | None, count: int) -> list[int]:
-        """The first `count` of them, without those whose source has had `per_source` of them already."""
+        """The first `count` of them, with at most `per_source` of each source."""
         return ranking.limited(chunks, self._source_of, per_source, count)
 
     def hits(self, scores: Mapping[int, float]) -> list[Hit]:
-        """The chunks of these numbers, in the order of the mapping, with their scores."""
-        with _naming(self.folder), self._one_at_a_time:
+        """The chunks with these numbers, in the order of the mapping, with their scores."""
+        with _errors(self.folder), self._lock:
             rows = {number: self._row(number) for number in scores}
         return [
             Hit(self._paths[source], text, scores[number], None if first is None else (first, last))
@@ -246,7 +238,7 @@ class Artefact:
         ).fetchone()
         return row
 
-    def _check(self, chunks: int) -> None:
+    def _check_counts(self, chunks: int) -> None:
         rows = chunks if self._matrix is None else len(self._matrix.rows)
         if not len(self._source_of) == chunks == rows:
             raise ValueError(f"it should have {chunks} chunks, and has {len(self._source_of)}, with {rows} vectors")
@@ -266,20 +258,21 @@ def _info(manifest: Mapping[str, Any], database: sqlite3.Connection) -> IndexInf
 
 
 @contextmanager
-def _naming(folder: Path) -> Iterator[None]:
+def _errors(folder: Path) -> Iterator[None]:
+    """Turn errors into UnusableIndex, or KnowledgeError if a resource of the machine is exhausted."""
     try:
         yield
     except OSError as error:
         if (failed := disk_error(error, folder, "read")).machine is not None:
-            raise failed from error  # nothing is wrong with the index: it must not be written anew
-        raise UnusableIndex(f"{folder} is no usable index of a knowledge base: {error}") from error
+            raise failed from error  # the index is sound and must not be written again
+        raise UnusableIndex(f"{folder} is not a usable index of a knowledge base: {error}") from error
     except (sqlite3.OperationalError, MemoryError) as error:
         code = sqlite3.SQLITE_NOMEM if isinstance(error, MemoryError) else getattr(error, "sqlite_errorcode", 0)
         part = _EXHAUSTED.get(code & 0xFF)
-        said = f"cannot read {folder}: {error or 'no memory'}"
+        message = f"cannot read {folder}: {error or 'no memory'}"
         if part is not None:
-            raise KnowledgeError(said, "store", machine=MachineFailed(part, said)) from error
-        raise UnusableIndex(f"{folder} is no usable index of a knowledge base: {error}") from error
+            raise KnowledgeError(message, "store", machine=MachineFailed(part, message)) from error
+        raise UnusableIndex(f"{folder} is not a usable index of a knowledge base: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, sqlite3.Error) as error:
-        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise UnusableIndex(f"{folder} is no usable index of a knowledge base: {said}") from error
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UnusableIndex(f"{folder} is not a usable index of a knowledge base: {reason}") from error

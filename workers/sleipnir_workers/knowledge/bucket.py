@@ -1,9 +1,9 @@
-"""The index store in S3, or in what speaks its protocol: one object per index, `<prefix>/<digest>.tar`.
+"""The index store in S3, or in a server with its protocol: one object per index, `<prefix>/<digest>.tar`.
 
-An object is an uncompressed tar, whose SHA-256 is in its metadata: the vectors do not compress, and what was cut or
-changed on the way is seen. S3 shows an object once it is complete; the parts of an upload that died are never seen, and
-a life cycle rule of the bucket (AbortIncompleteMultipartUpload) deletes them. Keys, region and endpoint are found as
-boto3 does (AWS_ENDPOINT_URL, ...).
+An object is a tar, uncompressed because vectors do not compress. Its SHA-256 is in its metadata, so that truncation and
+changes on the way are detected. S3 shows an object once it is complete; the parts of an upload that died are never
+visible, and a life cycle rule of the bucket (AbortIncompleteMultipartUpload) deletes them. boto3 looks up keys, region
+and endpoint (AWS_ENDPOINT_URL, ...).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _MISSING = {"404", "NoSuchKey", "NotFound"}
 
 
 class Bucket:
-    """`name` is `s3://bucket/prefix`. What is fetched is kept in `cache`. Thread-safe, as boto3's clients are."""
+    """`name` is `s3://bucket/prefix`. Fetched indexes are kept in `cache`. Thread-safe, as boto3's clients are."""
 
     def __init__(self, name: str, cache: Cache) -> None:
         self.name, self._cache = name, cache
         self._bucket, _, prefix = name.removeprefix("s3://").partition("/")
         if not self._bucket:
-            raise KnowledgeError(f"SLEIPNIR_KNOWLEDGE={name!r} names no bucket; expected s3://BUCKET/PREFIX", "usage")
+            raise KnowledgeError(f"SLEIPNIR_KNOWLEDGE={name!r} names no bucket; write s3://BUCKET/PREFIX", "usage")
         self._prefix = f"{prefix}/" if prefix else ""
 
     def has(self, digest: str) -> bool:
@@ -65,28 +65,28 @@ class Bucket:
         total = packed.stat().st_size
         sent = 0
 
-        def report(more: int) -> None:
+        def report(sent_bytes: int) -> None:
             nonlocal sent
-            sent += more
+            sent += sent_bytes
             moved(sent, total)
 
         with packed.open("rb") as content:
             sha256 = hashlib.file_digest(content, "sha256").hexdigest()
         with self._errors(), packed.open("rb") as content:
-            more = {"Metadata": {"sha256": sha256}, "ContentType": "application/x-tar"}
-            self._client.upload_fileobj(content, self._bucket, self._key(digest), ExtraArgs=more, Callback=report)
+            headers = {"Metadata": {"sha256": sha256}, "ContentType": "application/x-tar"}
+            self._client.upload_fileobj(content, self._bucket, self._key(digest), ExtraArgs=headers, Callback=report)
 
     def open(self, digest: str) -> OpenIndex:
         return self._cache.open(checked(digest), functools.partial(self._size, digest), self._fetcher(digest))
 
     def all(self) -> Iterator[tuple[str, int, float]]:
-        """The digest, the bytes and the time (seconds since 1970) of each index. Other objects are nobody's here."""
+        """The digest, the bytes and the time (seconds since 1970) of each index. Other objects are ignored."""
         with self._errors():
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
-            for each in (each for page in pages for each in page.get("Contents", ())):
-                digest = each["Key"].removeprefix(self._prefix).removesuffix(".tar")
-                if is_digest(digest) and each["Key"] == self._key(digest):
-                    yield digest, int(each["Size"]), each["LastModified"].timestamp()
+            for item in (item for page in pages for item in page.get("Contents", ())):
+                digest = item["Key"].removeprefix(self._prefix).removesuffix(".tar")
+                if is_digest(digest) and item["Key"] == self._key(digest):
+                    yield digest, int(item["Size"]), item["LastModified"].timestamp()
 
     def drop(self, digest: str) -> None:
         with self._errors():
@@ -103,20 +103,20 @@ class Bucket:
     def _fetcher(self, digest: str) -> Callable[[Path], None]:
         def fetch(folder: Path) -> None:
             for _ in range(ATTEMPTS):
-                if self._arrives(digest, folder):
+                if self._fetch(digest, folder):
                     return
                 shutil.rmtree(folder)
                 folder.mkdir()
             raise DamagedIndex(
-                f"knowledge base {digest[:12]} does not arrive whole from the index store: {self.name}/{digest}.tar is "
-                "damaged, or cut on the way. If it is damaged, remove it and index the base again",
+                f"knowledge base {digest[:12]} does not arrive complete from the index store: {self.name}/{digest}.tar "
+                "is damaged, or truncated on the way. If it is damaged, remove it and index the base again",
                 "store",
             )
 
         return fetch
 
-    def _arrives(self, digest: str, folder: Path) -> bool:
-        """Whether the object came as it was put. What came is in `folder`."""
+    def _fetch(self, digest: str, folder: Path) -> bool:
+        """Unpack the object into `folder`. Returns whether it has arrived complete and unchanged."""
         with self._errors():
             from botocore.exceptions import HTTPClientError, IncompleteReadError
 
@@ -159,8 +159,8 @@ class Bucket:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn boto3's errors into Sleipnir's. What a network does may pass."""
-        no_such_key = self._client.exceptions.NoSuchKey  # first, as it says how to install boto3
+        """Turn boto3's errors into Sleipnir's. Errors of the network are transient."""
+        no_such_key = self._client.exceptions.NoSuchKey  # first, as its error explains how to install boto3
         from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
         try:
@@ -168,22 +168,22 @@ class Bucket:
         except no_such_key as error:
             raise KnowledgeError(f"{self.name} has no such knowledge base: {error}", "store") from error
         except ClientError as error:
-            passing = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500
-            raise KnowledgeError(f"the index store {self.name} refuses: {error}", "store", transient=passing) from error
+            transient = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500
+            message = f"the index store {self.name} refuses: {error}"
+            raise KnowledgeError(message, "store", transient=transient) from error
         except BotoCoreError as error:
-            passing = isinstance(error, (HTTPClientError, ConnectionError))
-            raise KnowledgeError(
-                f"the index store {self.name} cannot be used: {error}", "store", transient=passing
-            ) from error
+            transient = isinstance(error, (HTTPClientError, ConnectionError))
+            message = f"the index store {self.name} cannot be used: {error}"
+            raise KnowledgeError(message, "store", transient=transient) from error
 
 
 @functools.cache
 def client() -> Any:
-    """That of this process: making one takes a quarter of a second. Raises ModuleNotFoundError."""
+    """The client of this process: making one takes a quarter of a second. Raises ModuleNotFoundError."""
     import boto3
     from botocore.config import Config
 
-    # What only some servers know is asked of none: we have a checksum of our own.
+    # No optional checksums, which some servers do not support: objects have a checksum of our own.
     config = Config(
         connect_timeout=10, read_timeout=60, retries={"mode": "standard", "max_attempts": 4},
         request_checksum_calculation="when_required", response_checksum_validation="when_required",
@@ -192,7 +192,7 @@ def client() -> Any:
 
 
 def pack(folder: Path, file: Path) -> None:
-    """A tar of the files in `folder`: the same files give the same bytes."""
+    """A tar of the files in `folder`. Equal files give equal bytes."""
     with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             info = tarfile.TarInfo(path.relative_to(folder).as_posix())
@@ -202,7 +202,7 @@ def pack(folder: Path, file: Path) -> None:
 
 
 def unpack(stream: Any, folder: Path) -> None:
-    """The files of a tar that is read once, from its beginning. Nothing is written outside `folder`."""
+    """Unpack a tar, which is read once, from its beginning. Nothing is written outside `folder`."""
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             content = archive.extractfile(member) if member.isfile() else None
@@ -215,7 +215,7 @@ def unpack(stream: Any, folder: Path) -> None:
 
 
 class _Hashed:
-    """A stream, and the SHA-256 of what was read of it."""
+    """A stream, and the SHA-256 of the bytes that were read."""
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._hash = stream, hashlib.sha256()
@@ -226,7 +226,7 @@ class _Hashed:
         return content
 
     def drain(self) -> None:
-        """Read to the end: a tar's padding is not looked at, and counts."""
+        """Read to the end: the hash includes a tar's padding, which unpacking does not read."""
         while self.read(1 << 16):
             pass
 

@@ -1,8 +1,8 @@
-"""Orders, carried out (knowledge/order.py): a build loads, splits, embeds, writes and shares a base.
+"""Carry out orders (knowledge/order.py): a build loads, splits, embeds, writes and shares a base.
 
-What dies when. A build works in staging folders until the base's file is renamed into place: before that there is no
-base, or the old one; after it there is the new one, whose index is in the index store already. Vectors are in the cache
-as soon as they are paid for. So a build that died at any line is simply ordered again.
+A build works in staging folders until the base's file is renamed into place: before that there is no base, or the old
+one; after it there is the new one, whose index is already in the index store. Vectors are in the cache as soon as they
+are paid for. So a build that dies at any line can be ordered again.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ BASES_BEGIN = b"embedding_model:"
 
 
 def run(order: Order, host: Host, report: Callable[[BuildMessage], None]) -> BuildDone:
-    """Carry out an order. `report` gets Progress and BuildNotice. Nothing is changed when this raises: SleipnirError of
-    any kind, ProcessLost, or whatever `report` raises."""
+    """Carry out an order. `report` gets Progress and BuildNotice. Nothing is changed when this raises: any
+    SleipnirError, ProcessLost, or an error of `report`."""
     job = _Job(order, host, report)
     match order.task:
         case "build" | "rebuild" | "index":
@@ -93,7 +93,7 @@ class _Job:
                 return self._make(store, permits, lease)
 
     def _old(self) -> Base | None:
-        """The base that is there, for the vectors in it."""
+        """The present base, for its vectors."""
         if not self.file.exists():
             return None
         try:
@@ -123,16 +123,16 @@ class _Job:
         return self._info(info, spent)
 
     def _recipe(self) -> Recipe:
-        """The order's, with documents as the base remembers them."""
+        """The order's recipe, with documents as the base stores them."""
         recipe = self.order.recipe
         if recipe is None:
             raise KnowledgeError(f"the order to {self.order.task} {self.order.node!r} has no recipe", "bug")
         if not recipe.documents:
             raise KnowledgeError(f"Cannot build RAG knowledge base '{self.order.node}' with no documents")
-        if not 0 <= recipe.chunk_overlap < recipe.chunk_size:  # each chunk would begin one character after the last one
+        if not 0 <= recipe.chunk_overlap < recipe.chunk_size:  # each chunk would begin one character after the last
             raise KnowledgeError(
                 f"knowledge base '{self.order.node}' has chunk_overlap {recipe.chunk_overlap}, which is not less than "
-                f"its chunk_size {recipe.chunk_size}; usual is a twentieth of it"
+                f"its chunk_size {recipe.chunk_size}; a twentieth of it is usual"
             )
         return replace(recipe, documents=sources.absolute(recipe.documents, self.folder, self.order.loaders))
 
@@ -144,12 +144,12 @@ class _Job:
             settings=self.settings,
             report=self.report,
             go_on=self.order.go_on,
-            leave_out=list(self._no_documents()),
+            leave_out=list(self._bases()),
         )
         return [_source(document, recipe) for document in documents]
 
-    def _no_documents(self) -> Iterator[Path]:
-        """The bases of the agent, and what other builders write beside them: the document `.` would have them in it."""
+    def _bases(self) -> Iterator[Path]:
+        """The bases of the agent, and files of other builders beside them, which the document `.` would include."""
         yield self.file
         yield from self.folder.glob(f"{PREFIX}*/*")
         yield from (file for file in self.folder.glob("*.yaml") if _is_base(file))
@@ -157,8 +157,8 @@ class _Job:
     def _embed(
         self, recipe: Recipe, texts: Sequence[str], permits: Permits, lease: Lease
     ) -> tuple[Vectors | None, EmbeddingUsage]:
-        """The vectors of all chunks. The base that is there is read, for those that it has, only if some are not in
-        the cache: it may be large."""
+        """The vectors of all chunks. The present base is read for its vectors only if some are not in the cache,
+        because it may be large."""
         if recipe.embedding_model is None:
             lease.check()
             return None, NOTHING
@@ -188,7 +188,7 @@ class _Job:
         )
 
     def _index(self, store: Store) -> BaseInfo:
-        """Of a base that is there."""
+        """Share the index of the present base."""
         digest = self._digest()
         self._use(store, digest)
         info = self.indexes.usable(digest)
@@ -209,17 +209,17 @@ class _Job:
         return digest
 
     def _use(self, store: Store, digest: str) -> None:
-        """Before it is looked for in the index store, so that `gc` does not remove what was just found there."""
+        """Mark it as used before it is looked up in the index store, so that `gc` does not remove it meanwhile."""
         with _tolerated("a base is not marked as used", digest), store.errors():
             store.knowledge.use(digest)
 
     def _list(self, store: Store, info: IndexInfo) -> None:
-        """Say that it is shared. If that is lost, the next run that needs it has it indexed again."""
+        """Record that it is shared. If the record is lost, the next run that needs the base has it indexed again."""
         agent, node, index_store = self.order.agent, self.order.node, self.indexes.index_store.name
         with _tolerated("a shared base is not listed", info.digest), store.errors():
             store.knowledge.share(info.digest, agent=agent, node=node, bytes_=info.index_bytes, shelf=index_store)
 
-    # What asks and changes nothing.
+    # Forecast, show and search, which change no base.
 
     def forecast(self) -> Forecast:
         recipe = self._recipe()
@@ -260,10 +260,10 @@ class _Job:
             caller = f"knowledge/{self.order.agent}/{self.order.node}"
             query = BaseQuery(self.host, timeout_s=SEARCH_S, permits=Permits(store, self.settings), caller=caller)
             with self.indexes.open(digest) as index:
-                found = query.search(index, question)
+                result = query.search(index, question)
                 model = index.info.recipe.embedding_model
-        hits = [asdict(hit) for hit in found.hits]
-        return {"hits": hits, "context": found.context, "sources": list(found.sources), "embedding_model": model}
+        hits = [asdict(hit) for hit in result.hits]
+        return {"hits": hits, "context": result.context, "sources": list(result.sources), "embedding_model": model}
 
     def _info(self, info: IndexInfo, spent: EmbeddingUsage = NOTHING) -> BaseInfo:
         return BaseInfo(
@@ -287,7 +287,7 @@ class _Job:
         )
 
     def _info_of(self, base: Base, digest: str) -> BaseInfo:
-        """Of a base that has no index."""
+        """The information about a base without an index."""
         chunks: Counter[str] = Counter()
         for source in base.sources:
             chunks[source.path] += len(source.chunks)
@@ -318,7 +318,7 @@ def _texts(loaded: Sequence[Source]) -> list[str]:
 
 
 class _Known:
-    """Vectors that a base has, by their texts."""
+    """The vectors of a base, by their texts."""
 
     def __init__(self, rows: Mapping[str, int], vectors: Vectors | None) -> None:
         self.rows, self._vectors = rows, vectors
@@ -328,13 +328,13 @@ class _Known:
         return None if self._vectors is None else self._vectors.shape[1]
 
     def completed(self, texts: Sequence[str], missing: Sequence[int], vectors: Vectors) -> Vectors:
-        """The vectors of all texts: those that were `missing`, and those at hand."""
+        """The vectors of all texts: `vectors` of the `missing` ones, and the known ones."""
         if self._vectors is None:
             return vectors
         rows = np.empty((len(texts), self._vectors.shape[1]), np.float32)
         rows[missing] = vectors
-        at_hand = [number for number, text in enumerate(texts) if text in self.rows]
-        rows[at_hand] = self._vectors[[self.rows[texts[number]] for number in at_hand]]
+        known = [number for number, text in enumerate(texts) if text in self.rows]
+        rows[known] = self._vectors[[self.rows[texts[number]] for number in known]]
         return rows
 
 
@@ -346,7 +346,7 @@ def _known(old: Base | None, model: str) -> _Known:
 
 @contextmanager
 def _tolerated(what: str, digest: str) -> Iterator[None]:
-    """Redis may be away: no build fails for it."""
+    """Log that Redis is away: no build fails because of it."""
     try:
         yield
     except StoreUnavailable as error:

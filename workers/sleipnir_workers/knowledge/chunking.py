@@ -1,9 +1,9 @@
-"""Cuts a text into chunks, as Loki does (spec 8.4), and notes the lines that each comes from.
+"""Cut a text into chunks, as Loki does (spec 8.4), with the numbers of their lines.
 
-A text is cut at the first of its separators that occurs in it. Pieces that are small enough are put together again, up
-to the size of a chunk; one that is not is cut at the separators that remain. The end of a chunk is the beginning of the
-next one, as far as `overlap` allows. All lengths are bytes of UTF-8, so the text is worked upon as bytes. Pieces are
-spans of it, made as they are needed: a document may have tens of megabytes.
+A text is cut at the first of its separators that occurs in it. Small pieces are merged up to the size of a chunk; a
+larger one is cut at the remaining separators. The end of a chunk is repeated at the beginning of the next one, up to
+`overlap`. All lengths are bytes of UTF-8, so the text is processed as bytes. Pieces are spans of it, generated lazily,
+because a document may have tens of megabytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_CHARACTER: Final = 4  # bytes of UTF-8
 def split(text: str, extension: str, size: int, overlap: int) -> list[Chunk]:
     """The chunks of a text. A chunk has at most `size` bytes, unless a single character has more.
 
-    `extension` is that of its file, without the dot and in lower case. White space at both ends of a chunk is cut off.
+    `extension` is that of its file, without the dot and in lower case. White space at both ends of a chunk is removed.
     Raises ValueError for a size that is not positive or a negative overlap.
     """
     if size < 1 or overlap < 0:
@@ -37,7 +37,7 @@ def split(text: str, extension: str, size: int, overlap: int) -> list[Chunk]:
 
 @dataclass(slots=True)
 class _Merged:
-    """Pieces that will be a chunk. `total` is the bytes of all of them, without what is `between` any two."""
+    """Pieces that will be a chunk. `total` is the bytes of all of them, without the `between` bytes of separators."""
 
     between: int
     spans: deque[Span] = field(default_factory=deque)
@@ -53,14 +53,14 @@ class _Merged:
 
 @dataclass
 class _Splitter:
-    """`keep`: a piece begins with the separator before it. Otherwise separators are white space, and in no piece."""
+    """`keep`: a piece begins with its separator. Otherwise separators are white space, and in no piece."""
 
     data: bytes
     size: int
     overlap: int
     keep: bool
     line: int = 1
-    """The line at `counted`; chunks come in the order of their beginnings, so lines are counted once."""
+    """The line at `counted`; chunks are in the order of their beginnings, so lines are counted once."""
     counted: int = 0
 
     def split(self, whole: Span, separators: Sequence[bytes]) -> Iterator[Chunk]:
@@ -76,7 +76,9 @@ class _Splitter:
             if length < self.size:
                 if merged.length_with(length) > self.size and merged.spans:
                     yield from self._joined(merged, separator)
-                    self._drop_all_but_overlap(merged, length)
+                    # Keep the overlap, as far as the next piece fits.
+                    while merged.total > self.overlap or (merged.spans and merged.length_with(length) > self.size):
+                        merged.drop_first()
                 merged.spans.append(piece)
                 merged.total += length
                 continue
@@ -88,11 +90,6 @@ class _Splitter:
                 yield self._chunk(piece, self.data[slice(*piece)].decode())
         yield from self._joined(merged, separator)
 
-    def _drop_all_but_overlap(self, merged: _Merged, length: int) -> None:
-        """`length` is that of the piece that follows."""
-        while merged.total > self.overlap or (merged.spans and merged.length_with(length) > self.size):
-            merged.drop_first()
-
     def _joined(self, merged: _Merged, separator: bytes) -> Iterator[Chunk]:
         if not merged.spans:
             return
@@ -103,7 +100,7 @@ class _Splitter:
             yield self._chunk(span, text)
 
     def _windows(self, whole: Span) -> Iterator[Chunk]:
-        """What _pieces and _merge make of single characters, without a step for each of them."""
+        """The same chunks as from pieces of single characters, without a step for each of them."""
         start, end = whole
         while start < end:
             stop = self._boundary_before(min(start + self.size, end))
@@ -116,7 +113,7 @@ class _Splitter:
             start = self._boundary_after(max(stop - self.overlap, stop + following - self.size))
 
     def _pieces(self, whole: Span, separator: bytes) -> Iterator[Span]:
-        """What is between separators, without the empty pieces."""
+        """The pieces between separators, without empty ones."""
         begin, end = whole
         if not separator:
             while begin < end:
@@ -125,12 +122,12 @@ class _Splitter:
                 begin = after
             return
         search = begin
-        while (found := self.data.find(separator, search, end)) >= 0:
-            if found > begin:
-                yield begin, found
-            search = found + len(separator)
-            begin = found if self.keep else search
-        # White space at the very end is no piece: it could only repeat the overlap in a chunk of its own.
+        while (position := self.data.find(separator, search, end)) >= 0:
+            if position > begin:
+                yield begin, position
+            search = position + len(separator)
+            begin = position if self.keep else search
+        # White space at the very end is not a piece: it would only repeat the overlap in a chunk of its own.
         if begin < end and (search < end or separator.strip()):
             yield begin, end
 

@@ -1,9 +1,9 @@
-"""The vectors of many texts, or of a question: in batches, a few at once, each text asked for once (spec 8.5).
+"""The vectors of many texts, or of a question: in batches, a few at once, each text requested once (spec 8.5).
 
 Rules.
-1. What the cache knows is not asked for; what a batch brought is in the cache before it counts as done.
-2. All vectors of a base have the same dimensions, and each has a length that is neither zero nor unknown.
-3. Transient failures are tried again, as often as LOKI_EMBEDDINGS_RETRY_LIMIT says; all waits end when the caller goes.
+1. Cached vectors are not requested; the vectors of a batch are in the cache before it counts as done.
+2. All vectors of a base have the same dimensions, and each has a finite length above zero.
+3. Transient failures are retried up to LOKI_EMBEDDINGS_RETRY_LIMIT times; all waits end when the caller stops.
 4. A call takes a permit. A builder that is put off waits; a visit is put off itself (PutOff).
 """
 
@@ -42,19 +42,20 @@ RETRY_VARIABLE: Final = "EMBEDDINGS_RETRY_LIMIT"
 ATTEMPTS: Final = 2
 IN_FLIGHT: Final = 4
 FIRST_PAUSE_S: Final = 1.0  # before the second attempt; doubles
-LONGEST_ASKED_S: Final = 300.0  # a provider that asks for a longer pause is tried earlier
-GRACE_S: Final = 10.0  # for calls under way when another one failed: what they bring is paid for
+LONGEST_ASKED_S: Final = 300.0  # if a provider asks for a longer pause, the retry is made earlier
+GRACE_S: Final = 10.0  # for running calls when another one failed: their answers are paid for
 _SHOWN_CHARACTERS: Final = 60
+_KEYS_PER_LOOKUP: Final = 1_000
 
 Progress: TypeAlias = Callable[[int, int, int, "float | None"], None]
-"""Texts done, of how many, tokens and USD so far (None: the price is not known)."""
+"""Gets the number of texts done, the total, and the tokens and USD so far (None: the price is unknown)."""
 Pause: TypeAlias = Callable[[threading.Event, float], bool]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What an `embed` of these texts would take: `unknown` texts are sent. Tokens by an estimate; USD, None: the price
-    is not known."""
+    """The cost of an `embed` of these texts: the number of `unknown` texts, which are sent, their estimated tokens, and
+    USD (None: the price is unknown)."""
 
     unknown: int
     tokens: int
@@ -69,7 +70,7 @@ class _Batch:
 
 
 class _Stopped(Exception):
-    """Nobody waits for the batch any more."""
+    """The caller does not wait for the batch any more."""
 
 
 def open_embedder(
@@ -83,7 +84,7 @@ def open_embedder(
     caller: str = "",
     waits: bool = True,
 ) -> Embedder:
-    """The embedder with the model of this id, as this process is configured. Raises NodeFailed (`model`, `config`)."""
+    """The embedder of the model with this id, as configured in this process. Raises NodeFailed (`model`, `config`)."""
     return Embedder(
         resolve_model(model_id, host, "embedding"),
         chunk_size=chunk_size,
@@ -97,7 +98,7 @@ def open_embedder(
 
 
 def attempts_in(env: Mapping[str, str]) -> int:
-    """How often a batch is sent at the most. Raises NodeFailed (`config`)."""
+    """The maximum of attempts per batch. Raises NodeFailed (`config`)."""
     text = variable(env, RETRY_VARIABLE) or str(ATTEMPTS)
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise NodeFailed(f"LOKI_{RETRY_VARIABLE}={text!r}: it must be a whole number from 1", "config")
@@ -105,7 +106,7 @@ def attempts_in(env: Mapping[str, str]) -> int:
 
 
 def batch_size_of(endpoint: Endpoint, chunk_size: int, wanted: int | None) -> int:
-    """How many chunks go in one call (spec 8.5). `wanted` is the base's own batch size."""
+    """The number of chunks per call (spec 8.5). `wanted` is the base's own batch size."""
     size, tokens = wanted or endpoint.traits.max_batch_size, embedding.max_input_tokens(endpoint)
     if tokens is not None:
         fitting = tokens // chunk_size
@@ -114,8 +115,8 @@ def batch_size_of(endpoint: Endpoint, chunk_size: int, wanted: int | None) -> in
 
 
 class Embedder:
-    """Asks one model. `chunk_size` is that of the base, in bytes; `caller` names who stands in the line of a limit, and
-    `waits` says whether it waits there. `pause` waits so many seconds or until the event, and says whether it is set.
+    """Asks one model. `chunk_size` is that of the base, in bytes; `caller` identifies it in the queue of a limit, and
+    `waits` says whether it waits there. `pause` waits for the event or the seconds, and returns whether it is set.
 
     Safe to use from several threads.
     """
@@ -149,11 +150,11 @@ class Embedder:
         progress: Progress = lambda done, total, tokens, cost_usd: None,
         tick: Callable[[], None] = lambda: None,
     ) -> tuple[Vectors, EmbeddingUsage]:
-        """A row per text, in their order. `dimensions` are those of the base that they are for, None: they make one.
-        `tick` is called every TICK_S at most while we wait, and what it raises ends the waiting.
+        """A row per text, in their order. `dimensions` are those of an existing base; None: the base is new.
+        `tick` is called at least every TICK_S while it waits; an error that it raises ends the waiting.
 
-        Raises NodeFailed for what the provider did or did not do and for vectors that cannot be used, PutOff where the
-        embedder does not wait, and ProcessLost when Redis cannot be asked for a permit.
+        Raises NodeFailed for failures of the provider and for unusable vectors, PutOff if the embedder does not wait,
+        and ProcessLost when Redis cannot be asked for a permit.
         """
         began_s = time.monotonic()
         work = _Work(texts, keys_of(self._model.id, embedding.settings(self._model.endpoint, purpose), texts))
@@ -172,14 +173,14 @@ class Embedder:
                     progress(rows.done, len(texts), spent.tokens, spent.cost_usd)
         except _OtherDimensions as error:
             if self._cache is not None:
-                self._cache.forget(work.places)  # some of them are of a model that this one is not any more
+                self._cache.forget(work.places)  # some of them are of an earlier model with this id
             raise NodeFailed(str(error), "model") from error
         reused = len(texts) - spent.embedded
         took_s = time.monotonic() - began_s
         return rows.matrix, EmbeddingUsage(spent.embedded, reused, spent.tokens, spent.cost_usd, took_s)
 
     def estimate(self, texts: Sequence[str], purpose: Purpose = "document") -> Estimate:
-        """What `embed` would take. Asks no model, and writes nothing."""
+        """The cost of `embed`. Asks no model, and writes nothing."""
         keys = keys_of(self._model.id, embedding.settings(self._model.endpoint, purpose), texts)
         known = self._cache.known(keys) if self._cache is not None else set()
         unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
@@ -188,33 +189,34 @@ class Embedder:
         return Estimate(len(unknown), tokens, cost_usd)
 
     def _take_known(self, work: _Work, rows: _Rows) -> None:
-        """Fill in what the cache has. A vector of other dimensions than are wanted is of another model by now."""
+        """Fill in the cached vectors. One with other dimensions than the base is of an earlier model with this id."""
         if self._cache is None:
             return
-        for some in _slices(list(work.places), 1_000):
-            for key, vector in self._cache.find(some).items():
+        keys = list(work.places)
+        for start in range(0, len(keys), _KEYS_PER_LOOKUP):
+            for key, vector in self._cache.find(keys[start : start + _KEYS_PER_LOOKUP]).items():
                 if rows.fits(vector):
                     rows.put(work.places[key], vector)
                     work.known.add(key)
 
     def _batches(self, work: _Work) -> Iterator[_Batch]:
-        """What is not known, in the order of the texts."""
+        """The batches of unknown texts, in the order of the texts."""
         keys: list[bytes] = []
         held_bytes = number = 0
         for key in work.unknown():
             size = len(work.text(key).encode(errors="replace"))
             if keys and (len(keys) == self.batch_size or held_bytes + size > embedding.MOST_BYTES):
-                yield _Batch(number, keys, [work.text(each) for each in keys])
+                yield _Batch(number, keys, [work.text(unknown) for unknown in keys])
                 keys, held_bytes, number = [], 0, number + 1
             keys.append(key)
             held_bytes += size
         if keys:
-            yield _Batch(number, keys, [work.text(each) for each in keys])
+            yield _Batch(number, keys, [work.text(unknown) for unknown in keys])
 
     def _answers(
         self, batches: Sequence[_Batch], purpose: Purpose, tick: Callable[[], None]
     ) -> Generator[tuple[_Batch, Embedded], None, None]:
-        """The batches as they are answered, in any order. After a failure no other one is begun."""
+        """The batches as they are answered, in any order. After a failure no other batch is started."""
         threads = min(self._in_flight, len(batches))
         flight = _Flight(batches, lambda batch, stop: self._ask(batch, purpose, stop), threads)
         failed: BaseException | None = None
@@ -235,7 +237,7 @@ class Embedder:
             raise failed
 
     def _ask(self, batch: _Batch, purpose: Purpose, stop: threading.Event) -> Embedded:
-        """The vectors of a batch, which are in the cache then. Raises NodeFailed, PutOff, ProcessLost and _Stopped."""
+        """Request and cache the vectors of a batch. Raises NodeFailed, PutOff, ProcessLost and _Stopped."""
         for attempt in range(1, self._attempts + 1):
             try:
                 embedded = self._call(batch, purpose, attempt, stop)
@@ -254,8 +256,8 @@ class Embedder:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _call(self, batch: _Batch, purpose: Purpose, attempt: int, stop: threading.Event) -> Embedded:
-        """One call, as soon as the limits let it pass. Only the first attempt of a batch is put off: later ones wait
-        here, or how many there were would be forgotten."""
+        """One call, as soon as the limits allow it. Only the first attempt of a batch is put off: later ones wait here,
+        because the number of attempts would be lost."""
         while True:
             try:
                 with (
@@ -291,7 +293,7 @@ class Embedder:
             raise _Stopped
 
     def _check(self, batch: _Batch, embedded: Embedded) -> None:
-        """Raises NodeFailed (`model`) for a vector that points nowhere."""
+        """Raises NodeFailed (`model`) for a vector without a direction."""
         for text, vector in zip(batch.texts, embedded.vectors, strict=True):
             if flaw := _flaw(vector):
                 shown = self._model.clean(text[:_SHOWN_CHARACTERS])
@@ -299,7 +301,7 @@ class Embedder:
 
 
 class _Work:
-    """Texts and where they stand; the same text stands in several places. `known` are keys that are done."""
+    """Texts and their places; equal texts share a key. `known` are the keys that are done."""
 
     def __init__(self, texts: Sequence[str], keys: Sequence[bytes]) -> None:
         self._texts = texts
@@ -316,7 +318,7 @@ class _Work:
 
 
 class _OtherDimensions(Exception):
-    """A vector has not as many numbers as those before."""
+    """A vector has other dimensions than those before."""
 
 
 class _Rows:
@@ -339,7 +341,7 @@ class _Rows:
         if not self.fits(vector):
             raise _OtherDimensions(
                 f"embedding model '{self._model_id}' gave a vector of {len(vector) // 4} dimensions, but those before "
-                f"have {self._dimensions}: it is another model now; make the base anew with one model"
+                f"have {self._dimensions}: the model has changed; rebuild the base with one model"
             )
         if self._matrix is None:
             self._dimensions = len(vector) // 4
@@ -349,7 +351,7 @@ class _Rows:
 
 
 class _Flight:
-    """Batches that are asked in threads of their own, some at once, until all are or `stop` is set."""
+    """Requests of batches in several threads, until all are made or `stop` is set."""
 
     def __init__(
         self, batches: Sequence[_Batch], ask: Callable[[_Batch, threading.Event], Embedded], threads: int
@@ -368,7 +370,7 @@ class _Flight:
         return self._flying > 0
 
     def outcome(self, wait_s: float) -> tuple[_Batch, Embedded] | BaseException | None:
-        """What came of a batch; None if nothing has within `wait_s`."""
+        """The outcome of a batch; None if there is none within `wait_s`."""
         try:
             outcome = self._outcomes.get(timeout=wait_s)
         except queue.Empty:
@@ -392,10 +394,10 @@ class _Flight:
 
 
 def _flaw(vector: bytes) -> str | None:
-    """What is wrong with a vector: no direction can be told from it."""
+    """What is wrong with a vector without a direction; None: nothing."""
     numbers = np.frombuffer(vector, "<f4")
     if not np.isfinite(numbers).all():
-        return "a vector with a number that is none (NaN or infinite)"
+        return "a vector with a number that is NaN or infinite"
     return None if numbers.any() else "a vector of zeros"
 
 
@@ -403,7 +405,3 @@ def _added(spent: EmbeddingUsage, texts: int, embedded: Embedded) -> EmbeddingUs
     known = spent.cost_usd is not None and embedded.cost_usd is not None
     cost_usd = (spent.cost_usd or 0.0) + (embedded.cost_usd or 0.0) if known else None
     return EmbeddingUsage(spent.embedded + texts, spent.reused, spent.tokens + embedded.tokens, cost_usd)
-
-
-def _slices(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    return (keys[start : start + size] for start in range(0, len(keys), size))

@@ -1,8 +1,8 @@
-"""Vectors that were paid for, by what they are of: `<home>/embeddings.sqlite`, shared by all processes of a machine.
+"""A cache of paid vectors by model and text: `<home>/embeddings.sqlite`, shared by all processes of a machine.
 
-Rules. It is a cache: whatever is wrong with it costs money or time, and fails nothing. A file that is damaged is moved
-aside, and a new one begun; one that cannot be written is not used. What was stored is there after a kill at any line.
-Its bytes are bounded: what was not used for longest goes first. A vector is found as it was stored, or not at all.
+Rules. Errors of the cache cost money or time, but fail nothing. A damaged file is renamed, and a new one created; a
+file that cannot be written is not used. Stored vectors survive a kill at any line. Its size is bounded: the least
+recently used vectors are dropped first. A checksum detects changed vectors, which are ignored.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any, Final, TypeVar
 FILE: Final = "embeddings.sqlite"
 MOST_BYTES: Final = 4 * 2**30  # a million chunks of 1,024 dimensions
 BUSY_S: Final = 30.0  # others store a batch at a time, which takes milliseconds
-USED_EVERY_S: Final = 86_400  # how exactly is known when a vector was used; more exactly would write with each look-up
+USED_EVERY_S: Final = 86_400  # precision of the time of last use; a higher one would write with each look-up
 
 _VERSION: Final = 1
-_AT_ONCE: Final = 500  # SQLite takes 32,766 variables at the most, and at least 999
-_DROPPED: Final = 0.1  # of the vectors, when there are too many bytes
-_SUFFIXES: Final = ("-wal", "-shm", "")  # the database last: a log that is left alone would be read into the next one
+_KEYS_PER_STATEMENT: Final = 500  # SQLite allows 32,766 variables; old builds, 999
+_DROPPED: Final = 0.1  # part of the vectors that is dropped when there are too many bytes
+_SUFFIXES: Final = ("-wal", "-shm", "")  # the database last: a log that stays would be read into the next database
 _SCHEMA: Final = f"""
     CREATE TABLE IF NOT EXISTS vectors(
         key BLOB PRIMARY KEY, vector BLOB NOT NULL, crc32 INTEGER NOT NULL, used_s INTEGER NOT NULL
@@ -40,19 +40,19 @@ T = TypeVar("T")
 
 
 def keys_of(model_id: str, settings: Mapping[str, Any], texts: Iterable[str]) -> list[bytes]:
-    """What the vectors of texts are kept under. `settings` is all that the model is told along with a text."""
-    told = json.dumps([model_id, settings], sort_keys=True, ensure_ascii=False)
-    began = hashlib.sha256(told.encode(errors="surrogatepass") + b"\0")
+    """The keys of the vectors of texts. `settings` are all parameters of the model apart from the text."""
+    parameters = json.dumps([model_id, settings], sort_keys=True, ensure_ascii=False)
+    prefix = hashlib.sha256(parameters.encode(errors="surrogatepass") + b"\0")
     keys = []
     for text in texts:
-        key = began.copy()
+        key = prefix.copy()
         key.update(text.encode(errors="surrogatepass"))
         keys.append(key.digest())
     return keys
 
 
 class EmbeddingCache:
-    """Safe to use from several threads; make it after any fork. `notice` is told what people should know."""
+    """Safe to use from several threads; create it after any fork. `notice` gets messages for people."""
 
     def __init__(
         self,
@@ -70,17 +70,17 @@ class EmbeddingCache:
         self._is_usable = True
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The vectors that are known, by their keys. They count as used now."""
-        wanted = list(dict.fromkeys(keys))
-        return self._try(lambda connection: self._found(connection, wanted)) or {}
+        """The known vectors by their keys. This counts as a use of them."""
+        unique = list(dict.fromkeys(keys))
+        return self._try(lambda connection: self._vectors(connection, unique)) or {}
 
     def known(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Which of these are known. A look: nothing counts as used."""
-        wanted = list(dict.fromkeys(keys))
-        return self._try(lambda connection: {row[0] for row in _rows(connection, "key", wanted)}) or set()
+        """The known ones of these keys. This does not count as a use."""
+        unique = list(dict.fromkeys(keys))
+        return self._try(lambda connection: {row[0] for row in _rows(connection, "key", unique)}) or set()
 
     def store(self, vectors: Mapping[bytes, bytes]) -> None:
-        """Keep these: all or, if this process dies meanwhile, none. Again is safe."""
+        """Store these: all or, if this process dies meanwhile, none. Safe to repeat."""
         now_s = int(self._now_s())
         rows = [(key, vector, zlib.crc32(vector), now_s) for key, vector in vectors.items()]
 
@@ -92,7 +92,7 @@ class EmbeddingCache:
         self._try(write)
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Drop these. Again is safe."""
+        """Drop these. Safe to repeat."""
         rows = [(key,) for key in keys]
 
         def drop(connection: sqlite3.Connection) -> None:
@@ -102,27 +102,27 @@ class EmbeddingCache:
         self._try(drop)
 
     def close(self) -> None:
-        """It may be used again."""
+        """Close the file. The cache may be used again."""
         with self._lock:
             self._close()
 
-    def _found(self, connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    def _vectors(self, connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         now_s = int(self._now_s())
-        found: dict[bytes, bytes] = {}
+        vectors: dict[bytes, bytes] = {}
         stale = []
         for key, vector, crc32, used_s in _rows(connection, "key, vector, crc32, used_s", keys):
             if zlib.crc32(vector) != crc32:
                 continue
-            found[key] = vector
+            vectors[key] = vector
             if used_s < now_s - USED_EVERY_S:
                 stale.append((now_s, key))
         if stale:
             with _transaction(connection):
                 connection.executemany("UPDATE vectors SET used_s = ? WHERE key = ?", stale)
-        return found
+        return vectors
 
     def _bound(self, connection: sqlite3.Connection) -> None:
-        """Drop what was not used for longest, until the rest fits. The pages that it had are used again."""
+        """Drop the least recently used vectors until the others fit. SQLite reuses their pages."""
         while _bytes_in_use(connection) > self._most_bytes:
             (count,) = connection.execute("SELECT count(*) FROM vectors").fetchone()
             if not count:
@@ -131,17 +131,19 @@ class EmbeddingCache:
             connection.execute(f"DELETE FROM vectors WHERE key IN ({oldest})", (max(1, int(count * _DROPPED)),))
 
     def _try(self, use: Callable[[sqlite3.Connection], T]) -> T | None:
-        """What `use` returns; None if the file cannot be used."""
+        """The return value of `use`; None if the file cannot be used."""
         with self._lock:
             if not self._is_usable:
                 return None
             try:
-                return self._used(use)
+                return self._with_repair(use)
             except (sqlite3.Error, OSError) as error:
-                self._give_up(error)
+                self._is_usable = False
+                self._close()
+                self._notice(f"the cache of embeddings {self._file} is not used: {error}")
                 return None
 
-    def _used(self, use: Callable[[sqlite3.Connection], T]) -> T:
+    def _with_repair(self, use: Callable[[sqlite3.Connection], T]) -> T:
         try:
             return use(self._connection())
         except sqlite3.DatabaseError as error:
@@ -157,8 +159,8 @@ class EmbeddingCache:
         return self._opened
 
     def _open(self) -> sqlite3.Connection:
-        with self._alone():  # of two that begin a file at once, SQLite sends one away without waiting
-            # No transactions of the module's own: two that begin with reading could not both go on to write.
+        with self._exclusively():  # if two processes create the file at once, SQLite refuses one without waiting
+            # No implicit transactions: of two that begin with a read, one could not write later.
             connection = sqlite3.connect(
                 self._file, timeout=self._busy_s, isolation_level=None, check_same_thread=False
             )
@@ -176,40 +178,35 @@ class EmbeddingCache:
         return connection
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """No other process opens or moves the file meanwhile."""
+    def _exclusively(self) -> Iterator[None]:
+        """No other process opens or renames the file meanwhile."""
         with (self._file.parent / f"{FILE}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def _move_aside(self, error: sqlite3.DatabaseError) -> None:
-        """Make room for a new file. Of several processes that find the damage, one moves it.
+        """Rename the damaged file. If several processes detect the damage, one of them renames it.
 
-        One that still has the old file open goes on writing there. When it closes that, SQLite deletes the log of the
-        new file by its name: at the worst what was stored last is lost, or this file is found damaged in its turn.
+        A process that still has the old file open continues to write to it. When it closes that, SQLite deletes the log
+        of the new file by its name: at worst, the last vectors are lost, or the new file is found damaged as well.
         """
         self._close()
         aside = f"{FILE}.damaged-{int(self._now_s())}"
-        with self._alone():
+        with self._exclusively():
             if self._is_sound():
                 return
             for suffix in _SUFFIXES:
                 with contextlib.suppress(FileNotFoundError):
                     self._file.with_name(FILE + suffix).rename(self._file.with_name(aside + suffix))
-        self._notice(f"the cache of embeddings {self._file} was damaged ({error}); it is {aside} now, a new one begins")
+        self._notice(f"the cache of embeddings {self._file} was damaged ({error}); it was renamed to {aside}")
 
     def _is_sound(self) -> bool:
-        """Whether another process has begun a new file meanwhile."""
+        """Whether the file is intact: another process has created a new one meanwhile."""
         try:
             with contextlib.closing(sqlite3.connect(self._file, timeout=self._busy_s)) as connection:
                 return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
         except sqlite3.DatabaseError:
             return False
-
-    def _give_up(self, error: Exception) -> None:
-        self._is_usable = False
-        self._close()
-        self._notice(f"the cache of embeddings {self._file} is not used: {error}")
 
     def _close(self) -> None:
         opened, self._opened = self._opened, None
@@ -219,10 +216,10 @@ class EmbeddingCache:
 
 
 def _rows(connection: sqlite3.Connection, columns: str, keys: Sequence[bytes]) -> Iterator[Any]:
-    for start in range(0, len(keys), _AT_ONCE):
-        some = keys[start : start + _AT_ONCE]
-        marks = ",".join("?" * len(some))
-        yield from connection.execute(f"SELECT {columns} FROM vectors WHERE key IN ({marks})", some)
+    for start in range(0, len(keys), _KEYS_PER_STATEMENT):
+        batch = keys[start : start + _KEYS_PER_STATEMENT]
+        marks = ",".join("?" * len(batch))
+        yield from connection.execute(f"SELECT {columns} FROM vectors WHERE key IN ({marks})", batch)
 
 
 @contextlib.contextmanager
@@ -245,6 +242,6 @@ def _bytes_in_use(connection: sqlite3.Connection) -> int:
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether the file is at fault, and not the disk, or others that use it."""
+    """Whether the file is damaged. Other errors come from the disk or from concurrent use."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

@@ -1,8 +1,8 @@
-"""What a crawl of `https://github.com/OWNER/REPOSITORY/tree/BRANCH**` means (spec 8.3): its Markdown files.
+"""A crawl of `https://github.com/OWNER/REPOSITORY/tree/BRANCH**` (spec 8.3): its Markdown files.
 
-Which there are is asked of GitHub's API, once; they are fetched as they are. Change logs and licences are left out. A
-folder after the branch takes what is in it (added by Sleipnir). A branch with a slash in its name cannot be told from a
-folder.
+GitHub's API lists them in one call; they are fetched without conversion. Change logs and licences are left out. A
+folder after the branch limits the crawl to its files (added by Sleipnir). A branch with a slash in its name cannot be
+distinguished from a folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEFT_OUT: Final = frozenset({"changelog", "changes", "license"})
 
 @dataclass(frozen=True)
 class Tree:
-    """`folder` is without slashes around it; empty: all of the repository."""
+    """`folder` has no slashes at its ends; empty: the whole repository."""
 
     owner: str
     name: str
@@ -36,28 +36,28 @@ class Tree:
 
     @property
     def raw(self) -> str:
-        """Where its files are, to be followed by their paths."""
+        """The URL of its files, without their paths."""
         return f"{RAW}/{self.owner}/{self.name}/{self.branch}/"
 
 
 def tree_of(url: str) -> Tree | None:
-    """None for any other URL."""
-    found = _TREE.fullmatch(url)
-    return Tree(found["owner"], found["name"], found["branch"], found["folder"].strip("/")) if found else None
+    """The tree that a URL names; None for any other URL."""
+    match = _TREE.fullmatch(url)
+    return Tree(match["owner"], match["name"], match["branch"], match["folder"].strip("/")) if match else None
 
 
 def markdown_files(tree: Tree, web: Web, *, notice: Callable[[str], None]) -> list[str]:
     """Paths in the repository, as they are written in URLs. Raises Unloadable."""
     url = f"{API}/repos/{tree.owner}/{tree.name}/git/trees/{tree.branch}?recursive=1"
     try:
-        listed = json.loads(web.get(url).body)
-        paths = [entry["path"] for entry in listed["tree"] if entry["type"] == "blob"]
+        listing = json.loads(web.get(url).body)
+        paths = [entry["path"] for entry in listing["tree"] if entry["type"] == "blob"]
     except (ValueError, KeyError, TypeError):
-        raise Unloadable(url, "is not the list of files that GitHub's API gives") from None
-    if listed.get("truncated"):
+        raise Unloadable(url, "is not a list of files of GitHub's API") from None
+    if listing.get("truncated"):
         notice(f"{url}: GitHub lists only a part of a repository of this size")
-    return [quote(path) for path in paths if _is_taken(PurePosixPath(path), tree.folder)]
+    return [quote(path) for path in paths if _is_document(PurePosixPath(path), tree.folder)]
 
 
-def _is_taken(path: PurePosixPath, folder: str) -> bool:
+def _is_document(path: PurePosixPath, folder: str) -> bool:
     return path.suffix == ".md" and path.stem.lower() not in _LEFT_OUT and path.is_relative_to(folder)

@@ -1,4 +1,4 @@
-"""The lease of a build while it goes on (sleipnir/store/knowledge.py): taken or waited for, kept, given back."""
+"""The lease of a running build (sleipnir/store/knowledge.py): take it or wait for it, renew it, release it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from sleipnir.settings import Settings
 from sleipnir.store.knowledge import RunningBuild
 from sleipnir.store.store import Store
 
-LOOK_AGAIN_S = 0.2
+RETRY_S = 0.2
 
 
 class Lease:
-    """One that we hold, or held."""
+    """A lease that this process holds, or held."""
 
     def __init__(self, store: Store, order: Order) -> None:
         self.name = pin_name(order.agent, order.node)
@@ -34,29 +34,29 @@ class Lease:
         self._other: RunningBuild | None = None
 
     def take(self) -> RunningBuild | None:
-        """None: the caller has it, for another while; else whose it is. Raises StoreUnavailable."""
+        """Take or renew it. Returns the build that holds it instead, or None. Raises StoreUnavailable."""
         with self._store.errors():
             return self._store.knowledge.take(self._base, self._token, self._who)
 
     def keep(self) -> None:
-        """As the heartbeat does. Redis may be away: if it lapses meanwhile, the next one takes it again."""
+        """Renew it. While Redis is away it may lapse; the next renewal takes it again."""
         try:
             self._other = self.take()
         except StoreUnavailable as error:
             structlog.get_logger().warning("the lease of a build cannot be renewed; repeating", error=str(error))
 
     def check(self) -> None:
-        """Raises KnowledgeError once another builder has it: it lapsed while this process or Redis was frozen."""
+        """Raises KnowledgeError once another builder has it: it has lapsed while this process or Redis was frozen."""
         if self._other is not None:
             raise KnowledgeError(
-                f"the build of knowledge base {self.name!r} was taken over by {self._other.who}, as this one was "
-                "silent for too long",
+                f"the build of knowledge base {self.name!r} was taken over by {self._other.who}, because "
+                "this builder did not renew its lease in time",
                 "store",
                 transient=True,
             )
 
     def give_back(self) -> None:
-        """If this does not come through, it lapses."""
+        """Release it. If Redis is away, it lapses."""
         try:
             with self._store.errors():
                 self._store.knowledge.release(self._base, self._token)
@@ -72,9 +72,9 @@ def leased(
     report: Callable[[Progress], None],
     also: Callable[[], None] = lambda: None,
 ) -> Iterator[Lease]:
-    """Hold the lease of a base; `also` is done with each heartbeat.
+    """Hold the lease of a base; `also` is called with each heartbeat.
 
-    Another builder is waited for, and `report` says for whom; raises KnowledgeError instead if the order does not wait.
+    Waits while another builder has it, which `report` gets; raises KnowledgeError if the order does not wait.
     """
     lease = Lease(store, order)
     try:
@@ -93,17 +93,17 @@ def leased(
 
 def _wait(lease: Lease, order: Order, report: Callable[[Progress], None]) -> Lease:
     began_s, pause = time.monotonic(), threading.Event()
-    told: tuple[int, str] | None = None
+    reported: tuple[int, str] | None = None
     while (other := lease.take()) is not None:
         since = datetime.fromtimestamp(other.since_ms / 1000).astimezone()
         what = f"{other.who} builds {lease.name} since {since:%H:%M:%S}"
         if not order.wait:
             raise KnowledgeError(f"knowledge base {lease.name!r} is being built: {what}", "store", transient=True)
-        now = (int(time.monotonic() - began_s), what)
-        if now != told:
-            report(Progress("wait", now[0], None, what))
-            told = now
-        pause.wait(LOOK_AGAIN_S)
+        progress = (int(time.monotonic() - began_s), what)
+        if progress != reported:
+            report(Progress("wait", progress[0], None, what))
+            reported = progress
+        pause.wait(RETRY_S)
     return lease
 
 
@@ -114,7 +114,7 @@ def _beat(lease: Lease, store: Store, settings: Settings, stop: threading.Event,
             with store.errors():
                 also()
         except StoreUnavailable:
-            pass  # the lease has said so
+            pass  # keep() has logged it
         except Exception:
             # The thread must outlive any single failure: without it the lease lapses.
             structlog.get_logger().exception("heartbeat failed; repeating")

@@ -1,11 +1,11 @@
-"""From `documents:` to text: every source of an agent, one document after the other (spec 8.2, 8.3).
+"""Load the sources of `documents:` as text, one document after the other (spec 8.2, 8.3).
 
-For a local file or a downloaded one, the command that `document_loaders` has for its extension goes before the loaders
-we bring (loaders/). The commands `url` and `recursive_url` take the place of our own fetching. What a command gives is
-split as plain text.
+For a local or downloaded file, a command of `document_loaders` for its extension takes precedence over our own loaders
+(loaders/). The commands `url` and `recursive_url` replace our own fetching. The output of a command is split as plain
+text.
 
-A source that fails is told and the others are loaded, so that all that is wrong is known at the end: then LoadFailed is
-raised, unless the caller wants to go on. Notices stop nothing.
+A source that fails is reported and the others are loaded, so that all failures are known at the end: then LoadFailed is
+raised, unless the caller wants to go on. Notices do not fail a load.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def load(
     go_on: bool = False,
     leave_out: Collection[Path] = (),
 ) -> Iterator[Document]:
-    """The documents of the agent in `folder`; none has an empty text, and no path comes twice.
+    """The documents of the agent in `folder`, without empty texts and without duplicate paths.
 
     `loaders` is `document_loaders`: commands by extension or protocol. `report` gets a Progress of stage "load" before
     each source, with each page of a crawl, and after the last source; and a BuildNotice for each failure as it happens.
-    `leave_out` are files that no entry brings in: bases of the agent itself.
+    `leave_out` are files that are never documents: the agent's own bases.
 
-    Raises UsageError at once for an entry that makes no sense, and at the end LoadFailed: for failures, all of them
-    named, unless `go_on`; and with `No RAG files` when nothing was loaded.
+    Raises UsageError at once for an invalid entry, and at the end LoadFailed: with all failures, unless `go_on`, and
+    with `No RAG files` if there is no document.
     """
     loading = _Loading(folder, loaders, settings, report)
     try:
@@ -68,7 +68,7 @@ class _Loading:
         self._failures: list[Unloadable] = []
         self._done = self._total = 0
         self._parser = Parser(settings.document_s)
-        self._web = Web(max_bytes=self._max_bytes, refused=_nothing if settings.private_urls else is_private)
+        self._web = Web(max_bytes=self._max_bytes, refused=(lambda _: False) if settings.private_urls else is_private)
 
     def documents(self, documents: Sequence[str], go_on: bool, leave_out: Collection[Path]) -> Iterator[Document]:
         origins = sources.find(
@@ -77,8 +77,8 @@ class _Loading:
         known: set[str] = set()
         self._total = len(origins)
         for self._done, origin in enumerate(origins):
-            self._progress(_shown(origin))
-            for document in self._of(origin):
+            self._progress(_name(origin))
+            for document in self._load(origin):
                 if document.path not in known and document.text.strip():
                     known.add(document.path)
                     yield document
@@ -92,8 +92,8 @@ class _Loading:
     def close(self) -> None:
         self._parser.close()
 
-    def _of(self, origin: sources.Origin) -> Iterator[Document]:
-        """Ends early when the source fails, which is kept."""
+    def _load(self, origin: sources.Origin) -> Iterator[Document]:
+        """The documents of a source. Ends early when the source fails; the failure is recorded."""
         try:
             match origin:
                 case sources.Crawl(url):
@@ -107,7 +107,7 @@ class _Loading:
         except Unloadable as failure:
             self._fail(failure)
         except UnreadableContent as error:
-            self._fail(Unloadable(_shown(origin), str(error)))
+            self._fail(Unloadable(_name(origin), str(error)))
 
     def _file(self, path: Path) -> Document:
         extension = path.suffix[1:].lower() or "txt"
@@ -146,7 +146,7 @@ class _Loading:
         return commands.documents(self._run(self._commands[loader], path), f"{loader}:{path}", path)
 
     def _response(self, url: str, response: Response) -> Document:
-        """What was downloaded, loaded as a file of its kind."""
+        """The downloaded content, loaded as a file of its kind."""
         extension = response.extension
         command = self._commands.get(extension)
         if command is not None:
@@ -175,23 +175,23 @@ class _Loading:
 
 
 def _content(path: Path, max_bytes: int) -> bytes:
-    """Raises UnreadableContent. A large file is known by its size, and not read."""
+    """The bytes of a file. Raises UnreadableContent; a file that is too large is not read."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise UnreadableContent("is not a file any more")
-        if found.st_size > max_bytes:
-            raise UnreadableContent(f"is {size(found.st_size)}; {limit(max_bytes)}")
+        if status.st_size > max_bytes:
+            raise UnreadableContent(f"is {size(status.st_size)}; {limit(max_bytes)}")
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
     except OSError as error:
         raise UnreadableContent(f"cannot be read ({error.strerror})") from None
-    if len(content) > max_bytes:  # files that grow, and those of the kernel, whose size is 0
+    if len(content) > max_bytes:  # growing files, and those of the kernel, whose size is 0
         raise UnreadableContent(f"is more than {size(max_bytes)}; {limit(max_bytes)}")
     return content
 
 
-def _shown(origin: sources.Origin) -> str:
+def _name(origin: sources.Origin) -> str:
     match origin:
         case sources.Crawl(url):
             return f"{url}**"
@@ -201,7 +201,3 @@ def _shown(origin: sources.Origin) -> str:
             return f"{loader}:{path}"
         case sources.File(path):
             return str(path)
-
-
-def _nothing(address: str) -> bool:
-    return False

@@ -1,9 +1,10 @@
-"""The file of a base, in Loki's format (spec 8.5): the base itself, of which everything else is made.
+"""The file of a base, in Loki's format (spec 8.5): the base itself, from which everything else is derived.
 
-Added to Loki's: `metadata: {lines: "3-9"}` of a document (Loki leaves metadata empty), and a base without vectors,
-whose `embedding_model` is null. What we do not know of a file is passed over.
+Additions to Loki's format: `metadata: {lines: "3-9"}` of a document (Loki leaves metadata empty), and a base without
+vectors, whose `embedding_model` is null. Unknown keys are ignored.
 
-A file may have hundreds of megabytes, so none of it is held twice: it is written line by line and read event by event.
+A file may have hundreds of megabytes, so none of it is in memory twice: it is written line by line and read event by
+event.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ import yaml
 
 from sleipnir.errors import UsageError
 from sleipnir.knowledge.recipe import Recipe
+from sleipnir.staging import sync
 from sleipnir_workers.knowledge.base import Base, Chunk, Source
 
 if TYPE_CHECKING:
     from sleipnir_workers.knowledge.base import Vectors
 
-LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml: 40 MB a second, and not half a one
+LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads 40 MB/s, Python 0.5 MB/s
 
 _MAY_BE_MISSING: Final = ("reranker_model", "batch_size")  # as in Loki, where they may be null
 _NULLS: Final = ("", "~", "null", "Null", "NULL")
@@ -40,11 +42,11 @@ _NULL_TAG: Final = "tag:yaml.org,2002:null"
 _LINES: Final = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)")
 
 _NOT_YAML: Final = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-"""What JSON may write as it is and YAML may not, or takes for the end of a line."""
+"""Characters that JSON need not escape, but that YAML forbids or takes for the end of a line."""
 
 
 class UnreadableBase(UsageError):
-    """The file is no base, or not a whole one. It must be built anew or restored."""
+    """The file is not a base, or is incomplete. It must be rebuilt or restored."""
 
     def __init__(self, file: Path, line: int | None, cause: str) -> None:
         place = "" if line is None else f"line {line}: "
@@ -52,10 +54,10 @@ class UnreadableBase(UsageError):
 
 
 def write(base: Base, file: Path) -> None:
-    """Write a base in place of the file, all or nothing: whoever opens the file sees the old base or the new one.
+    """Replace the file by a base atomically: a reader gets the old base or the new one.
 
-    Until then it is in a hidden file beside it (`.NAME.*.part`), which a writer that is killed leaves behind, and the
-    next one removes.
+    Until then it is in a hidden file beside it (`.NAME.*.part`). A writer that is killed leaves that file, and the next
+    writer removes it.
     """
     _remove_parts(file)
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
@@ -70,23 +72,15 @@ def write(base: Base, file: Path) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    _sync_folder(file.parent)
+    sync(file.parent)
 
 
 def _remove_parts(file: Path) -> None:
-    """Those that nobody writes any more."""
+    """Remove the parts whose writers have ended."""
     for part in file.parent.glob(glob.escape(f".{file.name}.") + "*.part"):
         with contextlib.suppress(OSError), part.open("rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _lines(base: Base) -> Iterator[str]:
@@ -98,7 +92,7 @@ def _lines(base: Base) -> Iterator[str]:
     yield f"top_k: {recipe.top_k}\n"
     yield f"batch_size: {_scalar(recipe.batch_size)}\n"
     yield f"next_file_id: {len(base.sources)}\n"
-    yield from _list("document_paths:", (f"- {_scalar(each)}\n" for each in recipe.documents), "[]")
+    yield from _list("document_paths:", (f"- {_scalar(document)}\n" for document in recipe.documents), "[]")
     yield from _list("files:", _files(base), "{}")
     yield from _list("vectors:", _vectors(base), "{}")
 
@@ -137,11 +131,11 @@ def _vectors(base: Base) -> Iterator[str]:
 def _scalar(value: str | int | None) -> str:
     """As JSON, which YAML reads too."""
     written = json.dumps(value, ensure_ascii=False)
-    return _NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", written) if isinstance(value, str) else written
+    return _NOT_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", written) if isinstance(value, str) else written
 
 
 def read(file: Path) -> Base:
-    """The base of a file, which Loki or we wrote. Raises UnreadableBase, and FileNotFoundError when there is none."""
+    """The base of a file that Loki or Sleipnir wrote. Raises UnreadableBase, and FileNotFoundError if it is missing."""
     try:
         with file.open("rb") as opened:
             return _Reader(file, yaml.parse(opened, Loader=LOADER)).base()
@@ -151,14 +145,14 @@ def read(file: Path) -> Base:
         raise UnreadableBase(file, None, error.strerror or str(error)) from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise UnreadableBase(file, line, error.problem or "it is no YAML") from error
+        raise UnreadableBase(file, line, error.problem or "it is not YAML") from error
     except yaml.YAMLError as error:
         raise UnreadableBase(file, None, " ".join(str(error).split())) from error
 
 
 @dataclass
 class _Vectors:
-    """The vectors of a file, in its order: the values of all, the row of each key, and the line of each row."""
+    """The vectors of a file, in its order: all values, the row of each key, and the line of each row."""
 
     values: bytearray = field(default_factory=bytearray)
     rows: dict[str, int] = field(default_factory=dict)
@@ -167,41 +161,41 @@ class _Vectors:
 
 
 class _Reader:
-    """Reads the events of a file in their order. Each method takes the events of one value."""
+    """Reads the events of a file in their order. Each method consumes the events of one value."""
 
     def __init__(self, file: Path, events: Iterator[yaml.Event]) -> None:
         self._file, self._events = file, events
         self._event: yaml.Event | None = None
-        self._go_on()
+        self._advance()
 
     def base(self) -> Base:
         while isinstance(self._event, yaml.StreamStartEvent | yaml.DocumentStartEvent):
-            self._go_on()
-        found: dict[str, Any] = {}
+            self._advance()
+        values: dict[str, Any] = {}
         for key in self._keys("the file"):
-            if key in found:
-                raise self._error(f"`{key}` is there twice")
+            if key in values:
+                raise self._error(f"`{key}` is given twice")
             if read := self._KEYS.get(key):
-                found[key] = read(self, f"`{key}`")
+                values[key] = read(self, f"`{key}`")
             else:
-                self._pass_over()
-        missing = [key for key in self._KEYS if key not in found and key not in _MAY_BE_MISSING]
+                self._skip()
+        missing = [key for key in self._KEYS if key not in values and key not in _MAY_BE_MISSING]
         if missing:
             raise UnreadableBase(self._file, None, f"`{missing[0]}` is missing")
         recipe = Recipe(
-            documents=found["document_paths"],
-            embedding_model=found["embedding_model"],
-            chunk_size=found["chunk_size"],
-            chunk_overlap=found["chunk_overlap"],
-            reranker_model=found.get("reranker_model"),
-            top_k=found["top_k"],
-            batch_size=found.get("batch_size"),
+            documents=values["document_paths"],
+            embedding_model=values["embedding_model"],
+            chunk_size=values["chunk_size"],
+            chunk_overlap=values["chunk_overlap"],
+            reranker_model=values.get("reranker_model"),
+            top_k=values["top_k"],
+            batch_size=values.get("batch_size"),
         )
-        files: dict[str, Source] = found["files"]
-        return Base(recipe, list(files.values()), self._matrix(recipe, files, found["vectors"]))
+        files: dict[str, Source] = values["files"]
+        return Base(recipe, list(files.values()), self._matrix(recipe, files, values["vectors"]))
 
     def _matrix(self, recipe: Recipe, files: Mapping[str, Source], vectors: _Vectors) -> Vectors | None:
-        """A row per chunk, in the order of the files, whatever the order of the vectors."""
+        """A row per chunk, in the order of the files; the vectors may have another order."""
         keys = [f"{number}-{index}" for number, source in files.items() for index in range(len(source.chunks))]
         if unknown := vectors.rows.keys() - set(keys):
             row, key = min((vectors.rows[key], key) for key in unknown)
@@ -252,19 +246,19 @@ class _Reader:
         return {number: self._source(f"file {number}") for number in self._keys(what)}
 
     def _source(self, what: str) -> Source:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key in self._keys(what):
             match key:
                 case "hash" | "path":
-                    found[key] = self._text(f"`{key}` of {what}")
+                    values[key] = self._text(f"`{key}` of {what}")
                 case "documents":
-                    found[key] = [self._chunk(f"a document of {what}") for _ in self._entries(f"`{key}` of {what}")]
+                    values[key] = [self._chunk(f"a document of {what}") for _ in self._entries(f"`{key}` of {what}")]
                 case _:
-                    self._pass_over()
+                    self._skip()
         for key in ("hash", "path", "documents"):
-            if key not in found:
+            if key not in values:
                 raise self._error(f"`{key}` of {what} is missing")
-        return Source(found["path"], found["hash"], found["documents"])
+        return Source(values["path"], values["hash"], values["documents"])
 
     def _chunk(self, what: str) -> Chunk:
         text, lines = None, None
@@ -275,7 +269,7 @@ class _Reader:
                 case "metadata":
                     lines = self._lines_of(f"`metadata` of {what}")
                 case _:
-                    self._pass_over()
+                    self._skip()
         if text is None:
             raise self._error(f"`page_content` of {what} is missing")
         return Chunk(text, lines)
@@ -286,7 +280,7 @@ class _Reader:
             if key == "lines" and isinstance(self._event, yaml.ScalarEvent):
                 match = _LINES.fullmatch(self._event.value)
                 lines = (int(match[1]), int(match[2])) if match else None
-            self._pass_over()
+            self._skip()
         return lines
 
     def _all_vectors(self, what: str) -> _Vectors:
@@ -296,13 +290,13 @@ class _Reader:
             try:
                 value = binascii.a2b_base64(self._text(f"vector {key}"), strict_mode=True)
             except ValueError as error:
-                raise UnreadableBase(self._file, line, f"vector {key} is no base64: {error}") from error
+                raise UnreadableBase(self._file, line, f"vector {key} is not base64: {error}") from error
             vectors.dimensions = vectors.dimensions or len(value) // 4
             if not value or len(value) != 4 * vectors.dimensions:
                 cause = f"vector {key} has {len(value)} bytes, and should have {4 * vectors.dimensions or 'some'}"
                 raise UnreadableBase(self._file, line, cause)
             if not np.isfinite(np.frombuffer(value, dtype="<f4")).all():
-                raise UnreadableBase(self._file, line, f"vector {key} has a value that is no number")
+                raise UnreadableBase(self._file, line, f"vector {key} has a value that is not a number")
             vectors.rows[key] = len(vectors.lines)
             vectors.lines.append(line)
             vectors.values += value
@@ -322,40 +316,40 @@ class _Reader:
     }
 
     def _keys(self, what: str) -> Iterator[str]:
-        """The keys of a mapping; who asks for the next one must have taken the value of the last."""
+        """The keys of a mapping. The caller consumes the value of each key before it requests the next one."""
         self._take(yaml.MappingStartEvent, what, "a mapping")
         while not isinstance(self._event, yaml.MappingEndEvent):
             yield str(self._take(yaml.ScalarEvent, f"a key of {what}", "text").value)
-        self._go_on()
+        self._advance()
 
     def _entries(self, what: str) -> Iterator[None]:
-        """Once per entry of a list; who asks for the next one must have taken the last."""
+        """Yields once per entry of a list. The caller consumes each entry before it requests the next one."""
         self._take(yaml.SequenceStartEvent, what, "a list")
         while not isinstance(self._event, yaml.SequenceEndEvent):
             yield None
-        self._go_on()
+        self._advance()
 
-    def _pass_over(self) -> None:
+    def _skip(self) -> None:
         depth = 0
         while True:
             if isinstance(self._event, yaml.CollectionStartEvent):
                 depth += 1
             elif isinstance(self._event, yaml.CollectionEndEvent):
                 depth -= 1
-            self._go_on()
+            self._advance()
             if depth == 0:
                 return
 
-    def _take(self, kind: type[yaml.Event], what: str, named: str) -> Any:
+    def _take(self, kind: type[yaml.Event], what: str, expected: str) -> Any:
         event = self._event
         if isinstance(event, yaml.AliasEvent):
-            raise self._error(f"{what} is an alias (`*{event.anchor}`), which is not understood here")
+            raise self._error(f"{what} is an alias (`*{event.anchor}`), which is not supported")
         if not isinstance(event, kind):
-            raise self._error(f"{what} should be {named}")
-        self._go_on()
+            raise self._error(f"{what} should be {expected}")
+        self._advance()
         return event
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         self._event = next(self._events, None)
 
     def _line(self) -> int:

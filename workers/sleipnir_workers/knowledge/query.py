@@ -1,9 +1,9 @@
-"""Ask a base with the models that it was made with: its embedding model for the question, its reranker for the hits.
+"""Search a base with the models that it was made with: its embedding model for the question, its reranker for the hits.
 
-Rules (spec 2.7.6, 8.6). All of it must be done within the time the caller has. What the calls cost is counted as soon
-as they are answered, whatever comes after. A base without an embedding model is asked by keywords, and asks nobody. Of
-a visit that its reranker puts off, this process remembers the question's vectors: if the visit comes back to it, they
-are not asked for again.
+Rules (spec 2.7.6, 8.6). All calls together must end within the caller's timeout. The cost of a call is counted as soon
+as it is answered, even if a later call fails. A base without an embedding model is searched by keywords, without a
+call. If the reranker puts a visit off, this process keeps the question's vectors, so that they are not requested again
+when the visit returns to it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 MOST_KEPT: Final = 256
 
 _Embedding: TypeAlias = tuple[str, str, tuple[str, ...]]
-"""Who asks which model for the vectors of which texts."""
+"""The caller, the model and the texts of a request for vectors."""
 
 _kept: OrderedDict[_Embedding, Vectors] = OrderedDict()
-"""What those who were put off have been answered already."""
+"""The vectors of visits that were put off."""
 _kept_lock = threading.Lock()
 
 
 class BaseQuery:
-    """One question's way through the models. `caller` names who stands in the line of a limit, and `waits` says whether
-    it waits there; `tick` is called while we wait, and what it raises ends the waiting. What it takes is in `spent`."""
+    """The model calls of one question. `caller` identifies them in the queue of a limit, and `waits` says whether they
+    wait there. `tick` is called while they wait; an error that it raises ends the waiting. `spent` gets their cost."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class BaseQuery:
         self._embedding: tuple[_Embedding, Vectors] | None = None
 
     def search(self, artefact: Artefact, question: SearchQuery) -> SearchResult:
-        """Raises NodeFailed (`timeout`, `model`, `config`), PutOff where it does not wait, UnusableIndex, and what
-        `tick` raises."""
+        """Raises NodeFailed (`timeout`, `model`, `config`), PutOff if it does not wait, UnusableIndex, and errors of
+        `tick`."""
         recipe = artefact.info.recipe
         by_vector = recipe.embedding_model is not None and artefact.info.dimensions is not None
         try:
@@ -79,23 +79,23 @@ class BaseQuery:
             raise
 
     def check(self) -> None:
-        """Raises NodeFailed (`timeout`) when the time is over, and what `tick` raises."""
+        """Raises NodeFailed (`timeout`) after the timeout, and errors of `tick`."""
         self._outer_tick()
         if time.monotonic() >= self._until_s:
-            raise NodeFailed("the time is over", "timeout")
+            raise NodeFailed("timed out", "timeout")
 
     def _embedded(self, artefact: Artefact, texts: Sequence[str]) -> Vectors:
         recipe = artefact.info.recipe
         assert recipe.embedding_model is not None
-        which = (self._caller, recipe.embedding_model, tuple(texts))
+        key = (self._caller, recipe.embedding_model, tuple(texts))
         with _kept_lock:
-            vectors = _kept.pop(which, None)
+            vectors = _kept.pop(key, None)
         if vectors is None:
-            vectors = self._asked_for(artefact, texts, recipe.embedding_model)
-        self._embedding = which, vectors
+            vectors = self._requested(artefact, texts, recipe.embedding_model)
+        self._embedding = key, vectors
         return vectors
 
-    def _asked_for(self, artefact: Artefact, texts: Sequence[str], model: str) -> Vectors:
+    def _requested(self, artefact: Artefact, texts: Sequence[str], model: str) -> Vectors:
         recipe = artefact.info.recipe
         embedder = open_embedder(
             self._host,
@@ -108,7 +108,7 @@ class BaseQuery:
         )
 
         def count(done: int, _: int, tokens: int, cost_usd: float | None) -> None:
-            if done:  # what its pieces have taken so far
+            if done:  # the cost of its pieces so far
                 self._spent.answers, self._spent.input_tokens, self._spent.cost_usd = 1, tokens, cost_usd
 
         with self._one_call(model):
@@ -140,7 +140,7 @@ class BaseQuery:
 
     @contextmanager
     def _one_call(self, model: str) -> Iterator[None]:
-        """Counts it, unless nothing was asked yet when it was put off."""
+        """Count the call, unless it was put off before any request."""
         self._spent.model = self._spent.model or model
         self._spent.calls += 1
         answers = self._spent.answers
@@ -152,8 +152,8 @@ class BaseQuery:
             raise
 
 
-def _keep(which: _Embedding, vectors: Vectors) -> None:
+def _keep(key: _Embedding, vectors: Vectors) -> None:
     with _kept_lock:
-        _kept[which] = vectors
+        _kept[key] = vectors
         while len(_kept) > MOST_KEPT:
             _kept.popitem(last=False)

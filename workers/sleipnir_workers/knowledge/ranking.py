@@ -1,4 +1,4 @@
-"""The best of many scores, and at most so many of one source."""
+"""The best of many scores, with a limit per source."""
 
 from __future__ import annotations
 
@@ -11,31 +11,29 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_AT_ONCE: Final = 4  # times as many as are still wanted, of which those of full sources are left out
+_GROWTH: Final = 4  # of the number of candidates, if too many were dropped by the limit per source
 
 
 def best(
     scores: NDArray[np.float32], count: int, source_of: NDArray[np.uint32], per_source: int | None = None
 ) -> list[int]:
-    """The rows with the `count` best scores above zero, best first; of equal ones the first.
+    """The rows with the `count` best scores above zero, best first; equal ones in their order.
 
     `source_of` is the source of each row.
     """
     rows = np.flatnonzero(scores > 0)
     if per_source is None:
         return _best(scores, rows, count)
-    taken: list[int] = []
-    looked_at = count
+    candidates = count
     while True:
-        found = _best(scores, rows, looked_at)
-        taken = limited(found, source_of, per_source, count)
-        if len(taken) == count or looked_at >= len(rows):
+        taken = limited(_best(scores, rows, candidates), source_of, per_source, count)
+        if len(taken) == count or candidates >= len(rows):
             return taken
-        looked_at *= _AT_ONCE
+        candidates *= _GROWTH
 
 
 def limited(rows: Iterable[int], source_of: NDArray[np.uint32], per_source: int | None, count: int) -> list[int]:
-    """The first `count` of `rows`, without those whose source has had `per_source` of them already."""
+    """The first `count` of `rows`, with at most `per_source` of each source."""
     taken: list[int] = []
     seen: Counter[int] = Counter()
     for row in rows:

@@ -1,4 +1,4 @@
-"""Where a text may be cut, by the extension of its file (spec 8.4). The first separator that occurs is tried first."""
+"""The separators at which a text may be cut, by the extension of its file (spec 8.4), in the order of preference."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ DEFAULT: Final = ("\n\n", "\n", " ", "")
 
 def separators_of(extension: str) -> tuple[str, ...]:
     """`extension` without its dot and in lower case."""
-    return _OF.get(extension, DEFAULT)
+    return _BY_EXTENSION.get(extension, DEFAULT)
 
 
 def _before(*starts: str) -> tuple[str, ...]:
-    """Cuts before lines that begin so, and if that is not enough, where any text may be cut."""
+    """Cut before lines that begin so, then at the default separators."""
     return (*(f"\n{start}" for start in starts), *DEFAULT)
 
 
@@ -55,7 +55,7 @@ _HTML = (
     " ", "",
 )  # fmt: skip
 
-_OF: Final = {
+_BY_EXTENSION: Final = {
     extension: separators
     for extensions, separators in (
         ("c cc cpp", _CPP), ("go", _GO), ("java", _JAVA), ("js mjs cjs", _JS), ("php", _PHP), ("proto", _PROTO),

@@ -1,8 +1,8 @@
 """Exact search by cosine over a matrix in a file, which all processes of a machine share.
 
-The rows have length 1. They are mapped and not read, block after block, and what is beyond the first blocks is given
-back behind: the pages stay in the system's cache for whoever needs them next, and a process does not grow by the size
-of the bases that it searches.
+The rows have length 1. They are mapped, not read, block after block, and pages beyond the first blocks are released
+after use: they stay in the system's cache for the next search, and a process does not grow by the size of the bases
+that it searches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEPT_BYTES: Final = 16 * 2**20  # of each file; a small base stays mapped as a 
 
 
 def write(vectors: Vectors, file: Path) -> None:
-    """Write the rows, each divided by its length; one without length stays as it is, and is like no other."""
+    """Write the rows, each divided by its length. A row of zeros is kept, and is similar to no other."""
     with file.open("wb") as out:
         header = {"descr": "<f4", "fortran_order": False, "shape": vectors.shape}
         np.lib.format.write_array_header_1_0(out, header)
@@ -39,7 +39,7 @@ def normalised(vectors: Vectors) -> Vectors:
 
 
 class Matrix:
-    """The rows in a file. Threads may share it. Raises ValueError for a file that is no such matrix."""
+    """The rows in a file. Threads may share it. Raises ValueError for a file that is not such a matrix."""
 
     def __init__(self, file: Path) -> None:
         with file.open("rb") as opened:
@@ -48,23 +48,23 @@ class Matrix:
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(opened)
             self._start = opened.tell()
             if len(shape) != 2 or fortran or dtype != np.dtype("<f4"):
-                raise ValueError("it holds no rows of float32")
+                raise ValueError("it does not hold rows of float32")
             self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         count, self.dimensions = shape
         if len(self._map) != self._start + count * self.dimensions * 4:
-            raise ValueError("it is cut off")
+            raise ValueError("it is truncated")
         self.rows: Vectors = np.frombuffer(self._map, dtype="<f4", offset=self._start).reshape(shape)
 
     def similarities(self, queries: Vectors) -> NDArray[np.float32]:
         """The cosines of the queries, whose rows have length 1, with all rows: shape (queries, rows)."""
-        found = np.empty((len(queries), len(self.rows)), dtype=np.float32)
+        cosines = np.empty((len(queries), len(self.rows)), dtype=np.float32)
         for rows in _blocks(*self.rows.shape):
-            np.matmul(queries, self.rows[rows].T, out=found[:, rows])
-            self._give_back(rows)
-        return found
+            np.matmul(queries, self.rows[rows].T, out=cosines[:, rows])
+            self._release(rows)
+        return cosines
 
-    def _give_back(self, rows: slice) -> None:
-        """What lies beyond what is kept, in whole pages: another thread that is there just maps them again."""
+    def _release(self, rows: slice) -> None:
+        """Release the whole pages of these rows beyond _KEPT_BYTES. Another thread that uses them maps them again."""
         row_bytes = self.dimensions * 4
         start = max(self._start + rows.start * row_bytes, _KEPT_BYTES)
         start += -start % mmap.PAGESIZE

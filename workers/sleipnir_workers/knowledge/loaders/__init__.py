@@ -1,8 +1,8 @@
 """From the content of a file to text: one module per family of files, chosen by extension.
 
 Loki reads any file as text and has commands for two kinds, `pdf: pdftotext $1 -` and `docx: pandoc --to plain $1`. Here
-libraries read those and more (added by Sleipnir), so that nothing has to be installed beside Sleipnir; a command of
-`document_loaders` for an extension goes before them (loading.py). What becomes Markdown is split as Markdown.
+libraries read those and more (added by Sleipnir), so that no other program is needed; a command of `document_loaders`
+for an extension takes precedence (loading.py). Text that was converted to Markdown is split as Markdown.
 
 A loader's library is imported with the first file that needs it.
 """
@@ -36,12 +36,12 @@ _NEEDS_A_COMMAND: Final = frozenset({"doc", "epub", "odp", "ods", "odt", "ppt", 
 
 
 def is_plain(extension: str) -> bool:
-    """Whether files of it are taken as they are, without a library."""
+    """Whether files with this extension are read as text, without a library."""
     return extension not in _MODULES and extension not in _NEEDS_A_COMMAND
 
 
 def read(content: Content, extension: str, *, notice: Callable[[str], None]) -> LoadedText:
-    """The text of a file of that extension (lower case, no dot). `notice` is told what is missing from it.
+    """The text of a file with this extension (lower case, no dot). `notice` gets messages about missing parts.
 
     Raises UnreadableContent."""
     if extension in _NEEDS_A_COMMAND:
@@ -49,12 +49,12 @@ def read(content: Content, extension: str, *, notice: Callable[[str], None]) -> 
     module = importlib.import_module(f"{__name__}.{_MODULES.get(extension, 'plain')}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # libraries on features of a document that are no text
+            warnings.simplefilter("ignore")  # of libraries, about features of a document that are not text
             loaded: LoadedText = module.read(content, extension, notice)
     except UnreadableContent:
         raise
     except RecursionError:
         raise UnreadableContent("is nested too deeply to be read") from None
-    except Exception as error:  # whatever a library makes of a file that is damaged, or made to do damage
-        raise UnreadableContent(f"is no .{extension} that can be read ({type(error).__name__}: {error})") from error
+    except Exception as error:  # any error of a library for a damaged or hostile file
+        raise UnreadableContent(f"is not a readable .{extension} ({type(error).__name__}: {error})") from error
     return loaded

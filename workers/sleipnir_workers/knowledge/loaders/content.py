@@ -1,4 +1,4 @@
-"""What loaders get and give."""
+"""The input and the output of loaders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGNATURES: Final = {
     b"PK\x03\x04": "a zip file",
     b"\x1f\x8b": "a gzip file",
     b"\x7fELF": "a program",
-    b"\xd0\xcf\x11\xe0": "an Office file of the old kind, or an encrypted one",
+    b"\xd0\xcf\x11\xe0": "an Office file in the old format, or an encrypted one",
     b"SQLite format 3\0": "an SQLite database",
     b"\xff\xfe": "text in UTF-16",
     b"\xfe\xff": "text in UTF-16",
@@ -34,20 +34,20 @@ _ENCODINGS: Final = frozenset(
         *("shift_jis", "shift_jis_2004", "shift_jisx0213", "euc_jis_2004", "euc_jisx0213", "iso2022_jp", "iso2022_kr"),
     ]
 )
-"""As `codecs.lookup` names them. What the web is written in, all decoded in linear time. Python knows more, some of
-them quadratic (`punycode`) or no encodings of text at all (`zlib`, `unicode_escape`)."""
+"""The encodings of the web, as `codecs.lookup` names them; all are decoded in linear time. Others of Python are
+quadratic (`punycode`) or do not encode text (`zlib`, `unicode_escape`)."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """`charset` is what a server says of it; None: nothing said so. `limit` is how many bytes a document may have."""
+    """`charset` is declared by a server; None: it is not. `limit` is the maximum of bytes of a document."""
 
     data: bytes
     charset: str | None = None
     limit: int = 2**63
 
     def text(self) -> str:
-        """Without a byte order mark, and with \\n at the ends of lines. Raises UnreadableContent when it is no text."""
+        """Without a byte order mark, and with \\n at the ends of lines. Raises UnreadableContent if it is not text."""
         kind = self.kind()
         if kind is not None:
             raise UnreadableContent(f"is {kind}, not text in UTF-8")
@@ -58,11 +58,11 @@ class Content:
         return text.replace("\r\n", "\n")
 
     def kind(self) -> str | None:
-        """What the first bytes give it away as; None: it may be text."""
+        """The kind of file by its first bytes; None: it may be text."""
         return next((name for signature, name in _SIGNATURES.items() if self.data.startswith(signature)), None)
 
     def encoding(self) -> str | None:
-        """What the server says, as Python calls it; None: nothing. Raises UnreadableContent for what is on no list."""
+        """The server's charset by its name in Python; None: none. Raises UnreadableContent for an unsupported one."""
         if not self.charset:
             return None
         try:
@@ -70,7 +70,7 @@ class Content:
         except (LookupError, ValueError):
             raise UnreadableContent(f"is in an unknown encoding, {self.charset[:40]!r}") from None
         if name not in _ENCODINGS:
-            raise UnreadableContent(f"is in an encoding that is not read, {self.charset[:40]!r}")
+            raise UnreadableContent(f"is in an unsupported encoding, {self.charset[:40]!r}")
         return name
 
     def _decoded(self) -> str:
@@ -85,9 +85,9 @@ class Content:
         """The content, a zip file that unpacks to no more than the limit (.docx and .xlsx are zip files)."""
         try:
             with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
-                unpacked = sum(each.file_size for each in archive.infolist())
+                unpacked = sum(member.file_size for member in archive.infolist())
         except zipfile.BadZipFile:
-            raise UnreadableContent(f"is {self.kind() or 'damaged, or no Office file at all'}") from None
+            raise UnreadableContent(f"is {self.kind() or 'damaged, or not an Office file'}") from None
         if unpacked > self.limit:
             raise UnreadableContent(f"unpacks to {size(unpacked)}; {limit(self.limit)}")
         return io.BytesIO(self.data)
@@ -95,14 +95,14 @@ class Content:
 
 @dataclass(frozen=True)
 class LoadedText:
-    """`extension` chooses how the text is split (spec 8.4)."""
+    """`extension` selects how the text is split (spec 8.4)."""
 
     text: str
     extension: str
 
 
 def size(count: int) -> str:
-    """Bytes as people say them."""
+    """A number of bytes with a unit, for people."""
     for unit, step in (("GB", 2**30), ("MB", 2**20), ("kB", 2**10)):
         if count >= step:
             return f"{count / step:.4g} {unit}"
@@ -110,5 +110,5 @@ def size(count: int) -> str:
 
 
 def limit(count: int) -> str:
-    """The end of a message that something is larger."""
+    """The end of a message about a document that is too large."""
     return f"at most {size(count)} are loaded (SLEIPNIR_MAX_DOCUMENT_BYTES)"

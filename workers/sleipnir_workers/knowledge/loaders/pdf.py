@@ -18,14 +18,14 @@ def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loa
     except pypdfium2.PdfiumError as error:
         if error.err_code == raw.FPDF_ERR_PASSWORD:
             raise UnreadableContent("is encrypted, and cannot be read without its password") from None
-        raise UnreadableContent("is no PDF, or a damaged one") from None
+        raise UnreadableContent("is not a PDF, or is damaged") from None
     try:
         pages = [_text(document, number) for number in range(len(document))]
     finally:
         document.close()
     empty = [number for number, text in enumerate(pages, start=1) if not text]
     if len(empty) == len(pages):
-        notice("has no text; its pages may be pictures, as of a scanner")
+        notice("has no text; its pages may be scanned images")
     elif empty:
         notice(f"has no text on {'page' if len(empty) == 1 else 'pages'} {_ranges(empty)}")
     return LoadedText("\n\n".join(filter(None, pages)), "txt")
@@ -46,5 +46,6 @@ def _text(document: pypdfium2.PdfDocument, number: int) -> str:
 
 def _ranges(numbers: Sequence[int]) -> str:
     """1, 2, 3, 7 as `1-3, 7`."""
-    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0])]
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    groups = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ranges = [[number for _, number in group] for _, group in groups]
+    return ", ".join(f"{range_[0]}-{range_[-1]}" if len(range_) > 1 else str(range_[0]) for range_ in ranges)

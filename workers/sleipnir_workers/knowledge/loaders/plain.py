@@ -1,4 +1,4 @@
-"""Text, Markdown, source code, and whatever has no loader of its own: valid UTF-8, taken as it is."""
+"""Text, Markdown, source code, and files without a loader of their own: valid UTF-8, not converted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""JSON, and JSON by the line: as it is where people wrote it in lines, else with a line per value.
+"""JSON and JSON Lines: unchanged if it was written in lines by people, else with a line per value.
 
-Text that is no JSON after all (comments in it, a part of a file) is taken as it is.
+Text that is not JSON (with comments, or a part of a file) is not converted.
 """
 
 from __future__ import annotations
@@ -13,32 +13,24 @@ from typing import Final
 from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
 
 _LONG_LINE: Final = 1000
-"""Characters. With longer lines it was written by a program, and would be cut anywhere."""
+"""Characters. Longer lines were written by a program, and would be split anywhere."""
 _ESCAPED = re.compile(r"\\u[0-9a-fA-F]{4}")
 
 
 def read(content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
     text = content.text()
     if extension == "json":
-        return LoadedText(_in_lines(text), "json")
-    return LoadedText("\n".join(map(_readable, text.split("\n"))), "json")
+        is_readable = max(map(len, text.split("\n"))) <= _LONG_LINE and not _ESCAPED.search(text)
+        return LoadedText(text if is_readable else _reformatted(text, indent=2), "json")
+    lines = [_reformatted(line, indent=None) if _ESCAPED.search(line) else line for line in text.split("\n")]
+    return LoadedText("\n".join(lines), "json")
 
 
-def _in_lines(text: str) -> str:
-    if max(map(len, text.split("\n"))) <= _LONG_LINE and not _ESCAPED.search(text):
-        return text
-    return _written_anew(text, indent=2)
-
-
-def _readable(line: str) -> str:
-    """A record stays on its line, with its characters written out."""
-    return _written_anew(line, indent=None) if _ESCAPED.search(line) else line
-
-
-def _written_anew(text: str, indent: int | None) -> str:
+def _reformatted(text: str, indent: int | None) -> str:
+    """Without escaped characters. Text that is not JSON is returned unchanged."""
     try:
-        written = json.dumps(json.loads(text), indent=indent, ensure_ascii=False)
-        written.encode()  # half a character may be escaped, but not be written out
+        reformatted = json.dumps(json.loads(text), indent=indent, ensure_ascii=False)
+        reformatted.encode()  # half a surrogate pair can be escaped, but not encoded
     except (ValueError, RecursionError):
         return text
-    return written
+    return reformatted

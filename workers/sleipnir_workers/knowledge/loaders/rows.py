@@ -1,6 +1,6 @@
-"""CSV and TSV: each value behind the name of its column, so that a chunk says what its values are wherever it begins.
+"""CSV and TSV: each value after the name of its column, so that each chunk contains the names of its values.
 
-Lines stay where they are in the file, for citations. A file whose first row names no columns is taken as it is.
+Lines keep their numbers, for citations. A file whose first row does not name columns is not converted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
 
 _SAMPLE: Final = 64 * 1024
-_LONGEST: Final = 128 * 1024  # of a value; a longer one is most likely no CSV at all, but a lone quote
+_LONGEST: Final = 128 * 1024  # characters of a value; a longer one is most likely not CSV, but a lone quote
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
 
 
@@ -22,7 +22,7 @@ def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loa
     text = content.text()
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text, extension)))
-    except csv.Error:  # a value that is longer than this process lets the csv module read
+    except csv.Error:  # a value that exceeds the limit of the csv module
         return LoadedText(text, extension)
     if len(rows) < 2 or not _names_columns(rows[0]) or any(len(value) > _LONGEST for row in rows for value in row):
         return LoadedText(text, extension)
@@ -47,6 +47,6 @@ def _names_columns(row: Sequence[str]) -> bool:
 def _line(columns: Sequence[str], row: Sequence[str]) -> str:
     """Values beyond the columns have no name; empty ones are left out."""
     pairs = [
-        f"{columns[place]}: {value}" if place < len(columns) else value for place, value in enumerate(row) if value
+        f"{columns[index]}: {value}" if index < len(columns) else value for index, value in enumerate(row) if value
     ]
     return "; ".join(pairs)

@@ -1,4 +1,4 @@
-"""XLSX, by openpyxl: each sheet that has anything in it as a heading and a table. Of formulas, their last results."""
+"""XLSX, by openpyxl: each sheet with content as a heading and a table. Of formulas, their last results."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def read(content: Content, extension: str, notice: Callable[[str], None]) -> Loa
 
 
 def _rows(rows: Iterable[Sequence[Any]], at_most: int) -> list[list[str]]:
-    """The rows that have anything in them, without the columns that have nothing. Raises UnreadableContent for a sheet
-    that is small only in the file: one string may fill a million cells."""
+    """The rows with content, without empty columns. Raises UnreadableContent for a sheet that is small only in the
+    file: one string may fill a million cells."""
     filled: list[dict[int, str]] = []
     characters = 0
     for row in rows:
-        cells = {column: shown for column, value in enumerate(row) if (shown := _shown(value))}
+        cells = {column: text for column, value in enumerate(row) if (text := _text(value))}
         if cells:
             filled.append(cells)
             characters += sum(map(len, cells.values()))
@@ -43,7 +43,7 @@ def _rows(rows: Iterable[Sequence[Any]], at_most: int) -> list[list[str]]:
     return [[row.get(column, "") for column in used] for row in filled]
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     match value:
         case None:
             return ""

@@ -1,6 +1,6 @@
-"""HTML: what the page is about, as Markdown, with its tables and without what stands around it on every page.
+"""HTML: the main content of a page as Markdown, with its tables and without navigation and the like.
 
-A page in which no such part is found is taken whole, without scripts and styles.
+A page without a recognised main content is taken whole, without scripts and styles.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sleipnir_workers.knowledge.failures import UnreadableContent
 from sleipnir_workers.knowledge.loaders.content import Content, LoadedText
 from sleipnir_workers.knowledge.loaders.markdown import markdown
 
-logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it logs each page in which it finds nothing
+logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it logs each page without a main content
 
 MOST_ATTRIBUTES = 5_000  # of one element
-_AROUND = ("script", "style", "template", "noscript", "head", "svg")
+_NO_CONTENT = ("script", "style", "template", "noscript", "head", "svg")
 
 
 def read(content: Content, extension: str, notice: Callable[[str], None]) -> LoadedText:
@@ -44,10 +44,10 @@ def parse(content: Content) -> Any | None:
     _check_elements(content.data)
     try:
         return html.document_fromstring(content.data, parser=html.HTMLParser(encoding=_encoding(content)))
-    except (etree.ParserError, etree.XMLSyntaxError):  # nothing but comments
+    except (etree.ParserError, etree.XMLSyntaxError):  # only comments
         return None
-    except LookupError:  # libxml2 knows fewer
-        raise UnreadableContent(f"is in an encoding that is not read, {content.charset!r}") from None
+    except LookupError:  # libxml2 supports fewer
+        raise UnreadableContent(f"is in an unsupported encoding, {content.charset!r}") from None
 
 
 def _check_elements(data: bytes) -> None:
@@ -65,7 +65,7 @@ def _check_elements(data: bytes) -> None:
 
 
 def page_text(tree: Any) -> str:
-    """Markdown of a page. The tree is used up."""
+    """Markdown of a page. The tree is modified."""
     main = trafilatura.extract(
         copy.deepcopy(tree),
         output_format="markdown",
@@ -78,21 +78,21 @@ def page_text(tree: Any) -> str:
 
 
 def part_text(tree: Any, part: str) -> str:
-    """Markdown of the element of that id, all of it; empty when there is none. The tree is used up."""
+    """Markdown of the whole element with this id; empty if there is none. The tree is modified."""
     element = tree.get_element_by_id(part, None)
     return "" if element is None else whole(element)
 
 
 def whole(tree: Any) -> str:
-    """Markdown of all that a page or a part of it shows. The tree is used up."""
-    for element in list(tree.iter(*_AROUND)):
+    """Markdown of all visible text of a page or an element. The tree is modified."""
+    for element in list(tree.iter(*_NO_CONTENT)):
         if element.getparent() is not None:
             element.drop_tree()
     return markdown(html.tostring(tree, encoding="unicode"))
 
 
 def _encoding(content: Content) -> str | None:
-    """None leaves it to the page's own declaration, which a server's word goes before."""
+    """The server's charset, or UTF-8 if the page is valid UTF-8; None: the page's own declaration counts."""
     if content.encoding() is not None:
         return content.charset
     try:
@@ -104,7 +104,7 @@ def _encoding(content: Content) -> str | None:
 
 @functools.cache
 def _config() -> ConfigParser:
-    """A page of few words is split up like a long one; by default its tables and headings would be lost."""
+    """Short pages are processed like long ones; by default their tables and headings would be lost."""
     config: ConfigParser = copy.deepcopy(DEFAULT_CONFIG)
     config["DEFAULT"]["MIN_EXTRACTED_SIZE"] = "1"
     return config
