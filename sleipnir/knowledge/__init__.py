@@ -1,7 +1,7 @@
-"""Knowledge bases of rag nodes and of agents with documents: how they are named, ordered and pinned to runs.
+"""Knowledge bases of rag nodes and of agents with documents: their names, build orders, and pins in runs.
 
-What they hold, and how it is searched, is the workers' business (sleipnir_workers/knowledge): nothing here imports
-numpy, a loader or a model library.
+The workers build and search them (sleipnir_workers/knowledge): nothing here imports numpy, a loader or a model
+library.
 
 A base is the file `<node-id>.yaml` in the agent's folder (`rag.yaml` for a config.yaml agent), in Loki's format: the
 chunks of its documents and their vectors. Its SHA-256 is the base's digest, and names the index that workers search.

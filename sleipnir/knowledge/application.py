@@ -1,7 +1,7 @@
-"""What the application's configuration says of knowledge bases, for nodes that do not say it (spec 8.1).
+"""The application's defaults for knowledge bases, used where a node sets no value (spec 8.1).
 
-It is in Loki's config.yaml, and in variables: `COYOTE_RAG_...`, `LOKI_RAG_...` and `..._DOCUMENT_LOADERS` (a JSON
-object) win over the file, and `null` unsets what the file says. Such a value never makes a node fully specified
+They come from Loki's config.yaml and from variables: `COYOTE_RAG_...`, `LOKI_RAG_...` and `..._DOCUMENT_LOADERS` (a
+JSON object) override the file, and `null` unsets a value of the file. A default never makes a node fully specified
 (rules.py).
 """
 
@@ -26,8 +26,8 @@ from sleipnir.knowledge.recipe import TOP_K
 @dataclass(frozen=True)
 class Application:
     """`loaders` are commands by extension or protocol (spec 8.2, 8.3). `template` is the prompt of agents with
-    documents, None: the built-in one. `chunk_sizes` are the embedding models that `clients:` list, by id, each with the
-    chunk size that the file recommends for it."""
+    documents; None: the built-in one. `chunk_sizes` maps the ids of the embedding models under `clients:` to their
+    recommended chunk sizes."""
 
     embedding_model: str | None = None
     reranker_model: str | None = None
@@ -40,20 +40,20 @@ class Application:
 
 
 def application(env: Mapping[str, str] = os.environ) -> Application:
-    """What holds for a process with this environment. Raises ConfigError with every problem, one per line."""
+    """The defaults for a process with this environment. Raises ConfigError with every problem, one per line."""
     path = config_file(env)
     try:
         changed_ns = path.stat().st_mtime_ns
     except OSError:
-        filed = _NOTHING
+        file = _NOTHING
     else:
-        filed = _read(path, changed_ns)
-    said = {**filed.model_dump(include=set(_VARIABLES), exclude_none=True), **_of_environment(env)}
+        file = _read(path, changed_ns)
+    values = {**file.model_dump(include=set(_VARIABLES), exclude_none=True), **_of_environment(env)}
     return Application(
-        **{_VARIABLES[key]: value for key, value in said.items() if value is not None},
+        **{_VARIABLES[key]: value for key, value in values.items() if value is not None},
         chunk_sizes={
             f"{client.name or client.type}:{model.name}": model.default_chunk_size
-            for client in filed.clients or ()
+            for client in file.clients or ()
             for model in client.models or ()
             if model.type == "embedding"
         },
@@ -69,11 +69,11 @@ _VARIABLES: Final = {
     "rag_template": "template",
     "document_loaders": "loaders",
 }
-"""Keys of the file, whose variables are `COYOTE_` or `LOKI_` and the key in capitals, and what they are called here."""
+"""Keys of the file and their fields. The variables are `COYOTE_` or `LOKI_` and the key in capitals."""
 
 
 class _Written(BaseModel):
-    """Keys that are missing here are not about knowledge."""
+    """Other keys are allowed: they do not concern knowledge bases."""
 
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
@@ -116,21 +116,21 @@ def _read(path: Path, _changed_ns: int) -> _File:
 
 
 def _of_environment(env: Mapping[str, str]) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key in _VARIABLES:
         text = variable(env, key.upper())
         if text:
-            said[key] = None if text == "null" else text
+            values[key] = None if text == "null" else text
     try:
-        if said.get("document_loaders"):
-            said["document_loaders"] = json.loads(said["document_loaders"])
-        read = _File.model_validate(said)
+        if values.get("document_loaders"):
+            values["document_loaders"] = json.loads(values["document_loaders"])
+        parsed = _File.model_validate(values)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{_variable('document_loaders')} is no JSON object: {error}") from None
+        raise ConfigError(f"{_variable('document_loaders')} is not a JSON object: {error}") from None
     except ValidationError as error:
-        wrong = [f"{_variable(str(each['loc'][0]))}={each['input']!r}: {each['msg']}" for each in error.errors()]
-        raise ConfigError("\n".join(wrong)) from None
-    return {key: getattr(read, key) for key in said}
+        problems = [f"{_variable(str(each['loc'][0]))}={each['input']!r}: {each['msg']}" for each in error.errors()]
+        raise ConfigError("\n".join(problems)) from None
+    return {key: getattr(parsed, key) for key in values}
 
 
 def _variable(key: str) -> str:

@@ -1,4 +1,4 @@
-"""Where the base of a node is, and what it is called."""
+"""The files and names of knowledge bases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def base_file(folder: Path, node: str) -> Path:
 
 
 def digest_of(file: Path) -> str | None:
-    """The digest of a base, 64 hex digits; None when there is no such file."""
+    """The digest of a base, 64 hex digits; None if there is no such file."""
     try:
         stat = file.stat()
     except FileNotFoundError:
@@ -34,33 +34,33 @@ def _digest(file: Path, size: int, mtime_ns: int, inode: int) -> str:
 
 
 def is_digest(name: str) -> bool:
-    """Whether a file or an object may be a base by its name."""
+    """Whether a name has the form of a digest."""
     return _DIGEST.fullmatch(name) is not None
 
 
 def pin_name(agent: str, node: str) -> str:
-    """How a run's spec names the base of a node (RunSpec.knowledge)."""
+    """The name of a node's base in a run's spec (RunSpec.knowledge)."""
     return f"{agent}/{node}"
 
 
 def lease_name(folder: Path, node: str) -> str:
-    """What the lease of a build is called: the base's file by its real path, as a digest.
+    """The name of a build's lease: the digest of the real path of the base's file.
 
-    Not the agent's name, as one folder may be linked under several, nor the recipe: two builds of one file exclude each
-    other whatever they make. Machines that keep different agents at one path wait for each other and then build their
-    own, which costs time and breaks nothing.
+    It does not hold the agent's name, as one folder may be linked under several, nor the recipe: two builds of one file
+    exclude each other regardless of the recipe. Machines with different agents at one path wait for each other and then
+    build their own, which only costs time.
     """
     return hashlib.sha256(os.fsencode(base_file(folder.resolve(), node))).hexdigest()
 
 
 def index_store_name(settings: Settings) -> str:
-    """Where bases are shared: an absolute folder, or `s3://bucket/prefix`."""
-    named = settings.knowledge
-    if named is not None and named.startswith("s3://"):
-        return "s3://" + named.removeprefix("s3://").strip("/")
-    return str((settings.home / "knowledge" if named is None else Path(named).expanduser()).absolute())
+    """The place of the shared indexes: an absolute folder, or `s3://bucket/prefix`."""
+    configured = settings.knowledge
+    if configured is not None and configured.startswith("s3://"):
+        return "s3://" + configured.removeprefix("s3://").strip("/")
+    return str((settings.home / "knowledge" if configured is None else Path(configured).expanduser()).absolute())
 
 
 def is_missing(index_store: str, digest: str) -> bool:
-    """Whether an index is certainly not in an index store, whatever the list says. Only folders are looked at."""
+    """Whether an index is certainly missing in an index store, even if Redis lists it. Only folders are checked."""
     return not index_store.startswith("s3://") and not (Path(index_store) / digest).is_dir()

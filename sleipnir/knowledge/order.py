@@ -1,8 +1,8 @@
-"""What the builder of knowledge bases is asked to do, and what it tells meanwhile.
+"""The orders for the builder of knowledge bases, and its messages.
 
-The builder is a process of its own (`python -m sleipnir_workers.knowledge`), because it needs the extra `rag` and keys
-of models: it reads one Order as a line of JSON from its standard input, and writes one Told per line of its standard
-output, the last of which is BuildDone or BuildFailed. Its standard error is for people.
+The builder is a separate process (`python -m sleipnir_workers.knowledge`), because it needs the extra `rag` and keys
+of models: it reads one Order as a line of JSON from its standard input, and writes one BuildMessage per line to its
+standard output, the last of which is BuildDone or BuildFailed. Its standard error is for people.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, Final, Literal, TypeAlias
 from sleipnir.knowledge.recipe import Recipe
 
 Task: TypeAlias = Literal["build", "rebuild", "index", "forecast", "show", "search", "shelved", "unshelve"]
-"""build    make the base, unless it is there meanwhile; what is not changed is not embedded again
-rebuild  make the base anew from its documents as they are now, in place of the old one
-index    make what workers search from a base that is there (Loki's, or one whose index was dropped), and share it
-forecast say what a build would take: sources, chunks, tokens, cost; asks no model and writes nothing
-show     say what is in a base
-search   ask a base
-shelved  say what lies in an index store in S3
-unshelve remove a base from it, unless a submit has asked for it since a time"""
+"""build    build the base, unless it exists by now; unchanged chunks are not embedded again
+rebuild  build the base again from the current documents, and replace the old one
+index    build and share the index of an existing base (Loki's, or one whose index was dropped)
+forecast estimate a build: sources, chunks, tokens, cost; calls no model and writes nothing
+show     describe a base
+search   search a base
+shelved  list the indexes in an index store in S3
+unshelve remove an index from it, unless a submission has needed it since a time"""
 
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """A search. `top_k` None: the base's own. `sources` are globs; `per_source`: at most so many hits of one source."""
+    """A search. `top_k` None: the base's own. `sources` are globs; `per_source` limits the hits of one source."""
 
     text: str
     top_k: int | None = None
@@ -38,9 +38,9 @@ class SearchQuery:
 @dataclass(frozen=True)
 class Order:
     """`folder` is the agent's. `recipe` is for build, rebuild and forecast, `question` for search. `loaders` are
-    commands by extension or protocol (spec 8.2, 8.3). `wait`: a build that somebody else has begun is waited for.
-    `go_on`: documents that cannot be loaded are left out, with a notice each; otherwise the build fails (`sources`).
-    `digest` and `before_ms`, by Redis' clock, are for unshelve, which as shelved is about no agent."""
+    commands by extension or protocol (spec 8.2, 8.3). `wait`: wait for a build that another process has begun.
+    `go_on`: leave out documents that cannot be loaded, with a notice each; otherwise the build fails (`sources`).
+    `digest` and `before_ms`, by Redis' clock, are for unshelve. shelved and unshelve concern no agent."""
 
     task: Task
     agent: str
@@ -59,12 +59,12 @@ class Order:
 
 
 def order_of(line: str) -> Order:
-    given = json.loads(line)
-    if given.get("recipe"):
-        given["recipe"] = Recipe(**given["recipe"])
-    if given.get("question"):
-        given["question"] = SearchQuery(**{**given["question"], "sources": tuple(given["question"]["sources"])})
-    return Order(**given)
+    data = json.loads(line)
+    if data.get("recipe"):
+        data["recipe"] = Recipe(**data["recipe"])
+    if data.get("question"):
+        data["question"] = SearchQuery(**{**data["question"], "sources": tuple(data["question"]["sources"])})
+    return Order(**data)
 
 
 Stage: TypeAlias = Literal["wait", "load", "embed", "write", "share"]
@@ -82,24 +82,24 @@ class Progress:
 
 @dataclass(frozen=True)
 class BuildNotice:
-    """Something that people should know and that stops nothing: a path that does not exist, a page that failed."""
+    """A warning for people: a path that does not exist, a page that failed to load."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class BuildDone:
-    """`value` is what `--json` shows: of a build, rebuild, index or show a BaseInfo, of a forecast a Forecast, of a
-    search {hits, context, sources, embedding_model} (views of sleipnir/knowledge/views.py, as dicts). Of shelved it is
-    {bases}, a list of (digest, bytes, age in seconds), of unshelve {removed}."""
+    """`value` is the output of `--json`: a BaseInfo for build, rebuild, index and show, a Forecast for forecast,
+    {hits, context, sources, embedding_model} for search (views of sleipnir/knowledge/views.py, as dicts). For shelved
+    it is {bases}, a list of (digest, bytes, age in seconds), for unshelve {removed}."""
 
     value: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class BuildFailed:
-    """Nothing was changed. `kind`: `usage` (the agent or the command must be changed), `sources` (documents), `model`,
-    `store` (Redis or the shared store) or `bug`."""
+    """The order failed and changed nothing. `kind`: `usage` (the agent or the command must be changed), `sources`
+    (documents), `model`, `store` (Redis or the shared store) or `bug`."""
 
     message: str
     kind: str = "usage"
@@ -117,5 +117,5 @@ def message_line(message: BuildMessage) -> str:
 
 
 def message_of(line: str) -> BuildMessage:
-    given = json.loads(line)
-    return _KINDS[given.pop("told")](**given)
+    data = json.loads(line)
+    return _KINDS[data.pop("told")](**data)

@@ -1,4 +1,4 @@
-"""How a base is made: what the node says, and for the rest what the application's configuration says."""
+"""The parameters of a base: from the node, else from the application's configuration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 NO_MODEL: Final = "none"
-"""As `embedding_model`: no model is asked, and the base is searched by keywords alone (added by Sleipnir)."""
+"""As `embedding_model`: no model is called, and the base is searched by keywords only (added by Sleipnir)."""
 
 CHUNK_SIZE: Final = 1000
 TOP_K: Final = 5
@@ -15,11 +15,11 @@ TOP_K: Final = 5
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a base depends on beside the documents themselves.
+    """Everything that a base depends on, besides the contents of the documents.
 
-    `documents` are the sources as the agent writes them; relative ones are in its folder. `embedding_model` is an id
-    `client:model`, None for keywords alone. `chunk_size` and `chunk_overlap` are bytes of UTF-8. `batch_size` is how
-    many chunks go in one call of the model, None: as many as it takes.
+    `documents` are the sources as written; relative ones are in the agent's folder. `embedding_model` is an id
+    `client:model`, None for keywords only. `chunk_size` and `chunk_overlap` are bytes of UTF-8. `batch_size` is the
+    number of chunks per model call; None: the model's maximum.
     """
 
     documents: Sequence[str]

@@ -1,11 +1,11 @@
-"""When a knowledge base is built: what is to be done for a node, by what it says (spec 2.7.6, 8.1, 8.7). Pure.
+"""Decides whether to build the knowledge base of a node (spec 2.7.6, 8.1, 8.7). Pure.
 
-Rules. A base that exists is used and never rebuilt by itself. One that is missing is built without a word if the node
-is fully specified: it names embedding model, chunk size and overlap, or, added by Sleipnir, `embedding_model: none`,
-which needs no more. Otherwise a person is asked, for each value that neither the node nor the application's
-configuration gives; where there is nobody, the agent is refused. What the application says alone does not count for
-"fully specified". The documents of a config.yaml agent are a help, not a need: without an answer it runs without them.
-They have no values of their own, so here, other than in Loki, what the application says does count.
+Rules. An existing base is used and never rebuilt automatically. A missing one is built without a question if the node
+is fully specified: it sets embedding model, chunk size and overlap, or only `embedding_model: none` (added by
+Sleipnir). Otherwise a person is asked for each value that neither the node nor the application's configuration sets;
+without a terminal the agent is refused. The application's values do not make a node "fully specified". The documents
+of a config.yaml agent are optional: without an answer it runs without them. They have no values of their own, so here,
+unlike in Loki, the application's values are enough.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_SPECIFIED: Final = (
     "fully specify how to build it. Set `embedding_model`, `chunk_size`, and `chunk_overlap` on the node, or run the "
     "agent once interactively."
 )
-NO_MODEL_HINT: Final = "`embedding_model: none` on the node needs no model and no key: its base is searched by keywords"
+NO_MODEL_HINT: Final = "`embedding_model: none` on the node needs no model and no key: the base is searched by keywords"
 NO_DOCUMENTS: Final = "Cannot build RAG knowledge base '{node}' with no documents"
 MISSING_MODEL: Final = (
     "RAG knowledge base needs an embedding model. Set `embedding_model` on the rag node, or run the agent "
@@ -51,7 +51,7 @@ NOT_USED: Final = (
 
 @dataclass(frozen=True)
 class BaseOptions:
-    """What is said of a base that does not exist yet. None: nobody has said it. `embedding_model` may be NO_MODEL."""
+    """The options of a base that does not exist yet. None: not set. `embedding_model` may be NO_MODEL."""
 
     documents: Sequence[str]
     embedding_model: str | None = None
@@ -67,7 +67,7 @@ class BaseOptions:
 
     @property
     def missing(self) -> str | None:
-        """What Loki says of the first value that is missing; None when the base can be built."""
+        """Loki's message for the first missing value; None if the base can be built."""
         if self.embedding_model is None:
             return MISSING_MODEL
         if self.chunk_size is None and not self.is_keywords_only:
@@ -75,7 +75,7 @@ class BaseOptions:
         return MISSING_OVERLAP if self.chunk_overlap is None and not self.is_keywords_only else None
 
     def recipe(self) -> Recipe:
-        """Nothing may be `missing`."""
+        """The recipe. `missing` must be None."""
         size = self.chunk_size or CHUNK_SIZE
         return Recipe(
             documents=tuple(self.documents),
@@ -94,22 +94,22 @@ def usual_overlap(chunk_size: int) -> int:
 
 @dataclass(frozen=True)
 class Use:
-    """The base is there."""
+    """Use the existing base."""
 
 
 @dataclass(frozen=True)
 class Build:
-    """Without a word."""
+    """Build without a question."""
 
     recipe: Recipe
 
 
 @dataclass(frozen=True)
 class AskToBuild:
-    """Put `question`, answered yes by default; on yes ask for what `wanted` has not, and build; else do `otherwise`."""
+    """Ask `question` (default: yes). On yes ask for the missing `options` and build; on no do `otherwise`."""
 
     question: str
-    wanted: BaseOptions
+    options: BaseOptions
     otherwise: Refuse | RunWithout
 
 
@@ -123,7 +123,7 @@ class Refuse:
 
 @dataclass(frozen=True)
 class RunWithout:
-    """The agent runs without; people are told `notice`, if it says anything."""
+    """The agent runs without a base. `notice` is shown to people unless it is empty."""
 
     notice: str = ""
 
@@ -131,40 +131,40 @@ class RunWithout:
 Decision: TypeAlias = Use | Build | AskToBuild | Refuse | RunWithout
 
 
-def wanted_of(node: RagNode | None, documents: Sequence[str], application: Application) -> BaseOptions:
-    """What the node, and where it is silent the application, says. None: the `documents` of a config.yaml agent."""
-    said = node or RagNode(id=DOCUMENTS, documents=list(documents))
+def options_of(node: RagNode | None, documents: Sequence[str], application: Application) -> BaseOptions:
+    """The options of the node, else of the application. `node` None: the `documents` of a config.yaml agent."""
+    declared = node or RagNode(id=DOCUMENTS, documents=list(documents))
     return BaseOptions(
         documents=tuple(documents),
-        embedding_model=said.embedding_model or application.embedding_model,
-        chunk_size=application.chunk_size if said.chunk_size is None else said.chunk_size,
-        chunk_overlap=application.chunk_overlap if said.chunk_overlap is None else said.chunk_overlap,
-        reranker_model=said.reranker_model or application.reranker_model,
-        top_k=application.top_k if said.top_k is None else said.top_k,
-        batch_size=said.batch_size,
+        embedding_model=declared.embedding_model or application.embedding_model,
+        chunk_size=application.chunk_size if declared.chunk_size is None else declared.chunk_size,
+        chunk_overlap=application.chunk_overlap if declared.chunk_overlap is None else declared.chunk_overlap,
+        reranker_model=declared.reranker_model or application.reranker_model,
+        top_k=application.top_k if declared.top_k is None else declared.top_k,
+        batch_size=declared.batch_size,
     )
 
 
 def applying_to(node: RagNode | None, application: Application) -> Application:
-    """What of the application's configuration concerns the node: its sizes do not where the node says
-    `embedding_model: none`, which needs no more to be fully specified."""
+    """The application's configuration for the node: without sizes if the node has `embedding_model: none`, which is
+    fully specified."""
     if node is None or node.embedding_model != NO_MODEL:
         return application
     return replace(application, chunk_size=None, chunk_overlap=None)
 
 
 def decide_node(agent: str, node: RagNode, application: Application, *, exists: bool, can_ask: bool) -> Decision:
-    """What a rag node needs before a run of its agent."""
+    """The decision for a rag node before a run of its agent."""
     if exists:
         return Use()
     if not node.documents:
         return Refuse(NO_DOCUMENTS.format(node=node.id))
     if _is_fully_specified(node):
-        return Build(wanted_of(node, node.documents, applying_to(node, application)).recipe())
+        return Build(options_of(node, node.documents, applying_to(node, application)).recipe())
     if can_ask:
-        wanted = wanted_of(node, node.documents, application)
+        options = options_of(node, node.documents, application)
         return AskToBuild(
-            INITIALISE_NODE.format(node=node.id), wanted, Refuse(DECLINED.format(agent=agent, node=node.id))
+            INITIALISE_NODE.format(node=node.id), options, Refuse(DECLINED.format(agent=agent, node=node.id))
         )
     return Refuse(NOT_SPECIFIED.format(agent=agent, node=node.id), NO_MODEL_HINT)
 
@@ -172,16 +172,16 @@ def decide_node(agent: str, node: RagNode, application: Application, *, exists: 
 def decide_documents(
     agent: str, documents: Sequence[str], application: Application, *, exists: bool, can_ask: bool
 ) -> Decision:
-    """What the `documents:` of a config.yaml agent need before a run of it."""
+    """The decision for the `documents:` of a config.yaml agent before a run."""
     if exists:
         return Use()
     if not documents:
         return RunWithout()
-    wanted = wanted_of(None, documents, application)
-    if wanted.missing is None:
-        return Build(wanted.recipe())
+    options = options_of(None, documents, application)
+    if options.missing is None:
+        return Build(options.recipe())
     return (
-        AskToBuild(INITIALISE_DOCUMENTS, wanted, RunWithout()) if can_ask else RunWithout(NOT_USED.format(agent=agent))
+        AskToBuild(INITIALISE_DOCUMENTS, options, RunWithout()) if can_ask else RunWithout(NOT_USED.format(agent=agent))
     )
 
 
@@ -192,7 +192,7 @@ def _is_fully_specified(node: RagNode) -> bool:
 
 
 def completed(
-    wanted: BaseOptions,
+    options: BaseOptions,
     *,
     embedding_model: str | None = None,
     chunk_size: int | None = None,
@@ -201,8 +201,8 @@ def completed(
     top_k: int | None = None,
     batch_size: int | None = None,
 ) -> BaseOptions:
-    """`wanted` with what a person says; None: they say nothing of it."""
-    said: dict[str, Any] = {
+    """`options` with the values that a person gives; None: no value given."""
+    answers: dict[str, Any] = {
         "embedding_model": embedding_model,
         "chunk_size": chunk_size,
         "chunk_overlap": chunk_overlap,
@@ -210,4 +210,4 @@ def completed(
         "top_k": top_k,
         "batch_size": batch_size,
     }
-    return replace(wanted, **{name: value for name, value in said.items() if value is not None})
+    return replace(options, **{name: value for name, value in answers.items() if value is not None})

@@ -1,4 +1,4 @@
-"""What is known of a base, of a build before it is made, and of a hit."""
+"""The views of a base, of a forecast of a build, and of a hit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class EmbeddingUsage:
-    """What the embeddings of one build took. `embedded` chunks were sent, `reused` ones were known. USD; None: the
-    price is not known."""
+    """The usage of the embeddings of one build. `embedded` chunks were sent, `reused` ones were already known. USD;
+    None: the price is not known."""
 
     embedded: int = 0
     reused: int = 0
@@ -19,7 +19,7 @@ class EmbeddingUsage:
 
 @dataclass(frozen=True)
 class BaseInfo:
-    """A base. `sources` by number of chunks, `bytes_` of the file, `index_bytes` of what workers search."""
+    """A base. `sources` maps sources to their number of chunks; `file_bytes` and `index_bytes` are sizes on disk."""
 
     agent: str
     node: str
@@ -42,7 +42,7 @@ class BaseInfo:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a build would take: of `chunks`, `to_embed` are not known yet. Tokens are an estimate; USD."""
+    """The estimate of a build: `to_embed` of the `chunks` are not embedded yet. Tokens are estimated; USD."""
 
     agent: str
     node: str
@@ -57,8 +57,9 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Hit:
-    """A chunk that was found. `lines` are the first and last line of its source, counted from 1; None where they are
-    not known (a base made by Loki). `score` orders hits of one search, and means nothing beside another's."""
+    """A chunk that matches a search. `lines` are its first and last line in its source, counted from 1; None if they
+    are not known (a base made by Loki). `score` orders the hits of one search; scores of two searches are not
+    comparable."""
 
     source: str
     text: str

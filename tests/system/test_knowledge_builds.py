@@ -447,7 +447,7 @@ def test_a_builder_that_is_killed_is_named_and_the_next_one_goes_on(keyed: World
         if isinstance(told, Progress) and told.stage == "embed" and (who := keyed.holder()):
             os.kill(int(who.rpartition(":")[2]), signal.SIGKILL)
 
-    said = r"'agent/kb' was ended by SIGKILL\..* goes on from what was embedded"
+    said = r"'agent/kb' was ended by SIGKILL\..* reuses the chunks that were embedded"
     with pytest.raises(KnowledgeError, match=said) as raised:
         keyed.by_a_builder(keyed.order(), killed)
     assert raised.value.transient

@@ -70,9 +70,9 @@ class Model:
             return Reply(calls=[Call("user__ask", {"question": "Which?", "options": ["a", "b"]})])
         if request.prompt.startswith("Summarize the following sub-agent output from 'asks'"):
             return "dinner"
-        told_of = [message for message in request.messages if message["role"] == "tool"]
-        results = [str(message["content"]) for message in told_of if "escalation" not in message["tool_call_id"]]
-        self.announced = self.announced or len(results) < len(told_of)
+        message_of = [message for message in request.messages if message["role"] == "tool"]
+        results = [str(message["content"]) for message in message_of if "escalation" not in message["tool_call_id"]]
+        self.announced = self.announced or len(results) < len(message_of)
         match request.turn:
             case 1:
                 helpers = [Call("agent__spawn", {"agent": "helper", "prompt": task}) for task in TASKS]

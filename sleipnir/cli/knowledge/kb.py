@@ -363,7 +363,7 @@ def _order(found: _Bases, name: str, wish: _Wish, carry_out: CarryOut, person: A
     """What the builder is to make. Raises UsageError for what is missing."""
     from sleipnir.knowledge.application import application
     from sleipnir.knowledge.preparing import documents_of
-    from sleipnir.knowledge.rules import NO_DOCUMENTS, applying_to, completed, wanted_of
+    from sleipnir.knowledge.rules import NO_DOCUMENTS, applying_to, completed, options_of
 
     node = found.nodes[name]
     documents = documents_of(found.graph, node)
@@ -371,7 +371,7 @@ def _order(found: _Bases, name: str, wish: _Wish, carry_out: CarryOut, person: A
         raise UsageError(NO_DOCUMENTS.format(node=name))
     said = application()
     known = _as_built(found, name, said, carry_out) if wish.anew and found.file(name).is_file() else None
-    wanted = completed(wanted_of(node, documents, known or applying_to(node, said)), **wish.values)
+    wanted = completed(options_of(node, documents, known or applying_to(node, said)), **wish.values)
     if wanted.missing is not None:
         wanted = _asked(wanted, said, person)
     recipe = wanted.recipe()

@@ -97,7 +97,7 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, messag
     ("name", "value", "message"),
     [
         ("LOKI_RAG_TOP_K", "many", "LOKI_RAG_TOP_K='many': Input should be a valid integer"),
-        ("LOKI_DOCUMENT_LOADERS", "{", "LOKI_DOCUMENT_LOADERS is no JSON object"),
+        ("LOKI_DOCUMENT_LOADERS", "{", "LOKI_DOCUMENT_LOADERS is not a JSON object"),
         ("LOKI_DOCUMENT_LOADERS", "[1]", "LOKI_DOCUMENT_LOADERS=[1]: Input should be a valid dictionary"),
     ],
 )

@@ -20,7 +20,7 @@ from sleipnir.knowledge.rules import (
     completed,
     decide_documents,
     decide_node,
-    wanted_of,
+    options_of,
 )
 
 COMPLETE = Application(embedding_model="a:b", chunk_size=800, chunk_overlap=80, top_k=9, reranker_model="r:r")
@@ -79,7 +79,7 @@ def test_a_person_is_asked_and_the_application_gives_what_the_node_does_not_say(
         ),
     )
     assert isinstance(asked, AskToBuild)
-    assert asked.wanted.missing is None
+    assert asked.options.missing is None
 
 
 @pytest.mark.parametrize("can_ask", [True, False])
@@ -97,7 +97,7 @@ def test_no_documents_are_refused(can_ask: bool) -> None:
     ],
 )
 def test_the_first_missing_value_is_named(said: dict[str, Any], what: str) -> None:
-    missing = wanted_of(node(**said), ["docs/"], Application()).missing
+    missing = options_of(node(**said), ["docs/"], Application()).missing
     assert missing is not None
     assert missing.startswith(f"RAG knowledge base needs {what}")
 
