@@ -25,22 +25,22 @@ _BELOW_ROOT = re.compile(r"\$(?:LLM_ROOT_DIR|\{LLM_ROOT_DIR(?::?-.*?)?\})/([\w./
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
-def agent_variables(graph: Graph, given: Mapping[str, str], host: Host) -> dict[str, str]:
+def agent_variables(graph: Graph, run_variables: Mapping[str, str], host: Host) -> dict[str, str]:
     """LLM_AGENT_VAR_* for the variables of a run, and for the defaults of those that it was not given.
 
     Raises NodeFailed (`config`) when one names a secret and this worker's secrets file cannot be used.
     """
-    return {env_name(name): _with_secrets(value, host) for name, value in _values(graph, given).items()}
+    return {env_name(name): _with_secrets(value, host) for name, value in _values(graph, run_variables).items()}
 
 
-def without_secrets(result: VisitResult, graph: Graph, given: Mapping[str, str], host: Host) -> VisitResult:
+def without_secrets(result: VisitResult, graph: Graph, run_variables: Mapping[str, str], host: Host) -> VisitResult:
     """The result without the secrets that the variables of its run name: only the environment of its command may hold
     them."""
-    named = {name for value in _values(graph, given).values() for name in PLACEHOLDER.findall(value)}
-    if not named:
+    names = {name for value in _values(graph, run_variables).values() for name in PLACEHOLDER.findall(value)}
+    if not names:
         return result
     try:
-        secrets = [secret for name in named if (secret := _secret(name, host)) is not None]
+        secrets = [secret for name in names if (secret := _secret(name, host)) is not None]
     except NodeFailed:
         return result  # no command has run with them either
     sends = result.sends and tuple(
@@ -57,12 +57,12 @@ def without_secrets(result: VisitResult, graph: Graph, given: Mapping[str, str],
     )
 
 
-def _values(graph: Graph, given: Mapping[str, str]) -> dict[str, str]:
-    return {**{item.name: item.default for item in graph.variables if item.default is not None}, **given}
+def _values(graph: Graph, run_variables: Mapping[str, str]) -> dict[str, str]:
+    return {**{item.name: item.default for item in graph.variables if item.default is not None}, **run_variables}
 
 
 def _with_secrets(value: str, host: Host) -> str:
-    """The value with the secrets that it names. A placeholder of no secret of this worker stays as it is."""
+    """The value with the secrets that it names. A placeholder with an unknown name stays as it is."""
 
     def secret_or_text(placeholder: re.Match[str]) -> str:
         secret = _secret(placeholder[1], host)

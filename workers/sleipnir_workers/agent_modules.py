@@ -27,7 +27,7 @@ PREFIX = "sleipnir_agent_"
 
 
 def load(path: Path) -> ModuleType:
-    """The module of the file at `path` (absolute, links followed). Raises whatever its top level raises."""
+    """The module of the file at `path` (absolute, links followed). Raises the errors of its top level."""
     if "." in path.stem:
         raise NodeFailed(f"'{path.name}' cannot be imported: its name has a dot before .py; rename it", "not_found")
     return importlib.import_module(f"{_package_of(path.parent)}.{path.stem}")

@@ -32,7 +32,7 @@ from sleipnir_workers import condition, function, machine, mcp, rag, reduction, 
 from sleipnir_workers.celeryconfig import FLUSH_EVENTS_S, SteadyAMQP, celery_config
 from sleipnir_workers.consumer_health import ConsumerHealth
 from sleipnir_workers.drain import Conductor, Drain, leave_signals_to_main_process
-from sleipnir_workers.host import here
+from sleipnir_workers.host import this_host
 from sleipnir_workers.intake import Intake
 from sleipnir_workers.llm import extraction, litellm_compat, summary, turn
 from sleipnir_workers.llm import node as llm
@@ -102,15 +102,15 @@ if failpoints.ACTIVE:
 def worker() -> Worker:
     """This process's worker; a pool child makes its own after the fork, as connections do not survive one."""
     global _worker
-    known = _worker
-    if known is None or known[0] != os.getpid():
+    current = _worker
+    if current is None or current[0] != os.getpid():
         with _lock:
             if _worker is None or _worker[0] != os.getpid():
                 if os.getpid() != _main_pid:
                     leave_signals_to_main_process()
                 _worker = (os.getpid(), Worker.open(_name, settings, drain, _report))
-            known = _worker
-    return known[1]
+            current = _worker
+    return current[1]
 
 
 def _report(failure: MachineFailed) -> None:
@@ -238,7 +238,7 @@ def _start(sender: Any = None, **_: Any) -> None:
 def _check_models() -> None:
     """Log at the start what would fail every llm visit. Not fatal: the worker may have other work."""
     try:
-        llm.check_configuration(here())
+        llm.check_configuration(this_host())
     except ConfigError as error:
         structlog.get_logger().error("llm nodes will fail: the configuration of models is wrong", reason=str(error))
 

@@ -69,7 +69,9 @@ def _listed(labels: Iterable[str]) -> str:
 
 def _chosen(branch: Branch, execution: Execution) -> str | tuple[str, ...]:
     assert branch.call is not None
-    returned = python_call.call(branch.call, execution, lambda function: function(typed_state.seen(execution)))
+    returned = python_call.call(
+        branch.call, execution, lambda function: function(typed_state.function_state(execution))
+    )
     if returned is None:
         return NO_ROUTE
     if isinstance(returned, str):

@@ -112,7 +112,7 @@ def _reserved() -> list[str]:
     while True:
         try:
             return [request.id for request in list(celery_state.reserved_requests)]
-        except RuntimeError:  # the loop has added one meanwhile
+        except RuntimeError:  # the loop has added one during the iteration
             continue
 
 

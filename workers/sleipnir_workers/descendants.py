@@ -31,7 +31,7 @@ import structlog
 
 PR_SET_CHILD_SUBREAPER = 36
 MARKS = 100_000
-USUAL_BYTES = 819_200  # the kernel's default, where our own limit is no limit
+USUAL_BYTES = 819_200  # the kernel's default, used if this process has no limit
 KILL_S = 5.0  # for processes that fork faster than they are killed
 
 
@@ -68,14 +68,16 @@ class Descendants:
     def _end(self, mark: int) -> None:
         """Kill and reap the remaining descendants of a command. A system call for each child."""
         deadline = time.monotonic() + KILL_S
-        while left := [pid for pid in _adopted() if self._is_left(pid, mark)]:
-            for pid in left:
+        while remaining := [pid for pid in _adopted() if self._is_left(pid, mark)]:
+            for pid in remaining:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-            for pid in left:
+            for pid in remaining:
                 _reap(pid, deadline)
             if time.monotonic() > deadline:
-                structlog.get_logger().error("processes that a command has left behind cannot be killed", pids=left)
+                structlog.get_logger().error(
+                    "processes that a command has left behind cannot be killed", pids=remaining
+                )
                 return
 
     def _is_left(self, pid: int, mark: int) -> bool:

@@ -68,8 +68,8 @@ class MissingDirectories:
 
     def passes(self, run: str, seq: int) -> bool:
         """Whether to leave a message of this visit to other workers."""
-        directory, left = self._visits.pop((run, seq), (None, 0))
-        if directory is None or not left or can_be_entered(directory):
+        directory, passes_left = self._visits.pop((run, seq), (None, 0))
+        if directory is None or not passes_left or can_be_entered(directory):
             return False
-        self._visits[run, seq] = directory, left - 1
+        self._visits[run, seq] = directory, passes_left - 1
         return True

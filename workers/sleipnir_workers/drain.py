@@ -49,7 +49,7 @@ class Latch:
         return self._flag[0] == 1
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is set (True), at most `timeout_s` (None: for ever)."""
+        """Wait until it is set (True), at most `timeout_s` (None: without limit)."""
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
         return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
@@ -111,13 +111,13 @@ class Conductor:
         self._drain.begun.wait()
         try:
             self._stop_consuming()
-            left = self._wait_for_visits()
+            remaining = self._wait_for_visits()
         except Exception:
             _log.exception("draining failed; stopping at once")
-            left = self._running()
-        if left:
+            remaining = self._running()
+        if remaining:
             # Their leases lapse, and other workers take over. Pool children and scripts die with the main process.
-            _log.error(f"{_visits(left)} did not stop; exiting, other workers take over when the leases lapse")
+            _log.error(f"{_visits(remaining)} did not stop; exiting, other workers take over when the leases lapse")
             os._exit(1)
         self._stop_celery()
         time.sleep(EXIT_S)

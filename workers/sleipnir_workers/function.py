@@ -32,7 +32,7 @@ def run_function(node: FunctionNode, execution: Execution) -> VisitResult:
 
 def _run(node: FunctionNode, execution: Execution) -> dict[str, Json]:
     def use(function: Callable[..., Any]) -> dict[str, Json]:
-        returned = _as_output(node.call, function(typed_state.seen(execution)))
+        returned = _as_output(node.call, function(typed_state.function_state(execution)))
         return _as_json(execution, returned) if execution.graph.state else returned
 
     result = python_call.call(node.call, execution, use, timeout_s=node.timeout)

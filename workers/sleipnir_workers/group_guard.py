@@ -42,14 +42,14 @@ class GroupGuard:
         """From now on `group` dies with this process. Raises OSError if no companion can be started."""
         with self._lock:
             self._groups.add(group)
-            if not self._tell(f"+{group}\n"):
+            if not self._write(f"+{group}\n"):
                 self._start()
 
     def remove(self, group: int) -> None:
         """Call it before the group's leader is reaped: until then no other group has its number."""
         with self._lock:
             self._groups.discard(group)
-            self._tell(f"-{group}\n")
+            self._write(f"-{group}\n")
 
     @property
     def companion_pid(self) -> int | None:
@@ -70,7 +70,7 @@ class GroupGuard:
             _stdin(self._companion).close()
             self._companion.returncode = 0  # not our child to wait for
 
-    def _tell(self, line: str) -> bool:
+    def _write(self, line: str) -> bool:
         """False if there is no companion."""
         if self._companion is None or self._companion.poll() is not None:
             return False

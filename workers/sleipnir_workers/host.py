@@ -1,7 +1,7 @@
-"""What the machine of this worker offers a visit: its environment, its settings and its own directories.
+"""The machine of a worker, as visits see it: its environment, its settings and its own directories.
 
-Executors take a Host as a parameter and never look at os.environ themselves, so that a test can say
-exactly what a worker knows. `here()` is the process's own Host, read once.
+Executors take a Host as a parameter and never read os.environ themselves, so that a test can set
+exactly what a worker has. `this_host()` is the process's own Host, read once.
 """
 
 from __future__ import annotations
@@ -62,6 +62,6 @@ class Host:
 
 
 @functools.cache
-def here() -> Host:
+def this_host() -> Host:
     """The Host of this process, as its environment was at the first call."""
     return Host(env=dict(os.environ), settings=Settings.from_env())

@@ -30,7 +30,7 @@ def left_by(execution: Execution, result: VisitResult) -> VisitResult:
     delta: Mapping[str, Any] = result.delta if result.ok else {}
     if result.ok and (key := execution.result_key) is not None:
         if key not in delta:
-            place = f"map node '{execution.item.of}': sub-branch [{execution.item.index}]"
-            raise NodeFailed(f"{place} did not write `output_key` '{key}'", "output")
+            body = f"map node '{execution.item.of}': sub-branch [{execution.item.index}]"
+            raise NodeFailed(f"{body} did not write `output_key` '{key}'", "output")
         delta = {key: delta[key]}
     return replace(result, delta=delta, next=None, sends=None)

@@ -224,10 +224,10 @@ class TokenWriter:
 
     def _pieces(self, text: str, lost: int, is_last: bool) -> list[Piece]:
         text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair could not be sent
-        first, rest, pieces = text[:MOST_IN_PIECE], text[MOST_IN_PIECE:], list[Piece]()
-        while rest:
+        first, remaining, pieces = text[:MOST_IN_PIECE], text[MOST_IN_PIECE:], list[Piece]()
+        while remaining:
             pieces.append(self._piece(first))
-            first, rest = rest[:MOST_IN_PIECE], rest[MOST_IN_PIECE:]
+            first, remaining = remaining[:MOST_IN_PIECE], remaining[MOST_IN_PIECE:]
         self._is_restarted = False
         return [*pieces, self._piece(first, lost, is_last)]
 

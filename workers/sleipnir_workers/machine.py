@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sleipnir.errors import EXHAUSTED, MachineFailed
-from sleipnir_workers.host import here
+from sleipnir_workers.host import this_host
 
 ROOM_BYTES = 1 << 20  # less on a disk, and the next visit fails: its state file alone may be larger
 DESCRIPTORS = 16  # what the start of one command takes, with its pipes, its pidfd and its selector
@@ -33,7 +33,7 @@ def failure_behind(error: BaseException) -> MachineFailed | None:
     if not (isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in EXHAUSTED)):
         return None
     try:
-        check(here().settings.home)
+        check(this_host().settings.home)
     except MachineFailed as failure:
         return MachineFailed(failure.part, failure.args[0], begun=True)
     return None

@@ -1,4 +1,4 @@
-"""What a node executor is, and the registry of them.
+"""Node executors: their contract and their registry.
 
 One kind of work, one module, one function:
 

@@ -87,8 +87,8 @@ def _raised(error: BaseException, folder: Path) -> str:
     text = f"raised {type(error).__name__}: {error}" if str(error) else f"raised {type(error).__name__}"
     frames = traceback.extract_tb(error.__traceback__)
     root = str(folder.resolve())
-    own = [frame for frame in frames if frame.filename.startswith(root)] or frames[-1:]
-    if isinstance(error, SyntaxError) or not own:
+    own_frames = [frame for frame in frames if frame.filename.startswith(root)] or frames[-1:]
+    if isinstance(error, SyntaxError) or not own_frames:
         return text  # a syntax error names its own line
-    last = own[-1]
+    last = own_frames[-1]
     return f"{text} ({Path(last.filename).name}:{last.lineno}: {last.line})"

@@ -22,7 +22,7 @@ from sleipnir.messages import VisitResult
 from sleipnir.settings import Settings
 from sleipnir_workers import typed_state
 from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host, here
+from sleipnir_workers.host import Host, this_host
 from sleipnir_workers.items import with_own_output
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.llm.usage import UsageTotal
@@ -38,7 +38,7 @@ def run_rag(node: RagNode, execution: Execution, host: Host | None = None) -> Vi
     """Search. `host` None means this process's. Raises only VisitLost, ProcessLost and MachineFailed."""
     spent = UsageTotal()
     try:
-        return _searched(node, execution, host or here(), spent)
+        return _searched(node, execution, host or this_host(), spent)
     except PutOff as later:
         # A scheduler of an older release, which does not know `later_ms`, must see a failure, not a success.
         return VisitResult(ok=False, error=str(later), error_kind="limit", usage=spent.usage(), later_ms=later.until_ms)
@@ -75,12 +75,12 @@ def _searched(node: RagNode, execution: Execution, host: Host, spent: UsageTotal
         waits=False,
         tick=execution.check,
     )
-    meanwhile = (
+    fetch_note = (
         f": knowledge base {execution.knowledge[:12]} was still being fetched from {index_store_name(host.settings)}"
     )
     try:
         with _open_indexes(host.settings, os.getpid()).read(execution.knowledge, asking.check) as index:
-            meanwhile = ""
+            fetch_note = ""
             top_k = index.info.recipe.top_k if node.top_k is None else node.top_k
             answer = asking.search(index, SearchQuery(query, top_k, tuple(node.sources or ()), node.per_source))
     except MachineFailed:
@@ -88,8 +88,8 @@ def _searched(node: RagNode, execution: Execution, host: Host, spent: UsageTotal
     except SleipnirError as error:
         if isinstance(error, KnowledgeError) and error.machine is not None:
             machine = error.machine  # once the index is open, a model may have been called
-            raise MachineFailed(machine.part, machine.args[0], begun=not meanwhile) from error
-        raise _failure(node, error, meanwhile) from error
+            raise MachineFailed(machine.part, machine.args[0], begun=not fetch_note) from error
+        raise _failure(node, error, fetch_note) from error
     output = _output(answer)
     return VisitResult(
         ok=True,
@@ -105,11 +105,11 @@ def _output(answer: SearchResult) -> dict[str, Any]:
     return {"context": answer.context, "sources": list(answer.sources), "hits": hits}
 
 
-def _failure(node: RagNode, error: SleipnirError, meanwhile: str) -> NodeFailed:
-    """`meanwhile` is text about what a timeout interrupted; it may be empty."""
+def _failure(node: RagNode, error: SleipnirError, fetch_note: str) -> NodeFailed:
+    """`fetch_note` ends the message of a timeout; it is empty unless the base was being fetched."""
     kind = error.kind if isinstance(error, NodeFailed | KnowledgeError) else "knowledge"
     if kind == "timeout":
-        return NodeFailed(f"rag node '{node.id}' timed out after {node.timeout}s{meanwhile}", "timeout")
+        return NodeFailed(f"rag node '{node.id}' timed out after {node.timeout}s{fetch_note}", "timeout")
     transient = isinstance(error, NodeFailed | KnowledgeError) and error.transient
     return NodeFailed(f"rag node '{node.id}' retrieval failed: {error}", kind, transient=transient)
 

@@ -58,21 +58,21 @@ def route_of(value: Json) -> Route:
     return Route(sends=tuple(_send(item, f"{NEXT}[{index}]") for index, item in enumerate(value)))
 
 
-def _send(item: Json, place: str) -> Send:
+def _send(item: Json, path: str) -> Send:
     if isinstance(item, str):
         return Send(item)
     if not isinstance(item, dict):
-        raise _wrong(f'{place} must be the name of a node or {{"to": node, "update": {{...}}}}, got {_shown(item)}')
+        raise _wrong(f'{path} must be the name of a node or {{"to": node, "update": {{...}}}}, got {_quoted(item)}')
     to, update = item.get("to"), item.get("update")
     for key in item:
         if key not in ("to", "update"):
-            raise _wrong(f"{place} has '{key}'; a command has `to` and `update`, and nothing else")
+            raise _wrong(f"{path} has '{key}'; a command has `to` and `update`, and nothing else")
     if to is not None and not isinstance(to, str):
-        raise _wrong(f"{place}.to must be the name of a node, got {_shown(to)}")
+        raise _wrong(f"{path}.to must be the name of a node, got {_quoted(to)}")
     if update is not None and not isinstance(update, dict):
-        raise _wrong(f"{place}.update must be an object of state keys, got {_shown(update)}")
+        raise _wrong(f"{path}.update must be an object of state keys, got {_quoted(update)}")
     if update and len(update) > MOST_KEYS:
-        raise _wrong(f"{place}.update has {len(update):,} keys, at most {MOST_KEYS:,} are possible; nest them")
+        raise _wrong(f"{path}.update has {len(update):,} keys, at most {MOST_KEYS:,} are possible; nest them")
     return Send(to or "", {key: value for key, value in (update or {}).items() if key != NEXT})
 
 
@@ -80,7 +80,7 @@ def _wrong(message: str) -> NodeFailed:
     return NodeFailed(message, "output")
 
 
-def _shown(value: Json) -> str:
+def _quoted(value: Json) -> str:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 40 else text[:39] + "…"
 

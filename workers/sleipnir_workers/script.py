@@ -24,7 +24,7 @@ from sleipnir_workers import bundle_writes, machine, output, sandbox
 from sleipnir_workers.agent_environment import agent_variables, parse_env_file, root_of, roots, without_secrets
 from sleipnir_workers.agent_files import agent_file
 from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host, here
+from sleipnir_workers.host import Host, this_host
 from sleipnir_workers.node import executor
 
 INLINE_STATE_BYTES = 32 * 1024  # Loki's limit; the kernel's for one variable is 128 KiB
@@ -43,7 +43,7 @@ NEEDED = ("bash", "python3")
 @executor("script")
 def run_script(node: ScriptNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Run the node's script. `host` None means this process's. Raises VisitLost, ProcessLost and MachineFailed."""
-    host = host or here()
+    host = host or this_host()
     try:
         result = output.success(node, execution, _run(node, execution, host), what="script")
     except NodeFailed as error:
@@ -202,7 +202,7 @@ def _parse(node: ScriptNode, stdout: bytes) -> dict[str, Json]:
 
 
 class _BadOutput(Exception):
-    """What is wrong with a script's stdout."""
+    """A script's stdout is wrong; the message says how."""
 
 
 def _object(stdout: bytes) -> dict[str, Json]:

@@ -48,7 +48,7 @@ def is_shim(program: str) -> bool:
 
 
 def _choosing_folder(cwd: Path) -> Path:
-    """The nearest folder that chooses a version; the root if none does, whatever the working directory is."""
+    """The nearest folder that chooses a version; the root if there is none."""
     return next((folder for folder in _and_above(cwd) if any((folder / name).is_file() for name in _FILES)), Path("/"))
 
 

@@ -54,11 +54,11 @@ class Skill:
     auto_unload: bool = False
 
     @classmethod
-    def from_result(cls, kept: Mapping[str, Any]) -> Skill:
-        """From `kept`, the value of LOADED in a result of skill__load."""
-        tools, servers = (tuple(map(str, kept.get(key) or ())) for key in ("tools", "servers"))
-        body, description = str(kept.get("body", "")), str(kept.get("description", ""))
-        return cls(str(kept.get("name", "")), body, description, tools, servers, bool(kept.get("auto_unload")))
+    def from_result(cls, stored: Mapping[str, Any]) -> Skill:
+        """From `stored`, the value of LOADED in a result of skill__load."""
+        tools, servers = (tuple(map(str, stored.get(key) or ())) for key in ("tools", "servers"))
+        body, description = str(stored.get("body", "")), str(stored.get("description", ""))
+        return cls(str(stored.get("name", "")), body, description, tools, servers, bool(stored.get("auto_unload")))
 
     def to_result(self) -> dict[str, Json]:
         return {**vars(self), "tools": list(self.tools), "servers": list(self.servers)}
@@ -175,13 +175,13 @@ def loaded_in(conversation: Iterable[Message]) -> dict[str, Skill]:
 
 def after(loaded: Mapping[str, Skill], result: Mapping[str, Any]) -> dict[str, Skill]:
     """The skills that are loaded after a call of skill__load or skill__unload with this result."""
-    if isinstance(kept := result.get(LOADED), dict):
-        skill = Skill.from_result(kept)
+    if isinstance(stored := result.get(LOADED), dict):
+        skill = Skill.from_result(stored)
         return {**loaded, skill.name: skill}
     return {name: skill for name, skill in loaded.items() if name != result.get("unloaded")}
 
 
-def as_told(conversation: Sequence[Message], loaded: Mapping[str, Skill]) -> list[dict[str, Any]]:
+def for_model(conversation: Sequence[Message], loaded: Mapping[str, Skill]) -> list[dict[str, Any]]:
     """The conversation for the model: with the loaded skills in the system message, and without them in results."""
     messages = [_without_skill(message, tool) for message, tool in _with_tools(conversation)]
     bodies = [skill.body for skill in loaded.values() if skill.body]
@@ -198,10 +198,10 @@ def with_grants(graph: Graph, skills: Skills | None, names: Iterable[str] | None
     Tools that this worker does not have are left out of the graph, as in Coyote."""
     if skills is None:
         return graph, []
-    wanted = [stem(name) for name in (skills.grants() if names is None else names)]
-    known = {stem(name) for name in graph.global_tools}
-    added = [name for name in dict.fromkeys(wanted) if name not in known and _is_installed(name, skills.host)]
-    return replace(graph, global_tools=[*graph.global_tools, *added]), [*dict.fromkeys(wanted)]
+    requested = [stem(name) for name in (skills.grants() if names is None else names)]
+    present = {stem(name) for name in graph.global_tools}
+    added = [name for name in dict.fromkeys(requested) if name not in present and _is_installed(name, skills.host)]
+    return replace(graph, global_tools=[*graph.global_tools, *added]), [*dict.fromkeys(requested)]
 
 
 def _is_installed(tool: str, host: Host) -> bool:

@@ -79,8 +79,8 @@ def strategy(task: Any, app: Any, consumer: Any) -> Take:
             stock(message, body, ack, reject, callbacks)
             return
         args, _, _ = message.payload
-        taken = TakenRequest(task_id)
-        state.reserved_requests.add(taken)
+        request = TakenRequest(task_id)
+        state.reserved_requests.add(request)
         taken_from = message.delivery_info.get("routing_key")
         _announce(send, task_id, headers, taken_from)
         started = monotonic()
@@ -97,7 +97,7 @@ def strategy(task: Any, app: Any, consumer: Any) -> Take:
             event, fields = event_of(repr(result))
             send(event, uuid=task_id, runtime=monotonic() - started, **fields)
         finally:
-            state.reserved_requests.discard(taken)
+            state.reserved_requests.discard(request)
         ack(log, errors)
 
     return take

@@ -48,7 +48,7 @@ class TaskSummary:
 
 
 def event_of(text: str) -> tuple[str, dict[str, Any]]:
-    """The event that ends a task, and its fields, from the text of what it returned (a TaskSummary)."""
+    """The event that ends a task, and its fields, from the text of its result (a TaskSummary)."""
     if text.startswith(_FAILED):
         error, _, result = text.removeprefix(_FAILED).partition("\n")
         return "task-failed", {"exception": error, "traceback": None, "result": result}
@@ -81,10 +81,10 @@ def shown_error(error: str, state: Mapping[str, str]) -> str:
 
 def _leaves(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        for each in value.values():
-            yield from _leaves(each)
+        for item in value.values():
+            yield from _leaves(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from _leaves(each)
+        for item in value:
+            yield from _leaves(item)
     elif value is not None and not isinstance(value, bool):
         yield str(value)

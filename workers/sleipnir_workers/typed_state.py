@@ -81,7 +81,7 @@ def _wrong(execution: Execution, message: str) -> NodeFailed:
 # What Python functions get
 
 
-def seen(execution: Execution) -> dict[str, Any]:
+def function_state(execution: Execution) -> dict[str, Any]:
     """The state for a Python function, which may change it, with objects of declared types. Raises NodeFailed."""
     state = FunctionState(execution.state.texts)
     for key, field in execution.graph.state.items():
@@ -100,7 +100,7 @@ def as_object(execution: Execution, key: str, value: Json) -> Any:
     if field is None:
         return value
     try:
-        return _each(field, from_json(field, value), lambda model, item: model.model_validate(item), execution)
+        return _converted(field, from_json(field, value), lambda model, item: model.model_validate(item), execution)
     except ValueError as error:
         raise _unlike(key, field, error) from None
 
@@ -113,7 +113,7 @@ def as_json(execution: Execution, key: str, value: Any) -> Any:
         return value
     whole = field.reducer in _WHOLE or field.type == "list"
     try:
-        return _each(field, to_json(field, value), lambda model, item: _dumped(model, item, whole), execution)
+        return _converted(field, to_json(field, value), lambda model, item: _dumped(model, item, whole), execution)
     except ValueError as error:
         raise _unlike(key, field, error) from None
 
@@ -123,7 +123,9 @@ def all_as_json(execution: Execution, written: Mapping[str, Any]) -> dict[str, A
     return {key: as_json(execution, key, value) for key, value in written.items()}
 
 
-def _each(field: StateField, value: Any, convert: Callable[[type[BaseModel], Any], Any], execution: Execution) -> Any:
+def _converted(
+    field: StateField, value: Any, convert: Callable[[type[BaseModel], Any], Any], execution: Execution
+) -> Any:
     """`value`, converted where it, or each of its elements, is declared to be a pydantic model."""
     name = field.items if field.type == "list" else field.type
     if name is None or not is_model(name) or value is None:

@@ -1,4 +1,4 @@
-"""Broker messages that are no readable call of a visit: dropped, counted, logged once per reason.
+"""Broker messages that are not a readable call of a visit: dropped, counted, logged once per reason.
 
 1. A message is a hint. If a visit waits for a dropped message, it is published again, so nothing is lost. A message is
    never requeued: it would arrive again at once, for ever.

@@ -272,20 +272,20 @@ class Launcher:
 
     def _request_fork(self) -> WarmScript:
         """Request a child that leads a group and waits for its script."""
-        with contextlib.ExitStack() as kept, contextlib.ExitStack() as theirs:
+        with contextlib.ExitStack() as own_ends, contextlib.ExitStack() as sent_ends:
             channel, their_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            kept.callback(channel.close)
-            theirs.callback(their_channel.close)
+            own_ends.callback(channel.close)
+            sent_ends.callback(their_channel.close)
             ends = [their_channel.fileno()]
             pipes = []
             for _ in ("stdout", "stderr"):
                 read, write = os.pipe()
-                kept.callback(os.close, read)
-                theirs.callback(os.close, write)
+                own_ends.callback(os.close, read)
+                sent_ends.callback(os.close, write)
                 pipes.append(read)
                 ends.append(write)
             self._send(ends)
-            kept.pop_all()
+            own_ends.pop_all()
         return WarmScript(channel, *pipes)
 
     def _send(self, fds: Sequence[int]) -> None:

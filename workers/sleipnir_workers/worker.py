@@ -1,4 +1,4 @@
-"""One visit on a worker: claim, execute under a guard, deliver. What the Celery task calls.
+"""One visit on a worker: claim, execute under a guard, deliver. The Celery task calls it.
 
 The process may die at any line. Before the delivery, the lease lapses and another worker starts over; after it, the
 result is in Redis. If a message is delivered twice, the second claim is refused.
@@ -62,7 +62,7 @@ REPLICATED_MS = 1_000  # for one question to Redis, well below its socket timeou
 
 @dataclass(frozen=True)
 class Worker:
-    """What a worker process has: the store, the bundles on this machine, its name and its heartbeat."""
+    """The parts of a worker process: the store, the bundles on this machine, its name and its heartbeat."""
 
     name: str
     settings: Settings
@@ -130,7 +130,7 @@ class Worker:
             worker=self.name,
             token=token,
             lease_ms=int(self.settings.lease_s * 1000),
-            wanted=self._wanted(call.role, unpacked, node),
+            wanted=self._state_keys(call.role, unpacked, node),
         )
         if isinstance(claim, ClaimRefused):
             self._report_refusal(call, claim.reason)
@@ -238,7 +238,7 @@ class Worker:
             tries += 1
         return False
 
-    def _wanted(self, role: Role, unpacked: Unpacked | None, node: Node | None) -> Collection[str] | None:
+    def _state_keys(self, role: Role, unpacked: Unpacked | None, node: Node | None) -> Collection[str] | None:
         """The state keys to fetch: what the visit reads, or everything (None) when snapshots are logged.
 
         Reducers read only their visit's overlay, which every claim returns.
@@ -254,11 +254,11 @@ class Worker:
         """Size and keys at debug; the values at trace only, because state can hold secrets (spec 2.13)."""
         if not execution.graph.settings.log_state_snapshots or self.settings.log_level not in ("debug", "trace"):
             return
-        log, place = structlog.get_logger(), f"[graph:{execution.agent}] [{execution.node.id}]"
+        log, prefix = structlog.get_logger(), f"[graph:{execution.agent}] [{execution.node.id}]"
         size = sum(len(key) + len(text) for key, text in claim.state.items())
-        log.debug(f"{place} state: {size} bytes, keys={sorted(claim.state)}")
+        log.debug(f"{prefix} state: {size} bytes, keys={sorted(claim.state)}")
         if self.settings.log_level == "trace":
-            log.debug(f"{place} full state: {json.dumps(dict(execution.state), ensure_ascii=False)}")
+            log.debug(f"{prefix} full state: {json.dumps(dict(execution.state), ensure_ascii=False)}")
 
     def _execution(
         self, call: VisitCall, claim: Claim, unpacked: Unpacked, node: Node, lost: threading.Event
@@ -404,8 +404,8 @@ def execute(execution: Execution) -> VisitResult | None:
     except BaseException as error:
         if failure := machine.failure_behind(error):
             raise failure from error
-        # Also SystemExit, MemoryError and KeyboardInterrupt of a node's own code: one that leaves a Celery task
-        # wedges a thread slot for ever or kills a prefork worker.
+        # Also SystemExit, MemoryError and KeyboardInterrupt of a node's own code: if one leaves a Celery task, it
+        # blocks a thread slot for ever or kills a prefork worker.
         structlog.get_logger().exception("executor crashed")
         return failed(execution, f"{type(error).__name__}: {error}", "crash", usage)
 

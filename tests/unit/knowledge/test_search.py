@@ -92,7 +92,7 @@ def test_a_question_may_want_more_or_fewer_hits_than_the_base(index: Artefact) -
 def test_words_are_found_without_their_endings_and_whatever_their_case(index: Artefact) -> None:
     [hit] = search(index, SearchQuery("TUNING"), None, None).hits
     assert hit.text.startswith("Tune the memory") and hit.source == "/docs/guide/tuning.md"
-    assert Words().of("The servers' max_memory_bytes weren't tuned, ﬁnally") == [
+    assert Words().extract("The servers' max_memory_bytes weren't tuned, ﬁnally") == [
         "server", "max", "memori", "byte", "weren", "tune", "final"
     ]  # fmt: skip
 

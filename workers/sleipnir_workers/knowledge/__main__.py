@@ -18,7 +18,7 @@ from sleipnir import hardening, logs
 from sleipnir.errors import KnowledgeError, NodeFailed, SleipnirError, StoreUnavailable
 from sleipnir.knowledge.order import BuildDone, BuildFailed, BuildMessage, message_line, order_of
 from sleipnir_workers.execution import ProcessLost
-from sleipnir_workers.host import here
+from sleipnir_workers.host import this_host
 from sleipnir_workers.knowledge.failures import LoadFailed
 from sleipnir_workers.llm.failures import CallFailed
 
@@ -61,7 +61,7 @@ def _reporter(file: TextIO) -> Callable[[BuildMessage], None]:
 
 def _carried_out(line: str, report: Callable[[BuildMessage], None]) -> BuildDone | BuildFailed:
     try:
-        host = here()
+        host = this_host()
         logs.configure(host.settings)
         order = order_of(line)
         if order.task in ("shelved", "unshelve"):

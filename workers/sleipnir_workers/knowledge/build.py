@@ -107,9 +107,9 @@ class _Job:
         loaded = self._sources(recipe)
         vectors, spent = self._embed(recipe, _texts(loaded), permits, lease)
         base = Base(recipe, loaded, vectors)
-        with _naming_the_disk(self.file), staging(self.folder) as beside:
+        with _naming_the_disk(self.file), staging(self.folder) as folder:
             self.report(Progress("write", 0, None, str(self.file)))
-            staged = beside / self.file.name
+            staged = folder / self.file.name
             loki_file.write(base, staged)
             digest = str(digest_of(staged))
             self._use(store, digest)

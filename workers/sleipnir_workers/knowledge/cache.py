@@ -55,18 +55,18 @@ class Cache:
         if folder.is_dir():
             return
         self._make_room(size())
-        with staging(self.root) as beside:
-            staged = beside / folder.name
+        with staging(self.root) as staging_folder:
+            staged = staging_folder / folder.name
             staged.mkdir()
             fetch(staged)
             put_in_place(staged, folder)
 
     def _make_room(self, needed_bytes: int) -> None:
         """Drop the least recently used indexes that are not open, until `needed_bytes` fit."""
-        kept = [path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith(".")]
-        sizes = {folder: size_of(folder) for folder in kept}
+        folders = [path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        sizes = {folder: size_of(folder) for folder in folders}
         used = sum(sizes.values())
-        for folder in sorted(kept, key=self._used_ns):
+        for folder in sorted(folders, key=self._used_ns):
             if used + needed_bytes <= self._limit_bytes:
                 return
             if self.drop(folder.name):

@@ -96,7 +96,7 @@ class _Crawl:
         self._robots = RobotFileParser()
         self._paths: list[tuple[str, int]] = []
         """Paths with their distance in links; fetched ones stay at the front."""
-        self._known: set[str] = set()
+        self._known_paths: set[str] = set()
         self._bytes = 0
         self._lock = threading.Lock()
         self._deadline = time.monotonic() + limits.seconds
@@ -140,7 +140,7 @@ class _Crawl:
             raise Unloadable(self._url, f"is larger than {size(self._limits.bytes_)} (SLEIPNIR_CRAWL_BYTES)") from None
         path = urlsplit(response.url).path or "/"
         self._paths.append((path, 0))
-        self._known.add(_same(path))
+        self._known_paths.add(_same(path))
         self._follow(self._origin + path, response, 0)
         return FetchedPage(self._origin + path, response, self._rules.part)
 
@@ -207,9 +207,9 @@ class _Crawl:
         if response.media_type not in ("text/html", "application/xhtml+xml"):
             return
         for path in self._links(url, response):
-            if _same(path) in self._known or path.rstrip("/").rpartition("/")[2] in self._rules.excluded:
+            if _same(path) in self._known_paths or path.rstrip("/").rpartition("/")[2] in self._rules.excluded:
                 continue
-            self._known.add(_same(path))
+            self._known_paths.add(_same(path))
             if depth < self._limits.depth:
                 self._paths.append((path, depth + 1))
             else:

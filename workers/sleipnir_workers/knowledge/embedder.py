@@ -105,9 +105,9 @@ def attempts_in(env: Mapping[str, str]) -> int:
     return int(text)
 
 
-def batch_size_of(endpoint: Endpoint, chunk_size: int, wanted: int | None) -> int:
-    """The number of chunks per call (spec 8.5). `wanted` is the base's own batch size."""
-    size, tokens = wanted or endpoint.traits.max_batch_size, embedding.max_input_tokens(endpoint)
+def batch_size_of(endpoint: Endpoint, chunk_size: int, configured: int | None) -> int:
+    """The number of chunks per call (spec 8.5). `configured` is the base's own batch size."""
+    size, tokens = configured or endpoint.traits.max_batch_size, embedding.max_input_tokens(endpoint)
     if tokens is not None:
         fitting = tokens // chunk_size
         size = fitting if size is None else min(fitting, size)
@@ -168,12 +168,12 @@ class Embedder:
             with closing(self._answers(batches, purpose, tick)) as answers:
                 for batch, embedded in answers:
                     for key, vector in zip(batch.keys, embedded.vectors, strict=True):
-                        rows.put(work.places[key], vector)
+                        rows.put(work.positions[key], vector)
                     spent = _added(spent, len(batch.texts), embedded)
                     progress(rows.done, len(texts), spent.tokens, spent.cost_usd)
         except _OtherDimensions as error:
             if self._cache is not None:
-                self._cache.forget(work.places)  # some of them are of an earlier model with this id
+                self._cache.forget(work.positions)  # some of them are of an earlier model with this id
             raise NodeFailed(str(error), "model") from error
         reused = len(texts) - spent.embedded
         took_s = time.monotonic() - began_s
@@ -192,11 +192,11 @@ class Embedder:
         """Fill in the cached vectors. One with other dimensions than the base is of an earlier model with this id."""
         if self._cache is None:
             return
-        keys = list(work.places)
+        keys = list(work.positions)
         for start in range(0, len(keys), _KEYS_PER_LOOKUP):
             for key, vector in self._cache.find(keys[start : start + _KEYS_PER_LOOKUP]).items():
                 if rows.fits(vector):
-                    rows.put(work.places[key], vector)
+                    rows.put(work.positions[key], vector)
                     work.known.add(key)
 
     def _batches(self, work: _Work) -> Iterator[_Batch]:
@@ -296,25 +296,25 @@ class Embedder:
         """Raises NodeFailed (`model`) for a vector without a direction."""
         for text, vector in zip(batch.texts, embedded.vectors, strict=True):
             if flaw := _flaw(vector):
-                shown = self._model.clean(text[:_SHOWN_CHARACTERS])
-                raise NodeFailed(f"embedding model '{self._model.id}' gave {flaw} for the text {shown!r}", "model")
+                quoted = self._model.clean(text[:_SHOWN_CHARACTERS])
+                raise NodeFailed(f"embedding model '{self._model.id}' gave {flaw} for the text {quoted!r}", "model")
 
 
 class _Work:
-    """Texts and their places; equal texts share a key. `known` are the keys that are done."""
+    """Texts and their positions; equal texts share a key. `known` are the keys that are done."""
 
     def __init__(self, texts: Sequence[str], keys: Sequence[bytes]) -> None:
         self._texts = texts
         self.known: set[bytes] = set()
-        self.places: dict[bytes, list[int]] = {}
-        for place, key in enumerate(keys):
-            self.places.setdefault(key, []).append(place)
+        self.positions: dict[bytes, list[int]] = {}
+        for position, key in enumerate(keys):
+            self.positions.setdefault(key, []).append(position)
 
     def text(self, key: bytes) -> str:
-        return self._texts[self.places[key][0]]
+        return self._texts[self.positions[key][0]]
 
     def unknown(self) -> Iterator[bytes]:
-        return (key for key in self.places if key not in self.known)
+        return (key for key in self.positions if key not in self.known)
 
 
 class _OtherDimensions(Exception):
@@ -336,7 +336,7 @@ class _Rows:
     def fits(self, vector: bytes) -> bool:
         return self._dimensions in (None, len(vector) // 4)
 
-    def put(self, places: Sequence[int], vector: bytes) -> None:
+    def put(self, positions: Sequence[int], vector: bytes) -> None:
         """Raises _OtherDimensions."""
         if not self.fits(vector):
             raise _OtherDimensions(
@@ -346,8 +346,8 @@ class _Rows:
         if self._matrix is None:
             self._dimensions = len(vector) // 4
             self._matrix = np.empty((self._count, self._dimensions), np.float32)
-        self._matrix[places] = np.frombuffer(vector, "<f4")
-        self.done += len(places)
+        self._matrix[positions] = np.frombuffer(vector, "<f4")
+        self.done += len(positions)
 
 
 class _Flight:
@@ -358,7 +358,7 @@ class _Flight:
     ) -> None:
         self.stop = threading.Event()
         self._ask = ask
-        self._left = iter(batches)
+        self._pending = iter(batches)
         self._lock = threading.Lock()
         self._flying = threads
         self._outcomes: queue.SimpleQueue[tuple[_Batch, Embedded] | BaseException | None] = queue.SimpleQueue()
@@ -390,7 +390,7 @@ class _Flight:
 
     def _next(self) -> _Batch | None:
         with self._lock:
-            return None if self.stop.is_set() else next(self._left, None)
+            return None if self.stop.is_set() else next(self._pending, None)
 
 
 def _flaw(vector: bytes) -> str | None:

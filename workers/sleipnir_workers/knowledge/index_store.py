@@ -111,9 +111,9 @@ def not_there(digest: str, index_store: str) -> KnowledgeError:
     return KnowledgeError(f"knowledge base {digest[:12]} is not in the index store {index_store}", "store")
 
 
-def disk_error(error: OSError, place: Path, doing: str = "write") -> KnowledgeError:
-    """`place` is named if the error names no file. It is the machine's failure if a resource is exhausted or access is
+def disk_error(error: OSError, path: Path, doing: str = "write") -> KnowledgeError:
+    """`path` is named if the error names no file. It is the machine's failure if a resource is exhausted or access is
     denied; any other error may be caused by the content."""
-    message = f"cannot {doing} {error.filename or place}: {error.strerror or error}"
+    message = f"cannot {doing} {error.filename or path}: {error.strerror or error}"
     part = EXHAUSTED.get(error.errno or 0) or ("disk" if error.errno in (errno.EACCES, errno.EPERM) else None)
     return KnowledgeError(message, "store", machine=None if part is None else MachineFailed(part, message))

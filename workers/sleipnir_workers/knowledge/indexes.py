@@ -48,9 +48,9 @@ class Indexes:
 
     def share(self, base: Base, digest: str) -> IndexInfo:
         """Put the index of a base in the index store, unless the store has it."""
-        known = self.usable(digest)
-        if known is not None:
-            return known
+        info = self.usable(digest)
+        if info is not None:
+            return info
         written: list[IndexInfo] = []
 
         def write(folder: Path) -> None:

@@ -41,7 +41,7 @@ def write(database: sqlite3.Connection, texts: Iterable[str]) -> int:
     word_ids, chunk_ids, counts, lengths = array("I"), array("I"), array("f"), array("f")
     words = Words()
     for chunk, text in enumerate(texts):
-        chunk_words = words.of(text)
+        chunk_words = words.extract(text)
         lengths.append(len(chunk_words))
         for word, count in Counter(chunk_words).items():
             word_ids.append(vocabulary.setdefault(word, len(vocabulary)))
@@ -60,7 +60,7 @@ def write(database: sqlite3.Connection, texts: Iterable[str]) -> int:
 
 def scores_of(database: sqlite3.Connection, text: str, chunks: int) -> Scores:
     """The score of each of the `chunks`; 0 where no word of the text occurs. A word that occurs twice counts twice."""
-    counts = Counter(Words().of(text))
+    counts = Counter(Words().extract(text))
     scores = np.zeros(chunks, dtype=np.float32)
     words = sorted(counts)
     for start in range(0, len(words), _WORDS_PER_STATEMENT):

@@ -31,7 +31,7 @@ class Lease:
         self.name = pin_name(order.agent, order.node)
         self._store, self._base = store, lease_name(Path(order.folder), order.node)
         self._token, self._who = secrets.token_hex(16), f"{socket.gethostname()}:{os.getpid()}"
-        self._other: RunningBuild | None = None
+        self._holder: RunningBuild | None = None
 
     def take(self) -> RunningBuild | None:
         """Take or renew it. Returns the build that holds it instead, or None. Raises StoreUnavailable."""
@@ -41,15 +41,15 @@ class Lease:
     def keep(self) -> None:
         """Renew it. While Redis is away it may lapse; the next renewal takes it again."""
         try:
-            self._other = self.take()
+            self._holder = self.take()
         except StoreUnavailable as error:
             structlog.get_logger().warning("the lease of a build cannot be renewed; repeating", error=str(error))
 
     def check(self) -> None:
         """Raises KnowledgeError once another builder has it: it has lapsed while this process or Redis was frozen."""
-        if self._other is not None:
+        if self._holder is not None:
             raise KnowledgeError(
-                f"the build of knowledge base {self.name!r} was taken over by {self._other.who}, because "
+                f"the build of knowledge base {self.name!r} was taken over by {self._holder.who}, because "
                 "this builder did not renew its lease in time",
                 "store",
                 transient=True,
@@ -94,9 +94,9 @@ def leased(
 def _wait(lease: Lease, order: Order, report: Callable[[Progress], None]) -> Lease:
     began_s, pause = time.monotonic(), threading.Event()
     reported: tuple[int, str] | None = None
-    while (other := lease.take()) is not None:
-        since = datetime.fromtimestamp(other.since_ms / 1000).astimezone()
-        what = f"{other.who} builds {lease.name} since {since:%H:%M:%S}"
+    while (holder := lease.take()) is not None:
+        since = datetime.fromtimestamp(holder.since_ms / 1000).astimezone()
+        what = f"{holder.who} builds {lease.name} since {since:%H:%M:%S}"
         if not order.wait:
             raise KnowledgeError(f"knowledge base {lease.name!r} is being built: {what}", "store", transient=True)
         progress = (int(time.monotonic() - began_s), what)

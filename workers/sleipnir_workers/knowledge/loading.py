@@ -74,19 +74,19 @@ class _Loading:
         origins = sources.find(
             documents, self._folder, self._commands, notice=self._notice, fail=self._fail, leave_out=leave_out
         )
-        known: set[str] = set()
+        paths: set[str] = set()
         self._total = len(origins)
         for self._done, origin in enumerate(origins):
             self._progress(_name(origin))
             for document in self._load(origin):
-                if document.path not in known and document.text.strip():
-                    known.add(document.path)
+                if document.path not in paths and document.text.strip():
+                    paths.add(document.path)
                     yield document
         self._report(Progress("load", self._total, self._total))
         if self._failures and not go_on:
             count = "1 document" if len(self._failures) == 1 else f"{len(self._failures)} documents"
             raise LoadFailed(f"{count} failed to load:", self._failures)
-        if not known:
+        if not paths:
             raise LoadFailed("No RAG files", self._failures)
 
     def close(self) -> None:

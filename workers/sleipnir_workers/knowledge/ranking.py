@@ -26,24 +26,24 @@ def best(
         return _best(scores, rows, count)
     candidates = count
     while True:
-        taken = limited(_best(scores, rows, candidates), source_of, per_source, count)
-        if len(taken) == count or candidates >= len(rows):
-            return taken
+        selected = limited(_best(scores, rows, candidates), source_of, per_source, count)
+        if len(selected) == count or candidates >= len(rows):
+            return selected
         candidates *= _GROWTH
 
 
 def limited(rows: Iterable[int], source_of: NDArray[np.uint32], per_source: int | None, count: int) -> list[int]:
     """The first `count` of `rows`, with at most `per_source` of each source."""
-    taken: list[int] = []
-    seen: Counter[int] = Counter()
+    selected: list[int] = []
+    counts: Counter[int] = Counter()
     for row in rows:
-        if len(taken) == count:
+        if len(selected) == count:
             break
         source = int(source_of[row])
-        seen[source] += 1
-        if per_source is None or seen[source] <= per_source:
-            taken.append(row)
-    return taken
+        counts[source] += 1
+        if per_source is None or counts[source] <= per_source:
+            selected.append(row)
+    return selected
 
 
 def _best(scores: NDArray[np.float32], rows: NDArray[np.intp], count: int) -> list[int]:

@@ -50,7 +50,7 @@ class Reranker:
                 self._permit(query, texts) as permit,
                 span_of("rerank", self._model.id, self._model.endpoint) as span,
             ):
-                found = reranking.rerank(
+                reranked = reranking.rerank(
                     self._model.endpoint,
                     query,
                     texts,
@@ -58,9 +58,9 @@ class Reranker:
                     timeout_s=self._timeout_s,
                     clean=self._model.clean,
                 )
-                used(span, found.tokens)
-                permit.tokens = found.tokens or None
-                return found
+                used(span, reranked.tokens)
+                permit.tokens = reranked.tokens or None
+                return reranked
         except CallFailed as error:
             raise NodeFailed(str(error), error.kind, transient=error.transient) from error
         except ConfigError as error:

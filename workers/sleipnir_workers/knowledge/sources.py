@@ -61,15 +61,15 @@ Origin: TypeAlias = Crawl | Page | Protocol | File
 
 @dataclass(frozen=True)
 class Local:
-    """A path or pattern, not checked yet: `rest` below `root`. `written` is the text of the entry."""
+    """A path or pattern, not checked yet: `relative` below `root`. `written` is the text of the entry."""
 
     root: Path
-    rest: str
+    relative: str
     written: str
 
     @property
     def path(self) -> Path:
-        return self.root / self.rest
+        return self.root / self.relative
 
 
 def find(
@@ -91,10 +91,10 @@ def find(
     origins: list[Origin] = []
     for kind in (Crawl, Page, Protocol):
         origins += [origin for origin in entries if isinstance(origin, kind)]
-    known = {os.path.realpath(path) for path in leave_out}
+    known_paths = {os.path.realpath(path) for path in leave_out}
     for local in entries:
         if isinstance(local, Local):
-            origins += map(File, _new_files(_files(local, folder, notice, fail), known))
+            origins += map(File, _new_files(_files(local, folder, notice, fail), known_paths))
     return list(dict.fromkeys(origins))
 
 
@@ -152,11 +152,11 @@ def _files(local: Local, folder: Path, notice: Callable[[str], None], fail: Call
     try:
         mode = local.path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        if not is_pattern(local.rest):
+        if not is_pattern(local.relative):
             notice(f"{local.written}: does not exist, so it is left out")
             return []
         try:
-            pattern = FilePattern.of(local.root, local.rest)
+            pattern = FilePattern.of(local.root, local.relative)
         except PatternRefused as error:
             fail(Unloadable(local.written, str(error)))
             return []
@@ -176,12 +176,12 @@ def _files(local: Local, folder: Path, notice: Callable[[str], None], fail: Call
     return files
 
 
-def _new_files(files: Sequence[Path], known: set[str]) -> list[Path]:
-    """The files whose real paths are not in `known`, to which they are added. A file is preferred to links to it."""
+def _new_files(files: Sequence[Path], known_paths: set[str]) -> list[Path]:
+    """The files whose real paths are not in `known_paths` yet; they are added. A file is preferred to links to it."""
     real = {path: os.path.realpath(path) for path in files}
     added = []
     for path in sorted(files, key=lambda path: real[path] != str(path)):
-        if real[path] not in known:
-            known.add(real[path])
+        if real[path] not in known_paths:
+            known_paths.add(real[path])
             added.append(path)
     return sorted(added)

@@ -88,7 +88,7 @@ class _Walk:
         self._bounds = [os.path.realpath(directory) for directory in (pattern.base, *bounds)]
         self._notice = notice
         self._fail = fail
-        self._seen: set[str] = set()
+        self._visited: set[str] = set()
 
     def files(self) -> Iterator[Path]:
         """By levels, so that a directory with several paths has the depth of the shortest one."""
@@ -108,9 +108,9 @@ class _Walk:
     def _children(self, directory: Path, deeper: bool) -> list[Path]:
         """The matching files, and directories if `deeper`; nothing if the directory was read before."""
         real = os.path.realpath(directory)
-        if real in self._seen:
+        if real in self._visited:
             return []
-        self._seen.add(real)
+        self._visited.add(real)
         try:
             entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError):  # the base of a pattern, or one that was removed meanwhile

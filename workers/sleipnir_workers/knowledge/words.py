@@ -28,10 +28,10 @@ class Words:
     """Splits texts into words. It caches the stem of each word; for one thread only, as the stemmer is."""
 
     def __init__(self) -> None:
-        self._stemmer = Stemmer.Stemmer("english", 0)  # 0: no cache of its own, as `_known` is one
-        self._known: dict[str, str | None] = dict.fromkeys(STOP_WORDS)
+        self._stemmer = Stemmer.Stemmer("english", 0)  # 0: no cache of its own, as `_stems` is one
+        self._stems: dict[str, str | None] = dict.fromkeys(STOP_WORDS)
 
-    def of(self, text: str) -> list[str]:
+    def extract(self, text: str) -> list[str]:
         """The words of a text in their order, with repetitions."""
         if not text.isascii():
             text = unicodedata.normalize("NFKC", text)  # PDF files write "fi" as one letter
@@ -39,8 +39,8 @@ class Words:
 
     def _stemmed(self, word: str) -> str | None:
         try:
-            return self._known[word]
+            return self._stems[word]
         except KeyError:
             stemmed: str = self._stemmer.stemWord(word)
-            self._known[word] = stemmed
+            self._stems[word] = stemmed
             return stemmed

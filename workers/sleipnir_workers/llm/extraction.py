@@ -9,7 +9,7 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import AgentNode, LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host, here
+from sleipnir_workers.host import Host, this_host
 from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.permits import PutOff
 from sleipnir_workers.node import executor
@@ -20,7 +20,7 @@ def run_extraction(node: AgentNode, execution: Execution, host: Host | None = No
     """The child's text as data, by the graph's model where the text is no JSON. A failure fails the graph, and writes
     nothing. `host` None means this process's. Raises VisitLost, nothing else."""
     asking = LlmNode(id=node.id, prompt="", output_schema=node.output_schema, state_updates=node.state_updates)
-    dialogue = Dialogue(asking, execution, host or here())
+    dialogue = Dialogue(asking, execution, host or this_host())
     try:
         dialogue.open()
         result = dialogue.finish(

@@ -11,7 +11,7 @@ from sleipnir.graph.model import LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir.models import limits
 from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host, here
+from sleipnir_workers.host import Host, this_host
 from sleipnir_workers.keyring import keyring_of
 from sleipnir_workers.llm.clients import clients_of
 from sleipnir_workers.llm.conversation import first_messages
@@ -23,7 +23,7 @@ from sleipnir_workers.node import executor
 @executor("llm")
 def run_llm(node: LlmNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Ask the model. `host` None means this process's. Raises VisitLost, nothing else."""
-    host = host or here()
+    host = host or this_host()
     dialogue = Dialogue(node, execution, host)
     try:
         if node.tools:

@@ -12,7 +12,7 @@ from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.messages import RESULT, VisitResult
 from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host, here
+from sleipnir_workers.host import Host, this_host
 from sleipnir_workers.llm.conversation import chat
 from sleipnir_workers.llm.dialogue import Dialogue
 from sleipnir_workers.llm.permits import PutOff
@@ -40,7 +40,7 @@ def run_summary(node: LlmNode, execution: Execution, host: Host | None = None) -
     )
     if agent.summarization_model is not None:  # which has levels of its own
         execution = replace(execution, graph=replace(execution.graph, reasoning_effort=None))
-    dialogue = Dialogue(asking, execution, host or here())
+    dialogue = Dialogue(asking, execution, host or this_host())
     question = f"Summarize the following sub-agent output from '{result['agent']}':\n\n{result['output']}"
     try:
         dialogue.open()

@@ -34,7 +34,7 @@ from sleipnir.tools.declaration import Declaration
 from sleipnir.tools.folder import tools_of
 from sleipnir_workers import mcp, skills
 from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host, here
+from sleipnir_workers.host import Host, this_host
 from sleipnir_workers.llm import session_history, spawn_tools, todo, user_tools
 from sleipnir_workers.llm.continuation import Continuation, continuation
 from sleipnir_workers.llm.conversation import capped, first_messages, question, tool_message, user_message
@@ -56,7 +56,7 @@ ESCALATIONS = "__escalation_notification"
 @executor("turn")
 def run_turn(node: LlmNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Ask the model for its next message. `host` None means this process's. Raises VisitLost, nothing else."""
-    host = host or here()
+    host = host or this_host()
     dialogue = Dialogue(node, execution, host)
     try:
         told = json.loads(execution.talk.told) if execution.talk.told else _first_messages(node, execution, host)
@@ -72,7 +72,7 @@ def run_turn(node: LlmNode, execution: Execution, host: Host | None = None) -> V
         if node.max_iterations < 1:
             raise NodeFailed("llm node ended without producing output")
         dialogue.begin(node.timeout)
-        answer = dialogue.ask(capped(skills.as_told(conversation, loaded), dialogue.result_bytes), tools=offered)
+        answer = dialogue.ask(capped(skills.for_model(conversation, loaded), dialogue.result_bytes), tools=offered)
     except PutOff as later:
         return dialogue.put_off(later)
     except NodeFailed as error:

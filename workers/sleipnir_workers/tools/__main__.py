@@ -18,7 +18,7 @@ from sleipnir.errors import GraphError, SleipnirError
 from sleipnir.graph.load import load_file
 from sleipnir.tools.folder import tools_of
 from sleipnir_workers.agent_environment import agent_variables
-from sleipnir_workers.host import here
+from sleipnir_workers.host import this_host
 from sleipnir_workers.tools import timeouts
 from sleipnir_workers.tools.call import answer
 from sleipnir_workers.tools.place import Place
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _call(folder: Path, config_file: Path | None, name: str, variables: dict[str, str]) -> int:
-    host = here()
+    host = this_host()
     logs.configure(host.settings)
     # A launcher would be a second interpreter to start, for a single call.
     host = replace(host, settings=host.settings.replaced(warm_python=False))

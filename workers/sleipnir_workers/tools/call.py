@@ -35,7 +35,7 @@ CATALOG = "This tool is not available or the call failed; use only tools listed 
 
 
 class BadArguments(Exception):
-    """What is wrong with the arguments of a call."""
+    """The arguments of a call are wrong; the message says how."""
 
 
 def answer(

@@ -20,7 +20,7 @@ from sleipnir.tools.mcp_config import StdioServer
 from sleipnir_workers import mcp
 from sleipnir_workers.agent_environment import without_secrets
 from sleipnir_workers.execution import Execution
-from sleipnir_workers.host import Host, here
+from sleipnir_workers.host import Host, this_host
 from sleipnir_workers.node import executor
 from sleipnir_workers.skills import Skills, skills_of, with_grants
 from sleipnir_workers.tools import results, timeouts
@@ -35,7 +35,7 @@ from sleipnir_workers.tools.tool_node import run_own
 def run_tool(node: LlmNode | ToolNode, execution: Execution, host: Host | None = None) -> VisitResult:
     """Execute the call, or the function of a tool node. `host` None means this process's. Raises VisitLost,
     ProcessLost and NodeFailed (`config`)."""
-    host = host or here()
+    host = host or this_host()
     result = run_own(node, execution, host) if isinstance(node, ToolNode) else _run_requested(node, execution, host)
     return without_secrets(result, execution.graph, execution.variables, host)
 

@@ -37,7 +37,7 @@ def alert(earlier: Sequence[PastCall], call: PastCall, patience: RepeatRule = RO
     The result does not depend on whether `earlier` includes refused calls.
     """
     last = earlier[-patience.repeats :]
-    if len(last) < patience.repeats or any(not _same(each, call) for each in last):
+    if len(last) < patience.repeats or any(not _same(past, call) for past in last):
         return None
     return {
         "tool_call_loop_alert": {
@@ -48,7 +48,7 @@ def alert(earlier: Sequence[PastCall], call: PastCall, patience: RepeatRule = RO
                 "again: call it with other arguments, call another function, or answer.",
             },
             "call_history": [
-                {"name": each.name, "arguments": _parsed(each.arguments)} for each in earlier[-patience.chain :]
+                {"name": past.name, "arguments": _parsed(past.arguments)} for past in earlier[-patience.chain :]
             ],
         }
     }

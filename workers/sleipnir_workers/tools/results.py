@@ -31,13 +31,13 @@ Failure: TypeAlias = Literal[
 class ToolOutcome:
     """`value` is for the model, after a failure too. `failure` None: the tool ran and succeeded. `printed` is output
     that the model does not see: stdout, and the stderr of a success. `cut_bytes` is how much of the result was cut, and
-    `left` the text of the rest, parsed or not."""
+    `kept_text` the text of the rest, parsed or not."""
 
     value: Json
     failure: Failure | None = None
     printed: str = ""
     cut_bytes: int = 0
-    left: str = ""
+    kept_text: str = ""
 
     @property
     def text(self) -> str:
@@ -75,20 +75,20 @@ def of_outcome(
         _value(kept, size),
         printed=printed + outcome.stderr,
         cut_bytes=size - len(kept),
-        left=kept.decode(errors="replace"),
+        kept_text=kept.decode(errors="replace"),
     )
 
 
 def _failed_process(message: str, outcome: sandbox.CommandOutcome, output: Path, limit_bytes: int) -> ToolOutcome:
     printed, share = outcome.stdout.decode(errors="replace"), limit_bytes // 4
-    left, _ = _read(output, share)
+    content, _ = _read(output, share)
     return failed(
         "exit" if outcome.signal is None else "signal",
         message,
         printed,
         stderr=outcome.stderr,
         stdout=printed.encode()[:share].decode(errors="ignore"),
-        output=left.replace(b"\0", b"").decode(errors="replace"),
+        output=content.replace(b"\0", b"").decode(errors="replace"),
     )
 
 

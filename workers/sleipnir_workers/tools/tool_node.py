@@ -43,9 +43,9 @@ def _text(node: ToolNode, execution: Execution, place: Place) -> str:
     if result.cut_bytes:
         most = place.host.settings.max_tool_result_bytes
         raise NodeFailed(f"'{node.tool}' returned more than SLEIPNIR_MAX_TOOL_RESULT_BYTES={most:,} bytes", "too_large")
-    if not result.left.strip():
+    if not result.kept_text.strip():
         raise NodeFailed(f"No return value from '{node.tool}' function", "output")
-    return result.left.strip()
+    return result.kept_text.strip()
 
 
 def _declared(name: str, execution: Execution) -> Declaration:
