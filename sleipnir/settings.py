@@ -159,9 +159,9 @@ class Settings:
     """A visit queued this long without a claim is published again if its message has left the queue; then later each
     time, up to an hour. On a broker that does not show its queues: after an hour, then eight."""
     max_redeliveries: int = _setting(3, _whole(0, COUNT_MOST))
-    """A visit whose worker was lost this many times fails with WorkerLost."""
+    """A visit that lost more leases than this fails with WorkerLost."""
     batch_window: int = _setting(0, _whole(0, COUNT_MOST))
-    """Rows of batches become runs while the fleet has fewer visits than this before it. 0: four for each slot of
+    """Rows of batches become runs while the fleet has fewer pending visits than this. 0: four for each slot of
     the workers that are there, at least 16."""
     once_wait_replicas: int = _setting(0, _whole(0))
     """Before the work of a node with `effect: once` begins, so many replicas of Redis must have its claim. 0: none."""

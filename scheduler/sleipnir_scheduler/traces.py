@@ -49,7 +49,7 @@ def _worked(commit: Commit, event: Resulted, visit: Visit, now_ms: float) -> Non
 
 
 def _stepped(commit: Commit, step: Step) -> None:
-    """A visit that needed no worker, or whose worker was lost."""
+    """A visit that needed no worker, or whose lease was lost."""
     run, place = commit.run, (commit.run.id, int(step.seq or 0), step.attempt)
     attributes: dict[str, str | int | float] = {
         "sleipnir.run": run.id, "sleipnir.agent": run.spec.agent, "sleipnir.node": str(step.node),

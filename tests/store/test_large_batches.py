@@ -165,7 +165,7 @@ def test_the_runs_of_a_cancelled_batch_are_cancelled_some_at_a_time(own_store: S
     synthetic(own_store, ID, "a" * count)
     own(own_store)
     own_store.batches.cancel(ID)
-    run_in_order(own_store._client, [own_store.runs.telling("none", "cancelled")])
+    run_in_order(own_store._client, [own_store.runs.notification("none", "cancelled")])
     admission = Admission(own_store, window=1)
     for left in (CANCELLED_AT_ONCE, CANCELLED_AT_ONCE, 1, 0):
         with counted(own_store) as calls:

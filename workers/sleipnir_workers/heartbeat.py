@@ -1,7 +1,7 @@
 """Keep the leases of running visits, and learn which of them were lost.
 
 One daemon thread per worker process (per pool child in prefork), started with the first visit after a fork. It beats
-for all visits of the process in one round trip. A visit that was cancelled or taken back has lost its lease: its
+for all visits of the process in one round trip. A visit that was cancelled or redelivered has lost its lease: its
 `lost` event is set, and the executor stops. If Redis is away or refuses to write, nothing is lost: the beat is repeated
 soon, and after such an outage schedulers wait the time of a lease before they take leases back (services/reaper.py).
 """

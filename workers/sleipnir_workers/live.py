@@ -73,7 +73,7 @@ class LiveText:
         for writer in writers:
             if writer.run not in refused:
                 writer.sent()
-        self._forget([writer for writer in writers if writer.is_over()])
+        self._forget([writer for writer in writers if writer.has_ended()])
         return not refused
 
     def _send(self, by_run: dict[str, list[Piece]]) -> set[str]:
@@ -121,7 +121,7 @@ class LiveText:
             writers = list(self._writers)
         for writer in writers:
             writer.drop()
-        self._forget([writer for writer in writers if writer.is_over()])
+        self._forget([writer for writer in writers if writer.has_ended()])
 
     def _forget(self, writers: list[TokenWriter]) -> None:
         if writers:
@@ -210,7 +210,7 @@ class TokenWriter:
             with self._lock:
                 self.unsent = [self._piece("", lost, self.unsent[-1].last)]
 
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it is closed, and its end was sent or has been tried for GIVE_UP_S."""
         if self._closed_s is None:
             return False

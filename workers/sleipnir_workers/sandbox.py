@@ -232,9 +232,9 @@ class _Command:
 
     def wait(self, deadline: float) -> Reason:
         """Wait for the end of the leader; "timeout" and "stdout_limit" leave it running."""
-        if not self._pump(deadline, lambda: self._has_exited() or self._stdout.is_over):
+        if not self._pump(deadline, lambda: self._has_exited() or self._stdout.exceeds_limit):
             return "timeout"
-        return "stdout_limit" if self._stdout.is_over else "exited"
+        return "stdout_limit" if self._stdout.exceeds_limit else "exited"
 
     def terminate(self, grace_s: float) -> None:
         self._signal(signal.SIGTERM)
@@ -242,7 +242,7 @@ class _Command:
 
     def drain(self, seconds: float) -> None:
         """Read on until the pipes are closed, for at most `seconds`: usually they are closed already."""
-        self._pump(time.monotonic() + seconds, lambda: self._open_pipes == 0 or self._stdout.is_over)
+        self._pump(time.monotonic() + seconds, lambda: self._open_pipes == 0 or self._stdout.exceeds_limit)
 
     def outcome(self, reason: Reason) -> CommandOutcome:
         code = self._leader.code
@@ -251,7 +251,7 @@ class _Command:
                 raise ProcessLost("the script died with its launcher")
             code = -signal.SIGKILL
         return CommandOutcome(
-            reason="stdout_limit" if self._stdout.is_over else reason,
+            reason="stdout_limit" if self._stdout.exceeds_limit else reason,
             code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             stdout=self._stdout.content(),
@@ -308,7 +308,7 @@ class _Whole:
         self._kept += chunk[: self._limit + 1 - len(self._kept)]
 
     @property
-    def is_over(self) -> bool:
+    def exceeds_limit(self) -> bool:
         return len(self._kept) > self._limit
 
     def content(self) -> bytes:
@@ -318,7 +318,7 @@ class _Whole:
 class _HeadAndTail:
     """Keeps the first and the last `limit`/2 bytes: the start of an error and its end."""
 
-    is_over = False
+    exceeds_limit = False
 
     def __init__(self, limit: int) -> None:
         self._half = limit // 2

@@ -346,7 +346,7 @@ class Worker:
     def _deliver_while_leased(
         self, call: VisitCall, header: ResultHeader, values: Mapping[str, str], token: str
     ) -> bool:
-        """Deliver, and repeat while Redis does not answer: no lease is taken back until it does, so the result still
+        """Deliver, and repeat while Redis does not answer: no visit is redelivered until it does, so the result still
         counts. A worker that drains gives up after the time of a lease."""
         deadline = time.monotonic() + self.settings.lease_s
         tries = 0

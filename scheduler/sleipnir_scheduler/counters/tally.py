@@ -72,7 +72,7 @@ class Tally:
             "event", "outcome",
         )  # fmt: skip
         self.leases_expired = Counter(
-            "sleipnir_leases_expired_total", "Leases of visits that lapsed because their worker fell silent."
+            "sleipnir_leases_expired_total", "Leases of visits that were lost: not renewed in time."
         )
         self.generations = Counter(
             "sleipnir_generations_total",

@@ -1,4 +1,4 @@
-"""Take back visits whose worker fell silent. Without it a visit would stay with a dead worker for ever.
+"""Redeliver visits whose lease was lost. Without it a visit would stay with a dead worker for ever.
 
 A lease that has lapsed says that its worker is dead only if the worker could have renewed it. So each round pulses
 first, which is a write as a renewal is: where Redis is away, full or read-only, the reaper stands still. After a new
@@ -25,7 +25,7 @@ def run_once(
 ) -> int:
     """Report lapsed leases to the inbox; the planner decides what follows. Any number of reapers may run at once.
 
-    `generation` is that of a pulse just now. Returns how many were taken back.
+    `generation` is that of a pulse just now. Returns how many leases were lost.
     """
     now_ms = generation.now_ms
     if not generation.is_steady:

@@ -308,9 +308,9 @@ def look_at_generation(health: Health) -> Findings:
     if generation.is_steady:
         yield Finding("ok", "generation", text)
         return
-    hint = "nothing to do: workers that live renew their leases, and visits of others are taken back after that"
+    hint = "nothing to do: workers that live renew their leases, and other visits are redelivered after that"
     wait_s = (generation.steady_ms - generation.now_ms + 999) // 1000
-    yield Finding("warn", "generation", f"{text}; nothing is taken back from workers for {wait_s} s", hint)
+    yield Finding("warn", "generation", f"{text}; no visit is redelivered for {wait_s} s", hint)
 
 
 SECURE = {

@@ -38,7 +38,7 @@ class Connection:
         self.server = server
         self.users = 0
         self.heard_at = 0.0
-        self.is_over = False
+        self.has_ended = False
         """It ended, and nothing is left of it."""
         self.was_refused = False
         """It ended because no connection could be made for a request: that one, nobody heard."""
@@ -113,11 +113,11 @@ class Connection:
     @property
     def is_open(self) -> bool:
         """It was opened, and nobody has ended it."""
-        return self._settled.is_set() and not self._stopping.is_set() and not self.is_over
+        return self._settled.is_set() and not self._stopping.is_set() and not self.has_ended
 
     @property
     def is_ending(self) -> bool:
-        return self._stopping.is_set() or self.is_over
+        return self._stopping.is_set() or self.has_ended
 
     def stop(self) -> None:
         """End it. `over` waits until that is done."""
@@ -151,7 +151,7 @@ class Connection:
             self.was_refused = _is_refusal(innermost)
             self._reason = self._explained(innermost)
         finally:
-            self.is_over = True
+            self.has_ended = True
             self._reason = self._words.end or self._reason
             if not self._settled.is_set():
                 self._failure = self._machine or McpFailed(f"{self._name} {self._not_opened()}{self.why()}")
@@ -223,7 +223,7 @@ class Connection:
         try:
             answer = await ask(self._client)
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED or self.is_over:
+            if error.code == CONNECTION_CLOSED or self.has_ended:
                 raise ConnectionLost(str(error)) from error
             if str(error) == _TERMINATED:
                 raise ConnectionLost(str(error), unheard=True) from error

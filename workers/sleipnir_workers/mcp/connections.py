@@ -182,7 +182,7 @@ class Connections:
             raise _Died(connection, unheard=unheard) from error
         finally:
             connection.users -= 1
-            if connection.users == 0 and not connection.is_over:
+            if connection.users == 0 and not connection.has_ended:
                 self._rest(connection)
 
     def _connection(self, server: McpServer) -> Connection:
