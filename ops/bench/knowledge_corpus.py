@@ -21,7 +21,7 @@ import numpy as np
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir_workers.knowledge.base import Base, Chunk, Document, Source
 from sleipnir_workers.knowledge.chunking import split
-from sleipnir_workers.knowledge.words import Words
+from sleipnir_workers.knowledge.words import WordSplitter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -171,7 +171,7 @@ class Embedder:
 
     def __init__(self, base: Base, dimensions: int = DIMENSIONS) -> None:
         self._dimensions = dimensions
-        self._words = Words()
+        self._words = WordSplitter()
         self._times: Counter[str] = Counter()
         for _, chunk in base.chunks():
             self._times.update(self._parts(chunk.text))

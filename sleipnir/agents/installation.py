@@ -31,7 +31,7 @@ Digests: TypeAlias = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledAgent:
     """What became of one agent. `edited` are files that are not as they were installed: the reason of `kept`, and what
     `reset` has given up. `outdated` says that another version of a kept agent ships by now. `shared_kept` are files of
     `.shared` that its user has changed, so that all of it stays as it is."""
@@ -71,7 +71,7 @@ class _Comparison:
         return self.present.get(name) in known if name in self.present else name not in self.recorded
 
 
-def install(shipped: Path, directory: Path) -> Installed:
+def install(shipped: Path, directory: Path) -> InstalledAgent:
     """Bring `directory/NAME` to what ships in the folder `shipped`, unless it was edited. Twice is safe.
 
     Raises ConfigError when that cannot be written, UsageError when something else is in the way.
@@ -79,7 +79,7 @@ def install(shipped: Path, directory: Path) -> Installed:
     return _applied(shipped, directory, give_up_edits=False)
 
 
-def reset(shipped: Path, directory: Path) -> Installed:
+def reset(shipped: Path, directory: Path) -> InstalledAgent:
     """Make `directory/NAME` what ships, whatever was edited; files of the user's own stay. Raises as `install`."""
     return _applied(shipped, directory, give_up_edits=True)
 
@@ -90,7 +90,7 @@ def edits(shipped: Path, directory: Path) -> tuple[str, ...]:
     return _compare(shipped, folder).edited if folder.is_dir() else ()
 
 
-def _applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> Installed:
+def _applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> InstalledAgent:
     done = _folder_applied(shipped, directory, give_up_edits=give_up_edits)
     shared = shipped.parent / SHARED
     if done.action == "kept" or not shared.is_dir():
@@ -99,23 +99,23 @@ def _applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> Installe
     return replace(done, shared_kept=with_it.edited if with_it.action == "kept" else ())
 
 
-def _folder_applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> Installed:
+def _folder_applied(shipped: Path, directory: Path, *, give_up_edits: bool) -> InstalledAgent:
     name, folder = shipped.name, directory / shipped.name
     if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
         raise UsageError(f"{str(folder)!r} is in the way of the agent {name!r}: it is no folder. Move it away")
     try:
         if not folder.exists():
             _copy_anew(shipped, folder)
-            return Installed(name, "reset" if give_up_edits else "installed", folder)
+            return InstalledAgent(name, "reset" if give_up_edits else "installed", folder)
         found = _compare(shipped, folder)
         if found.edited and not give_up_edits:
-            return Installed(name, "kept", folder, found.edited, found.outdated)
+            return InstalledAgent(name, "kept", folder, found.edited, found.outdated)
         if found.is_as_shipped and dict(found.recorded) == dict(found.shipped):
-            return Installed(name, "unchanged", folder)
+            return InstalledAgent(name, "unchanged", folder)
         _bring_up(shipped, folder, found)
         if found.is_as_shipped:
-            return Installed(name, "unchanged", folder)
-        return Installed(name, "reset" if give_up_edits else "updated", folder, found.edited)
+            return InstalledAgent(name, "unchanged", folder)
+        return InstalledAgent(name, "reset" if give_up_edits else "updated", folder, found.edited)
     except OSError as error:
         raise ConfigError(f"cannot install the agent {name!r} to {str(folder)!r}: {error}") from error
 

@@ -44,7 +44,7 @@ OFFERED_FOR_S: Final = 60.0  # Redis is not asked again so soon for what it had:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedAgent:
     """An agent's folder ready to submit, as of `signature` and `overrides`; `written` is the graph without these."""
 
     folder: AgentFolder
@@ -61,12 +61,12 @@ class Roster:
     """An agent, and all that its runs and theirs may start, by name: those that agent nodes name, and those that a
     model may choose."""
 
-    agent: Prepared
-    named: Mapping[str, Prepared]
-    chosen: Mapping[str, Prepared]
+    agent: PreparedAgent
+    named: Mapping[str, PreparedAgent]
+    chosen: Mapping[str, PreparedAgent]
 
     @property
-    def children(self) -> dict[str, Prepared]:
+    def children(self) -> dict[str, PreparedAgent]:
         return {**self.chosen, **self.named}
 
     def descriptions(self) -> dict[str, str]:
@@ -86,10 +86,10 @@ class Preparation:
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings, self._store = settings, store
-        self._prepared: dict[AgentFolder, Prepared] = {}
+        self._prepared: dict[AgentFolder, PreparedAgent] = {}
         self._offered_s: dict[str, float] = {}
 
-    def agent(self, agent: str | Path) -> Prepared:
+    def agent(self, agent: str | Path) -> PreparedAgent:
         """The checked graph and the bundle of an agent, by name or folder. Raises AgentNotFound, GraphError (with all
         problems) and BundleError."""
         return self._prepare(finding.look_up(agent, self._settings))
@@ -160,9 +160,9 @@ class Preparation:
         for each in (roster.agent, *roster.children.values()):
             self._offer(each.bundle)
 
-    def _named(self, graph: Graph) -> dict[str, Prepared]:
+    def _named(self, graph: Graph) -> dict[str, PreparedAgent]:
         """The agents that agent nodes of a graph start, and those in their turn, by name."""
-        found: dict[str, Prepared] = {}
+        found: dict[str, PreparedAgent] = {}
         names = agents_of(graph)
         while names:
             name = names.pop()
@@ -171,15 +171,15 @@ class Preparation:
                 names += agents_of(found[name].graph)
         return found
 
-    def _all_that_work(self) -> dict[str, Prepared]:
+    def _all_that_work(self) -> dict[str, PreparedAgent]:
         """All agents that there are, but for broken ones, by name."""
-        found: dict[str, Prepared] = {}
+        found: dict[str, PreparedAgent] = {}
         for name in finding.names(self._settings):
             with contextlib.suppress(AgentNotFound, GraphError, BundleError, UsageError):
                 found[name] = self.agent(name)
         return found
 
-    def _prepare(self, agent: AgentFolder) -> Prepared:
+    def _prepare(self, agent: AgentFolder) -> PreparedAgent:
         signature = folder_signature(agent.path, agent.config_file)
         known = self._prepared.get(agent)
         changed = known is None or known.signature != packed_part(signature, known.graph)
@@ -187,7 +187,7 @@ class Preparation:
             known = self._prepared[agent] = self._read(agent, signature)
         return known
 
-    def _read(self, agent: AgentFolder, signature: tuple[tuple[str, int, int], ...]) -> Prepared:
+    def _read(self, agent: AgentFolder, signature: tuple[tuple[str, int, int], ...]) -> PreparedAgent:
         loaded = load_agent(agent)
         if loaded.graph is None:
             headline = refusal(agent.kind, str(agent.file), agent.name)
@@ -206,7 +206,7 @@ class Preparation:
             unpacked_bytes=self._settings.max_unpacked_bytes,
         )
         signature = packed_part(signature, graph)
-        return Prepared(agent, signature, loaded.graph, overrides, graph, bundle, tuple(problems))
+        return PreparedAgent(agent, signature, loaded.graph, overrides, graph, bundle, tuple(problems))
 
     def _problems(self, loaded: LoadedGraph, agent: AgentFolder, graph: Graph | None) -> Sequence[Problem]:
         """Everything that is wrong with an agent, but for tools and MCP servers that only this machine lacks."""

@@ -21,11 +21,11 @@ from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.rules import (
     AskToBuild,
     BaseOptions,
-    Build,
+    BuildBase,
     Decision,
-    Refuse,
+    RefuseRun,
     RunWithout,
-    Use,
+    UseBase,
     decide_documents,
     decide_node,
 )
@@ -141,16 +141,16 @@ def _decision(
 def _recipe(base: str, decision: Decision, config: Application, ask: Asker | None, report: Report) -> Recipe | None:
     """The recipe to build; None: build nothing. Raises UsageError."""
     match decision:
-        case Build(recipe):
+        case BuildBase(recipe):
             return recipe
         case AskToBuild(question, options, otherwise):
             completed = ask.complete(options, config) if ask and ask.confirm(question, default=True) else None
             return _recipe(base, otherwise, config, ask, report) if completed is None else completed.recipe()
-        case Refuse(message, hint):
+        case RefuseRun(message, hint):
             raise UsageError(f"{message}\n{hint}" if hint else message)
         case RunWithout(notice):
             if notice:
                 report(base, BuildNotice(notice))
             return None
-        case Use():
+        case UseBase():
             return None

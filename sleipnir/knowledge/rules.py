@@ -93,12 +93,12 @@ def usual_overlap(chunk_size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Use:
+class UseBase:
     """Use the existing base."""
 
 
 @dataclass(frozen=True)
-class Build:
+class BuildBase:
     """Build without a question."""
 
     recipe: Recipe
@@ -110,11 +110,11 @@ class AskToBuild:
 
     question: str
     options: BaseOptions
-    otherwise: Refuse | RunWithout
+    otherwise: RefuseRun | RunWithout
 
 
 @dataclass(frozen=True)
-class Refuse:
+class RefuseRun:
     """The agent cannot run. `message` is Loki's, `hint` is not."""
 
     message: str
@@ -128,7 +128,7 @@ class RunWithout:
     notice: str = ""
 
 
-Decision: TypeAlias = Use | Build | AskToBuild | Refuse | RunWithout
+Decision: TypeAlias = UseBase | BuildBase | AskToBuild | RefuseRun | RunWithout
 
 
 def options_of(node: RagNode | None, documents: Sequence[str], application: Application) -> BaseOptions:
@@ -156,17 +156,17 @@ def applying_to(node: RagNode | None, application: Application) -> Application:
 def decide_node(agent: str, node: RagNode, application: Application, *, exists: bool, can_ask: bool) -> Decision:
     """The decision for a rag node before a run of its agent."""
     if exists:
-        return Use()
+        return UseBase()
     if not node.documents:
-        return Refuse(NO_DOCUMENTS.format(node=node.id))
+        return RefuseRun(NO_DOCUMENTS.format(node=node.id))
     if _is_fully_specified(node):
-        return Build(options_of(node, node.documents, applying_to(node, application)).recipe())
+        return BuildBase(options_of(node, node.documents, applying_to(node, application)).recipe())
     if can_ask:
         options = options_of(node, node.documents, application)
         return AskToBuild(
-            INITIALISE_NODE.format(node=node.id), options, Refuse(DECLINED.format(agent=agent, node=node.id))
+            INITIALISE_NODE.format(node=node.id), options, RefuseRun(DECLINED.format(agent=agent, node=node.id))
         )
-    return Refuse(NOT_SPECIFIED.format(agent=agent, node=node.id), NO_MODEL_HINT)
+    return RefuseRun(NOT_SPECIFIED.format(agent=agent, node=node.id), NO_MODEL_HINT)
 
 
 def decide_documents(
@@ -174,12 +174,12 @@ def decide_documents(
 ) -> Decision:
     """The decision for the `documents:` of a config.yaml agent before a run."""
     if exists:
-        return Use()
+        return UseBase()
     if not documents:
         return RunWithout()
     options = options_of(None, documents, application)
     if options.missing is None:
-        return Build(options.recipe())
+        return BuildBase(options.recipe())
     return (
         AskToBuild(INITIALISE_DOCUMENTS, options, RunWithout()) if can_ask else RunWithout(NOT_USED.format(agent=agent))
     )

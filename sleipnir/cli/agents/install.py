@@ -15,7 +15,7 @@ from sleipnir.cli.terminal.render import print_json
 from sleipnir.errors import AgentNotFound, UsageError
 
 if TYPE_CHECKING:
-    from sleipnir.agents.installation import Installed
+    from sleipnir.agents.installation import InstalledAgent
 
 MOST_SHOWN = 5
 
@@ -86,7 +86,7 @@ def _may_reset(shipped: Path, directory: Path) -> bool:
     return click.confirm("Give them up?", err=True)
 
 
-def _line(done: Installed) -> str:
+def _line(done: InstalledAgent) -> str:
     match done.action:
         case "installed":
             return f"installed  {done.name}: {done.folder}"
@@ -107,7 +107,7 @@ def _files(names: tuple[str, ...]) -> str:
     return shown if len(names) <= MOST_SHOWN else f"{shown} and {len(names) - MOST_SHOWN} more"
 
 
-def _say_what_next(done: list[Installed], options: GlobalOptions) -> None:
+def _say_what_next(done: list[InstalledAgent], options: GlobalOptions) -> None:
     kept = [each.name for each in done if each.action == "kept"]
     if kept:
         restore = options.command("agents", "install", "--reset", kept[0])

@@ -65,7 +65,7 @@ def _csv_line(cells: Any) -> str:
 
 
 @dataclass
-class Written:
+class ResultFileState:
     """What a file holds: `size` are the bytes of whole lines, `ends` is how each row ended: a place in _STATUSES."""
 
     size: int = 0
@@ -91,9 +91,9 @@ class Written:
         return next((row for row, end in enumerate(self.ends) if end != completed), len(self.ends))
 
 
-def written(file: IO[bytes], format_: Format, path: str, run_of: RunOf) -> Written:
+def written(file: IO[bytes], format_: Format, path: str, run_of: RunOf) -> ResultFileState:
     """What a file holds of a batch whose rows have these runs. Raises UsageError for one that is something else."""
-    found = Written()
+    found = ResultFileState()
     for number, raw in enumerate(_whole(file, format_), 1):
         is_head = format_ == "csv" and number == 1
         try:
@@ -152,7 +152,7 @@ class ResultFile:
                 with path.open("rb") as file:
                     self.held = written(file, format_, str(path), run_of)
             else:
-                self.held = Written()
+                self.held = ResultFileState()
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
             self._is_file = is_file
             if is_file:

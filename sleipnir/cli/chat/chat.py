@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sleipnir.cli import exit_codes
-from sleipnir.cli.chat.commands import COMMANDS, ChatState, Leave, Say, do, is_command
+from sleipnir.cli.chat.commands import COMMANDS, ChatState, EndChat, SendMessage, do, is_command
 from sleipnir.cli.chat.input import InputLines
 from sleipnir.cli.failures import report
 from sleipnir.cli.knowledge.building import BuildView, asker
@@ -120,10 +120,10 @@ class _Loop:
             if not line.strip():
                 continue
             try:
-                then = do(line.strip(), self._talk) if is_command(line.strip()) else Say(line)
-                if isinstance(then, Leave):
+                then = do(line.strip(), self._talk) if is_command(line.strip()) else SendMessage(line)
+                if isinstance(then, EndChat):
                     break
-                result = self._say(then.text) if isinstance(then, Say) else exit_codes.COMPLETED
+                result = self._say(then.text) if isinstance(then, SendMessage) else exit_codes.COMPLETED
             except SleipnirError as failure:
                 result = report(failure, verbose=bool(self._options.verbose))
             except KeyboardInterrupt:  # between two things that can be stopped

@@ -66,17 +66,17 @@ class ChatState:
 
 
 @dataclass(frozen=True)
-class Say:
+class SendMessage:
     """The command stands for this message."""
 
     text: str
 
 
-class Leave:
+class EndChat:
     """The chat is over."""
 
 
-Then = Say | Leave | None
+Then = SendMessage | EndChat | None
 
 
 def is_command(line: str) -> bool:
@@ -129,7 +129,7 @@ def _starter(chat: ChatState, words: str) -> Then:
         raise UsageError(f"there is no starter {words!r}; type a number from 1 to {len(starters)}")
     starter = starters[int(words) - 1]
     note(printable(starter))
-    return Say(starter)
+    return SendMessage(starter)
 
 
 def _variable(chat: ChatState, words: str) -> None:
@@ -187,7 +187,7 @@ def _session(chat: ChatState, words: str) -> None:
 
 
 def _exit(chat: ChatState, words: str) -> Then:
-    return Leave()
+    return EndChat()
 
 
 @dataclass(frozen=True)

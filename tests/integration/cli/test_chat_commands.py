@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sleipnir.agents.finding import look_up
-from sleipnir.cli.chat.commands import COMMANDS, ChatState, Leave, Say, do, is_command
+from sleipnir.cli.chat.commands import COMMANDS, ChatState, EndChat, SendMessage, do, is_command
 from sleipnir.cli.chat.input import InputLines
 from sleipnir.cli.runs.session import refuse_session, session_of
 from sleipnir.client.client import Client
@@ -79,7 +79,7 @@ def test_starters_are_listed_and_sent_with_variables_put_in(
     assert do(".starter", chat) is None
     assert capsys.readouterr().err == "  1. How is Oslo, Kim?\n  2. Hello\n"
     do(".variable town  New York", chat)
-    assert do(".starter 1", chat) == Say("How is New York, Kim?")
+    assert do(".starter 1", chat) == SendMessage("How is New York, Kim?")
     for wrong in ("0", "3", "x", "²"):
         with pytest.raises(UsageError, match="type a number from 1 to 2"):
             do(f".starter {wrong}", chat)
@@ -131,7 +131,7 @@ def test_the_agent_s_own_session_holds_where_no_other_is_asked_for(chat: ChatSta
 
 
 def test_what_there_is_no_command_for_is_told(chat: ChatState) -> None:
-    assert isinstance(do(".exit", chat), Leave)
+    assert isinstance(do(".exit", chat), EndChat)
     with pytest.raises(UsageError, match=r"there is no command '\.nope'"):
         do(".nope", chat)
 

@@ -32,7 +32,7 @@ from sleipnir_workers.knowledge.embedder import (
     open_embedder,
 )
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache
-from sleipnir_workers.llm.clients import Prices, Traits
+from sleipnir_workers.llm.clients import ModelTraits, Prices
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permits, PutOff
 from sleipnir_workers.llm.resolved_model import ResolvedModel
@@ -52,7 +52,7 @@ def embedder(
     server: ModelServer, *, traits: Mapping[str, Any] = MappingProxyType({}), model: str = "embed-test", **options: Any
 ) -> Embedder:
     endpoint = Endpoint(
-        f"openai/{model}", server.url, "sk-the-secret-key", traits=Traits(model, type="embedding", **traits)
+        f"openai/{model}", server.url, "sk-the-secret-key", traits=ModelTraits(model, type="embedding", **traits)
     )
     given = {"chunk_size": 1000, "batch_size": 3, "pause": Pauses(), **options}
     return Embedder(ResolvedModel(f"mine:{model}", endpoint), **given)
@@ -120,7 +120,7 @@ def test_no_texts_have_no_vectors_and_ask_nobody() -> None:
 def test_the_batch_size_is_what_the_model_takes(
     model: str, traits: dict[str, Any], wanted: int | None, size: int
 ) -> None:
-    endpoint = Endpoint(model, traits=Traits("e", type="embedding", **traits))
+    endpoint = Endpoint(model, traits=ModelTraits("e", type="embedding", **traits))
     assert batch_size_of(endpoint, 1000, wanted) == size
 
 

@@ -14,7 +14,7 @@ from sleipnir.testing import ModelServer, Reply
 from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.reranker import Reranker
 from sleipnir_workers.llm.permits import Permits, PutOff
-from sleipnir_workers.llm.reranking import Reranked
+from sleipnir_workers.llm.reranking import RerankedTexts
 from sleipnir_workers.llm.resolved_model import ResolvedModel, resolve_model
 
 TEXTS = ["ferries and taxes", "casting a bell", "bells of bronze are cast here"]
@@ -35,7 +35,7 @@ def test_the_best_come_first(tmp_path: Path) -> None:
     with ModelServer() as server:
         reranker = Reranker(model(server, tmp_path))
         assert sorted(reranker.order("casting bells", TEXTS, 2).order) == [1, 2]
-        assert reranker.order("casting bells", [], 2) == Reranked(())
+        assert reranker.order("casting bells", [], 2) == RerankedTexts(())
     assert len(server.requests) == 1
 
 

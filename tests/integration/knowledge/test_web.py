@@ -16,7 +16,7 @@ import pytest
 
 from sleipnir_workers.knowledge.base import Document
 from sleipnir_workers.knowledge.failures import Unloadable, UnreadableContent
-from sleipnir_workers.knowledge.web import Response, Status, Web, is_private
+from sleipnir_workers.knowledge.web import BadStatus, Response, Web, is_private
 from tests.integration.knowledge.loads import loaded
 from tests.integration.knowledge.papers import docx, pdf
 from tests.integration.knowledge.site import Answer, Site
@@ -202,7 +202,7 @@ def test_who_looks_at_each_url_may_stop_it() -> None:
     ("status", "said"), [(500, "500 Internal Server Error"), (404, "404 Not Found"), (304, "304 Not Modified")]
 )
 def test_another_status_than_2xx_is_named(status: int, said: str) -> None:
-    with Site({"/a": Answer("oops", status=status)}) as site, pytest.raises(Status) as error:
+    with Site({"/a": Answer("oops", status=status)}) as site, pytest.raises(BadStatus) as error:
         web().get(f"{site.url}/a")
     assert (error.value.reason, error.value.code) == (f"Invalid status: {said}", status)
 

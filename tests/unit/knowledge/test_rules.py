@@ -12,11 +12,11 @@ from sleipnir.knowledge.recipe import Recipe
 from sleipnir.knowledge.rules import (
     AskToBuild,
     BaseOptions,
-    Build,
+    BuildBase,
     Decision,
-    Refuse,
+    RefuseRun,
     RunWithout,
-    Use,
+    UseBase,
     completed,
     decide_documents,
     decide_node,
@@ -38,27 +38,27 @@ def decided(said: RagNode, application: Application = Application(), *, can_ask:
 @pytest.mark.conformance("K05")
 @pytest.mark.parametrize("said", [node(), node(**FULL), node(documents=[])])
 def test_a_base_that_exists_is_used_whatever_the_node_says(said: RagNode) -> None:
-    assert decide_node("helper", said, COMPLETE, exists=True, can_ask=True) == Use()
+    assert decide_node("helper", said, COMPLETE, exists=True, can_ask=True) == UseBase()
 
 
 @pytest.mark.conformance("K06")
 @pytest.mark.parametrize("can_ask", [True, False])
 def test_a_fully_specified_node_is_built_without_a_word(can_ask: bool) -> None:
     said = node(**FULL, batch_size=3)
-    assert decided(said, can_ask=can_ask) == Build(Recipe(("docs/",), "c:d", 500, 0, None, 5, 3))
-    assert decided(said, COMPLETE, can_ask=can_ask) == Build(Recipe(("docs/",), "c:d", 500, 0, "r:r", 9, 3))
+    assert decided(said, can_ask=can_ask) == BuildBase(Recipe(("docs/",), "c:d", 500, 0, None, 5, 3))
+    assert decided(said, COMPLETE, can_ask=can_ask) == BuildBase(Recipe(("docs/",), "c:d", 500, 0, "r:r", 9, 3))
 
 
 def test_no_model_is_fully_specified_and_takes_no_sizes_from_the_application() -> None:
-    assert decided(node(embedding_model="none"), COMPLETE) == Build(Recipe(("docs/",), None, 1000, 50, "r:r", 9))
-    assert decided(node(embedding_model="none", chunk_size=400)) == Build(Recipe(("docs/",), None, 400, 20))
+    assert decided(node(embedding_model="none"), COMPLETE) == BuildBase(Recipe(("docs/",), None, 1000, 50, "r:r", 9))
+    assert decided(node(embedding_model="none", chunk_size=400)) == BuildBase(Recipe(("docs/",), None, 400, 20))
 
 
 @pytest.mark.conformance("K07")
 @pytest.mark.parametrize("missing", ["embedding_model", "chunk_size", "chunk_overlap"])
 def test_what_is_not_fully_specified_is_refused_where_nobody_can_be_asked(missing: str) -> None:
     refused = decided(node(**{name: value for name, value in FULL.items() if name != missing}), COMPLETE)
-    assert isinstance(refused, Refuse)
+    assert isinstance(refused, RefuseRun)
     assert refused.message == (
         "Agent 'helper' requires RAG for rag node 'look', but its knowledge base is not built and the node does not "
         "fully specify how to build it. Set `embedding_model`, `chunk_size`, and `chunk_overlap` on the node, or run "
@@ -73,7 +73,7 @@ def test_a_person_is_asked_and_the_application_gives_what_the_node_does_not_say(
     assert asked == AskToBuild(
         "Initialize RAG knowledge base for rag node 'look'?",
         BaseOptions(("docs/",), "a:b", 300, 80, "r:r", 9),
-        Refuse(
+        RefuseRun(
             "Agent 'helper' has rag node 'look' but its RAG was not initialized. "
             "RAG initialization is required for this agent."
         ),
@@ -84,7 +84,7 @@ def test_a_person_is_asked_and_the_application_gives_what_the_node_does_not_say(
 
 @pytest.mark.parametrize("can_ask", [True, False])
 def test_no_documents_are_refused(can_ask: bool) -> None:
-    refused = Refuse("Cannot build RAG knowledge base 'look' with no documents")
+    refused = RefuseRun("Cannot build RAG knowledge base 'look' with no documents")
     assert decided(node(**FULL, documents=[]), can_ask=can_ask) == refused
 
 
@@ -113,9 +113,9 @@ def documents(application: Application, *, can_ask: bool, listed: tuple[str, ...
 
 
 def test_documents_of_a_config_agent_are_built_when_the_application_says_all() -> None:
-    expected = Build(Recipe(("d",), "a:b", 800, 80, "r:r", 9))
+    expected = BuildBase(Recipe(("d",), "a:b", 800, 80, "r:r", 9))
     assert documents(COMPLETE, can_ask=True) == documents(COMPLETE, can_ask=False) == expected
-    assert documents(Application(embedding_model="none"), can_ask=False) == Build(Recipe(("d",), None))
+    assert documents(Application(embedding_model="none"), can_ask=False) == BuildBase(Recipe(("d",), None))
 
 
 def test_documents_of_a_config_agent_are_asked_for_and_never_a_must() -> None:
@@ -125,4 +125,4 @@ def test_documents_of_a_config_agent_are_asked_for_and_never_a_must() -> None:
     assert isinstance(alone, RunWithout)
     assert "kb build helper" in alone.notice
     assert documents(Application(), can_ask=True, listed=()) == RunWithout()
-    assert decide_documents("helper", (), Application(), exists=True, can_ask=False) == Use()
+    assert decide_documents("helper", (), Application(), exists=True, can_ask=False) == UseBase()

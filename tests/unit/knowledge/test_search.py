@@ -18,7 +18,7 @@ from sleipnir_workers.knowledge.artefact import Artefact
 from sleipnir_workers.knowledge.base import Base, Chunk, Source
 from sleipnir_workers.knowledge.search import SearchResult, search
 from sleipnir_workers.knowledge.source_globs import matcher
-from sleipnir_workers.knowledge.words import Words
+from sleipnir_workers.knowledge.words import WordSplitter
 
 SOURCES = {
     "/docs/guide/install.md": [
@@ -92,7 +92,7 @@ def test_a_question_may_want_more_or_fewer_hits_than_the_base(index: Artefact) -
 def test_words_are_found_without_their_endings_and_whatever_their_case(index: Artefact) -> None:
     [hit] = search(index, SearchQuery("TUNING"), None, None).hits
     assert hit.text.startswith("Tune the memory") and hit.source == "/docs/guide/tuning.md"
-    assert Words().extract("The servers' max_memory_bytes weren't tuned, ﬁnally") == [
+    assert WordSplitter().extract("The servers' max_memory_bytes weren't tuned, ﬁnally") == [
         "server", "max", "memori", "byte", "weren", "tune", "final"
     ]  # fmt: skip
 

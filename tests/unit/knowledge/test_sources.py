@@ -13,7 +13,7 @@ import pytest
 
 from sleipnir.errors import UsageError
 from sleipnir_workers.knowledge.failures import Unloadable
-from sleipnir_workers.knowledge.sources import Crawl, File, Origin, Page, Protocol, absolute, find
+from sleipnir_workers.knowledge.sources import CrawlSource, FileSource, LoaderSource, Origin, PageSource, absolute, find
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Found:
 
     @property
     def files(self) -> list[str]:
-        paths = [origin.path for origin in self.origins if isinstance(origin, File)]
+        paths = [origin.path for origin in self.origins if isinstance(origin, FileSource)]
         return [path.relative_to(self._folder).as_posix() for path in paths]
 
 
@@ -101,7 +101,11 @@ def test_absolute_paths_and_those_of_the_home_directory_are_taken(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "agent"))
     found = Found(tmp_path / "elsewhere", "~/top.md", str(folder / "docs" / "x" / "*.md"))
-    assert found.origins == [File(folder / "top.md"), File(folder / "docs/x/GUIDE.md"), File(folder / "docs/x/a.md")]
+    assert found.origins == [
+        FileSource(folder / "top.md"),
+        FileSource(folder / "docs/x/GUIDE.md"),
+        FileSource(folder / "docs/x/a.md"),
+    ]
 
 
 def test_a_file_whose_name_looks_like_a_pattern_is_that_file(folder: Path) -> None:
@@ -128,7 +132,7 @@ def test_an_entry_that_can_be_no_path_is_refused(folder: Path, entry: str) -> No
 def test_dots_in_a_name_or_a_url_are_none_of_that(folder: Path) -> None:
     (folder / "a..b.md").write_text("words")
     assert Found(folder, "a..b.md").files == ["a..b.md"]
-    assert Found(folder, "https://x.org/a/../b").origins == [Page("https://x.org/a/../b")]
+    assert Found(folder, "https://x.org/a/../b").origins == [PageSource("https://x.org/a/../b")]
 
 
 def test_crawls_come_first_then_pages_then_loaders_then_files_and_nothing_twice(folder: Path) -> None:
@@ -146,15 +150,15 @@ def test_crawls_come_first_then_pages_then_loaders_then_files_and_nothing_twice(
         "jina:name",
     )
     assert found.origins == [
-        Crawl("https://x.org/docs/"),
-        Page("https://x.org/page"),
-        Protocol("git", "https://example.org/repo"),
-        Protocol("git", str(folder / "docs")),
-        Protocol("jina", "name"),
-        File(folder / "top.md"),
-        File(folder / "docs/a.md"),
-        File(folder / "docs/.hidden.md"),
-        File(folder / "docs/GUIDE.md"),
+        CrawlSource("https://x.org/docs/"),
+        PageSource("https://x.org/page"),
+        LoaderSource("git", "https://example.org/repo"),
+        LoaderSource("git", str(folder / "docs")),
+        LoaderSource("jina", "name"),
+        FileSource(folder / "top.md"),
+        FileSource(folder / "docs/a.md"),
+        FileSource(folder / "docs/.hidden.md"),
+        FileSource(folder / "docs/GUIDE.md"),
     ]
 
 
@@ -198,7 +202,7 @@ def test_the_agents_folder_may_itself_be_named_with_two_dots(folder: Path) -> No
     roundabout = folder / "docs" / ".." / ".." / "agent"
     remembered = absolute(["*.md"], roundabout, LOADERS)
     assert remembered == (f"{folder.resolve()}/*.md",)
-    assert Found(roundabout, *remembered).origins == [File(folder.resolve() / "top.md")]
+    assert Found(roundabout, *remembered).origins == [FileSource(folder.resolve() / "top.md")]
 
 
 # Links
@@ -244,7 +248,7 @@ def test_a_link_that_leaves_the_directory_is_named_and_not_followed(folder: Path
     assert len(found.notices) == 2
     assert f"{folder}/docs/key.md: is a link that leaves {folder}/docs (to {outside}/key.md)" in found.notices[0]
     assert Found(folder, "docs/*.py").notices == ["docs/*.py: there is no such file, so it is left out"]
-    assert Found(folder, "docs/key.md").origins == [File(folder / "docs/key.md")]  # the agent's author names it
+    assert Found(folder, "docs/key.md").origins == [FileSource(folder / "docs/key.md")]  # the agent's author names it
 
 
 def test_a_link_within_the_agents_folder_is_followed_and_a_file_is_loaded_under_its_own_name(folder: Path) -> None:

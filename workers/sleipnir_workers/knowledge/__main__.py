@@ -23,7 +23,7 @@ from sleipnir_workers.knowledge.failures import LoadFailed
 from sleipnir_workers.llm.failures import CallFailed
 
 
-class Stopped(BaseException):
+class Interrupted(BaseException):
     """The process got a signal to stop."""
 
     def __init__(self, signum: int) -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         report(_carried_out(sys.stdin.readline(), report))
     except BrokenPipeError:
         _die_of(signal.SIGPIPE)
-    except Stopped as stopped:
+    except Interrupted as stopped:
         _die_of(stopped.signum)
 
 
@@ -102,7 +102,7 @@ def kind_of(error: BaseException) -> str:
 
 def _stop(signum: int, _: FrameType | None) -> None:
     signal.signal(signum, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
-    raise Stopped(signum)
+    raise Interrupted(signum)
 
 
 def _die_of(signum: int) -> NoReturn:

@@ -26,7 +26,7 @@ from sleipnir_workers.knowledge import github
 from sleipnir_workers.knowledge.failures import Unloadable, UnreadableContent
 from sleipnir_workers.knowledge.loaders.content import Content, size
 from sleipnir_workers.knowledge.parsing import Parser
-from sleipnir_workers.knowledge.web import TIMEOUT_S, USER_AGENT, Response, Status, Web
+from sleipnir_workers.knowledge.web import TIMEOUT_S, USER_AGENT, BadStatus, Response, Web
 
 BATCH: Final = 5
 ROBOTS_BYTES: Final = 500 * 1024
@@ -234,7 +234,7 @@ class _Crawl:
         robots = RobotFileParser()
         try:
             text = self._web.get(f"{self._origin}/robots.txt").body[:ROBOTS_BYTES].decode(errors="replace")
-        except Status as error:
+        except BadStatus as error:
             if error.code >= 500:
                 raise Unloadable(self._url, f"its robots.txt cannot be fetched ({error.reason})") from None
             text = "User-agent: *\nDisallow: /" if error.code in (401, 403) else ""

@@ -27,7 +27,7 @@ from sleipnir_workers.execution import CallTokens, ModelPermits
 from sleipnir_workers.host import Host
 from sleipnir_workers.knowledge.embedding_cache import EmbeddingCache, keys_of
 from sleipnir_workers.llm import embedding, prices
-from sleipnir_workers.llm.embedding import Embedded, Purpose
+from sleipnir_workers.llm.embedding import EmbeddedTexts, Purpose
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permit, PutOff, names_of
@@ -215,7 +215,7 @@ class Embedder:
 
     def _answers(
         self, batches: Sequence[_Batch], purpose: Purpose, tick: Callable[[], None]
-    ) -> Generator[tuple[_Batch, Embedded], None, None]:
+    ) -> Generator[tuple[_Batch, EmbeddedTexts], None, None]:
         """The batches as they are answered, in any order. After a failure no other batch is started."""
         threads = min(self._in_flight, len(batches))
         flight = _Flight(batches, lambda batch, stop: self._ask(batch, purpose, stop), threads)
@@ -236,7 +236,7 @@ class Embedder:
         if failed is not None:
             raise failed
 
-    def _ask(self, batch: _Batch, purpose: Purpose, stop: threading.Event) -> Embedded:
+    def _ask(self, batch: _Batch, purpose: Purpose, stop: threading.Event) -> EmbeddedTexts:
         """Request and cache the vectors of a batch. Raises NodeFailed, PutOff, ProcessLost and _Stopped."""
         for attempt in range(1, self._attempts + 1):
             try:
@@ -255,7 +255,7 @@ class Embedder:
             return embedded
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _call(self, batch: _Batch, purpose: Purpose, attempt: int, stop: threading.Event) -> Embedded:
+    def _call(self, batch: _Batch, purpose: Purpose, attempt: int, stop: threading.Event) -> EmbeddedTexts:
         """One call, as soon as the limits allow it. Only the first attempt of a batch is put off: later ones wait here,
         because the number of attempts would be lost."""
         while True:
@@ -292,7 +292,7 @@ class Embedder:
         if self._pause(stop, seconds):
             raise _Stopped
 
-    def _check(self, batch: _Batch, embedded: Embedded) -> None:
+    def _check(self, batch: _Batch, embedded: EmbeddedTexts) -> None:
         """Raises NodeFailed (`model`) for a vector without a direction."""
         for text, vector in zip(batch.texts, embedded.vectors, strict=True):
             if flaw := _flaw(vector):
@@ -354,14 +354,14 @@ class _Flight:
     """Requests of batches in several threads, until all are made or `stop` is set."""
 
     def __init__(
-        self, batches: Sequence[_Batch], ask: Callable[[_Batch, threading.Event], Embedded], threads: int
+        self, batches: Sequence[_Batch], ask: Callable[[_Batch, threading.Event], EmbeddedTexts], threads: int
     ) -> None:
         self.stop = threading.Event()
         self._ask = ask
         self._pending = iter(batches)
         self._lock = threading.Lock()
         self._flying = threads
-        self._outcomes: queue.SimpleQueue[tuple[_Batch, Embedded] | BaseException | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[_Batch, EmbeddedTexts] | BaseException | None] = queue.SimpleQueue()
         for _ in range(threads):
             start_thread(self._fly, "embedding")
 
@@ -369,7 +369,7 @@ class _Flight:
     def is_under_way(self) -> bool:
         return self._flying > 0
 
-    def outcome(self, wait_s: float) -> tuple[_Batch, Embedded] | BaseException | None:
+    def outcome(self, wait_s: float) -> tuple[_Batch, EmbeddedTexts] | BaseException | None:
         """The outcome of a batch; None if there is none within `wait_s`."""
         try:
             outcome = self._outcomes.get(timeout=wait_s)
@@ -401,7 +401,7 @@ def _flaw(vector: bytes) -> str | None:
     return None if numbers.any() else "a vector of zeros"
 
 
-def _added(spent: EmbeddingUsage, texts: int, embedded: Embedded) -> EmbeddingUsage:
+def _added(spent: EmbeddingUsage, texts: int, embedded: EmbeddedTexts) -> EmbeddingUsage:
     known = spent.cost_usd is not None and embedded.cost_usd is not None
     cost_usd = (spent.cost_usd or 0.0) + (embedded.cost_usd or 0.0) if known else None
     return EmbeddingUsage(spent.embedded + texts, spent.reused, spent.tokens + embedded.tokens, cost_usd)

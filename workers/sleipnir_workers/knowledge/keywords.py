@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from sleipnir_workers.knowledge.words import Words
+from sleipnir_workers.knowledge.words import WordSplitter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +39,7 @@ def write(database: sqlite3.Connection, texts: Iterable[str]) -> int:
     """Write the lists of the chunks' words, and return how many words there are."""
     vocabulary: dict[str, int] = {}
     word_ids, chunk_ids, counts, lengths = array("I"), array("I"), array("f"), array("f")
-    words = Words()
+    words = WordSplitter()
     for chunk, text in enumerate(texts):
         chunk_words = words.extract(text)
         lengths.append(len(chunk_words))
@@ -60,7 +60,7 @@ def write(database: sqlite3.Connection, texts: Iterable[str]) -> int:
 
 def scores_of(database: sqlite3.Connection, text: str, chunks: int) -> Scores:
     """The score of each of the `chunks`; 0 where no word of the text occurs. A word that occurs twice counts twice."""
-    counts = Counter(Words().extract(text))
+    counts = Counter(WordSplitter().extract(text))
     scores = np.zeros(chunks, dtype=np.float32)
     words = sorted(counts)
     for start in range(0, len(words), _WORDS_PER_STATEMENT):

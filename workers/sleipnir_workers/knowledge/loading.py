@@ -96,13 +96,13 @@ class _Loading:
         """The documents of a source. Ends early when the source fails; the failure is recorded."""
         try:
             match origin:
-                case sources.Crawl(url):
+                case sources.CrawlSource(url):
                     yield from self._crawl(url)
-                case sources.Page(url):
+                case sources.PageSource(url):
                     yield self._page(url)
-                case sources.Protocol(loader, path):
+                case sources.LoaderSource(loader, path):
                     yield from self._protocol(loader, path)
-                case sources.File(path):
+                case sources.FileSource(path):
                     yield self._file(path)
         except Unloadable as failure:
             self._fail(failure)
@@ -193,11 +193,11 @@ def _content(path: Path, max_bytes: int) -> bytes:
 
 def _name(origin: sources.Origin) -> str:
     match origin:
-        case sources.Crawl(url):
+        case sources.CrawlSource(url):
             return f"{url}**"
-        case sources.Page(url):
+        case sources.PageSource(url):
             return url
-        case sources.Protocol(loader, path):
+        case sources.LoaderSource(loader, path):
             return f"{loader}:{path}"
-        case sources.File(path):
+        case sources.FileSource(path):
             return str(path)

@@ -15,7 +15,7 @@ from sleipnir_workers.execution import CallTokens, ModelPermits
 from sleipnir_workers.llm import reranking
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.permits import Permit, names_of
-from sleipnir_workers.llm.reranking import Reranked
+from sleipnir_workers.llm.reranking import RerankedTexts
 from sleipnir_workers.llm.resolved_model import ResolvedModel
 from sleipnir_workers.llm.spans import span_of, used
 from sleipnir_workers.llm.transport import DetachedCall
@@ -36,15 +36,17 @@ class Reranker:
         self._model, self._permits = model, permits
         self._caller, self._attempt, self._timeout_s = caller, attempt, timeout_s
 
-    def order(self, query: str, texts: Sequence[str], top_n: int, tick: Callable[[], None] = lambda: None) -> Reranked:
+    def order(
+        self, query: str, texts: Sequence[str], top_n: int, tick: Callable[[], None] = lambda: None
+    ) -> RerankedTexts:
         """The best `top_n` of the texts, the best first. `tick` is called at least every TICK_S during the call; an
         error that it raises ends the waiting. Raises NodeFailed, PutOff, and ProcessLost without Redis."""
         if not texts:
-            return Reranked(())
-        call = DetachedCall[Reranked](lambda deliver: deliver(self._ask(query, texts, top_n)), "reranking")
+            return RerankedTexts(())
+        call = DetachedCall[RerankedTexts](lambda deliver: deliver(self._ask(query, texts, top_n)), "reranking")
         return call.result(tick)
 
-    def _ask(self, query: str, texts: Sequence[str], top_n: int) -> Reranked:
+    def _ask(self, query: str, texts: Sequence[str], top_n: int) -> RerankedTexts:
         try:
             with (
                 self._permit(query, texts) as permit,

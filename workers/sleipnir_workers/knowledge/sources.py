@@ -33,18 +33,18 @@ from sleipnir_workers.knowledge.walk import FilePattern, is_pattern, walk
 
 
 @dataclass(frozen=True)
-class Crawl:
+class CrawlSource:
     url: str
     """The part before the `**`."""
 
 
 @dataclass(frozen=True)
-class Page:
+class PageSource:
     url: str
 
 
 @dataclass(frozen=True)
-class Protocol:
+class LoaderSource:
     """`path` is passed to the loader's command: absolute if it exists, else as written."""
 
     loader: str
@@ -52,15 +52,15 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class File:
+class FileSource:
     path: Path
 
 
-Origin: TypeAlias = Crawl | Page | Protocol | File
+Origin: TypeAlias = CrawlSource | PageSource | LoaderSource | FileSource
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalSource:
     """A path or pattern, not checked yet: `relative` below `root`. `written` is the text of the entry."""
 
     root: Path
@@ -89,23 +89,25 @@ def find(
     """
     entries = [entry(document, folder, loaders) for document in documents]
     origins: list[Origin] = []
-    for kind in (Crawl, Page, Protocol):
+    for kind in (CrawlSource, PageSource, LoaderSource):
         origins += [origin for origin in entries if isinstance(origin, kind)]
     known_paths = {os.path.realpath(path) for path in leave_out}
     for local in entries:
-        if isinstance(local, Local):
-            origins += map(File, _new_files(_files(local, folder, notice, fail), known_paths))
+        if isinstance(local, LocalSource):
+            origins += map(FileSource, _new_files(_files(local, folder, notice, fail), known_paths))
     return list(dict.fromkeys(origins))
 
 
-def entry(document: str, folder: Path, loaders: Collection[str]) -> Crawl | Page | Protocol | Local:
+def entry(
+    document: str, folder: Path, loaders: Collection[str]
+) -> CrawlSource | PageSource | LoaderSource | LocalSource:
     """The meaning of one entry of `documents:`. Raises UsageError for an invalid one."""
     text = document.strip()
     if text.lower().startswith(("http://", "https://")):
-        return Crawl(text.removesuffix("**")) if text.endswith("**") else Page(text)
+        return CrawlSource(text.removesuffix("**")) if text.endswith("**") else PageSource(text)
     loader, colon, path = text.partition(":")
     if colon and loader in loaders:
-        return Protocol(loader, _for_command(path.strip(), folder, text))
+        return LoaderSource(loader, _for_command(path.strip(), folder, text))
     return _local(text, folder, text)
 
 
@@ -114,15 +116,15 @@ def absolute(documents: Iterable[str], folder: Path, loaders: Collection[str]) -
     return tuple(_stored(entry(document, folder, loaders)) for document in documents)
 
 
-def _stored(origin: Crawl | Page | Protocol | Local) -> str:
+def _stored(origin: CrawlSource | PageSource | LoaderSource | LocalSource) -> str:
     match origin:
-        case Crawl(url):
+        case CrawlSource(url):
             return f"{url}**"
-        case Page(url):
+        case PageSource(url):
             return url
-        case Protocol(loader, path):
+        case LoaderSource(loader, path):
             return f"{loader}:{path}"
-        case Local():
+        case LocalSource():
             return str(origin.path)
 
 
@@ -135,20 +137,22 @@ def _for_command(path: str, folder: Path, written: str) -> str:
     return path
 
 
-def _local(path: str, folder: Path, written: str) -> Local:
+def _local(path: str, folder: Path, written: str) -> LocalSource:
     if not path or "\0" in path or ".." in PurePath(path).parts:
         raise UsageError(f"Invalid document path: '{written}'")
     if path == "~" or path.startswith("~/"):
-        return Local(Path.home(), path[1:].lstrip("/"), written)
+        return LocalSource(Path.home(), path[1:].lstrip("/"), written)
     root = folder.resolve() if ".." in folder.parts else folder.absolute()
     if path.startswith(f"{root}/"):  # a stored entry of the agent: no character of `root` is special
-        return Local(root, path[len(str(root)) :].lstrip("/"), written)
+        return LocalSource(root, path[len(str(root)) :].lstrip("/"), written)
     if path.startswith("/"):
-        return Local(Path("/"), path.lstrip("/"), written)
-    return Local(root, path, written)
+        return LocalSource(Path("/"), path.lstrip("/"), written)
+    return LocalSource(root, path, written)
 
 
-def _files(local: Local, folder: Path, notice: Callable[[str], None], fail: Callable[[Unloadable], None]) -> list[Path]:
+def _files(
+    local: LocalSource, folder: Path, notice: Callable[[str], None], fail: Callable[[Unloadable], None]
+) -> list[Path]:
     try:
         mode = local.path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

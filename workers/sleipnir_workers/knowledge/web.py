@@ -84,7 +84,7 @@ class Response:
         return _EXTENSIONS.get(self.media_type, subtype)
 
 
-class Status(Unloadable):
+class BadStatus(Unloadable):
     """The server answered without a document."""
 
     def __init__(self, path: str, reason: str, code: int) -> None:
@@ -124,7 +124,7 @@ class Web:
     def get(
         self, url: str, *, timeout_s: float = TIMEOUT_S, check: CheckUrl | None = None, count: CountBytes | None = None
     ) -> Response:
-        """The document at `url`. Raises Unloadable, and Status for any status but 2xx."""
+        """The document at `url`. Raises Unloadable, and BadStatus for any status but 2xx."""
         deadline = time.monotonic() + timeout_s
         current = url
         try:
@@ -243,7 +243,7 @@ def _with_ascii_host(url: str) -> str:
 
 def _read(url: str, answer: BaseHTTPResponse, max_bytes: int, count: CountBytes | None) -> Response:
     if not 200 <= answer.status < 300:
-        raise Status(url, f"Invalid status: {answer.status} {answer.reason or ''}".rstrip(), answer.status)
+        raise BadStatus(url, f"Invalid status: {answer.status} {answer.reason or ''}".rstrip(), answer.status)
     length = answer.headers.get("Content-Length", "")
     if length.isdecimal() and int(length) > max_bytes:
         raise Unloadable(url, f"is {size(int(length))}; {limit(max_bytes)}")
@@ -264,7 +264,7 @@ def _of_first_url(error: Unloadable, url: str, target: str) -> Unloadable:
     if target == url:
         return error
     reason = f"{error.reason} (redirected to {target})"
-    return Status(url, reason, error.code) if isinstance(error, Status) else Unloadable(url, reason)
+    return BadStatus(url, reason, error.code) if isinstance(error, BadStatus) else Unloadable(url, reason)
 
 
 def _problem(error: Exception) -> str:

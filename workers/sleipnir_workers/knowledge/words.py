@@ -24,7 +24,7 @@ STOP_WORDS: Final = frozenset({
 _WORD: Final = re.compile(r"[^\W_]+")  # so max_bytes is two words, as a question may write them
 
 
-class Words:
+class WordSplitter:
     """Splits texts into words. It caches the stem of each word; for one thread only, as the stemmer is."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from sleipnir_workers.llm import chat_request, conversation, litellm_compat, pri
 from sleipnir_workers.llm.chat_request import CALL_TIMEOUT_S
 from sleipnir_workers.llm.failures import CallFailed, from_error
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.reply import Answer, AnswerCollector, Malformed, Message, part_of, storable
+from sleipnir_workers.llm.reply import Answer, AnswerCollector, MalformedReply, Message, part_of, storable
 from sleipnir_workers.llm.transport import DetachedCall
 
 
@@ -88,7 +88,7 @@ class _ChatCall:
                 self._stream(deliver)
         except CallFailed:
             raise
-        except Malformed as error:
+        except MalformedReply as error:
             raise CallFailed(f"the model's reply {error}") from error
         except BaseException as error:
             raise from_error(error, self._clean) from error

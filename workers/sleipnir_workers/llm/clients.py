@@ -41,7 +41,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Traits:
+class ModelTraits:
     """What is known of a model beside its address. Of a model that config.yaml does not list, nothing is.
 
     Of an embedding model, `default_chunk_size` is in bytes, and `max_batch_size` is how many texts a call takes.
@@ -88,7 +88,7 @@ class ConfiguredClient:
 
     name: str
     type: str
-    models: tuple[Traits, ...] = ()
+    models: tuple[ModelTraits, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     patches: Mapping[str, tuple[ClientPatch, ...]] = field(default_factory=dict, repr=False)
     file: str = ""
@@ -104,7 +104,7 @@ class ConfiguredClient:
             )
         return {key: PLACEHOLDER.sub(lambda found: env[found[1]], text) for key, text in self.settings.items()}
 
-    def with_patch(self, traits: Traits) -> Traits:
+    def with_patch(self, traits: ModelTraits) -> ModelTraits:
         """`traits` with the patches of this client whose pattern the model's name matches; its own come last."""
         body: dict[str, Any] = {}
         headers: dict[str, str] = {}
@@ -279,11 +279,11 @@ def _patches(written: _Client, api: str) -> Iterator[ClientPatch]:
         yield ClientPatch(compiled(pattern), patch.body or {}, patch.headers or {})
 
 
-def _traits(written: _Model, client: ConfiguredClient) -> Traits:
+def _traits(written: _Model, client: ConfiguredClient) -> ModelTraits:
     kind = written.type or "chat"
     priced = written.input_price is not None and (written.output_price is not None or kind != "chat")
     needs_limit = client.type == "claude"  # the protocol asks for it
-    return Traits(
+    return ModelTraits(
         name=written.name,
         real_name=written.real_name,
         type=kind,

@@ -18,7 +18,7 @@ from sleipnir.graph.template import TemplateError, render
 from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
 from sleipnir_workers.llm import structured_output
-from sleipnir_workers.llm.clients import Traits
+from sleipnir_workers.llm.clients import ModelTraits
 from sleipnir_workers.llm.document_prompt import with_documents
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.reply import Message
@@ -86,7 +86,7 @@ def _cut(message: Message, most_bytes: int) -> Message:
     return {**message, "content": f"{note}\n{found[:most_bytes].decode(errors='ignore')}"}
 
 
-def as_sent(messages: Sequence[Message], traits: Traits) -> list[dict[str, Any]]:
+def as_sent(messages: Sequence[Message], traits: ModelTraits) -> list[dict[str, Any]]:
     """`messages` as this model takes them. They stay as they are: litellm may change what it is given."""
     sent = [_without_thinking(message) for message in messages]
     if traits.system_prompt_prefix:

@@ -44,7 +44,7 @@ _refused_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddedTexts:
     """`vectors` are in the order of the texts. `tokens` 0 and `cost_usd` None: nobody counted, or knows the price."""
 
     vectors: Sequence[bytes]
@@ -59,7 +59,7 @@ def embed(
     *,
     timeout_s: float = CALL_TIMEOUT_S,
     clean: Callable[[str], str] = str,
-) -> Embedded:
+) -> EmbeddedTexts:
     """One call. `clean` takes secrets out of error messages. Raises CallFailed, and NodeFailed (`model`) if litellm is
     needed and not installed."""
     call = _over_http if transport.is_direct(endpoint, "embeddings") else _by_litellm
@@ -72,7 +72,7 @@ def embed(
         raise from_error(error, clean) from error
     usage = part_of(answer, "usage")
     tokens = part_of(usage, "prompt_tokens") or part_of(usage, "total_tokens") or 0
-    return Embedded(vectors, tokens, prices.embedding_cost_usd(endpoint, tokens) if tokens else None)
+    return EmbeddedTexts(vectors, tokens, prices.embedding_cost_usd(endpoint, tokens) if tokens else None)
 
 
 def settings(endpoint: Endpoint, purpose: Purpose) -> dict[str, Any]:

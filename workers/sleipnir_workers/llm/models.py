@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.findings import suggestion
 from sleipnir_workers.llm import litellm_compat
-from sleipnir_workers.llm.clients import NO_CLIENTS, Clients, ConfiguredClient, Kind, Traits
+from sleipnir_workers.llm.clients import NO_CLIENTS, Clients, ConfiguredClient, Kind, ModelTraits
 
 ALIASES: Mapping[str, str] = {
     "claude": "anthropic",
@@ -81,7 +81,7 @@ class Endpoint:
     api_base: str | None = None
     api_key: str | None = field(default=None, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    traits: Traits = field(default_factory=Traits)
+    traits: ModelTraits = field(default_factory=ModelTraits)
 
     @property
     def speaks_openai(self) -> bool:
@@ -125,7 +125,7 @@ def resolve(
         endpoint = _endpoint(model_id, name, traits.sent_as, env, providers, client, wanted)
     else:
         name, model = _split(model_id, wanted)
-        traits = Traits(type=wanted)
+        traits = ModelTraits(type=wanted)
         endpoint = _endpoint(model_id, name, model, env, providers, None, wanted)
     prices = clients.prices_of(f"{name}:{model or traits.name}") or traits.prices
     return replace(endpoint, traits=replace(traits, prices=prices))
@@ -195,7 +195,7 @@ def _provider(name: str, client: ConfiguredClient | None) -> str:
     return ALIASES.get(client.type, client.type)
 
 
-def _traits_of(client: ConfiguredClient, model: str, model_id: str, wanted: Kind) -> Traits:
+def _traits_of(client: ConfiguredClient, model: str, model_id: str, wanted: Kind) -> ModelTraits:
     """What config.yaml says of a model. One that it does not list is taken as it is named."""
     if not model:
         first = next((traits for traits in client.models if traits.type == wanted), None)
@@ -215,7 +215,7 @@ def _traits_of(client: ConfiguredClient, model: str, model_id: str, wanted: Kind
             + (f"; {hint}" if hint else ""),
             "model",
         )
-    return listed or client.with_patch(Traits(model, type=wanted))
+    return listed or client.with_patch(ModelTraits(model, type=wanted))
 
 
 def _is_embedding(client: ConfiguredClient, model: str) -> bool:

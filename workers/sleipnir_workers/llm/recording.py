@@ -17,7 +17,7 @@ from sleipnir.errors import ConfigError
 from sleipnir_workers.host import Host
 from sleipnir_workers.keyring import keyring_of
 from sleipnir_workers.llm.clients import clients_of
-from sleipnir_workers.llm.reply import Answer, AnswerCollector, Malformed, Message
+from sleipnir_workers.llm.reply import Answer, AnswerCollector, MalformedReply, Message
 
 if TYPE_CHECKING:
     from sleipnir.testing.tape import Tape
@@ -76,7 +76,7 @@ def replayed(recorded: Mapping[str, Any]) -> Answer:
         reply.finish = choice.get("finish_reason")
         tokens = {name: int(usage.get(key) or 0) for name, key in _TOKENS.items()}
         return reply.answer("replay", **tokens, cost_usd=0.0)
-    except (LookupError, TypeError, ValueError, AttributeError, Malformed) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, MalformedReply) as error:
         raise ConfigError(f"a recorded answer of '{recorded.get('model')}' cannot be used: {error!r}") from error
 
 

@@ -46,7 +46,7 @@ class Answer:
     message: Message = field(default_factory=dict)
 
 
-class Malformed(Exception):
+class MalformedReply(Exception):
     """The provider's answer is not what the protocol says; the message completes "the model's reply ..."."""
 
 
@@ -90,7 +90,7 @@ class AnswerCollector:
 
     def answer(self, place: str, **usage: Any) -> Answer:
         """The whole. `place` tells this answer from others of the conversation, for ids that we make up; `usage` are
-        fields of Answer. Raises Malformed for a call that cannot be made."""
+        fields of Answer. Raises MalformedReply for a call that cannot be made."""
         text = storable("".join(self._text))
         calls: dict[str, tuple[RequestedCall, dict[str, Any]]] = {}
         for number, written in enumerate(self._calls):
@@ -169,9 +169,9 @@ class _Call:
     def whole(self, place: str) -> RequestedCall:
         name = storable(self.name)
         if not name:
-            raise Malformed("calls a tool without a name")
+            raise MalformedReply("calls a tool without a name")
         if self.wrong is not None:
-            raise Malformed(f"calls '{name}' with arguments that are neither text nor an object, but {self.wrong}")
+            raise MalformedReply(f"calls '{name}' with arguments that are neither text nor an object, but {self.wrong}")
         arguments = storable("".join(self.arguments))
         return RequestedCall(
             storable(self.id) or _made_up_id(place, name), name, arguments if arguments.strip() else "{}"

@@ -22,7 +22,7 @@ _TOP_K = frozenset({"api.voyageai.com"})  # that call `top_n` so
 
 
 @dataclass(frozen=True)
-class Reranked:
+class RerankedTexts:
     """`order` are indices of the texts, the best first: `top_n` of them at the most. `cost_usd` None: not known."""
 
     order: tuple[int, ...]
@@ -38,10 +38,10 @@ def rerank(
     top_n: int,
     timeout_s: float = CALL_TIMEOUT_S,
     clean: Callable[[str], str] = str,
-) -> Reranked:
+) -> RerankedTexts:
     """One call; none if there are no texts. `clean` takes secrets out of error messages. Raises CallFailed."""
     if not texts:
-        return Reranked(())
+        return RerankedTexts(())
     try:
         call = _over_http if transport.is_direct(endpoint, "rerank") else _by_litellm
         answer = call(endpoint, query, texts, top_n, timeout_s)
@@ -56,7 +56,7 @@ def rerank(
             retry_after_s=failed.retry_after_s,
         ) from error
     tokens, searches = _used(answer)
-    return Reranked(order, tokens, prices.rerank_cost_usd(endpoint, tokens, searches))
+    return RerankedTexts(order, tokens, prices.rerank_cost_usd(endpoint, tokens, searches))
 
 
 def _over_http(endpoint: Endpoint, query: str, texts: Sequence[str], top_n: int, timeout_s: float) -> Any:

@@ -13,14 +13,14 @@ import os
 import threading
 
 from sleipnir_workers.mcp.calls import answer
-from sleipnir_workers.mcp.checking import Checked, check, check_each
+from sleipnir_workers.mcp.checking import CheckedServer, check, check_each
 from sleipnir_workers.mcp.configuration import configured
 from sleipnir_workers.mcp.connections import Connections
 from sleipnir_workers.mcp.declarations import declarations, function_name, split_name
 from sleipnir_workers.mcp.failures import McpFailed
 
 __all__ = [
-    "Checked",
+    "CheckedServer",
     "Connections",
     "McpFailed",
     "answer",

@@ -15,7 +15,7 @@ import click
 
 from sleipnir.errors import ConfigError
 from sleipnir.tools.mcp_config import McpConfigError, McpServer, read
-from sleipnir_workers.mcp.checking import Checked, check_each
+from sleipnir_workers.mcp.checking import CheckedServer, check_each
 from sleipnir_workers.mcp.configuration import secrets_of
 from sleipnir_workers.mcp.connections import START_S
 
@@ -55,7 +55,7 @@ def _chosen(servers: dict[str, McpServer], names: tuple[str, ...], file: Path) -
     return {name: server for name, server in servers.items() if not names or name in names}
 
 
-def _report(results: list[Checked], problems: list[str], *, as_data: bool) -> None:
+def _report(results: list[CheckedServer], problems: list[str], *, as_data: bool) -> None:
     if as_data:
         servers = [asdict(result) for result in results]
         click.echo(json.dumps({"ok": not problems, "servers": servers, "problems": problems}, ensure_ascii=False))

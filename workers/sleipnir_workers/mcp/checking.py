@@ -14,7 +14,7 @@ AT_ONCE = 8  # servers that start together: each may be an npx that unpacks a pa
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedServer:
     """What came of one server: its number of tools, or what is wrong."""
 
     server: str
@@ -22,15 +22,15 @@ class Checked:
     problem: str | None = None
 
 
-def check_each(servers: Mapping[str, McpServer], *, start_s: float = START_S) -> list[Checked]:
+def check_each(servers: Mapping[str, McpServer], *, start_s: float = START_S) -> list[CheckedServer]:
     """Start every server, at most `start_s` seconds each. Returns when all that was started is gone again."""
     connections = Connections(start_s=start_s)
 
-    def check_one(server: McpServer) -> Checked:
+    def check_one(server: McpServer) -> CheckedServer:
         try:
-            return Checked(server.name, tools=connections.count_tools(server))
+            return CheckedServer(server.name, tools=connections.count_tools(server))
         except McpFailed as error:
-            return Checked(server.name, problem=str(error))
+            return CheckedServer(server.name, problem=str(error))
 
     try:
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="mcp-check") as pool:

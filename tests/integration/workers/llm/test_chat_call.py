@@ -13,7 +13,7 @@ import urllib3
 
 from sleipnir_workers.llm import chat_request, litellm_compat
 from sleipnir_workers.llm.chat_call import ask
-from sleipnir_workers.llm.clients import Prices, Traits
+from sleipnir_workers.llm.clients import ModelTraits, Prices
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import Answer, RequestedCall
@@ -33,16 +33,16 @@ ASKED = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
 
 
-def asked(raw: Raw, *, traits: Traits | None = None, options: dict[str, str] | None = None, **how: Any) -> Answer:
+def asked(raw: Raw, *, traits: ModelTraits | None = None, options: dict[str, str] | None = None, **how: Any) -> Answer:
     return sent(raw, traits=traits, options=options, **how)[0]
 
 
 def sent(
-    raw: Raw, *, traits: Traits | None = None, options: dict[str, str] | None = None, **how: Any
+    raw: Raw, *, traits: ModelTraits | None = None, options: dict[str, str] | None = None, **how: Any
 ) -> tuple[Answer, dict[str, Any]]:
     """The answer, and the body of the request."""
     with RawServer(raw) as server:
-        endpoint = Endpoint("openai/gpt-test", server.url, KEY, options or {}, traits or Traits())
+        endpoint = Endpoint("openai/gpt-test", server.url, KEY, options or {}, traits or ModelTraits())
         answer = ask(endpoint, ASKED, **how)
         assert server.authorizations == [f"Bearer {KEY}"]
         return answer, server.bodies[0]
@@ -72,7 +72,7 @@ def test_nothing_is_sent_that_nobody_said() -> None:
 
 
 def test_what_the_configuration_says_of_a_model_is_sent() -> None:
-    traits = Traits(
+    traits = ModelTraits(
         max_output_tokens=77,
         require_max_tokens=True,
         system_prompt_prefix="first",
@@ -84,7 +84,7 @@ def test_what_the_configuration_says_of_a_model_is_sent() -> None:
 
 
 def test_parameters_are_sent_under_the_names_that_the_model_takes() -> None:
-    traits = Traits(max_output_tokens=77, require_max_tokens=True)
+    traits = ModelTraits(max_output_tokens=77, require_max_tokens=True)
     with RawServer(Raw(whole({"content": "hi"}))) as server:
         ask(Endpoint("openai/o3-mini", server.url, KEY, traits=traits), ASKED)
     assert server.bodies[0] == {"model": "o3-mini", "messages": ASKED, "max_completion_tokens": 77}
@@ -110,7 +110,9 @@ def test_an_organization_and_the_headers_of_the_configuration_go_along(monkeypat
         return request(*args, **how)
 
     monkeypatch.setattr(urllib3.PoolManager, "request", noted)
-    asked(Raw(whole({"content": "hi"})), options={"organization": "org"}, traits=Traits(patch_headers={"X-Own": "1"}))
+    asked(
+        Raw(whole({"content": "hi"})), options={"organization": "org"}, traits=ModelTraits(patch_headers={"X-Own": "1"})
+    )
     assert (found["OpenAI-Organization"], found["X-Own"]) == ("org", "1")
 
 
@@ -192,7 +194,7 @@ def test_reasoning_of_a_stream_is_kept_by_either_name() -> None:
 
 def test_a_model_that_cannot_stream_is_told_in_one_piece() -> None:
     heard: list[str] = []
-    answer, body = sent(Raw(whole({"content": "hi"})), traits=Traits(no_stream=True), on_text=heard.append)
+    answer, body = sent(Raw(whole({"content": "hi"})), traits=ModelTraits(no_stream=True), on_text=heard.append)
     assert (answer.text, heard, "stream" in body) == ("hi", ["hi"], False)
 
 
@@ -240,7 +242,7 @@ def claude_body() -> str:
 @pytest.mark.parametrize("on_text", [None, lambda text: None])
 def test_another_protocol_gives_the_same_answer_and_gets_back_what_it_wants(on_text: Any) -> None:
     with RawServer(Raw(claude_body(), claude_pieces() if on_text else None)) as server:
-        endpoint = Endpoint(CLAUDE, server.url.removesuffix("/v1"), KEY, traits=Traits(prices=Prices(1.0, 1.0)))
+        endpoint = Endpoint(CLAUDE, server.url.removesuffix("/v1"), KEY, traits=ModelTraits(prices=Prices(1.0, 1.0)))
         answer = ask(endpoint, ASKED, tools=[TOOL], on_text=on_text)
         assert (answer.text, answer.finish) == ("hi", "tool_calls")
         assert answer.calls == (RequestedCall("t1", "f", '{"x": 1}'),)
@@ -256,7 +258,7 @@ def test_another_protocol_gives_the_same_answer_and_gets_back_what_it_wants(on_t
 @pytest.mark.parametrize("pieces", [None, [delta({"content": "a"}), delta({}, "stop"), used(3, 2), "[DONE]"]])
 def test_a_configured_price_is_per_million_tokens(pieces: list[Any] | None) -> None:
     how: dict[str, Any] = {} if pieces is None else {"on_text": lambda text: None}
-    answer = asked(Raw(whole({"content": "a"}), pieces), traits=Traits(prices=Prices(2.0, 10.0)), **how)
+    answer = asked(Raw(whole({"content": "a"}), pieces), traits=ModelTraits(prices=Prices(2.0, 10.0)), **how)
     assert answer.cost_usd == pytest.approx(3 * 2e-6 + 2 * 10e-6)
 
 

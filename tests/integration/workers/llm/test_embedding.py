@@ -18,8 +18,8 @@ from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
 from sleipnir_workers.host import Host
 from sleipnir_workers.llm import embedding, litellm_compat
-from sleipnir_workers.llm.clients import Clients, ConfiguredClient, Prices, Traits
-from sleipnir_workers.llm.embedding import Embedded, embed
+from sleipnir_workers.llm.clients import Clients, ConfiguredClient, ModelTraits, Prices
+from sleipnir_workers.llm.embedding import EmbeddedTexts, embed
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.json_http import trusted
 from sleipnir_workers.llm.models import Endpoint, resolve
@@ -29,11 +29,11 @@ TEXTS = ["bells of bronze", "ferries", "a third text"]
 
 
 def of(server: ModelServer, name: str = "embed-test", **traits: Any) -> Endpoint:
-    endpoint_traits = Traits(name, type="embedding", **traits)
+    endpoint_traits = ModelTraits(name, type="embedding", **traits)
     return Endpoint(f"openai/{name}", server.url, "sk-the-secret-key", traits=endpoint_traits)
 
 
-def numbers(embedded: Embedded) -> list[tuple[float, ...]]:
+def numbers(embedded: EmbeddedTexts) -> list[tuple[float, ...]]:
     return [struct.unpack(f"<{len(vector) // 4}f", vector) for vector in embedded.vectors]
 
 
@@ -60,7 +60,7 @@ def test_texts_become_vectors_in_their_order() -> None:
 def test_vectors_are_put_in_order_by_their_numbers() -> None:
     data = [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1]}]
     with ModelServer(embeddings=[Reply(body=json.dumps({"data": data}))]) as server:
-        assert embed(of(server), TEXTS[:2], "document") == Embedded(
+        assert embed(of(server), TEXTS[:2], "document") == EmbeddedTexts(
             [struct.pack("<f", 1.0), struct.pack("<f", 2.0)], 0, None
         )
 
@@ -115,7 +115,7 @@ def test_a_configured_price_wins_over_the_list() -> None:
 def test_the_list_says_how_long_texts_may_be_unless_config_does() -> None:
     assert embedding.max_input_tokens(Endpoint("openai/text-embedding-3-small")) == 8191
     assert embedding.max_input_tokens(Endpoint("openai/nobody-knows")) is None
-    assert embedding.max_input_tokens(Endpoint("openai/x", traits=Traits("x", max_input_tokens=512))) == 512
+    assert embedding.max_input_tokens(Endpoint("openai/x", traits=ModelTraits("x", max_input_tokens=512))) == 512
 
 
 # Failures
@@ -203,7 +203,7 @@ def test_whom_to_trust_is_said_as_for_litellm(tmp_path: Any) -> None:
 
 def test_any_other_protocol_goes_through_litellm() -> None:
     with ModelServer(dimensions=8, embeddings=[Reply(), Reply(status=500)]) as server:
-        endpoint = Endpoint("hosted_vllm/e", server.url, "sk-x", traits=Traits("e", prices=Prices(1.0, 0)))
+        endpoint = Endpoint("hosted_vllm/e", server.url, "sk-x", traits=ModelTraits("e", prices=Prices(1.0, 0)))
         embedded = embed(endpoint, TEXTS, "document")
         with pytest.raises(CallFailed) as caught:
             embed(endpoint, TEXTS, "document")
@@ -229,11 +229,15 @@ def test_without_litellm_there_are_the_providers_that_we_speak_to(monkeypatch: p
 MINE = ConfiguredClient(
     "mine",
     "openai-compatible",
-    (Traits("chatty"), Traits("e-1", type="embedding", real_name="org/e"), Traits("r-1", type="reranker")),
+    (
+        ModelTraits("chatty"),
+        ModelTraits("e-1", type="embedding", real_name="org/e"),
+        ModelTraits("r-1", type="reranker"),
+    ),
     {"api_base": "http://b/v1"},
 )
 BARE = ConfiguredClient("bare", "openai-compatible", (), {"api_base": "http://c/v1"})
-OPENAI = ConfiguredClient("openai", "openai", (Traits("gpt-x"),), {"api_key": "k"})
+OPENAI = ConfiguredClient("openai", "openai", (ModelTraits("gpt-x"),), {"api_key": "k"})
 CLIENTS = Clients((MINE, BARE, OPENAI))
 
 

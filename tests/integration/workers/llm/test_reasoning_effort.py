@@ -12,7 +12,7 @@ from sleipnir.graph.model import Graph, LlmNode
 from sleipnir.messages import VisitResult
 from sleipnir.testing import ModelServer
 from sleipnir_workers.llm import reasoning_effort
-from sleipnir_workers.llm.clients import Clients, Traits
+from sleipnir_workers.llm.clients import Clients, ModelTraits
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.node import run_llm
 from tests.unit.workers.visits import host, visit
@@ -55,7 +55,7 @@ def test_what_is_sent_is_told_and_what_is_not_sent_too(
     effort: str | None, levels: Any, default: str | None, model: str, expected: str | None, notes: list[str]
 ) -> None:
     told: list[str] = []
-    endpoint = Endpoint(model, traits=Traits(reasoning_levels=levels, default_reasoning_effort=default))
+    endpoint = Endpoint(model, traits=ModelTraits(reasoning_levels=levels, default_reasoning_effort=default))
     assert reasoning_effort.sent(effort, "c:m", endpoint, told.append) == expected
     assert told == notes
 
@@ -64,7 +64,7 @@ def test_what_is_sent_is_told_and_what_is_not_sent_too(
 @pytest.mark.parametrize(("levels", "listed"), [(("low", "high"), "low, high"), ((), "none")])
 def test_an_effort_that_a_model_does_not_have_is_an_error_with_those_that_it_has(levels: Any, listed: str) -> None:
     with pytest.raises(NodeFailed, match=f"'max' is not one of the levels of model 'c:m': {listed} "):
-        reasoning_effort.sent("max", "c:m", Endpoint("openai/m", traits=Traits(reasoning_levels=levels)), print)
+        reasoning_effort.sent("max", "c:m", Endpoint("openai/m", traits=ModelTraits(reasoning_levels=levels)), print)
 
 
 @pytest.mark.conformance("CY83", "CY84")

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from sleipnir.testing import ModelServer, Reply
-from sleipnir_workers.llm.clients import Prices, Traits
+from sleipnir_workers.llm.clients import ModelTraits, Prices
 from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
-from sleipnir_workers.llm.reranking import Reranked, rerank
+from sleipnir_workers.llm.reranking import RerankedTexts, rerank
 
 TEXTS = ["ferries and taxes", "casting a bell", "bells of bronze are cast here"]
 
 
 def of(server: ModelServer, model: str = "openai/rerank-test", **traits: Any) -> Endpoint:
-    return Endpoint(model, server.url, "sk-the-secret-key", traits=Traits("r", type="reranker", **traits))
+    return Endpoint(model, server.url, "sk-the-secret-key", traits=ModelTraits("r", type="reranker", **traits))
 
 
 @pytest.mark.parametrize("model", ["openai/rerank-test", "cohere/rerank-test", "hosted_vllm/rerank-test"])
@@ -38,7 +38,7 @@ def test_the_best_texts_come_first(model: str) -> None:
 def test_more_than_there_are_is_not_asked_for_and_of_none_nobody_is_asked() -> None:
     with ModelServer() as server:
         assert sorted(rerank(of(server), "bells", TEXTS, top_n=9).order) == [0, 1, 2]
-        assert rerank(of(server), "bells", [], top_n=9) == Reranked(())
+        assert rerank(of(server), "bells", [], top_n=9) == RerankedTexts(())
     assert [request.body["top_n"] for request in server.requests] == [3]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sleipnir_workers.mcp import Checked, check, check_each
+from sleipnir_workers.mcp import CheckedServer, check, check_each
 from sleipnir_workers.mcp.__main__ import main
 from tests.integration.workers.mcp.servers import HERE, plain
 
@@ -27,7 +27,7 @@ def run(folder: Path, servers: dict[str, Any], *options: str) -> Result:
 
 def test_each_server_is_started_and_what_is_wrong_is_said() -> None:
     good, dead = check_each({"good": plain(name="good"), "dead": plain("dies at start", "dead")})
-    assert good == Checked("good", tools=7)
+    assert good == CheckedServer("good", tools=7)
     problem = dead.problem or ""
     assert problem.startswith("MCP server 'dead' could not be started: it exited with code 1; its last lines:\n")
     assert check({"silent": plain("silent", "silent")}, start_s=0.3) == [

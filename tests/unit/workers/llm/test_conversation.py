@@ -9,7 +9,7 @@ import pytest
 
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import LlmNode
-from sleipnir_workers.llm.clients import Traits
+from sleipnir_workers.llm.clients import ModelTraits
 from sleipnir_workers.llm.conversation import as_sent, capped, first_messages, refuse_too_long, tool_message
 from sleipnir_workers.llm.failures import CallFailed
 from tests.unit.workers.visits import host, visit
@@ -37,7 +37,7 @@ def test_a_missing_key_is_a_failure_of_the_node() -> None:
 
 def test_thinking_in_earlier_answers_is_not_sent_back() -> None:
     thought = {"role": "assistant", "content": "<think>hm</think>\n\nyes <think>no</think>"}
-    sent = as_sent([USER, thought, tool_message("a", "<think>x</think>")], Traits())
+    sent = as_sent([USER, thought, tool_message("a", "<think>x</think>")], ModelTraits())
     assert [message["content"] for message in sent] == ["hello", "yes <think>no</think>", "<think>x</think>"]
     assert thought["content"].startswith("<think>"), "what is recorded stays as it was"
 
@@ -52,27 +52,27 @@ def test_results_of_tools_are_cut_between_characters_and_nothing_else_is() -> No
 
 def test_calls_without_text_are_sent_as_they_are() -> None:
     asked = {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}
-    assert as_sent([asked], Traits()) == [asked]
+    assert as_sent([asked], ModelTraits()) == [asked]
 
 
 @pytest.mark.parametrize(
     ("traits", "messages", "sent"),
     [
-        (Traits(), [SYSTEM, USER], [SYSTEM, USER]),
-        (Traits(no_system_message=True), [SYSTEM, USER], [{**USER, "content": "be brief\n\nhello"}]),
-        (Traits(no_system_message=True), [SYSTEM], [{**USER, "content": "be brief"}]),
-        (Traits(no_system_message=True), [USER], [USER]),
-        (Traits(system_prompt_prefix="first"), [SYSTEM, USER], [{**SYSTEM, "content": "first\n\nbe brief"}, USER]),
-        (Traits(system_prompt_prefix="first"), [USER], [{**SYSTEM, "content": "first"}, USER]),
+        (ModelTraits(), [SYSTEM, USER], [SYSTEM, USER]),
+        (ModelTraits(no_system_message=True), [SYSTEM, USER], [{**USER, "content": "be brief\n\nhello"}]),
+        (ModelTraits(no_system_message=True), [SYSTEM], [{**USER, "content": "be brief"}]),
+        (ModelTraits(no_system_message=True), [USER], [USER]),
+        (ModelTraits(system_prompt_prefix="first"), [SYSTEM, USER], [{**SYSTEM, "content": "first\n\nbe brief"}, USER]),
+        (ModelTraits(system_prompt_prefix="first"), [USER], [{**SYSTEM, "content": "first"}, USER]),
         (
-            Traits(system_prompt_prefix="first", no_system_message=True),
+            ModelTraits(system_prompt_prefix="first", no_system_message=True),
             [SYSTEM, USER],
             [{**USER, "content": "first\n\nbe brief\n\nhello"}],
         ),
     ],
 )
 def test_system_messages_are_sent_as_the_model_takes_them(
-    traits: Traits, messages: list[dict[str, Any]], sent: list[dict[str, Any]]
+    traits: ModelTraits, messages: list[dict[str, Any]], sent: list[dict[str, Any]]
 ) -> None:
     assert as_sent(messages, traits) == sent
 

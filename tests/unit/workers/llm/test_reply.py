@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sleipnir_workers.llm.reply import Answer, AnswerCollector, Malformed, RequestedCall
+from sleipnir_workers.llm.reply import Answer, AnswerCollector, MalformedReply, RequestedCall
 from tests.integration.workers.llm.raw_server import call
 
 
@@ -100,7 +100,7 @@ def test_arguments_are_text_an_object_or_nothing(arguments: Any, text: str) -> N
     ],
 )
 def test_a_call_that_cannot_be_made_is_an_error(written: dict[str, Any], message: str) -> None:
-    with pytest.raises(Malformed, match=message):
+    with pytest.raises(MalformedReply, match=message):
         calls([written])
 
 
