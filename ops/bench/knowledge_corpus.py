@@ -193,7 +193,7 @@ class Embedder:
         return rows
 
     def _parts(self, text: str) -> list[str]:
-        words = self._words.of(text)
+        words = self._words.extract(text)
         return words + [f"{first} {second}" for first, second in itertools.pairwise(words)]
 
     def _signs(self, parts: Iterable[str]) -> Vectors:

@@ -657,16 +657,16 @@ nodes:
 
 
 def test_an_mcp_server_gets_what_its_configuration_says_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sleipnir_workers.mcp import Sessions
+    from sleipnir_workers.mcp import Connections
     from tests.integration.workers.mcp.servers import lab_on_stdio
 
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     monkeypatch.setenv("SLEIPNIR_REDIS_URL", f"redis://:{SECRET}@example.org")
-    sessions = Sessions()
+    connections = Connections()
     try:
-        seen = sessions.invoke(lab_on_stdio(), "environment", {})["structuredContent"]
+        seen = connections.invoke(lab_on_stdio(), "environment", {})["structuredContent"]
     finally:
-        sessions.close()
+        connections.close()
     assert seen["GIVEN"] == "yes"
     assert SECRET not in str(seen)
 
