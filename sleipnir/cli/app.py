@@ -47,7 +47,7 @@ class CommandTable(click.Group):
         formatter.write(front_page.text() + "\n")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """From the table: click would import every command to ask for its help."""
+        """From the table: click would import every command to get its help."""
         commands = [
             CompletionItem(name, help=line)
             for name, (_, line) in front_page.COMMANDS.items()
@@ -106,7 +106,7 @@ def app(
 
 
 def _unusable(arguments: Sequence[str]) -> str | None:
-    """What no command can work with. Found here, before any of them meets it halfway."""
+    """Input that no command can use. It is detected here, before a command starts."""
     for number, argument in enumerate(arguments, 1):
         if not argument.isascii() and not _is_text(argument):
             return f"argument {number}, {argument[:SHOWN]!r}, is not text in UTF-8"

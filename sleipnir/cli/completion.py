@@ -1,9 +1,9 @@
 """Tab completion: the scripts for the shells, and the names of agents, runs, batches, dead letters, state keys,
 tools and rag nodes.
 
-Rules. A key press must never hang, print an error or start a server. What is in files is read without a limit of time.
-What is in Redis is asked for TIME_LIMIT_S, and what it says is kept in a file below the home: where it does not answer
-in time, or the private stack is down, that file does.
+Rules. A key press must never hang, print an error or start a server. Files are read without a time limit. Redis has
+TIME_LIMIT_S to answer, and its answer is cached in a file below the home, which is used if it does not answer in time
+or the private stack is down.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Candidates = Callable[[GlobalOptions], Iterator[CompletionItem]]
 
 
 def complete_agent(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of agents; of folders and files when a path was begun."""
+    """Names of agents; of folders and files if the word is the beginning of a path."""
     if "/" in incomplete or incomplete.startswith("."):
         return [CompletionItem(incomplete, type="file")]
     return _matching(_agents, ctx, incomplete)
@@ -121,7 +121,7 @@ class _TimeIsUp(BaseException):
 
 
 def _kept(kind: str, ask: Candidates) -> Candidates:
-    """What the stack says, or, where it says nothing in time, what it said last."""
+    """The stack's answer, or, if it does not answer in time, the cached one."""
 
     def candidates(options: GlobalOptions) -> Iterator[CompletionItem]:
         importlib.import_module("sleipnir.client.client")  # before the time begins: on a busy machine it takes seconds
@@ -139,7 +139,7 @@ def _kept(kind: str, ask: Candidates) -> Candidates:
 
 
 def _kept_in(options: GlobalOptions, kind: str) -> Path:
-    """One file for each deployment, whose address may hold a password."""
+    """One file for each deployment, whose address may contain a password."""
     settings = options.settings()
     address = hashlib.sha256(f"{settings.redis_url} {settings.key_prefix}".encode()).hexdigest()[:12]
     return settings.home / "completion" / f"{kind}-{address}.json"
@@ -150,7 +150,7 @@ def _read(file: Path) -> list[CompletionItem]:
 
 
 def _write(file: Path, found: Sequence[CompletionItem]) -> None:
-    """Complete or not at all, as another terminal may read it."""
+    """Written atomically, as another terminal may read it."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=file.parent, encoding="utf-8", delete=False) as staging:
         json.dump([[item.value, item.help or ""] for item in found], staging)

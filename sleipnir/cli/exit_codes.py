@@ -1,4 +1,4 @@
-"""What the process's exit code tells a shell script."""
+"""The exit codes of the process."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Final
 
 COMPLETED: Final = 0
 FAILED: Final = 1
-"""The run failed or was cancelled; or something we depend on did not answer."""
+"""The run failed or was cancelled; or a service that we depend on did not answer."""
 USAGE: Final = 2
-"""The command, the agent or a setting is wrong. Nothing was started."""
+"""The command, the agent or a setting is wrong. No run was started."""
 WAITING: Final = 3
-"""The run waits for an answer that nobody here can give."""
+"""The run waits for an answer, and there is no terminal."""
 INTERRUPTED: Final = 130
 """Ctrl-C: 128 + SIGINT, as shells have it."""
 
 
 def of_status(status: str) -> int:
-    """The code for a run that stopped being followed in this status."""
+    """The code for a run that had this status when the command stopped following it."""
     match status:
         case "completed":
             return COMPLETED

@@ -1,4 +1,4 @@
-"""How Sleipnir's own errors are told to people, and which exit code they become."""
+"""The messages and exit codes of Sleipnir's own errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sleipnir.errors import (
 )
 
 USER_ERRORS = (UsageError, GraphError, ToolFileError, ConfigError, BundleError)
-"""What the caller or the author has to mend: exit code 2. Everything else is 1, but for a
-knowledge base whose agent or documents must be changed."""
+"""Errors that the caller or the author must fix: exit code 2. All others: 1, except for a knowledge base whose agent or
+documents must be changed."""
 
 
 def report(failure: SleipnirError, *, verbose: bool = False) -> int:
-    """Print the error the way its reader needs it, and return the exit code for it."""
+    """Print the error and return its exit code."""
     if verbose:
         import traceback
 

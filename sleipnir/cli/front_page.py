@@ -1,4 +1,4 @@
-"""What `sleipnir --help` prints, and the table of all commands: name -> where it lives and one line of help.
+"""The text of `sleipnir --help`, and the table of all commands: name -> its module and one line of help.
 
 Rule. Plain data and no imports: the help page must not load click (see `sleipnir.cli`). `app.py` finds the
 commands through this same table and checks its options against OPTIONS, so there is one list of each.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run agents": {
-        "run": ("sleipnir.cli.runs.run:run", "Run an agent, show what it does, print its result."),
-        "chat": ("sleipnir.cli.chat.chat:chat", "Talk with an agent, message by message."),
+        "run": ("sleipnir.cli.runs.run:run", "Run an agent, show its progress, print its result."),
+        "chat": ("sleipnir.cli.chat.chat:chat", "Chat with an agent."),
         "submit": ("sleipnir.cli.runs.run:submit", "Start a run and print its id without waiting."),
         "batch": ("sleipnir.cli.batches.batch:batch", "Run an agent on each row of a file; watch and steer."),
         "watch": ("sleipnir.cli.runs.watch:watch", "Show a run from its beginning and follow it to its end."),
         "wait": ("sleipnir.cli.runs.watch:wait", "Wait until runs have ended."),
-        "pause": ("sleipnir.cli.runs.steering:pause", "Hold runs, or all of a deployment."),
-        "resume": ("sleipnir.cli.runs.steering:resume", "Let paused runs go on."),
-        "cancel": ("sleipnir.cli.runs.steering:cancel", "Stop runs for good."),
+        "pause": ("sleipnir.cli.runs.steering:pause", "Pause runs, or a whole deployment."),
+        "resume": ("sleipnir.cli.runs.steering:resume", "Resume paused runs."),
+        "cancel": ("sleipnir.cli.runs.steering:cancel", "Cancel runs."),
         "retry": ("sleipnir.cli.runs.steering:retry", "Continue failed runs from where they failed."),
     },
     "Answer": {
@@ -31,27 +31,27 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "archive": ("sleipnir.cli.fleet.archive:archive", "Read runs that were archived."),
     },
     "Agents": {
-        "init": ("sleipnir.cli.agents.init:init", "Make a new agent that works, to change."),
+        "init": ("sleipnir.cli.agents.init:init", "Create a new agent from a template."),
         "agents": ("sleipnir.cli.agents.agents:agents", "List the agents that can be run; install the shipped ones."),
-        "sessions": ("sleipnir.cli.chat.sessions:sessions", "List, show or remove what was said to an agent."),
+        "sessions": ("sleipnir.cli.chat.sessions:sessions", "List, show or remove an agent's sessions."),
         "validate": ("sleipnir.cli.agents.validate:validate", "Check an agent and report every problem."),
         "upgrade": ("sleipnir.cli.agents.upgrade:upgrade", "Rewrite a graph of version 1.0 to sleipnir/1."),
         "schema": ("sleipnir.cli.agents.validate:schema", "Print the JSON Schema of graph.yaml for editors."),
         "tools": ("sleipnir.cli.agents.tools:tools", "List an agent's tools, or call one."),
         "kb": ("sleipnir.cli.knowledge.kb:kb", "Build, show and search knowledge bases of rag nodes."),
-        "draw": ("sleipnir.cli.agents.draw:draw", "Draw a graph, or how far a run is with it."),
+        "draw": ("sleipnir.cli.agents.draw:draw", "Draw a graph, or the progress of a run."),
     },
     "Operate": {
         "up": ("sleipnir.cli.fleet.services:up", "Run scheduler and workers here, in the foreground."),
         "scheduler": ("sleipnir.cli.fleet.services:scheduler", "Run one scheduler (becomes that process)."),
         "worker": ("sleipnir.cli.fleet.services:worker", "Run one Celery worker (becomes that process)."),
-        "limits": ("sleipnir.cli.fleet.limits:limits", "Show how much of the limits of models is used."),
+        "limits": ("sleipnir.cli.fleet.limits:limits", "Show the use of model limits."),
         "dead-letters": (
             "sleipnir.cli.fleet.dead_letters:dead_letters",
             "Messages between runs that cannot be delivered.",
         ),
-        "gc": ("sleipnir.cli.fleet.gc:gc", "Remove what nothing needs any more."),
-        "doctor": ("sleipnir.cli.fleet.doctor:doctor", "Check this installation and say what to mend."),
+        "gc": ("sleipnir.cli.fleet.gc:gc", "Remove unused data."),
+        "doctor": ("sleipnir.cli.fleet.doctor:doctor", "Check this installation and suggest fixes."),
         "completion": ("sleipnir.cli.completion:completion", "Print tab completion for a shell."),
     },
 }
@@ -61,8 +61,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 OPTIONS: dict[str, str] = {
-    "--agents-dir DIR": "Look here first for agents.",
-    "--home DIR": "Where the private stack and your own agents live.",
+    "--agents-dir DIR": "Search here first for agents.",
+    "--home DIR": "Directory of the private stack and your own agents.",
     "--redis-url URL": "The Redis of a deployment. Unset: a private stack in --home.",
     "-v, --verbose": "Log more; show tracebacks. Twice: log everything.",
     "--no-color": "No colours (as NO_COLOR does).",

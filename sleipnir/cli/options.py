@@ -1,4 +1,4 @@
-"""The options before the command, and what they lead to: settings, and a client connected to a stack."""
+"""The global options, and the settings and client that result from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT_MOST = 2**31
 
 
 class Count(click.IntRange):
-    """A number of things. None has so many that 64 bits do not hold it, as a mistyped number may."""
+    """A count that fits into 64 bits, which a mistyped number may exceed."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -34,7 +34,7 @@ COUNT, COUNT_OR_NONE = Count(min=1), Count(min=0)
 
 
 class Amount(click.FloatRange):
-    """A range of floats that are numbers: neither `inf` nor `nan`, which no comparison keeps out."""
+    """A range of finite floats: comparisons alone do not exclude `inf` and `nan`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -54,12 +54,12 @@ class Seconds(Amount):
         try:
             read = float(seconds(value))  # type: ignore[arg-type]  # what is no number raises
         except (ValueError, TypeError):
-            self.fail(f"{str(value)[:40]!r} is no duration; write 30s, 5m, 2h or a number of seconds.", param, ctx)
+            self.fail(f"{str(value)[:40]!r} is not a duration; write 30s, 5m, 2h or a number of seconds.", param, ctx)
         return super().convert(read, param, ctx)
 
 
 class Moment(click.ParamType[Any]):
-    """A moment, in milliseconds since the epoch: how long ago (`90s`, `2h`, `3d`), or a local date and time."""
+    """A time, in milliseconds since the epoch: an age (`90s`, `2h`, `3d`), or a local date and time."""
 
     name = "moment"
 
@@ -84,7 +84,7 @@ MOMENT = Moment()
 
 
 def _with_unit(read: Callable[[object], int], text: str) -> int:
-    """Bare digits are no time ago: they may be meant as a date. Raises ValueError."""
+    """Digits without a unit are not an age, because they may be meant as a date. Raises ValueError."""
     if text.strip()[-1:].isdigit():
         raise ValueError(text)
     return read(text)
@@ -92,8 +92,8 @@ def _with_unit(read: Callable[[object], int], text: str) -> int:
 
 @dataclass(frozen=True)
 class GlobalOptions:
-    """What was typed before the command, and where `run` is to record or replay the models' answers. None: not given,
-    the environment or the default holds."""
+    """The global options, and the folder in which `run` records or replays the models' answers. None: not given, the
+    environment or the default applies."""
 
     agents_dir: Path | None = None
     home: Path | None = None
@@ -112,8 +112,7 @@ class GlobalOptions:
     def connected(self, *, workers: bool) -> Iterator[Client]:
         """A client of the deployment at the Redis URL, or of the private stack when there is none.
 
-        `workers=False` is for commands that only read or write records: of the private stack they start
-        no more than its Redis.
+        `workers=False` is for commands that only read or write records: of the private stack they start only its Redis.
         """
         settings = self.settings()
         with contextlib.ExitStack() as stack:
@@ -131,7 +130,7 @@ class GlobalOptions:
 
     @contextlib.contextmanager
     def connected_if_up(self) -> Iterator[Client | None]:
-        """A client of what runs already; None when that would need starting something."""
+        """A client of a running stack; None if one would have to be started."""
         _import_client()
         from sleipnir import tracing
         from sleipnir.client.client import Client
@@ -151,11 +150,11 @@ class GlobalOptions:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether commands use the private stack, which stops when nobody uses it."""
+        """Whether commands use the private stack, which stops when it is not in use."""
         return self.settings().redis_url is None
 
     def command(self, *words: str) -> str:
-        """A `sleipnir` command line to type that reaches the same stack as this one; a password is left out."""
+        """A `sleipnir` command line for the same stack as this one; a password is left out."""
         from sleipnir.store.address import safe_url
 
         flags: list[str] = []
@@ -189,6 +188,6 @@ pass_options = click.make_pass_decorator(GlobalOptions)
 
 
 def from_context(context: click.Context) -> GlobalOptions:
-    """The options of a command line that is only being completed: nothing of it has run yet."""
+    """The options of a command line that is being completed and has not run."""
     given = context.find_root().params
     return GlobalOptions(given.get("agents_dir"), given.get("home"), given.get("redis_url"))

@@ -1,7 +1,7 @@
-"""What no command expects: streams that are closed or full, Ctrl-C at any moment, and bugs.
+"""Failures that no command expects: closed or full streams, Ctrl-C at any time, and bugs.
 
-Rules. A person reads one line that says what happened; a traceback goes to a file that the line names. This module
-imports nothing at its top that Python has not loaded itself: every command line passes through `open_streams`.
+Rules. The message is one line; a traceback is written to a file that the line names. At its top this module imports
+only modules that Python has loaded itself, because every command line calls `open_streams`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO, errno.EFBIG
 
 
 class _Messages(io.FileIO):
-    """Standard error, whose messages must not end a run: what a full disk or a closed stream refuses is dropped.
-    A reader that has gone (EPIPE) still ends the command, as it does at standard output."""
+    """Standard error, whose messages must not end a run: output that a full disk or a closed stream refuses is dropped.
+    A closed pipe (EPIPE) still ends the command, as for standard output."""
 
     def write(self, data: Any, /) -> int:
         rest = memoryview(data)
@@ -44,8 +44,8 @@ class _Messages(io.FileIO):
 def open_streams() -> None:
     """Give this process its three standard streams, even if it was started without one (`>&-`).
 
-    Else the next file that it opens, a socket to Redis for one, would be that stream. Reading from a standard input
-    that was closed finds its end. Writing to a standard output that was closed fails: a result would be lost.
+    Otherwise the next file that it opens, for example a socket to Redis, would be that stream. Reading from a closed
+    standard input returns its end. Writing to a closed standard output fails, because a result would be lost.
     """
     for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -68,7 +68,7 @@ def open_streams() -> None:
 
 
 def _unraisable(unraisable: Any) -> None:
-    """Ctrl-C in a callback of the interpreter, of which there are many while modules are imported, would be lost."""
+    """Keeps a Ctrl-C in a callback of the interpreter, which would be lost; imports have many such callbacks."""
     if unraisable.exc_type is KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.stderr.flush()
@@ -77,7 +77,7 @@ def _unraisable(unraisable: Any) -> None:
 
 
 def end(error: BaseException, arguments: Sequence[str]) -> int:
-    """Say in one line what ended the command, and return its exit code."""
+    """Print in one line what ended the command, and return its exit code."""
     if isinstance(error, BrokenPipeError):  # the reader, `head` for one, has seen enough
         _drop_output()
         return FAILED
@@ -93,12 +93,12 @@ def end(error: BaseException, arguments: Sequence[str]) -> int:
         _say(f"error: {piece!r} is not text in UTF-8")
         return USAGE
     _say(f"error: {_in_one_line(error)}")
-    _say(f"  This was not expected here. {_where_the_traceback_is(error, arguments)}")
+    _say(f"  This error was not expected. {_where_the_traceback_is(error, arguments)}")
     return FAILED
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it was raised from: imports turn a Ctrl-C into errors of their own."""
+    """The error and its causes: imports turn a Ctrl-C into other errors."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -107,7 +107,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _drop_output() -> None:
-    """What is still in the buffer of standard output goes nowhere, or the flush at exit would fail again."""
+    """Discards the buffer of standard output, or the flush at exit would fail again."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -143,7 +143,7 @@ def _where_the_traceback_is(error: BaseException, arguments: Sequence[str]) -> s
 
 
 def _write(text: str) -> Path | None:
-    """Into the home, or else into the directory for temporary files; for the user alone."""
+    """Into the home, or else into the directory for temporary files; readable only by the user."""
     import tempfile
     import time
     from pathlib import Path
@@ -164,7 +164,7 @@ def _write(text: str) -> Path | None:
 
 
 def _home() -> Path:
-    """As the settings have it, which may be what is wrong."""
+    """The home, without reading settings, which may have caused the error."""
     from pathlib import Path
 
     import platformdirs

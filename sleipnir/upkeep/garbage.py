@@ -67,7 +67,7 @@ Found = tuple[GarbageItem, Callable[[], bool]]
 def garbage_items(store: Store, settings: Settings, *, sessions: bool) -> Iterator[Found]:
     """Everything, each piece when it is asked for; nothing is removed by looking. `sessions`: those of agents that are
     not found here too. Raises StoreUnavailable and OSError, and at the end KnowledgeError for an index store that
-    cannot be looked at."""
+    cannot be read."""
     with store.errors():
         yield from _of_runs(store)
         pinned = store.pinned()

@@ -93,7 +93,7 @@ def test_a_batch_from_its_rows_to_its_results(fleet: Stack, tmp_path: Path) -> N
     assert [(line["row"], line["key"]) for line in lines(out)] == [(n + 1, f"k{n}") for n in range(60)]
     assert lines(out)[3]["output"] == "row 3: 6"
     (tmp_path / "mended").touch()
-    assert "2 failed rows will go on" in fleet.sleipnir("batch", "retry-failed", batch).stderr
+    assert "2 failed rows will continue" in fleet.sleipnir("batch", "retry-failed", batch).stderr
     assert ok(fleet.sleipnir("batch", "watch", batch)) == ""
     for file in (out, table):  # cut off in the midst of a line, as a full disk leaves it
         file.write_bytes(file.read_bytes()[:-10])
@@ -127,7 +127,7 @@ def test_rows_come_from_a_pipe_and_a_canary_waits_for_a_decision(fleet: Stack, t
         command, env=fleet.environment(), input="".join(rows), capture_output=True, text=True, timeout=60, check=False
     )
     batch = ok(done)
-    assert f"10 rows added to batch {batch}, 50 more were there already" in done.stderr
+    assert f"10 rows added to batch {batch}, 50 were already present" in done.stderr
     watching = subprocess.Popen(
         [sys.executable, "-m", "sleipnir", "batch", "watch", batch],
         env=fleet.environment(), stderr=subprocess.PIPE, text=True,
@@ -149,4 +149,4 @@ def test_rows_come_from_a_pipe_and_a_canary_waits_for_a_decision(fleet: Stack, t
     assert [line["status"] for line in lines(file)] == ["completed"] * 60
     with fleet.client() as client:
         wait_until(lambda: client.open_batch("piped").info().is_over, "the batch is done")
-    assert "was over already" in fleet.sleipnir("batch", "cancel", batch).stderr
+    assert "had already ended" in fleet.sleipnir("batch", "cancel", batch).stderr

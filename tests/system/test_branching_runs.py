@@ -94,7 +94,7 @@ def test_a_stranger_sees_where_a_branching_run_is_what_failed_and_what_a_retry_r
     assert visits["fan"].reason == Reason("items", progress=(4, 6), failed=2, under_way=2)
     assert visits["item 4"].item == (visits["fan"].seq, 4)
     shown = words(command(stack, "show", run.id)[0])
-    assert "at a (has ended, waits for the others of its step)" in shown
+    assert "at a (has ended, waits for the other visits of its step)" in shown
     assert "at fan (4 of 6 items, 2 failed, 2 at once)" in shown
     assert [line for line in shown if line.startswith("at work, item 4 (runs on w@")]
     assert [line for line in shown if line.startswith("at b (runs on w@")]
@@ -113,7 +113,7 @@ def test_a_stranger_sees_where_a_branching_run_is_what_failed_and_what_a_retry_r
 
     (tmp_path / "good").touch()
     assert (
-        f"run {run.id} goes on: runs again 2 of 6 items of fan; a, b, c have ended\n"
+        f"run {run.id} continues: runs again 2 of 6 items of fan; a, b, c have ended\n"
         in command(stack, "retry", run.id)[1]
     )
     output, narrated = command(stack, "watch", run.id)

@@ -99,5 +99,5 @@ def test_an_agent_that_goes_on_by_itself_ends_as_without_faults_though_its_worke
         f"📋 Auto-continuing ({n}/5): {TASKS + 1 - n} incomplete todo(s) remain" for n in range(1, TASKS + 1)
     ]
     shown = own.sleipnir("history", run.id).stdout
-    assert shown.count("llm, turn 2, goes on") == 1
+    assert shown.count("llm, turn 2, continues") == 1
     assert notes[0] in own.sleipnir("watch", run.id).stderr

@@ -43,7 +43,7 @@ def test_a_run_of_a_newer_client_is_parked_and_goes_on_with_a_newer_scheduler(
         assert " parked " in line
         assert why[:60] in line
         assert why in stack.sleipnir("show", strange.id).stdout
-        assert "1 runs stand still" in stack.sleipnir("doctor").stdout
+        assert "1 runs are parked" in stack.sleipnir("doctor").stdout
         [data] = json.loads(stack.sleipnir("ps", "--json").stdout)
         assert (data["id"], data["parked"]["reason"]) == (strange.id, why)
         port = json.loads(

@@ -93,7 +93,7 @@ def test_who_lists_runs_is_told_if_not_all_were_looked_at(stack: Stack, tmp_path
         for _ in range(2):
             client.submit(agent).wait(60)
         listed = stack.sleipnir("ps", "--status", "cancelled", "--among", "1").stderr
-        assert f"looked at the newest 1 of {client.run_count():,} runs; --among N looks at more" in listed
+        assert f"read the newest 1 of {client.run_count():,} runs; --among N looks at more" in listed
         assert "looked at" not in stack.sleipnir("ps", "--all", "--limit", "1").stderr
 
 

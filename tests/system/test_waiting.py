@@ -187,13 +187,13 @@ def test_pausing_from_the_command_line(own_stack: Stack, tmp_path: Path) -> None
         assert "is being paused" in sleipnir("pause", run.id, "--reason", "lunch").stderr
         wait_until(lambda: run.status == "paused", "the run is paused")
         assert run.id in sleipnir("ps").stdout
-        assert "goes on" in sleipnir("resume", run.id).stderr
+        assert "is resumed" in sleipnir("resume", run.id).stderr
         wait_until(lambda: run.status == "running", "the run goes on")
         assert "the deployment is paused" in sleipnir("pause", "--all").stderr
         assert client.held() is not None
-        assert "the deployment goes on" in sleipnir("resume", "--all").stderr
+        assert "the deployment is resumed" in sleipnir("resume", "--all").stderr
         assert "was not paused; " in (again := sleipnir("resume", "--all").stderr)
-        assert f"{getpass.getuser()}@{socket.gethostname()} (cli) let it go on last, " in again
+        assert f"{getpass.getuser()}@{socket.gethostname()} (cli) resumed it last, " in again
         for words in (("pause",), ("resume", "--all", run.id)):
             refused = sleipnir(*words)
             assert (refused.returncode, "--all" in refused.stderr) == (2, True)

@@ -96,7 +96,7 @@ def test_an_agent_that_was_not_edited_follows_what_ships(
     (own / "letters" / "notes.txt").write_text("a file of my own is no edit")
     (shipped / "letters" / "graph.yaml").write_text(GRAPH.replace("one", "two"))
     (shipped / "letters" / "scripts" / "read.py").rename(shipped / "letters" / "scripts" / "look.py")
-    assert install(capsys, "letters") == "updated    letters: it was not changed, and a newer version ships\n"
+    assert install(capsys, "letters") == "updated    letters: it was unchanged, and a newer version ships\n"
     assert files(own / "letters") == [MANIFEST, "graph.yaml", "notes.txt", "scripts/look.py", "scripts/ring.sh"]
     assert "version two" in (own / "letters" / "graph.yaml").read_text()
 
@@ -145,7 +145,7 @@ def test_a_reset_asks_nobody_where_nothing_is_lost_and_else_wants_a_yes(
     assert install(capsys, "--reset", "letters") == "unchanged  letters\n"
     (own / "letters" / "graph.yaml").write_text("mine")
     said = install(capsys, "--reset", "letters", code=2)
-    assert "error: --reset letters would give up changes in graph.yaml; say --yes to do so" in said
+    assert "error: --reset letters would give up changes in graph.yaml; pass --yes to do so" in said
     assert (own / "letters" / "graph.yaml").read_text() == "mine"
 
 

@@ -1,4 +1,5 @@
-"""`agents`: which can be run. Needs no Redis. `agents install`: install.py; whether an agent is right: validate.py."""
+"""`agents`: lists the agents that can be run. Needs no Redis. `agents install` is in install.py, checks are in
+validate.py."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 @click.pass_context
 @pass_options
 def agents(options: GlobalOptions, ctx: click.Context, as_data: bool) -> None:
-    """List the agents that can be run by name, and what is wrong with those that cannot.
+    """List the agents that can be run by name, and the problems of those that cannot.
 
-    `agents show AGENT` says more of one. `agents install` copies the shipped ones to your own directory, where you may
-    change them.
+    `agents show AGENT` shows details of one. `agents install` copies the shipped ones to your own directory, where you
+    may change them.
     """
     if ctx.invoked_subcommand is None:
         _list_agents(options, as_data)
@@ -38,7 +39,7 @@ agents.add_command(install)
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON object.")
 @pass_options
 def show(options: GlobalOptions, agent: str, as_data: bool) -> None:
-    """Say more of one agent: also what it suggests to begin a conversation with."""
+    """Show details of one agent, including its conversation starters."""
     from sleipnir.agents.finding import describe, find
 
     folder = find(agent, options.settings())

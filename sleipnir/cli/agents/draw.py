@@ -1,4 +1,4 @@
-"""`draw`: what a graph looks like, and how far a run is with it. A graph needs no Redis."""
+"""`draw`: a picture of a graph, or of the progress of a run. A graph needs no Redis."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ _FORM_OF = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".txt": "text"}
 
 @click.command()
 @click.argument("target", metavar="[AGENT|FOLDER|FILE]", required=False, shell_complete=complete_agent)
-@click.option("--run", "run_id", metavar="RUN", shell_complete=complete_run, help="Draw how far a run is.")
+@click.option("--run", "run_id", metavar="RUN", shell_complete=complete_run, help="Draw the progress of this run.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["mermaid", "dot", "svg", "text"]),
-    help="Default: what the name of the output file says, else mermaid.",
+    help="Default: by the suffix of the output file, else mermaid.",
 )
-@click.option("--direction", type=click.Choice(["TB", "LR"]), default="TB", show_default=True, help="Down, or right.")
+@click.option(
+    "--direction", type=click.Choice(["TB", "LR"]), default="TB", show_default=True, help="Top-down, or left to right."
+)
 @click.option(
     "--theme",
     type=click.Choice(["auto", "light", "dark"]),
     default="auto",
     show_default=True,
-    help="Colours of an SVG; auto: as its reader likes.",
+    help="Colours of an SVG; auto: the viewer's light or dark theme.",
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
 @pass_options
@@ -50,10 +52,10 @@ def draw(
 ) -> None:
     """Draw a graph: Mermaid for Markdown pages, DOT for Graphviz, text for the terminal, SVG for everything else.
 
-    With --run it is the graph that the run was started with, coloured by what each node has come to.
+    With --run it is the graph that the run was started with, coloured by the status of each node.
     """
     if (target is None) == (run_id is None):
-        raise UsageError("draw takes an agent or --run RUN, one of the two")
+        raise UsageError("draw takes either an agent or --run RUN")
     graph, progress = (read(locate(target, options.settings())), None) if target else _run(options, run_id or "")
     chosen = form or _FORM_OF.get(output.suffix.lower() if output else "", "mermaid")
     drawn = _drawn(graph, progress, chosen, direction, theme)

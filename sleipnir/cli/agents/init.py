@@ -1,4 +1,4 @@
-"""`sleipnir init`: a new agent that works, to change. Needs no Redis."""
+"""`sleipnir init`: creates a new agent from a template. Needs no Redis."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ KINDS = ("script", "llm", "map", "loop", "rag")
 @click.argument("name")
 @click.option(
     "--template", "kind", type=click.Choice(KINDS), default="script", show_default=True,
-    help="script: a Python script. llm: a model. map: a script for each item of a list. loop: a model that tries again "
-    "until a check passes. rag: a model that answers from documents.",
+    help="script: a Python script. llm: a model. map: a script for each item of a list. "
+    "loop: a model that retries until a check passes. rag: a model that answers from documents.",
 )  # fmt: skip
 @click.option(
     "--dir", "directory", type=click.Path(file_okay=False, path_type=Path), default=Path("agents"), show_default=True,
-    help="Make the folder NAME in this one.",
+    help="Create the folder NAME in this one.",
 )  # fmt: skip
 @pass_options
 def init(options: GlobalOptions, name: str, kind: str, directory: Path) -> int:
-    """Make a new agent NAME: a graph of version sleipnir/1, its code, a test and a README.
+    """Create a new agent NAME: a graph of version sleipnir/1, its code, a test and a README.
 
-    It works as it is. Its folder is agents/NAME, where `sleipnir run NAME` finds it from this directory. An existing
-    folder is never touched.
+    It works unchanged. Its folder is agents/NAME, where `sleipnir run NAME` finds it from this directory. An existing
+    folder is never changed.
     """
     from sleipnir.agents.creation import check_name, make
 
@@ -49,7 +49,7 @@ def init(options: GlobalOptions, name: str, kind: str, directory: Path) -> int:
 
 
 def _command_name(name: str, folder: Path, options: GlobalOptions) -> str:
-    """How commands name the agent: by its name, if that will mean this folder, else by its path."""
+    """The agent's argument in commands: its name, if that refers to this folder, else its path."""
     from sleipnir.agents.finding import folder_or_none, places
 
     if folder_or_none(name, options.settings()) is None and folder.parent.absolute() in places(options.settings()):

@@ -23,15 +23,15 @@ MOST_SHOWN = 5
 @click.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_shipped)
 @click.option("--reset", "reset_name", metavar="NAME", shell_complete=complete_shipped,
-              help="Restore this one, and give up what was changed in it. Asks first.")  # fmt: skip
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before --reset gives up changes.")
-@click.option("--json", "as_data", is_flag=True, help="Print a JSON list of what was done.")
+              help="Restore this one, and discard its changes. Asks first.")  # fmt: skip
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before --reset discards changes.")
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list of the results.")
 @pass_options
 def install(options: GlobalOptions, names: tuple[str, ...], reset_name: str | None, yes: bool, as_data: bool) -> int:
-    """Copy the agents NAME (default: all that ship) to your own directory, where you may change them.
+    """Copy the agents NAME (default: all shipped agents) to your own directory, where you may change them.
 
-    An agent that you have changed is left as it is, and the changed files are named; those that you have not
-    changed are brought up to date. Your directory is `agents` in --home: it comes before the shipped agents.
+    An agent that you have changed is kept, and the changed files are listed; unchanged ones are updated. Your directory
+    is `agents` in --home: it takes precedence over the shipped agents.
     """
     from sleipnir.agents import finding
     from sleipnir.agents.installation import install as install_agent
@@ -73,7 +73,7 @@ def _shipped(name: str, shipped: dict[str, Path]) -> Path:
 
 
 def _may_reset(shipped: Path, directory: Path) -> bool:
-    """Nothing is asked where nothing would be lost. Raises UsageError when nobody can be asked."""
+    """Asks nothing if no change would be lost. Raises UsageError if there is no terminal."""
     from sleipnir.agents.installation import edits
 
     lost = edits(shipped, directory)
@@ -81,7 +81,7 @@ def _may_reset(shipped: Path, directory: Path) -> bool:
         return True
     files = _files(lost)
     if not terminal.can_ask():
-        raise UsageError(f"--reset {shipped.name} would give up changes in {files}; say --yes to do so")
+        raise UsageError(f"--reset {shipped.name} would give up changes in {files}; pass --yes to do so")
     terminal.note(f"{directory / shipped.name} has changes in {files}.")
     return click.confirm("Give them up?", err=True)
 
@@ -91,7 +91,7 @@ def _line(done: InstalledAgent) -> str:
         case "installed":
             return f"installed  {done.name}: {done.folder}"
         case "updated":
-            return f"updated    {done.name}: it was not changed, and a newer version ships"
+            return f"updated    {done.name}: it was unchanged, and a newer version ships"
         case "unchanged":
             return f"unchanged  {done.name}"
         case "kept":
@@ -113,8 +113,6 @@ def _say_what_next(done: list[InstalledAgent], options: GlobalOptions) -> None:
         restore = options.command("agents", "install", "--reset", kept[0])
         terminal.note(f"to restore one, and give up its changes: {restore}")
     if changed := sorted({name for each in done for name in each.shared_kept}):
-        terminal.note(
-            f"what agents share was changed by you and is left as it is, in .shared: {_files(tuple(changed))}"
-        )
+        terminal.note(f"files shared by agents were changed by you and are kept, in .shared: {_files(tuple(changed))}")
     if any(each.action == "installed" for each in done):
-        terminal.note("change them as you like; names now mean these before the shipped ones")
+        terminal.note("you may change them; these now take precedence over the shipped ones")

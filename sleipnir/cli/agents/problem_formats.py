@@ -76,7 +76,7 @@ def _message(problem: Problem) -> str:
 
 
 def _relative(file: str) -> str:
-    """As seen from the working directory, if the file is below it: services that show findings know no other paths."""
+    """Relative to the working directory, if the file is below it: services that show findings need such paths."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else file
 

@@ -1,6 +1,6 @@
-"""`tools` and `tools call`: which tools an agent has from files, and what one of them does. Needs no Redis.
+"""`tools` and `tools call`: list an agent's tools from files, and run one of them. Needs no Redis.
 
-Rule. A call is run by the workers' package, which is started by command: what is seen here is what a worker does.
+Rule. A call is run by the workers' package, started as a command: the result is the same as on a worker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXAMPLE = '\'{"city": "Oslo"}\''
 
 
 class ToolCommands(click.Group):
-    """`tools AGENT` is `tools list AGENT`; an agent that is called like a command is given by its path."""
+    """`tools AGENT` is `tools list AGENT`; an agent with the name of a command is given by its path."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, "--help", "-h"):
@@ -41,7 +41,7 @@ class ToolCommands(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands, and what may follow `list`: the names of agents."""
+        """The commands, and the names of agents, which may follow `list`."""
         return super().shell_complete(ctx, incomplete) + complete_agent(ctx, self.commands[LIST].params[0], incomplete)
 
 
@@ -81,9 +81,9 @@ def list_tools(options: GlobalOptions, agent: str, as_data: bool) -> None:
 )  # fmt: skip
 @pass_options
 def call(options: GlobalOptions, agent: str, name: str, arguments: str, variables: Pairs) -> int:
-    """Run one tool as a worker would, and print what the model would get. `-` reads the JSON from stdin.
+    """Run one tool like a worker, and print the result for the model. `-` reads the JSON from stdin.
 
-    Exit code 1 when the tool fails. What the tool prints itself goes to stderr.
+    Exit code 1 if the tool fails. Output of the tool itself goes to stderr.
     """
     settings = options.settings()
     source = _source(agent, settings)
@@ -147,7 +147,7 @@ def _no_such_tool(agent: str, name: str, found: Tools) -> str:
 
 
 def _check(text: str, name: str) -> None:
-    """Raise UsageError for what no model could send: it was mistyped in a shell."""
+    """Raises UsageError for arguments that no model could send: they were mistyped in a shell."""
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""`sleipnir upgrade`: a graph of version 1.0 becomes one of sleipnir/1."""
+"""`sleipnir upgrade`: rewrites a graph of version 1.0 to sleipnir/1."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from sleipnir.errors import UsageError
 
 @click.command()
 @AGENT
-@click.option("--dry-run", is_flag=True, help="Print the changes as a diff, and leave the file as it is.")
+@click.option("--dry-run", is_flag=True, help="Print the changes as a diff without changing the file.")
 @pass_options
 def upgrade(options: GlobalOptions, agent: str, dry_run: bool) -> int:
-    """Rewrite AGENT's graph.yaml from version 1.0 to sleipnir/1, and list what was changed.
+    """Rewrite AGENT's graph.yaml from version 1.0 to sleipnir/1, and list the changes.
 
-    The run does the same as before: nodes after which it went on despite a failure say so (`on_error: continue`);
-    remove that where a failure should fail the run. Comments and layout stay. Runs that have begun keep their
-    definition.
+    Runs behave as before: nodes after which a run continued despite a failure get `on_error: continue`; remove it where
+    a failure should fail the run. Comments and layout are kept. Existing runs keep their definition.
 
-    Exit codes: 0 done, or nothing to do; 1 something has to be changed by hand first, and the file is as it was;
-    2 there is no such graph, or it has errors.
+    Exit codes: 0 done, or nothing to do; 1 a manual change is needed first, and the file is unchanged; 2 there is no
+    such graph, or it has errors.
     """
     from sleipnir.agents.finding import shipped_agents
     from sleipnir.graph.load import CONFIG_FILE, GRAPH_FILE, load_graph
@@ -51,7 +50,7 @@ def upgrade(options: GlobalOptions, agent: str, dry_run: bool) -> int:
     if result.by_hand:
         for each in result.by_hand:
             terminal.error(f"{file}:{each}")
-        terminal.note("change that by hand and try again; the file is as it was")
+        terminal.note("change that manually and try again; the file is unchanged")
         return exit_codes.FAILED
     if dry_run:
         lines = text.splitlines(keepends=True), result.text.splitlines(keepends=True)
@@ -73,7 +72,7 @@ def _read(file: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """All of it or nothing: an author's file is not left half written. A link stays one."""
+    """Writes the file completely or not at all. A link stays a link."""
     file = file.resolve()
     beside = file.with_name(f".{file.name}.upgrade")
     try:

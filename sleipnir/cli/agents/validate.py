@@ -1,4 +1,4 @@
-"""`validate` and `schema`: whether an agent is right, and what an editor needs to say so too. They need no Redis."""
+"""`validate` and `schema`: check an agent, and print a JSON Schema for editors. They need no Redis."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ _FORMATS = ("text", "json", "github", "sarif")
 @click.argument("target", metavar="[AGENT|FOLDER|FILE]", required=False, shell_complete=complete_agent)
 @click.option("--format", "form", type=click.Choice(_FORMATS), help="How to print the problems. Default: text.")
 @click.option("--json", "as_data", is_flag=True, help="The same as --format json.")
-@click.option(
-    "--explain", "code", metavar="CODE", help="Explain a code, such as SLP403, in place of checking an agent."
-)
+@click.option("--explain", "code", metavar="CODE", help="Explain a code, such as SLP403, instead of checking an agent.")
 @pass_options
 def validate(options: GlobalOptions, target: str | None, form: str | None, as_data: bool, code: str | None) -> int:
     """Check an agent's graph, templates and code, and report every problem with its place and its code.
 
-    Nothing of the agent is run. `# sleipnir: ignore CODE` at the end of a line leaves a warning out.
+    The agent's code is not run. `# sleipnir: ignore CODE` at the end of a line suppresses a warning.
 
     Exit codes: 0 no error, 1 an error, 2 wrong usage.
     """
@@ -61,7 +59,7 @@ def validate(options: GlobalOptions, target: str | None, form: str | None, as_da
 @click.command()
 @click.option("--version", "version", metavar="VERSION", help="One version of the language. Default: all of them.")
 def schema(version: str | None) -> int:
-    """Print the JSON Schema of graph.yaml, by which editors complete and check.
+    """Print the JSON Schema of graph.yaml, with which editors complete and check.
 
     Each file is checked by the rules of the `version` that it names. With --version, by those of that version.
 

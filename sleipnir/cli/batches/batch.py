@@ -1,4 +1,4 @@
-"""`batch`: submit many runs of one agent at once, look at them together, steer them, and fetch their results."""
+"""`batch`: submit many runs of one agent at once, watch and steer them, and fetch their results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
 
 
 @batch.command()
-@click.option("--limit", type=COUNT, default=50, show_default=True, help="The newest so many.")
+@click.option(
+    "--limit", type=COUNT, default=50, show_default=True, help="Show at most this number of batches, the newest."
+)
 @_JSON
 @pass_options
 def ls(options: GlobalOptions, limit: int, as_data: bool) -> None:
@@ -77,9 +79,9 @@ def show(options: GlobalOptions, batch_id: str, as_data: bool) -> None:
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON object on a line for each change.")
 @pass_options
 def watch(options: GlobalOptions, batch_id: str, as_data: bool) -> int:
-    """Follow BATCH until it is over.
+    """Follow BATCH until it ends.
 
-    Exit codes: 0 all rows completed, 1 some failed or were cancelled, 130 interrupted (the batch goes on).
+    Exit codes: 0 all rows completed, 1 some failed or were cancelled, 130 interrupted (the batch continues).
     """
     with options.connected(workers=True) as client:
         watched = client.open_batch(batch_id)
@@ -113,9 +115,9 @@ def _follow(client: Client, watched: Batch, options: GlobalOptions, *, as_data: 
 
 def _say_it_goes_on(batch_id: str, options: GlobalOptions) -> None:
     if options.is_embedded:
-        terminal.note(f"\nbatch {batch_id} is kept; it goes on while `sleipnir up` runs, or while it is watched")
+        terminal.note(f"\nbatch {batch_id} is kept; it continues while `sleipnir up` runs, or while it is watched")
     else:
-        terminal.note(f"\nbatch {batch_id} goes on without this terminal")
+        terminal.note(f"\nbatch {batch_id} continues without this terminal")
     terminal.note(f"  {options.command('batch', 'watch', batch_id)}    to see it")
     terminal.note(f"  {options.command('batch', 'cancel', batch_id)}   to stop it")
 
@@ -124,12 +126,12 @@ def _say_it_goes_on(batch_id: str, options: GlobalOptions) -> None:
 @_BATCH
 @pass_options
 def pause(options: GlobalOptions, batch_id: str) -> None:
-    """Begin no more rows; those under way go on."""
+    """Start no more rows; active rows continue."""
     with options.connected(workers=False) as client:
         paused = client.open_batch(batch_id)
         paused.pause()
         active = paused.info().active
-    still = f"; {counted(active, 'row')} under way will end" if active else ""
+    still = f"; {counted(active, 'row')} active will end" if active else ""
     terminal.note(f"batch {paused.id} is paused{still}")
 
 
@@ -137,16 +139,16 @@ def pause(options: GlobalOptions, batch_id: str) -> None:
 @_BATCH
 @click.option(
     "--max-cost", "max_cost_usd", type=Amount(min=0, min_open=True), metavar="USD",
-    help="What it may cost in all from now on.",
+    help="The new limit of its total cost.",
 )  # fmt: skip
-@click.option("--max-tokens", type=COUNT, metavar="N", help="The tokens that it may use in all.")
+@click.option("--max-tokens", type=COUNT, metavar="N", help="The new limit of its total tokens.")
 @pass_options
 def resume(options: GlobalOptions, batch_id: str, max_cost_usd: float | None, max_tokens: int | None) -> None:
-    """Go on with a batch that is paused, has run its canary rows, or is over its budget."""
+    """Resume a batch that is paused, has run its canary rows, or is over its budget."""
     with options.connected(workers=False) as client:
         resumed = client.open_batch(batch_id)
         resumed.resume(max_cost_usd=max_cost_usd, max_tokens=max_tokens)
-    terminal.note(f"batch {resumed.id} goes on")
+    terminal.note(f"batch {resumed.id} is resumed")
 
 
 @batch.command()
@@ -154,7 +156,7 @@ def resume(options: GlobalOptions, batch_id: str, max_cost_usd: float | None, ma
 @click.argument("most", metavar="N", type=COUNT)
 @pass_options
 def parallel(options: GlobalOptions, batch_id: str, most: int) -> None:
-    """Let at most N rows of BATCH be under way at once, from now on."""
+    """Set the maximum number of simultaneously active rows of BATCH to N."""
     with options.connected(workers=False) as client:
         changed = client.open_batch(batch_id)
         changed.set_parallel(most)
@@ -165,25 +167,25 @@ def parallel(options: GlobalOptions, batch_id: str, most: int) -> None:
 @_BATCH
 @pass_options
 def cancel(options: GlobalOptions, batch_id: str) -> None:
-    """Stop BATCH for good: no more rows begin, those under way are cancelled."""
+    """Cancel BATCH: no more rows start, active rows are cancelled."""
     with options.connected(workers=False) as client:
         cancelled = client.open_batch(batch_id)
         was_open = cancelled.cancel()
-    terminal.note(f"batch {cancelled.id} " + ("is being cancelled" if was_open else "was over already"))
+    terminal.note(f"batch {cancelled.id} " + ("is being cancelled" if was_open else "had already ended"))
 
 
 @batch.command("retry-failed")
 @_BATCH
 @pass_options
 def retry_failed(options: GlobalOptions, batch_id: str) -> None:
-    """Let all rows that failed go on from where they failed, after those that wait."""
+    """Let all failed rows continue from where they failed, after the waiting rows."""
     with options.connected(workers=False) as client:
         retried = client.open_batch(batch_id)
         rows = retried.retry_failed()
     if not rows:
         terminal.note(f"batch {retried.id} has no failed rows")
         return
-    terminal.note(f"batch {retried.id}: {counted(rows, 'failed row')} will go on")
+    terminal.note(f"batch {retried.id}: {counted(rows, 'failed row')} will continue")
     if options.is_embedded:
         watch = options.command("batch", "watch", retried.id)
         terminal.note(f"while `sleipnir up` runs; or follow it here: {watch}")
@@ -193,15 +195,15 @@ def retry_failed(options: GlobalOptions, batch_id: str) -> None:
 @_BATCH
 @click.option(
     "-o", "--output", "path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Write there, and go on where it ends. Default: all to stdout.",
+    help="Write to this file, and continue at its end. Default: all to stdout.",
 )  # fmt: skip
 @click.option(
     "--format", "format_", type=click.Choice(["jsonl", "csv"]),
     help="Default: by the name of the file (.jsonl or .csv); JSON lines on stdout.",
 )  # fmt: skip
 @click.option("--as-they-come", is_flag=True, help="In the order in which rows ended.")
-@click.option("--follow", is_flag=True, help="Wait for rows that are not over.")
-@click.option("--overwrite", is_flag=True, help="Begin the file anew.")
+@click.option("--follow", is_flag=True, help="Wait for rows that have not ended.")
+@click.option("--overwrite", is_flag=True, help="Start the file again.")
 @pass_options
 def results(
     options: GlobalOptions,
@@ -212,15 +214,14 @@ def results(
     follow: bool,
     overwrite: bool,
 ) -> int:
-    """Write how rows have ended: number, key, status, output, error, node and run of each.
+    """Write the results of ended rows: number, key, status, output, error, node and run of each.
 
-    Safe to interrupt and to repeat: the file has whole lines only, and the same command adds what it lacks, in the
-    end also rows that were not over before, or that were retried since: of a row that is there twice the last line
-    counts.
+    Safe to interrupt and to repeat: the file has whole lines only, and the same command adds the missing rows,
+    including rows that ended or were retried since: if a row appears twice, the last line counts.
     """
     kind = batch_results.format_of(path, format_)
     if path is None and overwrite:
-        raise click.UsageError("--overwrite is of a file; name one with -o")
+        raise click.UsageError("--overwrite needs a file; name one with -o")
     with options.connected(workers=follow) as client:
         read = client.open_batch(batch_id)
         if path is None:
@@ -232,12 +233,12 @@ def results(
                 for result in read.results("done" if as_they_come else "row", start=start, follow=follow):
                     file.add(result)
             except KeyboardInterrupt:
-                terminal.note(f"\n{path} holds {counted(file.held.count, 'result')}; the same command goes on there")
+                terminal.note(f"\n{path} holds {counted(file.held.count, 'result')}; the same command continues there")
                 return exit_codes.INTERRUPTED
         info = read.info()
     now = f"{counted(file.added, 'result')} written, {file.held.count:,} of {counted(info.total, 'row')} in all"
     left = info.total - info.ended
-    terminal.note(f"{path}: {now}" + (f"; {left:,} are not over (--follow waits for them)" if left else ""))
+    terminal.note(f"{path}: {now}" + (f"; {left:,} have not ended (--follow waits for them)" if left else ""))
     return exit_codes.COMPLETED
 
 
@@ -254,7 +255,7 @@ def _print_results(read: Batch, kind: batch_results.Format, *, as_they_come: boo
 @_JSON
 @pass_options
 def errors(options: GlobalOptions, batch_id: str, as_data: bool) -> None:
-    """Say why rows of BATCH failed, by node and message, the most frequent first."""
+    """Show why rows of BATCH failed, by node and message, the most frequent first."""
     with options.connected(workers=False) as client:
         failed = client.open_batch(batch_id)
         groups = failed.errors()
@@ -262,11 +263,11 @@ def errors(options: GlobalOptions, batch_id: str, as_data: bool) -> None:
         print_json(groups)
     elif groups:
         print_table(("rows", "node", "runs", "message"), [error_row(group) for group in groups])
-        terminal.note(f"`{options.command('batch', 'retry-failed', failed.id)}` lets them go on from where they failed")
+        terminal.note(f"`{options.command('batch', 'retry-failed', failed.id)}` continues them from where they failed")
     else:
         terminal.note("no row has failed")
 
 
 def error_row(group: ErrorGroup) -> tuple[str, ...]:
-    """What `errors` prints of rows that failed alike, with the runs of the first ones."""
+    """The lines of `errors` for rows with the same failure, with the runs of the first ones."""
     return f"{group.count:,}", group.node or "", ", ".join(group.runs[:SHOWN_RUNS]), group.message

@@ -1,10 +1,10 @@
-"""A file of results that can be gone on with: one line of JSON, or one record of CSV, for each row that is over.
+"""A file of results that can be continued: one line of JSON, or one record of CSV, for each ended row.
 
 Rules.
-1. A line is whole or is not there: what a full disk or a death leaves of one is cut off.
-2. A file is gone on with by what it holds. A row that it has is written again only if it has ended in another way since
-   (a retry); of a row that is there twice the last line counts.
-3. `row` counts from 1, as the key of a row without one does. Elsewhere in the program rows count from 0.
+1. A file has whole lines only: an incomplete line after a full disk or a crash is cut off.
+2. A file is continued from its contents. A row in it is written again only if its result has changed since (a retry);
+if a row appears twice, the last line counts.
+3. `row` counts from 1, like the default key of a row. In all other code rows count from 0.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def format_of(path: Path | None, given: str | None) -> Format:
         return "jsonl"
     found = SUFFIXES.get(path.suffix.lower())
     if found is None:
-        raise UsageError(f"the name {str(path)!r} says no format; end it in .jsonl or .csv, or give --format")
+        raise UsageError(f"the name {str(path)!r} has no known format; end it in .jsonl or .csv, or give --format")
     return found
 
 
 def head(format_: Format) -> str:
-    """What a file begins with."""
+    """The beginning of a file."""
     return _csv_line(FIELDS) if format_ == "csv" else ""
 
 
@@ -66,7 +66,7 @@ def _csv_line(cells: Any) -> str:
 
 @dataclass
 class ResultFileState:
-    """What a file holds: `size` are the bytes of whole lines, `ends` is how each row ended: a place in _STATUSES."""
+    """The contents of a file: `size` is the bytes of whole lines, `ends` the index in _STATUSES of each row's status."""
 
     size: int = 0
     ends: bytearray = field(default_factory=bytearray)
@@ -86,13 +86,13 @@ class ResultFileState:
 
     @property
     def next_row(self) -> int:
-        """The first row that it lacks, or that may have gone on since."""
+        """The first row that is missing, or may have continued since."""
         completed = _STATUSES.index("completed")
         return next((row for row, end in enumerate(self.ends) if end != completed), len(self.ends))
 
 
 def written(file: IO[bytes], format_: Format, path: str, run_of: RunOf) -> ResultFileState:
-    """What a file holds of a batch whose rows have these runs. Raises UsageError for one that is something else."""
+    """The contents of a results file of a batch whose rows have these runs. Raises UsageError for any other file."""
     found = ResultFileState()
     for number, raw in enumerate(_whole(file, format_), 1):
         is_head = format_ == "csv" and number == 1
@@ -104,15 +104,15 @@ def written(file: IO[bytes], format_: Format, path: str, run_of: RunOf) -> Resul
                 row, status, run = _read(raw.decode(), format_)
                 if row >= -1 and run_of(row + 1) == run and (row < 0 or run_of(row) != run):
                     raise UsageError(
-                        f"{path} was begun by an earlier release, which counted rows from 0; name another file, or "
-                        "write it anew with --overwrite"
+                        f"{path} was started by an earlier release, which counted rows from 0; "
+                        "use another file, or --overwrite"
                     )
                 if row < 0 or run_of(row) != run:
                     raise ValueError
                 found.note(row, status)
         except (ValueError, KeyError, TypeError, IndexError):
             raise UsageError(
-                f"{path} holds something else than {format_} results of this batch (its record {number}); name another "
+                f"{path} has other contents than {format_} results of this batch (its record {number}); name another "
                 "file, or write it anew with --overwrite"
             ) from None
         found.size += len(raw)
@@ -120,7 +120,7 @@ def written(file: IO[bytes], format_: Format, path: str, run_of: RunOf) -> Resul
 
 
 def _whole(file: IO[bytes], format_: Format) -> Iterator[bytes]:
-    """The records that have their end. A cell of CSV may have several lines: its quotes are not even before its end."""
+    """The complete records. A cell of CSV may have several lines: until its end the number of quotes is odd."""
     pending, quotes = bytearray(), 0
     for raw in file:
         pending += raw
@@ -140,8 +140,8 @@ def _read(text: str, format_: Format) -> tuple[int, str, str]:
 
 
 class ResultFile:
-    """A context manager. Opening it cuts off what is not whole. Raises UsageError for a file that holds something
-    else or cannot be opened, SleipnirError when it cannot be written; it is whole then."""
+    """A context manager. Opening it cuts off an incomplete line. Raises UsageError for a file that has other contents
+    or cannot be opened, SleipnirError if it cannot be written; the file then still has whole lines."""
 
     def __init__(self, path: Path, format_: Format, run_of: RunOf, *, overwrite: bool = False) -> None:
         self.path, self._format = path, format_
@@ -163,7 +163,7 @@ class ResultFile:
         self.added = 0
 
     def add(self, result: RowResult) -> bool:
-        """Write a result, unless the file has it. Whether it was written."""
+        """Write a result unless the file has it. Returns whether it was written."""
         if self.held.has(result):
             return False
         self._write(line_of(result, self._format))
@@ -194,7 +194,7 @@ class ResultFile:
     def _failure(self, error: OSError) -> SleipnirError:
         return SleipnirError(
             f"{self.path} cannot be written: {error.strerror or error}. The results of {self.held.count:,} rows are in "
-            "it; make room, and the same command goes on from there"
+            "it; free disk space, and the same command continues from there"
         )
 
     def __enter__(self) -> ResultFile:

@@ -1,7 +1,7 @@
-"""`batch submit`: rows from a file into a batch, and what is seen of it meanwhile.
+"""`batch submit`: adds rows of a file to a batch, and shows the progress.
 
-A submission is known by its name, or without one by what the file holds: the same command again goes on with the same
-batch, and adds what is missing there.
+A submission is identified by its name, or without one by the contents of the file: the same command again continues the
+same batch, and adds the missing rows.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ class RowSource:
 @click.command()
 @AGENT
 @click.argument("rows", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--key", metavar="COLUMN", help="The column that tells rows apart. Default: their numbers do.")
-@click.option("--name", default="", help="What to call the batch. A new name makes another batch of the same rows.")
+@click.option("--key", metavar="COLUMN", help="The column that identifies rows. Default: their numbers.")
+@click.option("--name", default="", help="The name of the batch. A new name creates another batch of the same rows.")
 @click.option(
     "--parallel", type=COUNT, metavar="N",
-    help=f"At most so many rows under way at once. Default: {DEFAULT_PARALLEL:,}.",
+    help=f"Maximum number of simultaneously active rows. Default: {DEFAULT_PARALLEL:,}.",
 )  # fmt: skip
 @click.option(
     "--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), default=DEFAULT_PRIORITY, show_default=True,
-    help="Its share beside other batches: one of 3 gets three rows for each of one of 1.",
+    help="Its share relative to other batches: priority 3 gets three rows for each row of priority 1.",
 )  # fmt: skip
 @click.option("--canary", type=COUNT, metavar="N", help="Run N rows, then wait for `batch resume`.")
 @click.option(
     "--max-cost", "max_cost_usd", type=Amount(min=0, min_open=True), metavar="USD",
-    help="Begin no more rows when those that are over have cost so much.",
+    help="Start no more rows when ended rows have cost this amount.",
 )  # fmt: skip
 @click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
 @VAR
@@ -97,14 +97,14 @@ def submit(
     strict: bool | None,
     as_data: bool,
 ) -> int:
-    """Start a run of AGENT for each row of a file, and print the id of the batch that they are.
+    """Start a run of AGENT for each row of a file, and print the id of the batch.
 
     ROWS is a file of JSON lines, or of CSV if it ends in .csv; `-` reads JSON lines from standard input. The column
-    `prompt` is the prompt, the others are values that the state begins with. Rows that cannot run are told on stderr
-    and left out.
+    `prompt` is the prompt, the others are initial values of the state. Rows that cannot run are reported on stderr and
+    left out.
 
-    Safe to repeat: the same command adds only what the batch lacks, as it does for a file that has grown since, if the
-    batch has a name. What else is said of the batch counts when it begins.
+    Safe to repeat: the same command adds only missing rows, also of a file that has grown since, if the batch has a
+    name. Other options apply only when the batch is created.
 
     Exit codes: 0 every row is in the batch, 1 some could not be, 2 wrong usage, a broken agent or no good row at all,
     130 interrupted (rows that are in the batch run).
@@ -158,17 +158,17 @@ def submit(
         click.echo(batch_id)
     if options.is_embedded:
         watch = options.command("batch", "watch", batch_id)
-        terminal.note(f"it runs while `sleipnir up` does; or follow it here: {watch}")
+        terminal.note(f"it runs while `sleipnir up` runs; or follow it here: {watch}")
     return exit_codes.FAILED if submitted.bad else exit_codes.COMPLETED
 
 
 def in_words(submitted: SubmittedRows, batch_id: str) -> str:
-    """What came of a submission."""
+    """The outcome of a submission."""
     bad = f"; {counted(submitted.bad, 'bad row')} left out" if submitted.bad else ""
     if submitted.known and not submitted.added:
         have = f"nothing is added: batch {batch_id} has {counted(submitted.known, 'row')} of these already"
-        return f"{have}{bad}; another --name makes another batch"
-    known = f", {submitted.known:,} more were there already" if submitted.known else ""
+        return f"{have}{bad}; use another --name for another batch"
+    known = f", {submitted.known:,} were already present" if submitted.known else ""
     return f"{counted(submitted.added, 'row')} added to batch {batch_id}{known}{bad}"
 
 
@@ -211,8 +211,8 @@ def _say_it_is_unfinished(batch_id: str, source: RowSource, view: SubmitView, op
 
 
 class SubmitView:
-    """A context manager. On a terminal a bar of how much of the file is read, elsewhere a line every SAY_S seconds;
-    bad rows are told as they come."""
+    """A context manager. On a terminal it shows the read part of the file as a bar, otherwise a line every SAY_S
+    seconds; bad rows are reported immediately."""
 
     def __init__(self, source: RowSource) -> None:
         self._source, self._began_s = source, time.monotonic()
@@ -224,7 +224,7 @@ class SubmitView:
         terminal.note(terminal.printable(str(bad)))
 
     def see(self, submitted: SubmittedRows) -> None:
-        """Show how far it is."""
+        """Show the progress."""
         self.so_far = submitted
         now_s = time.monotonic()
         if terminal.can_redraw():

@@ -1,7 +1,7 @@
-"""How a batch is shown: in words, in fields, as a bar of its rows by state, and to programs.
+"""The display of a batch: in words, in fields, as a bar of its rows by state, and for programs.
 
-Rules. All values come from a BatchInfo, so that the same look is shown the same. While it is watched, a terminal has
-the bar at its bottom; elsewhere there are lines, one every SAY_S seconds and one for each change of its state.
+Rules. All values come from a BatchInfo, so that all displays agree. While a batch is watched, a terminal has the bar at
+its bottom; otherwise there are lines, one every SAY_S seconds and one for each change of its state.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ COLUMNS: Final = ("batch", "agent", "state", "rows", "completed", "failed", "lef
 
 
 def row(info: BatchInfo) -> tuple[str, ...]:
-    """What `batch ls` prints of a batch."""
+    """The row of a batch in `batch ls`."""
     counts = (info.total, info.completed, info.failed, info.waiting + info.active)
     return info.id, info.agent, info.state, *(f"{count:,}" for count in counts), moment(info.created_ms), info.name
 
 
 def to_data(info: BatchInfo) -> dict[str, Any]:
-    """The same for programs, with what is reckoned from it."""
+    """The same for programs, with derived values."""
     reckoned = {name: getattr(info, name) for name in ("question", "rate_per_s", "eta_s", "forecast_usd")}
     return {**as_json(info), **reckoned}
 
@@ -69,7 +69,7 @@ def pace_in_words(info: BatchInfo) -> str:
 
 
 def cost_in_words(info: BatchInfo) -> str:
-    """`45,000 tokens, $0.12 so far, about $0.30 in all`; empty where no model was asked."""
+    """`45,000 tokens, $0.12 so far, about $0.30 in all`; empty if no model was called."""
     usage = info.usage
     if not usage.calls:
         return ""
@@ -88,7 +88,7 @@ def line(info: BatchInfo) -> str:
 
 
 def fields(info: BatchInfo, options: GlobalOptions) -> Iterator[tuple[str, str]]:
-    """What `batch show` prints."""
+    """The fields of `batch show`."""
     plan = info.plan
     yield "batch", info.id
     if info.name:
@@ -121,11 +121,11 @@ def fields(info: BatchInfo, options: GlobalOptions) -> Iterator[tuple[str, str]]
 
 
 def what_next(info: BatchInfo, options: GlobalOptions) -> str:
-    """What a person may want to do now; empty: nothing."""
+    """A suggestion of what to do now; may be empty."""
     resume = options.command("batch", "resume", info.id)
     match info.state:
         case "unreadable":
-            return f"{info.unreadable}; it goes on when a scheduler can read it"
+            return f"{info.unreadable}; it continues when a scheduler can read it"
         case "paused":
             return f"it is paused; {resume}"
         case "canary":
@@ -134,12 +134,12 @@ def what_next(info: BatchInfo, options: GlobalOptions) -> str:
             limit = "--max-cost USD" if info.plan.max_cost_usd is not None else "--max-tokens N"
             return f"{info.question}\n{resume} {limit}"
         case "done" | "cancelled" if info.failed:
-            return f"{options.command('batch', 'errors', info.id)}   says why rows failed"
+            return f"{options.command('batch', 'errors', info.id)}   shows why rows failed"
     return ""
 
 
 def segments(info: BatchInfo, width: int) -> list[tuple[int, str]]:
-    """The bar: so many characters of each state of STYLES. They are `width` in all, where there are rows."""
+    """The bar: the number of characters of each state of STYLES. They add up to `width` if there are rows."""
     found, before, seen = [], 0, 0
     for state in STYLES:
         seen += getattr(info, state)
@@ -150,7 +150,7 @@ def segments(info: BatchInfo, width: int) -> list[tuple[int, str]]:
 
 
 class WatchView:
-    """A context manager; `see` shows how a batch is now."""
+    """A context manager; `see` shows the current state of a batch."""
 
     def __init__(self, options: GlobalOptions) -> None:
         self._options = options
@@ -192,7 +192,7 @@ class WatchView:
 
 
 def drawn(info: BatchInfo) -> Group:
-    """What a terminal shows while it is watched."""
+    """The display on a terminal while it is watched."""
     from rich.console import Group
     from rich.text import Text
 

@@ -1,7 +1,7 @@
-"""`chat`: talk with an agent, one message after the other.
+"""`chat`: exchange messages with an agent.
 
-Every message is a run of its own. Runs of an agent with a config.yaml go on with what was said before, in a session;
-a graph begins anew with each message.
+Each message is a separate run. Runs of an agent with a config.yaml continue a session; a graph starts again with each
+message.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def chat(
     cwd: Path | None,
     stream: bool | None,
 ) -> int:
-    """Talk with AGENT: each line is a message, its answer is printed on stdout. `.help` lists what else can be typed.
+    """Chat with AGENT: each line is a message, its answer is printed on stdout. `.help` lists the commands.
 
-    An agent with a config.yaml knows what was said before: in the session NAME, or else as long as the chat lasts. A
-    graph begins anew with each message. Ctrl-C stops the answer that is being given, Ctrl-D leaves. Without a terminal
-    every line of the standard input is a message.
+    An agent with a config.yaml keeps the conversation: in the session NAME, or else until the chat ends. A graph starts
+    again with each message. Ctrl-C stops the current answer, Ctrl-D leaves. Without a terminal each line of standard
+    input is a message.
 
-    Exit codes: 0, and where there is no terminal that of the last message that was not answered: 1 its run failed, 2 it
-    was refused, 3 it waits for an answer to a question, which ends the chat; 130 interrupted.
+    Exit codes: 0, and without a terminal the code of the last message that was not answered: 1 its run failed, 2 it was
+    refused, 3 it waits for an answer to a question, which ends the chat; 130 interrupted.
     """
     from sleipnir.agents.finding import look_up
     from sleipnir.agents.variables import resolved_variables
@@ -101,14 +101,14 @@ def _welcome(talk: ChatState) -> None:
 
 
 def _forget_temporary(client: Client, session: SessionName) -> None:
-    """It is of no use to anybody; and one that cannot be removed now dies by itself."""
+    """Remove the temporary session. If that fails now, it expires."""
     if session.expire_ms is not None:
         with contextlib.suppress(SleipnirError):
             client.remove_session(session.agent, session.name)
 
 
 class _Loop:
-    """Takes lines until there is none."""
+    """Reads lines until the end of the input."""
 
     def __init__(self, talk: ChatState, options: GlobalOptions, stream: bool | None) -> None:
         self._talk, self._options, self._stream = talk, options, stream
@@ -135,7 +135,7 @@ class _Loop:
         return exit_codes.COMPLETED if self._has_person else code
 
     def _say(self, text: str) -> int:
-        """Send a message, and print what comes of it. Returns the exit code of its run."""
+        """Send a message, and print the answer. Returns the exit code of its run."""
         talk, run = self._talk, None
         try:
             with _unhurried():
@@ -161,7 +161,7 @@ class _Loop:
 
 
 def _stop(run: Run) -> None:
-    """Cancel a run and wait for its end: until then its session takes no other message."""
+    """Cancel a run and wait for its end: until then its session accepts no other message."""
     with contextlib.suppress(UsageError):  # it has ended in time
         run.cancel()
     try:

@@ -1,6 +1,6 @@
-"""What can be typed in a chat besides messages: `.help` and its like (spec 2.14, 3.5, 3.6, 5).
+"""The commands of a chat: `.help` etc. (spec 2.14, 3.5, 3.6, 5).
 
-Rule. What a command says goes to stderr, as all that is not an answer of the agent.
+Rule. Output of a command goes to stderr, like everything except the agent's answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMMAND = re.compile(r"\.[a-z]+(\s|$)")
 
 @dataclass
 class ChatState:
-    """Whom one talks with, and what the next message is sent with. `agent` is what was typed, a name or a path."""
+    """The agent of a chat, and the parameters of the next message. `agent` is the argument, a name or a path."""
 
     client: Client
     agent: str
@@ -48,7 +48,7 @@ class ChatState:
         return {name: value for name, value in self.variables.items() if name in known}
 
     def definition(self) -> Graph:
-        """As the agent's folder says it now: it may be edited between two messages."""
+        """The current definition in the agent's folder, which may be edited between two messages."""
         return self.client.definition(self.agent)
 
     @property
@@ -57,7 +57,7 @@ class ChatState:
         return self.definition().loop is not None
 
     def starters(self) -> list[str]:
-        """Messages to begin with, variables put in."""
+        """The conversation starters, with variables inserted."""
         from sleipnir.agents.placeholders import interpolated, special_variables
 
         special = special_variables(os.environ, self.cwd or Path.cwd(), datetime.now().astimezone())
@@ -67,7 +67,7 @@ class ChatState:
 
 @dataclass(frozen=True)
 class SendMessage:
-    """The command stands for this message."""
+    """The command is replaced by this message."""
 
     text: str
 
@@ -85,7 +85,7 @@ def is_command(line: str) -> bool:
 
 
 def do(line: str, chat: ChatState) -> Then:
-    """Do what a command says, and what follows from it. Raises UsageError."""
+    """Execute a command and return its effect on the chat. Raises UsageError."""
     name, *rest = line.split(maxsplit=1)
     command = COMMANDS.get(name)
     if command is None:
@@ -96,12 +96,12 @@ def do(line: str, chat: ChatState) -> Then:
 def _help(chat: ChatState, words: str) -> None:
     for name, command in COMMANDS.items():
         note(f"  {f'{name} {command.takes}'.rstrip():<24}{command.help}")
-    note("Ctrl-C stops the answer that is being given, Ctrl-D leaves. All else that is typed is a message.")
+    note("Ctrl-C stops the current answer, Ctrl-D leaves. All other input is a message.")
 
 
 def _info(chat: ChatState, words: str) -> None:
     graph = chat.definition()
-    kind = "graph.yaml, which begins anew with each message" if graph.loop is None else "config.yaml"
+    kind = "graph.yaml, which starts again with each message" if graph.loop is None else "config.yaml"
     note(f"  agent       {chat.name} ({kind})")
     note(f"  folder      {chat.folder.path}")
     if graph.description:
@@ -109,7 +109,7 @@ def _info(chat: ChatState, words: str) -> None:
     if graph.model:
         note(f"  model       {printable(graph.model)}")
     if graph.loop is not None:
-        note(f"  session     {chat.session or 'none: nothing is kept from one message to the next'}")
+        note(f"  session     {chat.session or 'none: messages are independent'}")
     for number, (name, value) in enumerate(values_of(chat).items()):
         note(f"  {'' if number else 'variables':<11} {name} = {one_line(value, 100)}")
     if graph.conversation_starters:
@@ -171,7 +171,7 @@ _CLEARED: tuple[dict[str, Any], ...] = (
         "content": json.dumps({"status": "ok", "message": "Todo list cleared"}),
     },
 )
-"""A list is what the calls in a conversation have made of it."""
+"""A list is derived from the calls in a conversation."""
 
 
 def _session(chat: ChatState, words: str) -> None:
@@ -180,7 +180,7 @@ def _session(chat: ChatState, words: str) -> None:
     if words:
         chat.session = checked(words)
     if chat.session is None:
-        note("  no session: nothing is kept from one message to the next; .session NAME begins or goes on with one")
+        note("  no session: messages are independent; .session NAME starts or continues one")
         return
     found = chat.client.session(chat.name, chat.session)
     note(f"  session {chat.session}: {found.messages if found else 0} messages")
@@ -192,7 +192,7 @@ def _exit(chat: ChatState, words: str) -> Then:
 
 @dataclass(frozen=True)
 class ChatCommand:
-    """`takes` is how its words are called in the list of commands."""
+    """`takes` is the name of its arguments in the list of commands."""
 
     act: Callable[[ChatState, str], Then]
     help: str
@@ -203,7 +203,9 @@ COMMANDS: Mapping[str, ChatCommand] = {
     ".help": ChatCommand(_help, "List the commands."),
     ".info": ChatCommand(_info, "Show the agent, its session and its variables."),
     ".starter": ChatCommand(_starter, "List the conversation starters, or send one.", "[N]"),
-    ".variable": ChatCommand(_variable, "Show the variables, or change one for the messages to come.", "[NAME VALUE]"),
+    ".variable": ChatCommand(
+        _variable, "Show the variables, or change one for the following messages.", "[NAME VALUE]"
+    ),
     ".clear": ChatCommand(_clear, "Empty the agent's todo list.", "todo"),
     ".session": ChatCommand(_session, "Show the session, or change to another one.", "[NAME]"),
     ".exit": ChatCommand(_exit, "Leave."),
@@ -211,6 +213,6 @@ COMMANDS: Mapping[str, ChatCommand] = {
 
 
 def values_of(chat: ChatState) -> dict[str, str]:
-    """The agent's variables, as they are now."""
+    """The agent's current variables."""
     declared = {each.name: each.default for each in chat.definition().variables}
     return {name: chat.variables.get(name, default) or "" for name, default in declared.items()}

@@ -1,7 +1,7 @@
-"""The lines that a person types, one after the other, or that are piped into the command.
+"""The input lines of a chat, from a terminal or a pipe.
 
-Rules. On a terminal a line can be edited, and lines of earlier times be called back; Ctrl-C drops what was typed,
-Ctrl-D ends the input. What is asked for goes to the terminal and never into a pipe.
+Rules. On a terminal a line can be edited, and earlier lines recalled; Ctrl-C drops the line, Ctrl-D ends the input.
+Prompts go to the terminal and never into a pipe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HISTORY_LINES = 1_000
 
 
 class InputLines:
-    """The lines of standard input. `history` is the file of what was typed, None: nothing is kept; `words` are offered
+    """The lines of standard input. `history` is the file of earlier lines, None: none are kept; `words` are completed
     by the tab key."""
 
     def __init__(self, prompt: str, *, history: Path | None = None, words: Sequence[str] = ()) -> None:
@@ -30,7 +30,7 @@ class InputLines:
             self._begin(self._editor, words)
 
     def read(self) -> str | None:
-        """The next line, without its end; None: there is none."""
+        """The next line, without its line end; None at the end of the input."""
         while True:
             try:
                 return self._read()
@@ -53,7 +53,7 @@ class InputLines:
         return line.rstrip("\r\n") if line else None
 
     def close(self) -> None:
-        """Keep what was typed, where that is possible."""
+        """Store the lines, if possible."""
         if self._editor is None or self._history is None:
             return
         with contextlib.suppress(OSError):

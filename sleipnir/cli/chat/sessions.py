@@ -1,4 +1,4 @@
-"""`sessions`, and `--session` of other commands: what was said before to agents with a config.yaml."""
+"""`sessions`: conversations with agents that have a config.yaml."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def sessions() -> None:
-    """What was said before to agents with a config.yaml: one list of messages for each session."""
+    """Sessions: the stored messages of agents with a config.yaml."""
 
 
 _AGENT = click.argument("agent", shell_complete=complete_agent)
@@ -50,7 +50,7 @@ def ls(options: GlobalOptions, agent: str, as_data: bool) -> None:
 @_JSON
 @pass_options
 def show(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
-    """Print what was said in the session NAME of AGENT."""
+    """Print the messages of the session NAME of AGENT."""
     agent = _name_of(agent)
     with options.connected(workers=False) as client:
         found, said = client.session(agent, name), client.said(agent, name)
@@ -72,7 +72,7 @@ def show(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
 @_JSON
 @pass_options
 def rm(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
-    """Forget what was said in the session NAME of AGENT."""
+    """Delete the session NAME of AGENT."""
     agent = _name_of(agent)
     with options.connected(workers=False) as client:
         if not client.remove_session(agent, name):
@@ -84,7 +84,7 @@ def rm(options: GlobalOptions, agent: str, name: str, as_data: bool) -> None:
 
 
 def spoken(message: dict[str, Any]) -> list[str]:
-    """A message as people read it: who says it, and what; calls of tools and their results on one line each."""
+    """A message in readable form: its role and text; tool calls and their results on one line each."""
     role, content = message["role"], message.get("content")
     if role == "tool":
         return [f"  result: {terminal.one_line(str(content), 200)}"]
@@ -94,7 +94,8 @@ def spoken(message: dict[str, Any]) -> list[str]:
 
 
 def _name_of(agent: str) -> str:
-    """An agent that is gone may have sessions still: its name is not looked up. Of a path, the name counts."""
+    """An agent that no longer exists may still have sessions: its name is not looked up. Of a path, only
+    the name counts."""
     return Path(agent).absolute().name if "/" in agent or agent == "." else agent
 
 

@@ -1,4 +1,4 @@
-"""`archive`: runs that a scheduler has written down before they expired. Needs the folder, and no Redis."""
+"""`archive`: runs that a scheduler archived before they expired. Needs the folder, and no Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sleipnir.errors import UsageError
 
 @click.group()
 def archive() -> None:
-    """Runs that were written down before they expired (SLEIPNIR_ARCHIVE)."""
+    """Runs that were archived before they expired (SLEIPNIR_ARCHIVE)."""
 
 
 _FOLDER = click.option(
@@ -29,11 +29,11 @@ _FOLDER = click.option(
 
 @archive.command()
 @_FOLDER
-@click.option("--limit", type=COUNT, default=50, show_default=True, help="At most so many runs.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number of runs.")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
 def ls(options: GlobalOptions, folder: Path | None, limit: int, as_data: bool) -> int:
-    """List archived runs, those archived last first. Reads whole files, the newest first, until it has enough.
+    """List archived runs, the last archived first. Reads whole files, newest first, until it has enough.
 
     Exit code 1 when one of those files is damaged.
     """
@@ -56,7 +56,7 @@ def ls(options: GlobalOptions, folder: Path | None, limit: int, as_data: bool) -
 @_FOLDER
 @pass_options
 def show(options: GlobalOptions, run_id: str, folder: Path | None) -> None:
-    """Print RUN as lines of JSON, as `export` did while it was there. Reads the newest files first."""
+    """Print RUN as lines of JSON, in the format of `export`. Reads the newest files first."""
     from sleipnir.upkeep.archive import archived_lines
 
     print_lines(archived_lines(_folder(options, folder), run_id, _teller([])))

@@ -1,4 +1,4 @@
-"""`dead-letters`: effects that cannot be delivered; have them delivered again, or give them up."""
+"""`dead-letters`: lists, redelivers or removes effects that cannot be delivered."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def dead_letters() -> None:
 
 
 @dead_letters.command()
-@click.option("--limit", type=COUNT, default=100, show_default=True, help="The oldest so many.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, help="Maximum number, the oldest first.")
 @_JSON
 @pass_options
 def ls(options: GlobalOptions, limit: int, as_data: bool) -> None:
-    """List dead letters: the run that each comes from, what it says, and why it was refused."""
+    """List dead letters: source run, content, and the reason of the refusal."""
     with options.connected(workers=False) as client, client.store.errors():
         found = list(islice(client.store.dead_letters.all(), limit))
         total = client.store.dead_letters.count() if len(found) == limit else len(found)
@@ -55,7 +55,7 @@ def ls(options: GlobalOptions, limit: int, as_data: bool) -> None:
 @_JSON
 @pass_options
 def redeliver(options: GlobalOptions, ids: tuple[str, ...], all_of_them: bool, as_data: bool) -> int:
-    """Deliver dead letters again, as new effects: what was wrong should be mended before."""
+    """Deliver dead letters again, as new effects. Fix the cause first."""
     return _each(options, ids, all_of_them, as_data, lambda letters: letters.redeliver, "is to be delivered again")
 
 
@@ -65,7 +65,7 @@ def redeliver(options: GlobalOptions, ids: tuple[str, ...], all_of_them: bool, a
 @_JSON
 @pass_options
 def rm(options: GlobalOptions, ids: tuple[str, ...], all_of_them: bool, as_data: bool) -> int:
-    """Give dead letters up: what they say is never delivered."""
+    """Remove dead letters: they are never delivered."""
     return _each(options, ids, all_of_them, as_data, lambda letters: letters.remove, "is removed")
 
 

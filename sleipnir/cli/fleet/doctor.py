@@ -1,7 +1,7 @@
-"""`doctor`: look at everything a run needs, and say for each thing whether it is right and what to do if not.
+"""`doctor`: checks everything that a run needs, and suggests how to fix problems.
 
-Rules. One function per question; each returns findings and raises nothing, so one broken thing hides no other.
-`fail`: runs cannot work. `warn`: some will not, or will be lost in a crash. A finding that is not ok says what to do.
+Rules. One function per check; each returns findings and raises nothing, so one problem hides no other. `fail`: runs
+cannot work. `warn`: some will not, or will be lost in a crash. A finding that is not ok has a hint.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `hint` is the way out; empty when all is well."""
+    """One line of the report. `hint` says what to do; empty if it is ok."""
 
     level: Literal["ok", "warn", "fail"]
     subject: str
@@ -44,7 +44,7 @@ class Finding:
 Findings = Iterator[Finding]
 
 LITTLE_ROOM, LITTLE_ROOM_BYTES = 0.05, 10**9
-"""Of a disk that has less free, `doctor` warns."""
+"""Below this free space `doctor` warns."""
 
 MEMORY_FULL = 0.8
 """Of `maxmemory`."""
@@ -54,13 +54,15 @@ MEMORY_FULL = 0.8
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @click.option("--settings", "only_settings", is_flag=True, help="Print every setting, its value and its meaning.")
 @click.option(
-    "--after-restore", is_flag=True, help="Say that Redis was restored from a backup: visits that must happen once ask."
+    "--after-restore",
+    is_flag=True,
+    help="Declare that Redis was restored from a backup: visits with `effect: once` then ask.",
 )
 @pass_options
 def doctor(options: GlobalOptions, as_data: bool, only_settings: bool, after_restore: bool) -> int:
     """Check this installation: Python, settings, disk, Redis, broker, schedulers, workers, archive, model key.
 
-    Exit code 1 when something that every run needs does not work.
+    Exit code 1 if something that every run needs does not work.
     """
     if only_settings:
         _print_settings(options.settings(), as_data=as_data)
@@ -80,7 +82,7 @@ def doctor(options: GlobalOptions, as_data: bool, only_settings: bool, after_res
 
 
 def _begin_generation(options: GlobalOptions, *, as_data: bool) -> None:
-    """What schedulers do when they notice a restore themselves; twice is safe, and asks no more."""
+    """Begins a new generation, as schedulers do when they detect a restore. Idempotent."""
     from sleipnir.store.generations import gap_ms
 
     with options.connected(workers=False) as client:
@@ -95,13 +97,13 @@ def _begin_generation(options: GlobalOptions, *, as_data: bool) -> None:
         print_json({"generation": began.id, "why": began.why, "since_ms": began.since_ms})
         return
     click.echo(f"generation {began.id} begins:")
-    click.echo("  a visit of a node with `effect: once` that was queued before now asks a person before it runs")
-    click.echo("  schedulers read all runs again, and what they had planned on another past is refused")
-    click.echo(f"  nothing is taken from a worker for {settings.lease_s:g} s; workers that live keep their visits")
+    click.echo("  visits of nodes with `effect: once` that were queued before now ask a person before they run")
+    click.echo("  schedulers read all runs again; commits that were planned on the earlier state are refused")
+    click.echo(f"  no visit is taken back from a worker for {settings.lease_s:g} s; live workers keep their visits")
 
 
 def examine(options: GlobalOptions) -> Findings:
-    """Every finding, in the order in which things depend on each other."""
+    """All findings, in the order of dependencies."""
     yield from look_at_python()
     yield from look_at_interpreters()
     try:
@@ -132,7 +134,7 @@ def look_at_python() -> Findings:
 
 
 def look_at_interpreters() -> Findings:
-    """What script nodes are run with."""
+    """The programs that run script nodes."""
     for program, kind in (("bash", ".sh"), ("python3", ".py")):
         found = shutil.which(program)
         if found is None:
@@ -148,7 +150,7 @@ def look_at_interpreters() -> Findings:
 
 
 def look_at_home(home: Path) -> Findings:
-    """Whether the private stack and the bundle cache have a place; made now if it is not there yet."""
+    """Whether the directory of the private stack and the bundle cache is writable; it is created if missing."""
     try:
         home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home):
@@ -160,21 +162,21 @@ def look_at_home(home: Path) -> Findings:
 
 
 def look_at_room(subject: str, folder: Path) -> Findings:
-    """Whether the disk has room. Nothing of a folder that is not there: others say so."""
+    """Whether the disk has free space. No finding for a missing folder, which other checks report."""
     try:
         disk = shutil.disk_usage(folder)
     except OSError:
         return
     text = f"{size(disk.free)} of {size(disk.total)} free for {folder}"
     if disk.free < LITTLE_ROOM * disk.total or disk.free < LITTLE_ROOM_BYTES:
-        hint = "make room: `sleipnir gc` removes what nothing needs; a full disk stops Redis, workers and the archive"
+        hint = "free disk space: `sleipnir gc` removes unused data; a full disk stops Redis, workers and the archive"
         yield Finding("warn", subject, text, hint)
     else:
         yield Finding("ok", subject, text)
 
 
 def look_at_archive(archive: Path | None) -> Findings:
-    """Whether finished runs can be written down here; what schedulers say of it is another question."""
+    """Whether finished runs can be archived on this machine; schedulers report on theirs separately."""
     if archive is None:
         return
     try:
@@ -182,7 +184,7 @@ def look_at_archive(archive: Path | None) -> Findings:
         with tempfile.TemporaryFile(dir=archive):
             pass
     except OSError as error:
-        hint = "runs that expire are lost, unless it is right where the schedulers are: mend SLEIPNIR_ARCHIVE"
+        hint = "runs that expire are lost, unless the schedulers can write to the folder: correct SLEIPNIR_ARCHIVE"
         yield Finding("warn", "archive", f"{archive}: {error.strerror}", hint)
         return
     yield Finding("ok", "archive", f"{archive} is writable")
@@ -207,7 +209,7 @@ def look_at_model(model: str | None) -> Findings:
 
 OF_RAG = ("lxml_html_clean", "mammoth", "markdownify", "numpy", "openpyxl", "pypdfium2", "Stemmer", "trafilatura",
           "urllib3", "usearch")  # fmt: skip
-"""What the extra `rag` brings, as Python imports it."""
+"""The modules of the extra `rag`."""
 
 
 def look_at_knowledge(settings: Settings) -> Findings:
@@ -235,10 +237,10 @@ def _look_at_index_store(settings: Settings) -> Findings:
         with tempfile.TemporaryFile(dir=index_store):
             pass
     except OSError as error:
-        hint = "no knowledge base is shared with workers: choose a folder that they see with SLEIPNIR_KNOWLEDGE"
+        hint = "no knowledge base is shared with workers: set SLEIPNIR_KNOWLEDGE to a folder that they can access"
         yield Finding("warn", "shelf", f"{index_store}: {error.strerror}", hint)
         return
-    whose = ", which workers of this machine see" if settings.knowledge is None else ""
+    whose = ", which workers of this machine can access" if settings.knowledge is None else ""
     yield Finding("ok", "shelf", f"knowledge bases are shared in {index_store}{whose}; it is writable")
 
 
@@ -252,13 +254,13 @@ def _names_of(client: str) -> list[str]:
 
 
 def look_at_embedded(settings: Settings) -> Findings:
-    """The private stack: whether it can be started, and how it is when it runs. Starts nothing."""
+    """The private stack: whether it can be started, and its state if it runs. Starts nothing."""
     from sleipnir.local.home import Home
     from sleipnir.local.supervisor import embedded_server, find_server
 
     try:
         server = find_server()
-        old = ", which gets no security fixes; one on PATH goes before it" if server == embedded_server() else ""
+        old = ", which gets no security fixes; a server on PATH takes precedence" if server == embedded_server() else ""
         yield Finding("ok", "redis-server", f"{server}{old}, for the private stack (SLEIPNIR_REDIS_URL is not set)")
     except ConfigError as missing:
         yield Finding("fail", "redis-server", str(missing))
@@ -283,9 +285,7 @@ def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
     except SleipnirError as failure:
         hint = f"start Redis at {url}, or correct SLEIPNIR_REDIS_URL"
         if "refuses to write" in str(failure):
-            hint = (
-                "make room on its disk, or raise its `maxmemory`; runs stand still until then, and go on by themselves"
-            )
+            hint = "free space on its disk, or raise its `maxmemory`; runs stop until then, and continue automatically"
         yield Finding("fail", "redis", str(failure), hint)
         return
     yield Finding("ok", "redis", f"{url} answers, version {version_of(health)}")
@@ -301,14 +301,14 @@ def look_at_redis(settings: Settings, *, private: bool = False) -> Findings:
 
 
 def look_at_generation(health: Health) -> Findings:
-    """Since when Redis has been the same, and why it was not before."""
+    """The start of the current generation of Redis, and its cause."""
     if (generation := health.generation) is None:
         return
     text = f"{duration(health.now_ms - generation.since_ms)} old; it began when {generation.meaning}"
     if generation.is_steady:
         yield Finding("ok", "generation", text)
         return
-    hint = "nothing to do: workers that live renew their leases, and other visits are redelivered after that"
+    hint = "nothing to do: live workers renew their leases, and visits of dead ones are redelivered after that"
     wait_s = (generation.steady_ms - generation.now_ms + 999) // 1000
     yield Finding("warn", "generation", f"{text}; no visit is redelivered for {wait_s} s", hint)
 
@@ -317,7 +317,7 @@ SECURE = {
     "redis": {(6, 2): 23, (7, 2): 15, (7, 4): 10, (8, 2): 8, (8, 4): 5, (8, 6): 5, (8, 8): 1},
     "valkey": {(7, 2): 14, (8, 0): 10, (8, 1): 9, (9, 0): 5, (9, 1): 1},
 }
-"""The patch of each series from which on no fault is known through which a script takes over the server
+"""The first patch of each series without a known vulnerability that lets a script take over the server
 (docs/redis-servers.md)."""
 
 
@@ -326,16 +326,16 @@ def version_of(health: Health) -> str:
 
 
 def look_at_version(health: Health, *, private: bool = False) -> Findings:
-    """Whether whoever may run scripts in this Redis can take it over. Nothing of a series that we do not know, nor of
-    a private one, whose only user owns it."""
+    """Whether users who may run scripts in this Redis can take it over. No finding for an unknown series, or for a
+    private Redis, whose only user owns it."""
     kind, text = ("valkey", health.valkey) if health.valkey else ("redis", health.version)
     major, minor, patch = ([int(part) for part in re.findall(r"\d+", text)] + [0, 0, 0])[:3]
     wanted = SECURE[kind].get((major, minor))
     if private or wanted is None or patch >= wanted:
         return
     hint = (
-        "who knows its password may take over the server (CVE-2025-49844 and later): upgrade to "
-        f"{major}.{minor}.{wanted}, unless your distribution has mended its package without changing this number"
+        "anyone with its password may take over the server (CVE-2025-49844 and later): upgrade to "
+        f"{major}.{minor}.{wanted}, unless your distribution has fixed its package without changing this number"
     )
     yield Finding("warn", "redis version", f"{kind} {text} lacks security fixes", hint)
 
@@ -357,9 +357,9 @@ def look_at_durability(health: Health) -> Findings:
 
 
 def look_at_memory(health: Health, *, private: bool = False) -> Findings:
-    """Whether Redis has room, and writes what it has to its disk."""
+    """Whether Redis has free memory and can write to its disk."""
     if not health.persists:
-        hint = "its last write or snapshot failed: look at its log and its disk; `INFO persistence` says which"
+        hint = "its last write or snapshot failed: check its log and its disk; `INFO persistence` says which"
         yield Finding("fail", "persistence", "Redis cannot write to its disk", hint)
     used = size(health.used_memory)
     if not health.maxmemory:
@@ -390,28 +390,28 @@ def look_at_agreement(health: Health) -> Findings:
 
 
 def look_at_what_was_set_aside(health: Health) -> Findings:
-    """What no scheduler here could read, plan or deliver."""
+    """What no scheduler could read, plan or deliver."""
     if health.parked:
         hint = "`sleipnir ps` and `sleipnir show RUN` give the reasons: finish an upgrade, restore a record or a bundle"
         first = next(iter(health.parked_reasons), None)
-        yield Finding("warn", "parked", f"{health.parked} runs stand still" + (f"; {first}" if first else ""), hint)
+        yield Finding("warn", "parked", f"{health.parked} runs are parked" + (f"; {first}" if first else ""), hint)
     if health.dead_letters:
-        hint = "`sleipnir dead-letters ls` says why; mend it, then `sleipnir dead-letters redeliver --all`"
+        hint = "`sleipnir dead-letters ls` shows why; fix the cause, then `sleipnir dead-letters redeliver --all`"
         yield Finding("warn", "dead letters", f"{health.dead_letters} effects cannot be delivered", hint)
     if dropped := sum(worker.dropped for worker in health.workers):
-        hint = "their logs say why, once per reason; who else writes to the broker, or is of a newer release?"
+        hint = "their logs have each reason once; check for other programs that write to the broker, or a newer release"
         yield Finding("warn", "messages", f"workers have dropped {dropped} messages that they cannot read", hint)
 
 
 def look_at_archiving(health: Health) -> Findings:
-    """What the schedulers say of their archive."""
+    """The reports of the schedulers on their archive."""
     for name, archive in sorted(health.archives.items()):
         lost = f"; {archive.lost} runs have expired without" if archive.lost else ""
         if archive.error is not None:
-            hint = "runs expire all the same, and are lost from then on: make the folder writable, or make room"
+            hint = "runs still expire and are then lost: make the folder writable, or free disk space"
             yield Finding("fail", "archiving", f"{name} cannot write: {archive.error}{lost}", hint)
         elif lost:
-            hint = "they are gone; see the log of that scheduler, whose restart clears this count"
+            hint = "they are lost; see the log of that scheduler, whose restart clears this count"
             yield Finding("warn", "archiving", f"{name} writes again to {archive.folder}{lost}", hint)
         else:
             written = f"{archive.written} runs since its start"
@@ -419,7 +419,7 @@ def look_at_archiving(health: Health) -> Findings:
 
 
 def look_at_broker(settings: Settings) -> Findings:
-    """Whether Celery's broker takes a connection; it may be another server than the store."""
+    """Whether Celery's broker accepts a connection; it may be another server than the store."""
     from kombu import Connection
 
     from sleipnir.store.address import celery_broker, masked, safe_url
@@ -439,11 +439,13 @@ def look_at_broker(settings: Settings) -> Findings:
 
 
 def look_at_fleet(health: Health) -> Findings:
-    """Who schedules, who works, and whether somebody takes what waits in each queue."""
+    """The schedulers, the workers, and whether each queue with waiting visits has a worker."""
     if health.schedulers:
         yield Finding("ok", "schedulers", ", ".join(health.schedulers))
     else:
-        yield Finding("fail", "schedulers", "none was seen lately", "no run moves without one: `sleipnir scheduler`")
+        yield Finding(
+            "fail", "schedulers", "none was active recently", "no run advances without one: `sleipnir scheduler`"
+        )
     served = {queue for worker in health.workers for queue in (*worker.queues, *worker.stopped)}
     for queue in sorted({*health.queues, *served}):
         yield _look_at_queue(queue, health)
@@ -455,12 +457,12 @@ def _look_at_queue(queue: str, health: Health) -> Finding:
     stopped = [f"{worker.name} ({worker.stopped[queue]})" for worker in health.workers if queue in worker.stopped]
     if stopped:
         text = f"{waiting} waiting; {', '.join(workers) or 'no worker'} takes it; stopped: {'; '.join(stopped)}"
-        hint = "mend that machine (disk, memory, limits of processes and files); the worker tries again by itself"
+        hint = "fix that machine (disk, memory, limits of processes and files); the worker tries again automatically"
         return Finding("warn" if workers else "fail", f"queue {queue}", text, hint)
     if workers:
         return Finding("ok", f"queue {queue}", f"{waiting} waiting; {', '.join(workers)}")
     hint = f"`sleipnir worker -Q {queue}` starts a worker for it"
-    return Finding("warn", f"queue {queue}", f"{waiting} waiting; no worker was seen lately", hint)
+    return Finding("warn", f"queue {queue}", f"{waiting} waiting; no worker was active recently", hint)
 
 
 def _print(finding: Finding) -> None:
@@ -489,7 +491,7 @@ def _print_settings(settings: Settings, *, as_data: bool) -> None:
 
 
 def _meanings() -> dict[str, str]:
-    """What stands under each field of Settings, read from its source: the words there are the documentation."""
+    """The docstring of each field of Settings, read from its source."""
     import ast
     import inspect
 

@@ -1,4 +1,4 @@
-"""`gc`: remove what nothing needs any more. What that is, and why it is safe meanwhile: upkeep/garbage.py."""
+"""`gc`: removes unused data. What is unused, and why removal is safe during runs: upkeep/garbage.py."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class RemovedGarbage:
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @click.option("--sessions", is_flag=True, help="Also sessions of agents that are not found here.")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
 def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> int:
-    """Remove what nothing needs any more: in Redis, in the index store of knowledge bases, and of dead workers here.
+    """Remove unused data: in Redis, in the index store of knowledge bases, and of dead workers on this machine.
 
-    Everything may run meanwhile. Exit code 1 when something could not be removed.
+    It is safe while runs are active. Exit code 1 if something could not be removed.
     """
     from sleipnir.upkeep.garbage import garbage_items
 
@@ -63,14 +63,14 @@ def gc(options: GlobalOptions, dry_run: bool, sessions: bool, as_data: bool) -> 
 
 @contextmanager
 def _unreachable_index_store(removed_items: list[RemovedGarbage], settings: Settings) -> Iterator[None]:
-    """Make a row of it: what was found before still counts."""
+    """A row for the failure: earlier findings are kept."""
     from sleipnir.knowledge.files import index_store_name
 
     try:
         yield
     except KnowledgeError as error:
         removed_items.append(
-            RemovedGarbage("shelf", index_store_name(settings), 0, "cannot be looked at", False, str(error))
+            RemovedGarbage("shelf", index_store_name(settings), 0, "cannot be read", False, str(error))
         )
 
 

@@ -1,9 +1,9 @@
 """`sleipnir worker --health`: does a worker consume? For liveness probes: quick, and about the worker alone.
 
-Rules. Exit code 0: it consumes; or it has stopped taking a queue because its machine cannot run visits, which it says,
-and which no restart mends; or nobody can tell because Redis or the broker is away; a restart would not help then, and
-would only cost the visits that run. 1: it does not consume, with the reason in one line. What a worker says of
-itself is in its announcement; a worker that is stopped or hangs altogether makes none.
+Rules. Exit code 0: it consumes; or it has stopped consuming a queue because its machine cannot run visits, which it
+reports, and which a restart does not fix; or its state is unknown because Redis or the broker is away: a restart would
+not help then, and would only interrupt running visits. 1: it does not consume, with the reason in one line. A worker
+reports its state in its announcement; a worker that is stopped or hangs makes none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOK_TIMEOUT_S = 2.0  # a Redis that hangs must not make the probe hang
 
 
 def report(settings: Settings, name: str | None, within_s: float) -> int:
-    """Print how the worker `name` is (None: all of this host that are there) and return the exit code."""
+    """Print the state of the worker `name` (None: all active ones of this host) and return the exit code."""
     from sleipnir.store.connect import store_errors
     from sleipnir.store.fleet import Fleet
 
@@ -47,7 +47,7 @@ def report(settings: Settings, name: str | None, within_s: float) -> int:
             f"{worker.name} consumes {', '.join(worker.queues)}: {worker.busy} of {worker.slots} slots busy"
         )
         for queue, reason in sorted(worker.stopped.items()):
-            terminal.note(f"{worker.name} does not take queue {queue} now: {reason}; it tries again by itself")
+            terminal.note(f"{worker.name} does not take queue {queue} now: {reason}; it tries again automatically")
     return exit_codes.COMPLETED
 
 
@@ -62,14 +62,14 @@ def _unhealthy(fleet: Fleet, reason: str) -> int:
 def choose(
     workers: Sequence[WorkerInfo], name: str | None, host: str, now_ms: int, within_s: float
 ) -> list[WorkerInfo]:
-    """The worker of that name, silent or not; without a name those of the host, without those that are long gone."""
+    """The worker of that name, active or not; without a name those of the host that were recently active."""
     if name is not None:
         return [worker for worker in workers if worker.name in (name, f"{name}@{host}")]
     return [worker for worker in workers if worker.host == host and worker.seen_ms > now_ms - within_s * 1000]
 
 
 def why_not(worker: WorkerInfo, now_ms: int, within_s: float) -> str | None:
-    """Why a worker does not consume, in words that follow its name; None when it does."""
+    """Why a worker does not consume, as text that follows its name; None if it does."""
     within_ms = within_s * 1000
     if (silent_ms := now_ms - worker.seen_ms) > within_ms:
         return f"has not announced itself for {_seconds(silent_ms)}"
@@ -80,7 +80,7 @@ def why_not(worker: WorkerInfo, now_ms: int, within_s: float) -> str | None:
         if (worker.loop_age_ms or 0) > within_ms:
             return f"is stuck: its loop has not turned for {_seconds(worker.loop_age_ms)}"
         if (worker.broker_age_ms or 0) > within_ms:
-            return f"has not heard from the broker for {_seconds(worker.broker_age_ms)}, though it has free slots"
+            return f"has had no answer from the broker for {_seconds(worker.broker_age_ms)}, though it has free slots"
     if (worker.wedged_for_ms or 0) > within_ms:
         return (
             f"cannot take messages: {worker.busy} of {worker.slots} slots have been busy for "

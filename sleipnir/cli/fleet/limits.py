@@ -1,4 +1,4 @@
-"""`limits`: how much of the limits of models is used, by whom, and how many callers wait."""
+"""`limits`: the use of model limits, the holders, and the number of waiting callers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COLUMNS = ("models", "rpm", "tpm", "parallel", "cooling", "waiting", "holders")
 
 
 @click.command()
-@click.option("--json", "as_data", is_flag=True, help="Print a JSON list; with --watch, one line per look.")
-@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list; with --watch, one line per refresh.")
+@click.option("--watch", is_flag=True, help="Refresh every second, until Ctrl-C.")
 @pass_options
 def limits(options: GlobalOptions, as_data: bool, watch: bool) -> int:
-    """Show how much of each limit of models is used.
+    """Show the use of each model limit.
 
-    Requests and tokens are those of the last minute, calls at once those that hold a permit now.
+    Requests and tokens are those of the last minute, parallel calls those that hold a permit now.
     """
     from sleipnir.models.limits import limits_file, load
 
@@ -43,7 +43,7 @@ def limits(options: GlobalOptions, as_data: bool, watch: bool) -> int:
         return exit_codes.COMPLETED
     with options.connected_if_up() as client:
         if client is None:
-            terminal.note("nothing runs here; the bounds are:")
+            terminal.note("no stack is running; the limits are:")
             print_table(("models", "rpm", "tpm", "parallel"), [_bounds(limit) for limit in loaded.limits])
             return exit_codes.COMPLETED
         if not watch:
@@ -57,7 +57,7 @@ def limits(options: GlobalOptions, as_data: bool, watch: bool) -> int:
 
 
 def show(uses: Sequence[LimitUse], *, as_data: bool) -> None:
-    """Print one look at all limits."""
+    """Print the current use of all limits."""
     if as_data:
         print_json([to_data(use) for use in uses])
     else:
@@ -65,7 +65,7 @@ def show(uses: Sequence[LimitUse], *, as_data: bool) -> None:
 
 
 def row(use: LimitUse) -> tuple[str, ...]:
-    """What `show` prints of a limit: `used/bound`, or what is used where there is no bound."""
+    """The cell of a limit: `used/bound`, or only the used amount without a bound."""
     limit = use.limit
     cooling = "" if use.cooling_until_ms is None else duration(use.cooling_until_ms - use.at_ms)
     return (

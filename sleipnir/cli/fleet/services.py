@@ -1,7 +1,7 @@
 """`up`, `scheduler` and `worker`: starting the processes of a deployment.
 
-Rule. Services are started by command, never by import: the command line must not depend on the packages of the
-scheduler and the workers, and a process that execs keeps the pid and the signals its supervisor knows.
+Rule. Services are started as commands, never by import: the command line must not depend on the packages of the
+scheduler and the workers, and a process that execs keeps its pid and signals for its supervisor.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def scheduler(options: GlobalOptions, paused: bool) -> None:
 @click.option(
     "--health",
     is_flag=True,
-    help="Start nothing: say whether the worker (-n; default: those of this host) consumes. Exit code 1 if not.",
+    help="Start nothing: check whether the worker (-n; default: those of this host) consumes. Exit code 1 if not.",
 )
 @click.option(
     "--within",
@@ -75,13 +75,13 @@ def scheduler(options: GlobalOptions, paused: bool) -> None:
     default=45.0,
     show_default=True,
     metavar="DURATION",
-    help="With --health: how old the evidence may be.",
+    help="With --health: maximum age of the announcement.",
 )
 @pass_options
 def worker(
     options: GlobalOptions, queues: str, concurrency: int, pool: str, name: str | None, health: bool, within: float
 ) -> int:
-    """Become a Celery worker that executes visits of these queues; or, with --health, look after one."""
+    """Become a Celery worker that executes visits of these queues; or, with --health, check one."""
     settings = options.settings()
     if health:
         from sleipnir.cli.fleet.health import report
@@ -95,7 +95,8 @@ def scheduler_command() -> list[str]:
 
 
 def worker_command(queues: str, concurrency: int, pool: str, name: str | None, log_level: str) -> list[str]:
-    """Celery's command line. Gossip and mingle are off: workers need not know each other, leases do that work."""
+    """Celery's command line. Gossip and mingle are off: workers do not need to know each other, because leases replace
+    that."""
     # The worker keeps this process's pid. Two of one name on a host would count as one in doctor and in metrics.
     chosen = name or f"{queues.split(',')[0]}-{os.getpid()}"
     return [

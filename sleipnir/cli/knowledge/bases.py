@@ -1,7 +1,7 @@
-"""How a knowledge base, the forecast of one and what a search finds are printed: on stdout, for people.
+"""Prints a knowledge base, an estimate of one and search results: on stdout, for people.
 
-Each is given as the builder gives it, with the fields of sleipnir/knowledge/views.py. `folder` is the agent's: paths in
-it are shown from there.
+Each has the builder's fields, as in sleipnir/knowledge/views.py. `folder` is the agent's: paths in it are shown
+relative to it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _how(model: str | None, dimensions: int | None) -> str:
 
 
 def _listed(sources: Mapping[str, int], folder: Path) -> str:
-    """How many, and those with most chunks."""
+    """Their number, and those with the most chunks."""
     most = sorted(sources.items(), key=lambda each: -each[1])[:SHOWN_LINES]
     more = [f"and {len(sources) - len(most):,} more"] if len(sources) > len(most) else []
     return "\n".join([f"{len(sources):,}", *(f"{count:>6,}  {_relative(name, folder)}" for name, count in most), *more])

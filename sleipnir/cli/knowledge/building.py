@@ -1,7 +1,7 @@
-"""What people see while a knowledge base is built, and what they are asked before.
+"""The progress of building a knowledge base, and the questions before it.
 
-Rules. All of it is on stderr. On a terminal each stage is a bar, which goes when the stage ends and leaves a line;
-elsewhere there are lines alone, one every SAY_S seconds of a long stage. rich is imported for the first bar.
+Rules. All of it is on stderr. On a terminal each stage is a bar, which is replaced by a line when the stage ends;
+otherwise there are only lines, one every SAY_S seconds of a long stage. rich is imported for the first bar.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNDER_WAY: Final = {"load": "loading", "embed": "embedding", "write": "writing"
 
 
 class BuildView:
-    """A context manager; `report` is what sleipnir/knowledge/preparing.py asks for. One builder at a time."""
+    """A context manager; `report` is the callback for sleipnir/knowledge/preparing.py. One builder at a time."""
 
     def __init__(self) -> None:
         self._base = ""
@@ -44,7 +44,7 @@ class BuildView:
         self._bar: TaskID | None = None
 
     def report(self, base: str, message: BuildMessage) -> None:
-        """Show what a builder, or whoever orders one, says of a base."""
+        """Show a report of a builder, or of its caller, on a base."""
         if base != self._base:
             self._end_stage()
             self._base = base
@@ -58,7 +58,7 @@ class BuildView:
                 self._say(summary(value))
 
     def hide(self) -> None:
-        """Take the bar away: a person is asked something. It comes back with the next progress."""
+        """Hide the bar during a question. The next progress shows it again."""
         if self._bars is not None:
             self._bars.stop()
         self._bars = self._bar = None
@@ -128,12 +128,12 @@ def _bars() -> Bars:
 
 
 def _end_of(text: str, limit: int) -> str:
-    """Of a path the end says most."""
+    """The end of a path, which is the most significant part."""
     return text if len(text) <= limit else f"…{text[1 - limit :]}"
 
 
 def _amount(now: Progress) -> str:
-    """How far it is. A base is written in one stroke."""
+    """The progress. Writing a base has no intermediate progress."""
     if now.stage == "write":
         return ""
     shown = size if now.stage == "share" else "{:,}".format
@@ -165,14 +165,14 @@ def dollars(cost_usd: float | None) -> str:
 
 
 def model_and_size(base: Mapping[str, Any]) -> str:
-    """How a base is searched, of the fields of a BaseInfo."""
+    """The kind of search, from the fields of a BaseInfo."""
     if base["embedding_model"] is None:
         return KEYWORDS_ONLY
     return f"{base['embedding_model']}, {base['dimensions']} dimensions" if base["chunks"] else base["embedding_model"]
 
 
 def spent(base: Mapping[str, Any]) -> str:
-    """What the embeddings took, of the fields of a BaseInfo; empty where none were asked for."""
+    """The cost of the embeddings, from the fields of a BaseInfo; empty if there were none."""
     used = base["spent"]
     if not used["embedded"] and not used["reused"]:
         return ""
@@ -193,7 +193,7 @@ def summary(base: Mapping[str, Any]) -> str:
 
 
 def asker(view: BuildView, *, yes: bool = False) -> Asker | None:
-    """The person at the terminal, None without one. `yes`: nobody is asked, and every default is taken."""
+    """The prompter on the terminal, None without one. `yes`: no questions, every default is taken."""
     if yes:
         return _Yes()
     return _Person(view) if terminal.can_ask() else None
@@ -260,7 +260,7 @@ def _ask_model(known: list[str]) -> str | None:
     choices = [*known, NO_MODEL]
     terminal.note("Select embedding model:")
     for number, choice in enumerate(choices, 1):
-        free = " (searched by keywords alone; needs no key)" if choice == NO_MODEL else ""
+        free = " (keyword search only; needs no key)" if choice == NO_MODEL else ""
         terminal.note(f"  {number}. {terminal.one_line(choice)}{free}")
     while True:
         typed = typed_line("A number, or the id of another as client:model [1]: ", sys.stdin.readline)

@@ -1,6 +1,6 @@
-"""`kb`: build, look at, search and remove the knowledge bases of an agent's rag nodes, or of its documents.
+"""`kb`: build, show, search and remove the knowledge bases of an agent's rag nodes, or of its documents.
 
-Rule. What needs documents, vectors or a model is done by the builder, a process of the workers' package.
+Rule. The builder, a process of the workers' package, does everything that needs documents, vectors or a model.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _JSON = click.option("--json", "as_data", is_flag=True, help="Print JSON.")
 def _build_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         _JSON,
-        click.option("--yes", "-y", is_flag=True, help="Ask nothing: take the default of every question."),
-        click.option("--dry-run", is_flag=True, help="Say what it would take (chunks, tokens, cost); asks no model."),
+        click.option("--yes", "-y", is_flag=True, help="No questions: take all defaults."),
+        click.option("--dry-run", is_flag=True, help="Estimate chunks, tokens and cost; calls no model."),
         click.option("--continue", "go_on", is_flag=True, help="Leave out documents that fail to load."),
         click.option("--batch-size", type=COUNT, metavar="N", help="Chunks per call of the model."),
-        click.option("--top-k", type=COUNT, metavar="N", help="Chunks that a search finds."),
-        click.option("--reranker-model", metavar="ID", help="A model that puts in order what a search finds."),
+        click.option("--top-k", type=COUNT, metavar="N", help="Number of chunks of a search."),
+        click.option("--reranker-model", metavar="ID", help="A model that orders the results of a search."),
         click.option("--chunk-overlap", type=COUNT_OR_NONE, metavar="BYTES"),
         click.option("--chunk-size", type=COUNT, metavar="BYTES"),
-        click.option("--embedding-model", metavar="ID", help="`client:model`, or `none`: keywords alone, no key."),
+        click.option("--embedding-model", metavar="ID", help="`client:model`, or `none`: keywords only, no key."),
         _NODE,
         _AGENT,
     ):
@@ -68,10 +68,10 @@ def _build_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def build(options: GlobalOptions, /, agent: str, node: str | None, as_data: bool, **wish: Any) -> int:
     """Build the bases of AGENT that do not exist yet, or that of NODE.
 
-    One that exists stays as it is; it is shared with the workers again, if they do not have it.
+    An existing base is not changed; it is shared with the workers again, if they do not have it.
 
-    What neither an option, the node nor Loki's config.yaml says is asked on a terminal. Without an embedding model
-    (`--embedding-model none`) a base is searched by keywords, and nothing is asked of a provider.
+    Values that neither an option, the node nor Loki's config.yaml sets are asked on a terminal. Without an embedding
+    model (`--embedding-model none`) a base is searched by keywords, without a provider.
     """
     return _make(options, agent, node, _Wish(**wish), as_data=as_data)
 
@@ -80,10 +80,10 @@ def build(options: GlobalOptions, /, agent: str, node: str | None, as_data: bool
 @_build_options
 @pass_options
 def rebuild(options: GlobalOptions, /, agent: str, node: str | None, as_data: bool, **wish: Any) -> int:
-    """Build bases anew, from the documents as they are now.
+    """Rebuild bases from the current documents.
 
-    Those of AGENT, or that of NODE. Only chunks that changed are embedded. What neither an option nor the node says
-    stays as it was. Runs that have begun keep the base they began with.
+    Those of AGENT, or that of NODE. Only changed chunks are embedded. Values that neither an option nor the node sets
+    are kept. Existing runs keep their base.
     """
     return _make(options, agent, node, _Wish(**wish, anew=True), as_data=as_data)
 
@@ -94,7 +94,7 @@ def rebuild(options: GlobalOptions, /, agent: str, node: str | None, as_data: bo
 @_JSON
 @pass_options
 def show(options: GlobalOptions, agent: str, node: str | None, as_data: bool) -> None:
-    """Say what is in the bases of AGENT, or in that of NODE. Builds nothing."""
+    """Show the contents of the bases of AGENT, or of that of NODE. Builds nothing."""
     found = _bases_of(agent, options.settings())
     chosen = found.chosen(node)
     built = [name for name in chosen if found.file(name).is_file()]
@@ -116,9 +116,9 @@ def show(options: GlobalOptions, agent: str, node: str | None, as_data: bool) ->
 @kb.command(options_metavar="[OPTIONS]")
 @_AGENT
 @click.argument("words", nargs=-1, required=True, metavar="[NODE] QUERY", shell_complete=complete_rag_node)
-@click.option("--top-k", type=COUNT, metavar="N", help="How many chunks. Default: the base's own.")
-@click.option("--source", "sources", multiple=True, metavar="GLOB", help="Only of such sources; repeatable.")
-@click.option("--per-source", type=COUNT, metavar="N", help="At most so many chunks of one source.")
+@click.option("--top-k", type=COUNT, metavar="N", help="Number of chunks. Default: the base's own.")
+@click.option("--source", "sources", multiple=True, metavar="GLOB", help="Only from matching sources; repeatable.")
+@click.option("--per-source", type=COUNT, metavar="N", help="Maximum number of chunks of one source.")
 @click.option("--full", is_flag=True, help="Print whole chunks.")
 @_JSON
 @pass_options
@@ -132,9 +132,9 @@ def search(
     full: bool,
     as_data: bool,
 ) -> None:
-    """Search the base of NODE as a run would.
+    """Search the base of NODE like a run.
 
-    NODE may be left out where the agent has but one. The query is one word to the shell: quote it.
+    NODE may be omitted if the agent has only one. Quote the query, so that it is one argument.
     """
     from sleipnir.knowledge.order import SearchQuery
 
@@ -163,8 +163,8 @@ def search(
 @_JSON
 @pass_options
 def rm(options: GlobalOptions, agent: str, node: str | None, yes: bool, as_data: bool) -> int:
-    """Remove the bases of AGENT, or that of NODE. Runs that have begun keep theirs; the next one builds it again, or
-    asks, as the first one did.
+    """Remove the bases of AGENT, or that of NODE. Existing runs keep theirs; the next run builds it again, or asks,
+    like the first one.
     """
     from sleipnir.cli.knowledge.building import asker
 
@@ -177,7 +177,7 @@ def rm(options: GlobalOptions, agent: str, node: str | None, yes: bool, as_data:
         with _view() as view:
             person = asker(view)
             if person is None:
-                raise UsageError(f"nobody is there to ask; --yes removes {listed}")
+                raise UsageError(f"there is no terminal to ask on; --yes removes {listed}")
             if not person.confirm(f"Remove {listed}?", default=False):
                 return exit_codes.FAILED
     for name in built:
@@ -195,7 +195,7 @@ def rm(options: GlobalOptions, agent: str, node: str | None, yes: bool, as_data:
 @_JSON
 @pass_options
 def ls(options: GlobalOptions, agent: str | None, as_data: bool) -> None:
-    """List the bases that agents have or want. Reads none of them."""
+    """List the bases that agents have or need. Does not read them."""
     rows = [row for found in _all_bases(options.settings(), agent) for row in found.rows()]
     if as_data:
         print_json(rows)
@@ -280,12 +280,12 @@ def _all_bases(settings: Settings, agent: str | None) -> Iterator[_Bases]:
         yield _bases_of(agent, settings)
         return
     for name in names(settings):
-        with contextlib.suppress(SleipnirError):  # `sleipnir agents` says what is wrong with it
+        with contextlib.suppress(SleipnirError):  # `sleipnir agents` shows its problems
             yield _in_folder(look_up(name, settings))
 
 
 def _alone(options: GlobalOptions) -> CarryOut:
-    """A builder for what needs no Redis: what there is, and what there could be."""
+    """A builder for operations without Redis: existing and possible bases."""
     from sleipnir.knowledge.builder import Builder
 
     return Builder(options.settings()).carry_out
@@ -293,7 +293,7 @@ def _alone(options: GlobalOptions) -> CarryOut:
 
 @contextlib.contextmanager
 def _builder(options: GlobalOptions) -> Iterator[CarryOut]:
-    """A builder with the Redis in which builders wait for each other; that of the private stack, if need be."""
+    """A builder with the Redis in which builders wait for each other; that of the private stack, if necessary."""
     from sleipnir.knowledge.builder import Builder
 
     with options.connected(workers=False) as client:
@@ -310,7 +310,7 @@ def _view() -> Iterator[BuildView]:
 
 @dataclass(frozen=True)
 class _Wish:
-    """What `build` and `rebuild` (`anew`) are asked for. Values go before what the node and the application say."""
+    """The options of `build` and `rebuild` (`anew`). They take precedence over the node and the application."""
 
     embedding_model: str | None
     chunk_size: int | None
@@ -360,7 +360,7 @@ def _make(options: GlobalOptions, agent: str, node: str | None, wish: _Wish, *, 
 
 
 def _order(found: _Bases, name: str, wish: _Wish, carry_out: CarryOut, person: Asker | None) -> Order:
-    """What the builder is to make. Raises UsageError for what is missing."""
+    """The builder's task. Raises UsageError for missing values."""
     from sleipnir.knowledge.application import application
     from sleipnir.knowledge.preparing import documents_of
     from sleipnir.knowledge.rules import NO_DOCUMENTS, applying_to, completed, options_of
@@ -382,7 +382,7 @@ def _order(found: _Bases, name: str, wish: _Wish, carry_out: CarryOut, person: A
 
 
 def _as_built(found: _Bases, name: str, said: Application, carry_out: CarryOut) -> Application | None:
-    """What was decided when the base was built goes before what the application says now. None: it cannot be read."""
+    """Values from the base's last build take precedence over the application's. None: the base cannot be read."""
     from sleipnir.errors import KnowledgeError
     from sleipnir.knowledge.recipe import NO_MODEL
 

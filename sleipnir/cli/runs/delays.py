@@ -105,7 +105,7 @@ def missing_in_words(missing: MissingProcesses, options: GlobalOptions | None = 
     else:
         scheduler = _start(options, "scheduler")
         worker = ""
-    lines = [f"no scheduler is running, so nothing goes on; {scheduler}"] if missing.scheduler else []
+    lines = [f"no scheduler is running, so no run advances; {scheduler}"] if missing.scheduler else []
     for queue, place in sorted(missing.queues.items()):
         how = worker or _start(options, "worker", "-Q", queue)
         lines.append(f"no worker serves queue {queue!r}, which {place} waits for; {how}")

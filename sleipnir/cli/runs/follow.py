@@ -165,6 +165,6 @@ def say_it_goes_on(run_id: str, options: GlobalOptions) -> None:
     if options.is_embedded:
         terminal.note(f"\nrun {run_id} is kept; the next `sleipnir run` or `sleipnir up` resumes it")
     else:
-        terminal.note(f"\nrun {run_id} goes on without this terminal")
+        terminal.note(f"\nrun {run_id} continues without this terminal")
     terminal.note(f"  {options.command('watch', run_id)}    to see it")
     terminal.note(f"  {options.command('cancel', run_id)}   to stop it")

@@ -47,12 +47,14 @@ def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...]) -> int:
     default.
     """
     if len(words) > 2:
-        raise click.UsageError("TEXT is one argument; put it in quotes")
+        raise click.UsageError("TEXT must be one argument; put it in quotes")
     *named, text = words
     name = named[0] if named else None
     run_ids = [each for each in run_id.split(",") if each] or [run_id]
     if len(run_ids) > 1 and name is not None and name.isdigit():
-        raise click.UsageError("the number of a visit is of one run; name the question of several by its node")
+        raise click.UsageError(
+            "the number of a visit belongs to one run; for several runs name the question by its node"
+        )
 
     def take(run: Run) -> None:
         meant = [gate for gate in run.gates() if name in (None, gate.node, gate.place, str(gate.seq))]
@@ -63,7 +65,7 @@ def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...]) -> int:
     code = each_run(options, run_ids, take, "has taken the answer")
     if code == exit_codes.COMPLETED and options.is_embedded:
         command = options.command("watch", run_ids[0])
-        terminal.note(f"it goes on while `sleipnir up` runs; or follow it here: {command}")
+        terminal.note(f"it continues while `sleipnir up` runs; or follow it here: {command}")
     return code
 
 

@@ -125,12 +125,12 @@ def _by(entry: StepInfo) -> str:
 
 
 def _kind(entry: StepInfo) -> str:
-    """`llm`, `llm, turn 2: search, fetch`, `llm, turn 3, goes on`, `llm, search of turn 2`, `script, item 7`."""
+    """`llm`, `llm, turn 2: search, fetch`, `llm, turn 3, continues`, `llm, search of turn 2`, `script, item 7`."""
     of_item = f", item {entry.item[1]}" if entry.item else ""
     part = entry.part
     if part is None:
         return f"{entry.kind}{of_item}"
-    asked = f": {', '.join(entry.calls)}" if entry.calls else ", goes on" if entry.goes_on else ""
+    asked = f": {', '.join(entry.calls)}" if entry.calls else ", continues" if entry.goes_on else ""
     turn = f"turn {part.turn + 1}"
     return f"{entry.kind}{of_item}, " + (f"{turn}{asked}" if part.call is None else f"{part.tool} of {turn}")
 

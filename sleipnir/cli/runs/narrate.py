@@ -175,7 +175,7 @@ def _gate_answered(data: Data) -> list[str]:
 
 
 def _gate_expired(data: Data) -> list[str]:
-    return _detail(data, "nobody answered in time")
+    return _detail(data, "there was no answer in time")
 
 
 def _child_started(data: Data) -> list[str]:
@@ -183,7 +183,7 @@ def _child_started(data: Data) -> list[str]:
 
 
 def _child_retried(data: Data) -> list[str]:
-    return _detail(data, f"run {data['child']} of agent {data['agent']} goes on")
+    return _detail(data, f"run {data['child']} of agent {data['agent']} continues")
 
 
 def _child_ended(data: Data) -> list[str]:
@@ -225,7 +225,7 @@ def _tool_ended(data: Data) -> list[str]:
 
 def _gap(data: Data) -> list[str]:
     """Text that was missed is no loss to a person: the visit's result is narrated."""
-    return [] if data["lost"] else [f"{MARK}(what happened before is not kept any more)"]
+    return [] if data["lost"] else [f"{MARK}(earlier events are no longer kept)"]
 
 
 def _run_ended(data: Data) -> list[str]:

@@ -83,7 +83,7 @@ def ps(
     else:
         terminal.note(_none_found(wanted, total, narrowed=bool(agents or since_ms or before_ms or batch)))
     if total > among:
-        terminal.note(f"looked at the newest {among:,} of {total:,} runs; --among N looks at more")
+        terminal.note(f"read the newest {among:,} of {total:,} runs; --among N looks at more")
 
 
 def _none_found(wanted: set[str], total: int, *, narrowed: bool) -> str:

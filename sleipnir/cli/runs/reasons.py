@@ -74,21 +74,21 @@ def _role(visit: VisitInfo) -> str:
 
 
 def retry_in_words(info: RunInfo, *, fresh_children: bool = False) -> str:
-    """What `retry` does with a failed run: `runs again b, 2 of 6 items of fan; a has ended; run 4kq0... goes on`."""
+    """What `retry` does with a failed run: `runs again b, 2 of 6 items of fan; a has ended; run 4kq0... continues`."""
     again = [visit for visit in info.kept if visit.again and visit.item is None]
     ended = [visit.node for visit in info.kept if not visit.again]
     if not info.kept:
-        return "begins again at the start, with the state as it is"
+        return "starts again from the beginning, with the current state"
     if not again:
-        return f"goes on after {_listed(ended)}"
+        return f"continues after {_listed(ended)}"
     runs = "runs again " + _listed([_again(visit, info.kept) for visit in again])
     runs += f"; {_listed(ended)} {'has' if len(ended) == 1 else 'have'} ended" if ended else ""
     children = [] if fresh_children else [visit.child for visit in info.kept if visit.again and visit.child]
-    return runs + (f"; child {_run_or_runs(children)} on" if children else "")
+    return runs + (f"; child {_run_or_runs(children)}" if children else "")
 
 
 def _run_or_runs(ids: list[str]) -> str:
-    return f"run {ids[0]} goes" if len(ids) == 1 else f"runs {_listed(ids)} go"
+    return f"run {ids[0]} continues" if len(ids) == 1 else f"runs {_listed(ids)} continue"
 
 
 def _again(visit: KeptVisit, kept: tuple[KeptVisit, ...]) -> str:
@@ -127,21 +127,21 @@ def in_words(reason: Reason, now_ms: int) -> str:
         case "answered":
             return "answered; waits for the scheduler"
         case "slot":
-            return f"waits for a slot, {_counted(reason.under_way or 0, 'visit')} under way"
+            return f"waits for a slot, {_counted(reason.under_way or 0, 'visit')} active"
         case "siblings" if reason.error:
-            return f"has failed, the others of its step have not ended: {one_line(in_one_line(reason.error), 60)}"
+            return f"has failed, other visits of its step have not ended: {one_line(in_one_line(reason.error), 60)}"
         case "siblings":
-            return "has ended, waits for the others of its step"
+            return "has ended, waits for the other visits of its step"
         case "turns":
             return f"turn {(reason.turn or 0) + 1}{_calls(reason.progress or (0, 0))}"
         case "child":
             limit = "" if reason.until_ms is None else f", times out {_at(reason.until_ms, now_ms)}"
             return f"waits for run {reason.run} of agent {reason.agent!r}{limit}"
         case "message":
-            return "waits to hear whether its message has reached an agent"
+            return "waits for confirmation that its message reached an agent"
         case "commands":
             made, total = reason.progress or (0, 0)
-            return f"{made:,} of its {_counted(total, 'command')} are visits, the others wait for slots"
+            return f"{made:,} of its {_counted(total, 'command')} are active, the others wait for slots"
         case "items":
             return f"{items_in_words(reason.progress or (0, 0), reason.failed)}, {reason.under_way or 0} at once"
 

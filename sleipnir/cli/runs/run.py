@@ -179,7 +179,7 @@ def submit(options: GlobalOptions, /, as_data: bool, **wanted: Any) -> int:
         else:
             click.echo(started.id)
     if options.is_embedded:
-        terminal.note(f"it runs while `sleipnir up` does; or follow it here: {options.command('watch', started.id)}")
+        terminal.note(f"it runs while `sleipnir up` runs; or follow it here: {options.command('watch', started.id)}")
     return exit_codes.COMPLETED
 
 

@@ -1,5 +1,4 @@
-"""`pause` and `resume`: hold runs, or all of a deployment, and let them go on. `cancel` and `retry`: end runs, and
-continue failed ones."""
+"""`pause` and `resume` runs or a whole deployment; `cancel` and `retry` runs."""
 
 from __future__ import annotations
 
@@ -21,19 +20,19 @@ if TYPE_CHECKING:
     from sleipnir.client.client import Run
 
 _RUNS = click.argument("run_ids", metavar="[RUN]...", nargs=-1, shell_complete=complete_run)
-_ALL = click.option("--all", "everything", is_flag=True, help="The whole deployment, runs still to come included.")
+_ALL = click.option("--all", "everything", is_flag=True, help="The whole deployment, including future runs.")
 
 
 @click.command()
 @_RUNS
 @_ALL
-@click.option("--reason", metavar="TEXT", help="Why; shown to whoever wonders.")
+@click.option("--reason", metavar="TEXT", help="The reason, shown with the pause.")
 @pass_options
 def pause(options: GlobalOptions, run_ids: tuple[str, ...], everything: bool, reason: str | None) -> int:
-    """Hold runs: what runs ends and is committed, answers are taken, and nothing new starts until `resume`.
+    """Pause runs: active visits finish and are committed, answers are accepted, and no visit starts until `resume`.
 
-    The timeout of a paused run stands still. With --all, the deployment is held (for an incident): no worker starts
-    anything, whatever is submitted; timeouts go on.
+    The timeout of a paused run is suspended. With --all, the deployment is paused (for an incident): no worker starts a
+    visit of any run; timeouts continue.
     """
     _one_of(run_ids, everything)
     if not everything:
@@ -41,9 +40,7 @@ def pause(options: GlobalOptions, run_ids: tuple[str, ...], everything: bool, re
     with options.connected(workers=False) as client:
         client.pause_all(reason=reason)
         held = client.held()
-    terminal.note(
-        f"the deployment is paused (by {held.by if held else client.by}); `sleipnir resume --all` lets it go on"
-    )
+    terminal.note(f"the deployment is paused (by {held.by if held else client.by}); `sleipnir resume --all` resumes it")
     return exit_codes.COMPLETED
 
 
@@ -52,40 +49,40 @@ def pause(options: GlobalOptions, run_ids: tuple[str, ...], everything: bool, re
 @_ALL
 @pass_options
 def resume(options: GlobalOptions, run_ids: tuple[str, ...], everything: bool) -> int:
-    """Let paused runs, or with --all a paused deployment, go on. One over its budget waits for an answer."""
+    """Resume paused runs, or with --all a paused deployment. A run over its budget waits for an answer."""
     _one_of(run_ids, everything)
     if not everything:
-        return each_run(options, run_ids, _resume, "goes on")
+        return each_run(options, run_ids, _resume, "is resumed")
     with options.connected(workers=False) as client:
         was_held = client.resume_all()
         last = None if was_held else client.resumed()
-    since = f"; {last.by} let it go on last, {render.moment(last.at_ms)}" if last else ""
-    terminal.note("the deployment goes on" if was_held else f"the deployment was not paused{since}")
+    since = f"; {last.by} resumed it last, {render.moment(last.at_ms)}" if last else ""
+    terminal.note("the deployment is resumed" if was_held else f"the deployment was not paused{since}")
     return exit_codes.COMPLETED
 
 
 def _resume(run: Run) -> str | None:
-    """What else holds it."""
+    """What else pauses it."""
     run.resume()
     info = run.info()
     if any(gate.kind == BUDGET for gate in run.gates()):
-        return f"once its budget is decided about: sleipnir answer {run.id} {BUDGET} yes"
+        return f"it continues after its budget question is answered: sleipnir answer {run.id} {BUDGET} yes"
     others = {hold.owner for hold in info.holds} - {"person"}
     if "parent" in others:
-        return f"once its parent run does: sleipnir resume {info.parent}"
-    return "once the deployment does: sleipnir resume --all" if "deployment" in others else None
+        return f"it continues after its parent run is resumed: sleipnir resume {info.parent}"
+    return "it continues after the deployment is resumed: sleipnir resume --all" if "deployment" in others else None
 
 
 def _one_of(run_ids: tuple[str, ...], everything: bool) -> None:
     if bool(run_ids) == everything:
-        raise click.UsageError("name runs, or say --all for the whole deployment")
+        raise click.UsageError("name runs, or pass --all for the whole deployment")
 
 
 @click.command()
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
 @pass_options
 def cancel(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
-    """Stop runs for good: nothing is committed after this, running scripts are killed."""
+    """Cancel runs: later results are refused, running scripts are killed."""
     return each_run(options, run_ids, lambda run: run.cancel(), "is being cancelled")
 
 
@@ -94,11 +91,11 @@ def cancel(options: GlobalOptions, run_ids: tuple[str, ...]) -> int:
 @click.option("--fresh-children", is_flag=True, help="Start the runs of agent nodes that failed from their beginning.")
 @pass_options
 def retry(options: GlobalOptions, run_ids: tuple[str, ...], fresh_children: bool) -> int:
-    """Continue failed runs: what failed runs again, with the state as it is.
+    """Continue failed runs: failed visits run again, with the current state.
 
-    What has ended beside it is kept, and so are the items of a map that are done; `sleipnir show RUN` says beforehand
-    what runs again. A child run that failed, or was cancelled for that, goes on from where it was. The run keeps the
-    agent's definition that it started with. Its timeout starts anew.
+    Other ended visits are kept, and so are ended items of a map; `sleipnir show RUN` shows in advance what runs again.
+    A child run that failed, or was cancelled because of that, continues where it stopped. The run keeps the agent's
+    definition that it started with. Its timeout restarts.
     """
 
     def again(run: Run) -> str:
@@ -106,12 +103,11 @@ def retry(options: GlobalOptions, run_ids: tuple[str, ...], fresh_children: bool
         run.retry(fresh_children=fresh_children)
         return retry_in_words(info, fresh_children=fresh_children)
 
-    return each_run(options, run_ids, again, "goes on")
+    return each_run(options, run_ids, again, "continues")
 
 
 def each_run(options: GlobalOptions, run_ids: Sequence[str], act: Callable[[Run], str | None], said: str) -> int:
-    """Do something to each run, and say so, with what `act` has to say besides; one that refuses does not keep the
-    others from it."""
+    """Call `act` for each run and report it, with the text from `act`; a refusal does not affect the other runs."""
     code = exit_codes.COMPLETED
     with options.connected(workers=False) as client:
         for run_id in run_ids:

@@ -1,1 +1,1 @@
-"""The terminal: how is text written to people and programs, and drawn again?"""
+"""The terminal: how is text written for people and programs, and redrawn?"""

@@ -1,7 +1,7 @@
-"""What models are saying right now, as lines: those at the bottom of a terminal, and those of a log.
+"""Streamed text of models, as lines at the bottom of a terminal or lines of a log.
 
-Both leave out what does not count: a text that is begun anew replaces the one before, and what comes after its visit
-has closed is not shown, for then the narration has the result.
+Both omit obsolete text: a text that restarts replaces the previous one, and text after the end of its visit is not
+shown, because the narration then has the result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Data: TypeAlias = Mapping[str, Any]
 
 @dataclass
 class ModelText:
-    """A text that is being said; `draft` says which one of its visit, `over` that nothing follows."""
+    """A streamed text; `draft` is its number within its visit, `over` means that it is complete."""
 
     node: str
     draft: tuple[int, int, int]
@@ -45,7 +45,7 @@ def draft_of(data: Data) -> tuple[int, int, int]:
 
 
 class ModelTexts:
-    """The texts of a run that are being said, the one that was heard of last at the end."""
+    """The streamed texts of a run, the most recently updated one last."""
 
     def __init__(self) -> None:
         self._said: dict[int, ModelText] = {}
@@ -55,7 +55,7 @@ class ModelTexts:
         return len(self._said)
 
     def see(self, event: RunEvent) -> bool:
-        """Take note of an event; whether it changes what is shown."""
+        """Process an event. Returns whether it changes the display."""
         if event.type == "text":
             return self._add(event.data)
         before = len(self._said)
@@ -82,14 +82,14 @@ class ModelTexts:
         return True
 
     def names(self) -> dict[int, str]:
-        """What each text is called, where there are several: its node, with the visit's number if need be."""
+        """The label of each text, if there are several: its node, with the visit's number if necessary."""
         nodes = [said.node for said in self._said.values()]
         return {
             seq: f"{said.node}#{seq}" if nodes.count(said.node) > 1 else said.node for seq, said in self._said.items()
         }
 
     def lines(self, width: int, height: int) -> list[str]:
-        """The ends of the texts, in so many columns, and rows where that is possible; the oldest text on top."""
+        """The ends of the texts, within `columns`, and `rows` if possible; the oldest text on top."""
         if len(self._said) <= 1:
             return [line for said in self._said.values() for line in _end_of(said, "", width, min(MOST_LINES, height))]
         shown = list(self._said)[-max(1, min(MOST_TEXTS, height // 2)) :]
@@ -132,7 +132,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 class TextLines:
-    """The texts as lines for a log, each as soon as it is whole."""
+    """The texts as lines for a log, each as soon as it is complete."""
 
     def __init__(self) -> None:
         self._open: dict[int, ModelText] = {}
@@ -163,7 +163,7 @@ class TextLines:
         return lines + self._rest(seq) if said.over else lines
 
     def _rest(self, seq: int) -> list[str]:
-        """What the last line of a text has so far; nothing is expected to follow."""
+        """The incomplete last line of a text that has ended."""
         said = self._open.get(seq)
         if said is None:
             return []

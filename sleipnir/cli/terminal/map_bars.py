@@ -1,4 +1,4 @@
-"""How far a run's maps are, as bars at the bottom of the terminal while it is followed (status_area.py draws them)."""
+"""The progress of a run's maps, as bars at the bottom of the terminal (status_area.py draws them)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MapBars:
-    """One bar for each map under way. rich is imported for the first."""
+    """One bar for each active map. rich is imported for the first."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
@@ -24,7 +24,7 @@ class MapBars:
         return len(self._bars)
 
     def see(self, event: RunEvent) -> bool:
-        """Take note of an event; whether it changes a bar."""
+        """Process an event. Returns whether it changes a bar."""
         if event.type == "map_progress":
             seq, done, total = event.data["seq"], event.data["done"], event.data["total"]
             if done == total:

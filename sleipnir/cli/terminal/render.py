@@ -1,7 +1,7 @@
-"""Values as people and programs read them: durations, ages, sizes, tables, JSON.
+"""Formats values for people and programs: durations, ages, sizes, tables, JSON.
 
-Rule. A table on a terminal is drawn by rich and fits its width; anywhere else it is plain aligned columns,
-never cut and without colour, so that `grep` and `awk` find everything. rich is imported only to draw.
+Rule. A table on a terminal is drawn by rich and fits its width; otherwise it is plain aligned columns, never truncated
+and without colour, for `grep` and `awk`. rich is imported only to draw.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """One JSON object on one line of stdout, for programs that read as it comes."""
+    """One JSON object on one line of stdout, for programs that read a stream."""
     click.echo(as_json_text(as_json(value)))
 
 

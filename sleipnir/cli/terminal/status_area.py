@@ -1,8 +1,8 @@
-"""The bottom of the terminal while a run is followed: what models are saying, and bars of its maps.
+"""The bottom of the terminal while a run is followed: streamed text of models, and bars of its maps.
 
-Rules. Lines of the narration go above it, and what they tell of goes away in the same stroke. It is drawn again only
-where something has changed, ten times a second at most. Away from a terminal nothing is drawn, and texts are lines, if
-they are wanted at all. rich is imported for the first thing to draw. Nothing is left behind.
+Rules. Lines of the narration are written above it, and the text that they replace is removed in the same write. It is
+redrawn only after a change, at most ten times a second. Without a terminal it is not drawn, and texts are lines, if
+requested. rich is imported for the first drawing. It is removed at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PER_S = 10
 
 
 class StatusArea:
-    """A context manager. `as_lines`: write texts as lines where nothing can be drawn again."""
+    """A context manager. `as_lines`: write texts as lines if redrawing is not possible."""
 
     def __init__(self, *, as_lines: bool = False) -> None:
         self._can_draw = terminal.can_redraw()
@@ -38,12 +38,12 @@ class StatusArea:
         self._live: Live | None = None
         self._stopped = threading.Event()
         self._is_changed = False
-        # What is to be seen, and drawing it, which two threads do. rich's own refreshing may come between a line above
-        # and what it redraws below, and erase too much then.
+        # The display and its drawing, from two threads. rich's own refresh could run between a line above and the
+        # redraw below, and erase too much.
         self._lock = threading.RLock()
 
     def see(self, event: RunEvent, lines: Sequence[str] = ()) -> None:
-        """Draw what an event changes, and write the lines of its narration above."""
+        """Draw the changes of an event, and write the lines of its narration above."""
         if not self._can_draw:
             terminal.narrate_lines([*(self._lines.see(event) if self._lines else ()), *lines])
             return
@@ -64,7 +64,7 @@ class StatusArea:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Without it for a while: a person is asked something."""
+        """Hide it during a question."""
         was_drawn = self._live is not None
         self._stop()
         try:
@@ -94,7 +94,7 @@ class StatusArea:
         threading.Thread(target=self._redraw, args=(self._live, self._stopped), name="bottom", daemon=True).start()
 
     def _redraw(self, live: Live, stopped: threading.Event) -> None:
-        """Only what has changed: a terminal flickers where the same is drawn again and again."""
+        """Draws only changes: a terminal flickers if the same is redrawn."""
         while not stopped.wait(1 / PER_S):
             with self._lock:
                 if self._is_changed and not stopped.is_set():

@@ -1,8 +1,8 @@
 """Writing to people: narration and messages on stderr, results on stdout.
 
-Rule. Text that came from an agent, a model or another person passes `printable` before it reaches a
-terminal, because control sequences in it could rewrite what the reader sees. Results are written by `result` and
-`as_json_text`: to a file or a pipe they are data and are written as they are.
+Rule. Text that came from an agent, a model or another person passes `printable` before it reaches a terminal, because
+control sequences in it could change the display. Results are written by `result` and `as_json_text`: to a file or a
+pipe they are data and are written unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import click
 
 _TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Characters that turn the direction of what follows: a text may show another one than it is."""
+"""Characters that change the text direction: with them a text may display differently from its content."""
 _SHOWN_AS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 _SHOWN_AS |= {code: f"\\u{code:04x}" for code in _TURNS}
 _IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *_TURNS)}
@@ -25,7 +25,7 @@ _STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 MARK = "▸ "
-"""What a line of narration begins with."""
+"""The beginning of a line of narration."""
 
 ReadLine = Callable[[], str]
 
@@ -36,7 +36,7 @@ def printable(text: str) -> str:
 
 
 def result(text: str, *, end: str = "\n") -> None:
-    """Write a result to stdout, at once: as it is, but to a terminal only what is `printable`."""
+    """Write a result to stdout and flush it: unchanged, but to a terminal as `printable` text."""
     sys.stdout.write((printable(text) if sys.stdout.isatty() else text) + end)  # click.echo would drop some of it
     sys.stdout.flush()  # a program that talks to `sleipnir chat` waits for it
 
@@ -47,26 +47,26 @@ def as_json_text(value: Any, indent: int | None = None) -> str:
 
 
 def one_line(text: str, limit: int = 0) -> str:
-    """The text on one line, control characters spelt out; shortened with `…` to `limit` characters (0: never)."""
+    """The text on one line, control characters escaped; shortened with `…` to `limit` characters (0: never)."""
     flat = printable(" ".join(text.split()))
     return flat if not limit or len(flat) <= limit else flat[: limit - 1] + "…"
 
 
 def first_line(text: str) -> str:
-    """The first line that holds something, with ` …` if there are more: enough to know which text it is."""
+    """The first non-empty line, with ` …` if there are more: enough to recognise the text."""
     first, *more = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     return printable(first) + (" …" if more else "")
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether to style what goes to this stream: a terminal, and nobody said no."""
+    """Whether to style output to this stream: it is a terminal, and styles are not disabled."""
     context = click.get_current_context(silent=True)
     refused = (context is not None and context.color is False) or bool(os.environ.get("NO_COLOR"))
     return stream.isatty() and not refused and os.environ.get("TERM") != "dumb"
 
 
 def can_redraw() -> bool:
-    """Whether narration goes to a terminal on which a line can be drawn again."""
+    """Whether narration goes to a terminal on which a line can be redrawn."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -78,7 +78,7 @@ def narrate_lines(lines: Iterable[str]) -> None:
 
 
 def note(text: str) -> None:
-    """A message to the person at the terminal, on stderr. Colours in it are kept, other control characters spelt out.
+    """A message to the person at the terminal, on stderr. Colours in it are kept, other control characters escaped.
 
     Not click.echo: it writes past a progress bar, into it.
     """
@@ -98,7 +98,7 @@ def can_ask() -> bool:
 
 
 def typed_line(prompt: str, read_line: ReadLine) -> str | None:
-    """The line that is typed after the prompt; None at the end of the input."""
+    """The input line after the prompt; None at the end of the input."""
     sys.stderr.write(prompt)
     sys.stderr.flush()
     line = read_line()

@@ -106,10 +106,10 @@ def test_on_a_terminal_the_bar_goes_when_the_batch_is_over(
 def test_what_came_of_a_submission_is_said() -> None:
     assert in_words(SubmittedRows(1), "b1") == "1 row added to batch b1"
     assert in_words(SubmittedRows(60, 3, 2), "b1") == (
-        "60 rows added to batch b1, 3 more were there already; 2 bad rows left out"
+        "60 rows added to batch b1, 3 were already present; 2 bad rows left out"
     )
     assert in_words(SubmittedRows(0, 60), "b1") == (
-        "nothing is added: batch b1 has 60 rows of these already; another --name makes another batch"
+        "nothing is added: batch b1 has 60 rows of these already; use another --name for another batch"
     )
 
 
@@ -155,8 +155,11 @@ def test_rows_that_failed_alike_are_one_line_with_some_of_their_runs() -> None:
         (["submit", "triage", "-", "--priority", "6"], "1<=x<=5"),
         (["submit", "triage", "-", "--canary", "0"], "--canary"),
         (["parallel", "b1", "0"], "x>=1"),
-        (["results", "b1", "-o", "out.txt"], "'out.txt' says no format; end it in .jsonl or .csv, or give --format"),
-        (["results", "b1", "--overwrite"], "--overwrite is of a file; name one with -o"),
+        (
+            ["results", "b1", "-o", "out.txt"],
+            "'out.txt' has no known format; end it in .jsonl or .csv, or give --format",
+        ),
+        (["results", "b1", "--overwrite"], "--overwrite needs a file; name one with -o"),
         (["wach", "b1"], "No such command 'wach'"),
     ],
 )

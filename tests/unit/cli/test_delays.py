@@ -19,7 +19,7 @@ def test_without_a_scheduler_or_a_worker_it_says_which_and_how_to_start_one() ->
     """Finding U11 of the second review."""
     options = GlobalOptions(redis_url="redis://:secret@db:6379/0")
     lines = missing_in_words(MissingProcesses(True, {"rag": "search", "llm": "ask of run 0zd6m3p3250y"}), options)
-    assert lines[0].startswith("no scheduler is running, so nothing goes on; `sleipnir --redis-url ")
+    assert lines[0].startswith("no scheduler is running, so no run advances; `sleipnir --redis-url ")
     assert lines[0].endswith(" scheduler` starts one") and len(lines) == 3
     assert lines[1].startswith("no worker serves queue 'llm', which ask of run 0zd6m3p3250y waits for; `sleipnir ")
     assert lines[2].endswith("worker -Q rag` starts one")
@@ -35,7 +35,7 @@ def test_a_private_stack_is_given_time_to_start_and_names_its_logs(tmp_path: Pat
     private = GlobalOptions(home=tmp_path)
     assert (patience_s(private), patience_s(None)) == (AFTER_START_S, AFTER_S)
     assert missing_in_words(MissingProcesses(True, {}), private) == [
-        f"no scheduler is running, so nothing goes on; look into {tmp_path}/logs"
+        f"no scheduler is running, so no run advances; look into {tmp_path}/logs"
     ]
 
 

@@ -86,7 +86,10 @@ def test_a_service_logs_what_is_set_and_not_what_is_not() -> None:
 
 def test_several_runs_are_answered_by_node_and_not_by_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["answer", "aaaaaaaaaaaa,bbbbbbbbbbbb", "3", "yes"]) == 2
-    assert "the number of a visit is of one run; name the question of several by its node" in capsys.readouterr().err
+    assert (
+        "the number of a visit belongs to one run; for several runs name the question by its node"
+        in capsys.readouterr().err
+    )
 
 
 def test_who_has_no_run_under_way_is_told_where_those_that_have_ended_are() -> None:
@@ -110,4 +113,4 @@ def test_a_group_without_its_command_prints_its_page_and_no_error(
 @pytest.mark.parametrize("written", ["5x", "1s5", "soon"])
 def test_what_is_no_duration_is_told_how_one_is_written(written: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["wait", "--timeout", written, "a-run"]) == 2
-    assert f"{written!r} is no duration; write 30s, 5m, 2h or a number of seconds." in capsys.readouterr().err
+    assert f"{written!r} is not a duration; write 30s, 5m, 2h or a number of seconds." in capsys.readouterr().err

@@ -35,7 +35,7 @@ OLD = WorkerInfo("old@here", ("scripts",), NOW_MS - 4_000, host="here")
             "is stuck: its loop has not turned for 46 s",
         ),
         (replace(WELL, loop_age_ms=47_000, wedged_for_ms=46_000), "is stuck: its loop has not turned for 47 s"),
-        (replace(WELL, broker_age_ms=46_000), "has not heard from the broker for 46 s, though it has free slots"),
+        (replace(WELL, broker_age_ms=46_000), "has had no answer from the broker for 46 s, though it has free slots"),
         (
             replace(WELL, busy=2, leased=0, broker_age_ms=None, wedged_for_ms=46_000),
             "cannot take messages: 2 of 2 slots have been busy for 46 s, none of them with a visit that it owns",

@@ -72,7 +72,7 @@ def test_turns_and_calls_of_an_items_loop_are_told_with_each_item_only() -> None
 def test_a_turn_without_calls_that_was_not_the_last_says_that_it_goes_on() -> None:
     parts = [step(2, "ask", part=Part(1, 0), calls=("look",)), step(3, "ask", part=Part(1, 1), goes_on=True)]
     _, rows = history_table([*parts, step(4, "ask", part=Part(1, 2))], {}, each_item=False)
-    assert [row[2] for row in rows] == ["function, turn 1: look", "function, turn 2, goes on", "function, turn 3"]
+    assert [row[2] for row in rows] == ["function, turn 1: look", "function, turn 2, continues", "function, turn 3"]
 
 
 def test_a_single_item_reads_as_one_and_a_map_that_nobody_knows_any_more_has_its_bodys_name() -> None:

@@ -221,7 +221,7 @@ def test_a_retried_run_does_not_remember_visits_that_its_failure_ended() -> None
 
 def test_a_child_that_goes_on_is_told_of() -> None:
     assert narrate(opened(1, "call"), event("child_retried", seq=1, node="call", child="4kq0", agent="helper"))[1:] == [
-        "▸   run 4kq0 of agent helper goes on"
+        "▸   run 4kq0 of agent helper continues"
     ]
 
 
@@ -256,6 +256,6 @@ def test_of_a_turn_is_told_that_the_agent_goes_on_by_itself_and_of_those_of_item
 
 
 def test_events_that_are_not_kept_any_more_are_missed_and_texts_are_not() -> None:
-    assert Narrator().lines(event("gap", lost=None)) == ["▸ (what happened before is not kept any more)"]
+    assert Narrator().lines(event("gap", lost=None)) == ["▸ (earlier events are no longer kept)"]
     assert Narrator().lines(event("gap", lost=12)) == []
     assert Narrator().lines(event("text", seq=1, node="ask", text="Hello")) == []

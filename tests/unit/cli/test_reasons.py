@@ -34,16 +34,16 @@ SAID = [
     (Reason("person"), "waits for a person's answer"),
     (Reason("person", until_ms=NOW_MS + 7_200_000), "waits for a person's answer, expires in 2h00m"),
     (Reason("answered"), "answered; waits for the scheduler"),
-    (Reason("slot", under_way=8), "waits for a slot, 8 visits under way"),
-    (Reason("slot", under_way=1), "waits for a slot, 1 visit under way"),
-    (Reason("commands", progress=(128, 10_000)), "128 of its 10,000 commands are visits, the others wait for slots"),
-    (Reason("siblings"), "has ended, waits for the others of its step"),
-    (Reason("siblings", error="Boom\nat 1"), "has failed, the others of its step have not ended: Boom"),
+    (Reason("slot", under_way=8), "waits for a slot, 8 visits active"),
+    (Reason("slot", under_way=1), "waits for a slot, 1 visit active"),
+    (Reason("commands", progress=(128, 10_000)), "128 of its 10,000 commands are active, the others wait for slots"),
+    (Reason("siblings"), "has ended, waits for the other visits of its step"),
+    (Reason("siblings", error="Boom\nat 1"), "has failed, other visits of its step have not ended: Boom"),
     (Reason("items", progress=(237, 500), failed=2, under_way=8), "237 of 500 items, 2 failed, 8 at once"),
     (Reason("turns", turn=0, progress=(0, 0)), "turn 1, the model is asked"),
     (Reason("turns", turn=2, progress=(1, 3)), "turn 3, 1 of 3 calls answered"),
     (Reason("items", progress=(0, 10_000), failed=0, under_way=1), "0 of 10,000 items, 1 at once"),
-    (Reason("message", until_ms=NOW_MS), "waits to hear whether its message has reached an agent"),
+    (Reason("message", until_ms=NOW_MS), "waits for confirmation that its message reached an agent"),
     (Reason("child", run="0zd6m3p3250y", agent="echo"), "waits for run 0zd6m3p3250y of agent 'echo'"),
 ]
 
@@ -80,7 +80,7 @@ def test_of_the_items_of_a_map_only_some_are_listed_and_the_others_counted() -> 
     side = live(900, "side", Reason("siblings"), attempt=2)
     assert places(run_with(fan, *items, side), NOW_MS, most=12) == [
         "fan (2 of 500 items, 498 at once)",
-        "side (has ended, waits for the others of its step, attempt 2)",
+        "side (has ended, waits for the other visits of its step, attempt 2)",
         "work, item 0 (result of w waits for the scheduler)",
         "work, item 1 (result of w waits for the scheduler)",
         "work, item 2 (result of w waits for the scheduler)",
@@ -115,15 +115,15 @@ RETRIES = [
         ),
         "runs again b, 2 of 500 items of fan, a (reduce); a has ended",
     ),
-    ((KeptVisit(1, "a", False), KeptVisit(2, "b", False)), "goes on after a, b"),
-    ((KeptVisit(1, "call", True, child="4kq0"),), "runs again call; child run 4kq0 goes on"),
+    ((KeptVisit(1, "a", False), KeptVisit(2, "b", False)), "continues after a, b"),
+    ((KeptVisit(1, "call", True, child="4kq0"),), "runs again call; child run 4kq0 continues"),
     (
         (
             KeptVisit(1, "fan", True, left=(2, 6)),
             KeptVisit(3, "call", True, item=(1, 0), child="4kq0"),
             KeptVisit(5, "call", True, item=(1, 2), child="7mzt"),
         ),
-        "runs again 2 of 6 items of fan; child runs 4kq0, 7mzt go on",
+        "runs again 2 of 6 items of fan; child runs 4kq0, 7mzt continue",
     ),
     (
         tuple(KeptVisit(seq, f"n{seq}", True) for seq in range(12)),
@@ -143,4 +143,4 @@ def test_children_that_begin_anew_are_not_said_to_go_on() -> None:
 
 
 def test_a_run_of_which_nothing_is_kept_begins_again() -> None:
-    assert retry_in_words(run_with()) == "begins again at the start, with the state as it is"
+    assert retry_in_words(run_with()) == "starts again from the beginning, with the current state"
