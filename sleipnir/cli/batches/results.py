@@ -66,7 +66,7 @@ def _csv_line(cells: Any) -> str:
 
 @dataclass
 class ResultFileState:
-    """The contents of a file: `size` is the bytes of whole lines, `ends` the index in _STATUSES of each row's status."""
+    """The contents of a file: `size` is the bytes of whole lines, `ends` the _STATUSES index of each row."""
 
     size: int = 0
     ends: bytearray = field(default_factory=bytearray)

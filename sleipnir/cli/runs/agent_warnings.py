@@ -1,5 +1,5 @@
-"""What a command says of an agent before it starts one: which of several namesakes runs, what of it has no effect or is
-not there, and what in it is doubtful (`validate` says all of it). Each is a line on stderr, and stops nothing.
+"""Warnings of a command before it starts an agent: which of several agents of the same name runs, which keys have no
+effect, what is missing, and findings of `validate`. Each is a line on stderr and does not prevent the run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ WIDTH: Final = 200
 
 
 def warn(name: str, agent: AgentFolder, settings: Settings) -> None:
-    """Say what is to be known of the agent that `name` on a command line has led to."""
+    """Print the warnings for the agent that the argument `name` refers to."""
     warn_of_namesakes(name, agent.path, settings)
     warn_of_unsupported(agent, settings)
 
 
 def warn_of_namesakes(name: str, used: Path, settings: Settings) -> None:
-    """Say which folder runs, where several agents have this name."""
+    """Print which folder runs, if several agents have this name."""
     from sleipnir.agents.finding import hidden
 
     if others := hidden(name, settings):
@@ -44,8 +44,8 @@ def warn_of_namesakes(name: str, used: Path, settings: Settings) -> None:
 
 
 def warn_of_unsupported(agent: AgentFolder, settings: Settings) -> None:
-    """Say once what the agent, and those that it names, ask for in vain: what this version does not do, and, where the
-    workers are on this machine, which MCP servers and skills it does not have."""
+    """Print once which features of the agent, and of agents that it names, are not supported, and, if the workers are
+    on this machine, which MCP servers and skills are missing."""
     found: dict[str, list[str]] = {}
     for name, loaded in _with_named(agent, settings):
         said = [f"{each.message}. {each.hint or ''}" for each in loaded.problems if each.code == UNSUPPORTED]
@@ -69,7 +69,7 @@ def _absent(graph: Graph) -> list[str]:
 
 
 def _with_named(agent: AgentFolder, settings: Settings) -> Iterator[tuple[str, LoadedGraph]]:
-    """The agent, those that its nodes start or that its list of agents allows, and theirs."""
+    """The agent, the agents that its nodes start or its list of agents allows, and so on recursively."""
     from sleipnir.agents.finding import look_up
     from sleipnir.errors import SleipnirError
     from sleipnir.graph.load import load_agent
@@ -92,10 +92,9 @@ def _with_named(agent: AgentFolder, settings: Settings) -> Iterator[tuple[str, L
 
 
 def tell_warnings(client: Client, agent: str | Path, given: Collection[str] | None) -> None:
-    """Print what is doubtful on stderr, one line each, at most MOST_WARNINGS. `given` are the state keys that the run
-    begins with besides those of the graph; None: rows give them, and are not read yet. Of an agent that cannot run
-    nothing is said: the submission says it, where it reads the agent at all (a batch that exists goes on with what it
-    was made of)."""
+    """Print warnings on stderr, one line each, at most MOST_WARNINGS. `given` are the initial state keys in addition to
+    those of the graph; None: they come from rows that are not read yet. Nothing is printed for an agent that cannot
+    run: the submission reports that, if it reads the agent at all (an existing batch continues with its own bundle)."""
     with contextlib.suppress(GraphError, BundleError, UsageError):
         found = [each for each in client.warnings(agent) if each.code != UNSUPPORTED and not _is_given(each, given)]
         for line in _lines_of(found, str(agent)):
@@ -113,7 +112,7 @@ def _lines_of(problems: Sequence[Problem], agent: str) -> list[str]:
 
 
 def _is_given(problem: Problem, given: Collection[str] | None) -> bool:
-    """Whether this is about a name that nothing in the graph writes, and that the submission gives."""
+    """Whether this is about a name that no node writes but the submission gives."""
     if problem.code != UNWRITTEN:
         return False
     if given is None:

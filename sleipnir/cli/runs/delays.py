@@ -1,8 +1,8 @@
-"""Says why nothing happens, where one waits for a run: no scheduler, or no worker for a queue.
+"""Reports why a run does not advance: no scheduler, or no worker for a queue.
 
-Without it a person who waits cannot tell a slow step from a deployment that lacks a process. Rules. Silence is measured
-from the last event. Each reason is said once, until it changes. A Redis that does not answer is the business of who
-follows the run.
+Without it a user cannot distinguish a slow step from a missing process. Rules. The time is measured from the last
+event. Each reason is reported once, until it changes. The code that follows the run handles a Redis that does not
+answer.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ AGAIN_MOST_S = 15.0
 
 
 class DelayNotice:
-    """A context manager. `look` finds what to say, in a thread of its own, and `say` says it.
+    """A context manager. `look` returns the lines, in a separate thread, and `say` prints them.
 
-    `after_s` is how long nothing must happen before the first look; the time doubles up to AGAIN_MOST_S.
+    `after_s` is the time without an event before the first look; it doubles up to AGAIN_MOST_S.
     """
 
     def __init__(
@@ -44,18 +44,18 @@ class DelayNotice:
         self._thread = threading.Thread(target=self._watch, name="delays", daemon=True)
 
     def moved(self) -> None:
-        """Something has happened."""
+        """An event has arrived."""
         self._moved_s, self._again_s = time.monotonic(), self._after_s
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
-        """Say nothing for a while: a person is asked something."""
+        """Print nothing during a question."""
         with self._speaking:
             yield
             self.moved()
 
     def look_now(self) -> None:
-        """Say what there is to say, unless it was said last time or something has happened meanwhile."""
+        """Print the lines, unless they were printed last time or an event has arrived meanwhile."""
         before_s = self._moved_s
         try:
             found = self._look()
@@ -87,18 +87,18 @@ class DelayNotice:
 
 
 def notes(lines: Sequence[str]) -> None:
-    """Where nothing is drawn that the lines would disturb."""
+    """For output without a status area."""
     for line in lines:
         terminal.note(line)
 
 
 def patience_s(options: GlobalOptions | None) -> float:
-    """How long nothing happens before the first look."""
+    """The time without an event before the first look."""
     return AFTER_START_S if options is not None and options.is_embedded else AFTER_S
 
 
 def missing_in_words(missing: MissingProcesses, options: GlobalOptions | None = None) -> list[str]:
-    """A line for each process that the run needs and that is not there; none where all are."""
+    """A line for each missing process that the run needs."""
     if options is not None and options.is_embedded:
         where = f"look into {options.settings().home}/logs"
         scheduler, worker = where, where

@@ -19,14 +19,14 @@ from sleipnir.errors import UsageError
 @click.argument("run_id", metavar="RUN", shell_complete=complete_run)
 @click.option(
     "-o", "--output", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Write here, complete or not at all. Default: standard output.",
+    help="Write to this file, completely or not at all. Default: standard output.",
 )  # fmt: skip
-@click.option("--children", is_flag=True, help="Also the runs that RUN has started, and those below.")
+@click.option("--children", is_flag=True, help="Also all descendant runs.")
 @pass_options
 def export(options: GlobalOptions, run_id: str, file: Path | None, children: bool) -> None:
-    """Write RUN as lines of JSON: what it was submitted with, each step with what it wrote, and how it ended.
+    """Write RUN as lines of JSON: its specification, each step with its writes, and its outcome.
 
-    Of a run that is not over, what there is now. docs/operations.md has the format.
+    An unfinished run is exported in its current state. docs/operations.md has the format.
     """
     with options.connected(workers=False) as client:
         lines = client.run(run_id).export(children=children)
@@ -37,7 +37,7 @@ def export(options: GlobalOptions, run_id: str, file: Path | None, children: boo
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """On stdout, in UTF-8 whatever the terminal speaks: they are for programs."""
+    """On stdout, in UTF-8 regardless of the terminal's encoding, because the output is for programs."""
     if sys.stdout.isatty():
         for line in lines:
             result(line, end="")
@@ -48,7 +48,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def _write(file: Path, lines: Iterable[str]) -> None:
-    """Beside, then in one step into place."""
+    """Writes a temporary file and renames it."""
     beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         with beside.open("w", encoding="utf-8") as content:

@@ -1,4 +1,4 @@
-"""Following one run on the terminal: narration while it goes on, then its result and the exit code."""
+"""Following one run on the terminal: narration, then its result and the exit code."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 STREAM = click.option(
     "--stream/--no-stream", "stream", default=None,
-    help="Show what models say while they say it. Default: on a terminal, in passing. With --json: every event and "
-    "every piece of text is a JSON line, and the result the last one.",
+    help="Show streamed text of models. Default: on a terminal, temporarily. With --json: every event and every piece of text is a JSON line, and the result is the last one.",
 )  # fmt: skip
 
 
@@ -40,15 +39,15 @@ def follow(
     brief: bool = False,
     options: GlobalOptions | None = None,
 ) -> None:
-    """Narrate the run from its beginning until it has ended. Calls `on_gate` for each question, as it opens.
+    """Narrate the run from its beginning until it has ended. Calls `on_gate` for each question when it opens.
 
-    `stream` says whether to show what models say while they say it; None: on a terminal that can show it in passing.
-    `brief` leaves out of the narration what an agent with a config.yaml does as any other.
-    Where nothing happens because the deployment lacks a process, that is said on stderr; `options` are for its hints.
-    With `as_data` as well, all that happens is one JSON object per line on stdout, what models say included.
+    `stream`: whether to show streamed text of models; None: on a terminal that can redraw it. `brief` omits from the
+    narration what all agents with a config.yaml do. If the run does not advance because a process is missing, that is
+    reported on stderr; `options` are for its hints. With `as_data` all events are also printed as one JSON object per
+    line on stdout, including text of models.
 
-    When `on_gate` raises NoAnswer, other branches go on. The exception reaches the caller once the run does
-    nothing but wait.
+    If `on_gate` raises NoAnswer, other branches continue. The exception is raised to the caller when the run only
+    waits.
     """
     lines_of_data = bool(stream) and as_data
     with_texts = terminal.can_redraw() if stream is None else stream
@@ -73,7 +72,7 @@ def follow(
 
 
 class _Questions:
-    """The questions of a run, as its narration comes to them."""
+    """The questions of a run, in the order of its narration."""
 
     def __init__(self, run: Run, on_gate: Callable[[GateInfo], None]) -> None:
         self._run, self._on_gate = run, on_gate
@@ -94,14 +93,14 @@ class _Questions:
         self._answered.discard(name)
 
     def leave_if_stuck(self) -> None:
-        """Raise NoAnswer once nothing goes on without an answer, and no question is left to be asked."""
+        """Raises NoAnswer when the run cannot advance without an answer and no question is left to ask."""
         if not self._unanswered or self._answered or not self._is_waiting():
             return
         if all((gate.run, gate.seq) in self._unanswered for gate in self._run.gates()):
             raise next(iter(self._unanswered.values()))
 
     def _is_waiting(self) -> bool:
-        """Whether it is the answers that the run waits for; one that has used its budget is held for that alone."""
+        """Whether the run waits only for answers; a run over its budget is paused only for that answer."""
         over_budget = any(nobody.gate.kind == BUDGET for nobody in self._unanswered.values())
         return self._run.status in (("waiting", "paused") if over_budget else ("waiting",))
 
@@ -126,7 +125,7 @@ def gate_of(run_id: str, event: RunEvent) -> GateInfo:
 
 
 def print_result(run: Run, *, as_data: bool = False, stream: bool | None = None) -> int:
-    """Print how the run ended: its output, or why there is none. Returns the exit code."""
+    """Print the outcome of the run: its output, or why it has none. Returns the exit code."""
     info = run.info()
     if as_data:
         print_result_data(run, info, stream=stream)
@@ -144,7 +143,7 @@ def print_result(run: Run, *, as_data: bool = False, stream: bool | None = None)
 
 
 def print_result_data(run: Run, info: RunInfo, *, stream: bool | None = None) -> None:
-    """What `--json` prints: a document, or with `--stream` the last line of many."""
+    """The output of `--json`: a document, or with `--stream` the last of many lines."""
     if stream:
         print_json_line({"type": "result", "data": result_data(run, info)})
     else:
@@ -152,7 +151,7 @@ def print_result_data(run: Run, info: RunInfo, *, stream: bool | None = None) ->
 
 
 def result_data(run: Run, info: RunInfo) -> dict[str, Any]:
-    """What `--json` prints of a run: its record, its output and the questions that are open."""
+    """The JSON of a run: its record, its output and its open questions."""
     return {
         **as_json(info),
         "output": run.output if info.status == "completed" else None,
@@ -161,7 +160,7 @@ def result_data(run: Run, info: RunInfo) -> dict[str, Any]:
 
 
 def say_it_goes_on(run_id: str, options: GlobalOptions) -> None:
-    """After Ctrl-C: the run is durable, and how to see it again or to stop it."""
+    """After Ctrl-C: the run continues; print the commands to follow or cancel it."""
     if options.is_embedded:
         terminal.note(f"\nrun {run_id} is kept; the next `sleipnir run` or `sleipnir up` resumes it")
     else:

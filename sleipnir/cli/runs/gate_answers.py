@@ -1,9 +1,8 @@
-"""Answers to a run's open questions: given on the command line beforehand, or asked on the terminal; and what the
-variables of an agent shall be.
+"""Answers to a run's open questions, from the command line or the terminal; and values of an agent's variables.
 
-Rules. Questions go to stderr, answers come from stdin. A choice is a number or the option's exact text; free
-text only after choosing the last one, so that a slip of the pen is asked again instead of being routed
-as an answer of its own. An empty answer to an input stays empty: the run fills in its default.
+Rules. Questions go to stderr, answers come from stdin. A choice is a number or the option's exact text; free text only
+after choosing the last one, so that a typing error is asked again instead of being routed as free text. An empty answer
+to an input stays empty: the run uses its default.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _OWN_WORDS = {"approval": "your own words", "effect": '{"key": "value"}', BUDGET
 
 
 class NoAnswer(Exception):
-    """There is nobody to ask, or they closed the input. Carries the gate, which stays open."""
+    """There is no terminal, or its input is closed. Has the gate, which stays open."""
 
     def __init__(self, gate: GateInfo) -> None:
-        super().__init__(f"nobody answers {gate.node!r}")
+        super().__init__(f"no answer to {gate.node!r}")
         self.gate = gate
 
 
@@ -44,8 +43,8 @@ class ScriptedAnswers:
         self._given: dict[tuple[int, int], str] = {}
 
     def next_for(self, gate: GateInfo) -> str | None:
-        """The answer for this visit of the node; None when none was given for it. The last one stays for all later
-        visits, but a question that it did not answer is not answered with it again."""
+        """The answer for this visit of the node; None if there is none. The last one applies to all later visits, but
+        is not used again for a question that refused it."""
         texts, asked = self._left.get(gate.node), (gate.seq, gate.attempt)
         if not texts or texts[0] == self._given.get(asked):
             return None
@@ -55,8 +54,8 @@ class ScriptedAnswers:
 
 
 def refuse_unknown(answers: Iterable[tuple[str, str]], nodes: Collection[str], agent: str) -> None:
-    """Raise UsageError for an answer to a node that neither the agent nor one that it starts has: its question would
-    be asked of a person, or wait."""
+    """Raises UsageError for an answer to a node that neither the agent nor one that it starts has: otherwise the typing
+    error would be noticed only when the run waits."""
     from sleipnir.graph.findings import suggestion
 
     for node, _ in answers:
@@ -66,7 +65,7 @@ def refuse_unknown(answers: Iterable[tuple[str, str]], nodes: Collection[str], a
 
 
 def ask(gate: GateInfo, read_line: ReadLine | None = None) -> str:
-    """Put the question to the person at the terminal. Raises NoAnswer at the end of the input."""
+    """Ask the question on the terminal. Raises NoAnswer at the end of the input."""
     line_of = read_line or sys.stdin.readline
     if gate.kind in OTHER and gate.options:
         return _choose(gate, line_of)
@@ -75,7 +74,7 @@ def ask(gate: GateInfo, read_line: ReadLine | None = None) -> str:
 
 
 def ask_variable(variable: Variable, read_line: ReadLine | None = None) -> str | None:
-    """What the person at the terminal says that an agent's variable shall be; None at the end of the input."""
+    """Asks for the value of an agent's variable on the terminal; None at the end of the input."""
     line_of = read_line or sys.stdin.readline
     while True:
         typed = typed_line(f"{one_line(variable.name)} ({one_line(variable.description)}): ", line_of)
@@ -109,7 +108,7 @@ def _choose(gate: GateInfo, read_line: ReadLine) -> str:
 
 
 def _chosen(typed: str, choices: tuple[str, ...]) -> int | None:
-    """Which choice was typed, as text or as a number from 1; an option that reads like a number wins."""
+    """The chosen option, by text or by number from 1; an option that looks like a number takes precedence."""
     if typed in choices:
         return choices.index(typed)
     if typed.isascii() and typed.isdigit() and 1 <= int(typed) <= len(choices):
@@ -118,7 +117,7 @@ def _chosen(typed: str, choices: tuple[str, ...]) -> int | None:
 
 
 def _own(gate: GateInfo, read_line: ReadLine) -> str:
-    """An answer that is none of the options."""
+    """A free-text answer."""
     if gate.kind == "effect":
         from sleipnir.runs.run import read_effect_answer
 
@@ -129,7 +128,7 @@ def _own(gate: GateInfo, read_line: ReadLine) -> str:
 
 
 def _understood(prompt: str, read: Callable[[str], object], gate: GateInfo, read_line: ReadLine) -> str:
-    """What is typed, as soon as the run can make something of it: `read` raises ValueError until then."""
+    """The first input that `read` accepts without a ValueError."""
     while True:
         typed = _read(prompt, gate, read_line)
         try:
@@ -147,8 +146,8 @@ def _read(prompt: str, gate: GateInfo, read_line: ReadLine) -> str:
 
 
 def how_to_answer(gate: GateInfo, options: GlobalOptions, still_open: Iterable[GateInfo] = ()) -> str:
-    """What the run waits for and the commands that answer it, one per option. The question is named by its node; by its
-    number if another one of `still_open` is the same node's."""
+    """The question of a waiting run and the commands that answer it, one per option. The question is identified by its
+    node, or by its number if `still_open` has another question of the same node."""
     alone = all(other.node != gate.node or other.seq == gate.seq for other in still_open)
     name = gate.node if alone else str(gate.seq)
     own_words = _OWN_WORDS.get(gate.kind, "your answer")

@@ -39,12 +39,11 @@ def gates(options: GlobalOptions, as_data: bool) -> None:
 @click.argument("words", metavar="[GATE] TEXT", nargs=-1, required=True)
 @pass_options
 def answer(options: GlobalOptions, run_id: str, words: tuple[str, ...]) -> int:
-    """Answer an open question of RUN with TEXT; of several runs alike, if RUN is RUN,RUN,...
+    """Answer an open question of RUN with TEXT; of several runs with the same TEXT, if RUN is RUN,RUN,...
 
     GATE is the id of the node that asks, the path to it through child runs (review/approve), or the number of its
-    visit; it can be left out when only one question is open, in RUN and the runs that it waits for. An approval takes
-    the exact text of an option, or any other text as an answer of your own. TEXT may be empty ('') for an input's
-    default.
+    visit; it can be omitted if only one question is open in RUN and the runs that it waits for. An approval accepts the
+    exact text of an option, or any other text as free text. TEXT may be empty ('') for an input's default.
     """
     if len(words) > 2:
         raise click.UsageError("TEXT must be one argument; put it in quotes")
@@ -75,6 +74,6 @@ def _text(gate: GateInfo) -> str:
 
 
 def _mention_free_text(gate: GateInfo, text: str) -> None:
-    """Not an error: approvals take free text. But a slip of the pen should not pass unseen."""
+    """Not an error, because approvals accept free text, but a typing error should be noticed."""
     if gate.kind == "approval" and gate.options and text not in gate.options:
         terminal.note(f"note: {text!r} is none of the options ({', '.join(gate.options)}); taken as free text")

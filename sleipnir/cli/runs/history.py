@@ -1,6 +1,6 @@
-"""`history`: what each step of a run wrote and where it went.
+"""`history`: the writes and the next nodes of each step of a run.
 
-Rule. A map of thousands of items is one row among the others, where its first item ended; `--items` has them all, and
+Rule. A map of thousands of items is one row, at the position of its first ended item; `--items` shows all items, and
 the turns and calls of their loops.
 """
 
@@ -25,15 +25,17 @@ _EMPTY: Row = dict.fromkeys(("step", "node", "kind", "took", "wrote", "next", "a
 
 @click.command()
 @click.argument("run_id", metavar="RUN", shell_complete=complete_run)
-@click.option("--items", "each_item", is_flag=True, help="A line for each item of a map, not one for all of them.")
+@click.option(
+    "--items", "each_item", is_flag=True, help="One line for each item of a map instead of one line for the map."
+)
 @click.option("--after", type=COUNT_OR_NONE, help="Only steps after this one.")
-@click.option("--limit", type=COUNT, help="The first so many of them.")
+@click.option("--limit", type=COUNT, help="Maximum number of steps.")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list; each item is in it.")
 @pass_options
 def history(
     options: GlobalOptions, run_id: str, each_item: bool, after: int | None, limit: int | None, as_data: bool
 ) -> None:
-    """List the committed steps of RUN: what each visit wrote and where it went."""
+    """List the committed steps of RUN: the writes and the next node of each visit."""
     with options.connected(workers=False) as client:
         run = client.run(run_id)
         steps, info = run.history(after=after, limit=limit), run.info()
@@ -52,15 +54,15 @@ def history(
 
 
 def with_late_results(steps: list[StepInfo], late_results: list[LateResult]) -> list[StepInfo | LateResult]:
-    """Steps and refused results as they happened."""
+    """Steps and refused results in order."""
     return sorted([*steps, *late_results], key=lambda entry: entry.at_ms)
 
 
 def history_table(
     entries: Sequence[StepInfo | LateResult], names: Mapping[int, str | None], *, each_item: bool
 ) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows. Attempts, workers and errors have a column only where there is one to show. `names` are the
-    nodes of visits by number, for maps that have not ended."""
+    """Columns and rows. Attempts, workers and errors have a column only if there are any. `names` are the nodes of
+    visits by number, for maps that have not ended."""
     late = any(entry.kind == "late_result" for entry in entries)
     rows = _each(entries) if each_item else _folded(entries, names)
     columns = ["step", "node", "kind", "took", "wrote", "next"]
@@ -136,7 +138,7 @@ def _kind(entry: StepInfo) -> str:
 
 
 def _items_row(steps: Sequence[StepInfo], names: Mapping[int, str | None]) -> Row:
-    """`items 0-9999: 10,000 visits, 2 failed, slowest 1.20s`. It took what all its visits took together."""
+    """`items 0-9999: 10,000 visits, 2 failed, slowest 1.20s`. The duration is the sum of all its visits."""
     numbers = {step.item[1] for step in steps if step.item}
     failed = [step for step in steps if not step.ok]
     first, last = steps[0], steps[-1]

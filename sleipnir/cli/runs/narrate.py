@@ -7,7 +7,7 @@
     ▸ parse -> report
     ▸ graph done in 0.42s
 
-Where branches run in parallel, what belongs to a visit names it:
+If branches run in parallel, lines of a visit begin with its node:
 
     ▸ parse -> count, sum
     ▸ count (script)
@@ -15,9 +15,9 @@ Where branches run in parallel, what belongs to a visit names it:
     ▸   count: merged: lines
     ▸   sum: map 50/500
 
-Rules. The same events are the same lines, whoever watches and whenever. A line starts with `▸ `, what belongs to a
-visit is indented by two more, what continues a line by six. Of more than twelve such lines the first are
-kept, of a failure the last. An event type that this release does not know has no lines: a newer scheduler may send it.
+Rules. The same events always give the same lines. A line starts with `▸ `, lines of a visit are indented by two more,
+continuation lines by six. Of more than twelve continuation lines the first are kept, for a failure the last. An unknown
+event type has no lines: a newer scheduler may send it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Data = Mapping[str, Any]
 
 
 class Narrator:
-    """Makes lines of the events of one run, in their order. It may begin in the middle of them.
+    """Makes lines of the events of one run, in their order. It may start in the middle.
 
-    `every_tenth`: a map's progress is told about ten times, else only at its end. `brief`: of an agent that is all but
-    one loop, what its frame does is left out, unless it fails.
+    `every_tenth`: a map's progress is reported about ten times, else only at its end. `brief`: for an agent that is a
+    single loop, events of the surrounding nodes are omitted, unless they fail.
     """
 
     def __init__(self, *, every_tenth: bool = True, brief: bool = False) -> None:
@@ -77,7 +77,7 @@ class Narrator:
             self._parallel = False
 
     def _named(self, type_: str, data: Data) -> Data:
-        """With the visit's name as `of`, where a line has to say whose it is."""
+        """Adds the visit's name as `of`, if a line has to identify its visit."""
         if "path" in data:  # of a run below
             return {**data, "of": "/".join((*data["path"], data["node"]))}
         seq, name = data.get("seq"), data.get("node")
@@ -89,7 +89,7 @@ class Narrator:
         return {**data, "of": own or name}
 
     def _is_due(self, data: Data) -> bool:
-        """Whether a map has come so much further that it is worth a line."""
+        """Whether a map has advanced enough for a line."""
         done, total, told = data["done"], data["total"], self._told.get(data["seq"], 0)
         tenths = done * 10 // total
         self._told[data["seq"]] = tenths
@@ -122,7 +122,7 @@ def _visit_opened(data: Data) -> list[str]:
 
 
 def _visit_started(data: Data) -> list[str]:
-    """Only a second attempt is worth a line: the first one is what everybody expects."""
+    """Only a second or later attempt has a line."""
     if data["attempt"] <= 1:
         return []
     return _detail(data, f"attempt {data['attempt']} started by {data['worker']}")
@@ -136,7 +136,7 @@ def _visit_closed(data: Data) -> list[str]:
 
 
 def _routed(data: Data) -> list[str]:
-    """Where a visit has led to. Of one among parallel visits that is known when all of them have ended."""
+    """The successors of a visit. For parallel visits they are known when all have ended."""
     ways = data.get("next")
     targets = [ways] if isinstance(ways, str) else ways or []
     return [f"{MARK}{data['node']} -> {', '.join(targets)}"] if targets else []
@@ -163,7 +163,7 @@ def _visit_retrying(data: Data) -> list[str]:
 
 
 def _gate_opened(data: Data) -> list[str]:
-    """The first line tells which question it is; the whole of it is shown where it is asked and by `sleipnir show`."""
+    """Only the first line of the question, to identify it; the prompt and `sleipnir show` have the full text."""
     lines = _detail(data, f"waiting for an answer: {first_line(data['question'])}")
     if data.get("options"):
         lines += _detail(data, f"options: {', '.join(data['options'])}")
@@ -187,7 +187,7 @@ def _child_retried(data: Data) -> list[str]:
 
 
 def _child_ended(data: Data) -> list[str]:
-    """How it went is told where its parent goes on, unless it went badly."""
+    """Only failures: a success is reported when its parent continues."""
     failed = data.get("failed_visits", 0)
     if data["status"] == "completed" and not failed:
         return []
@@ -210,7 +210,7 @@ def _visit_handed_back(data: Data) -> list[str]:
 
 
 def _turn_ended(data: Data) -> list[str]:
-    """Only what its worker has to say of going on without calls; else the calls are told."""
+    """Only the worker's note for a turn that continues without calls; otherwise the calls are reported."""
     return [line for text in data.get("notes") or () for line in _detail(data, text)]
 
 
@@ -219,12 +219,12 @@ def _tool_called(data: Data) -> list[str]:
 
 
 def _tool_ended(data: Data) -> list[str]:
-    """Only a failure is worth a line."""
+    """Only a failure has a line."""
     return [] if data["ok"] else _detail(data, f"{data['name']} failed after {data['took_ms'] / 1000:.2f}s")
 
 
 def _gap(data: Data) -> list[str]:
-    """Text that was missed is no loss to a person: the visit's result is narrated."""
+    """Missing text has no line, because the visit's result is narrated."""
     return [] if data["lost"] else [f"{MARK}(earlier events are no longer kept)"]
 
 
@@ -250,7 +250,7 @@ def _detail(data: Data, text: str) -> list[str]:
 
 
 def _failure(data: Data, text: str) -> list[str]:
-    """As _detail, but of a long output the end is kept: the cause is there."""
+    """As _detail, but keeps the end of a long output, which has the cause."""
     first, *rest = text.splitlines()
     if len(rest) <= MAX_CONTINUED:
         return _detail(data, text)
@@ -263,7 +263,7 @@ _USUAL = "llm call: "  # how the note of each visit of a model begins
 
 
 def _without_frame(type_: str, data: Data) -> Data | None:
-    """Of an agent that is all but one loop, what is not the same each time; None: nothing."""
+    """For an agent that is a single loop, the lines that differ from run to run; None: no lines."""
     if type_ == "visit_closed":
         notes = [note for note in data.get("notes") or () if not note.startswith(_USUAL)]
         return {**data, "notes": notes, "next": None}

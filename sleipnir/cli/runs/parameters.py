@@ -1,4 +1,4 @@
-"""What commands that start runs are given: the agent, its prompt, variables and state, and bounds of the run."""
+"""Options of commands that start runs: the agent, its prompt, variables and state, and limits of the run."""
 
 from __future__ import annotations
 
@@ -63,12 +63,13 @@ AGENT_VARIABLE = click.option(
 )  # fmt: skip
 STATE = click.option(
     "--state", "state", multiple=True, metavar="NAME=JSON", callback=_values, shell_complete=complete_state_key,
-    help="A value that the state begins with; repeatable. A text is in quotes, as in 'topic=\"bells\"'.",
+    help="An initial value of the state; repeatable. A text is in quotes, as in 'topic=\"bells\"'.",
 )  # fmt: skip
 
 
 def _directory(ctx: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
-    """`--cwd`. It must be on this machine if the workers are; on others it must be there, which we cannot see."""
+    """`--cwd`. It must exist on this machine if the workers are here; otherwise it must exist on theirs, which is not
+    checked here."""
     options = ctx.find_object(GlobalOptions) or GlobalOptions()
     if folder is None or folder.is_dir() or options.settings().redis_url is not None:
         return folder
@@ -82,11 +83,10 @@ CWD = click.option(
 )  # fmt: skip
 MAX_COST = click.option(
     "--max-cost", "max_cost_usd", type=Amount(min=0, min_open=True), metavar="USD",
-    help="Hold the run when it has cost so much, and ask (as 'budget') whether it may go on.",
+    help="Pause the run when it has cost this amount, and ask (as 'budget') whether it may continue.",
 )  # fmt: skip
 MAX_TOKENS = click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
 STRICT = click.option(
     "--strict/--no-strict", "strict", default=None,
-    help="Fail for every failed visit, whatever the agent says: one that no fallback, retry or on_error node has "
-    "taken over. Default: SLEIPNIR_STRICT; with --replay, strict.",
+    help="Fail at every failed visit, regardless of the agent: one that no fallback, retry or on_error node handles. Default: SLEIPNIR_STRICT; with --replay, strict.",
 )  # fmt: skip

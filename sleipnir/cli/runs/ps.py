@@ -25,7 +25,7 @@ MOST_PLACES = 3
 @click.option("-a", "--all", "ended_too", is_flag=True, help="Also runs that have ended.")
 @click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; repeatable.")
 @click.option("--children", is_flag=True, help="Also runs that other runs have started.")
-@click.option("--batch", "batch", metavar="BATCH", shell_complete=complete_batch, help="Only those of its rows.")
+@click.option("--batch", "batch", metavar="BATCH", shell_complete=complete_batch, help="Only the runs of this batch.")
 @click.option(
     "--agent",
     "agents",
@@ -38,11 +38,11 @@ MOST_PLACES = 3
     "--since", "since_ms", type=MOMENT, help="Only runs created since then: 90s, 2h, 3d ago, or 2026-11-22T10:00."
 )
 @click.option("--before", "before_ms", type=MOMENT, help="Only runs created before then.")
-@click.option("--rows", is_flag=True, help="Also rows of batches, of which there may be many.")
-@click.option("--limit", type=COUNT, default=50, show_default=True, help="The newest so many.")
+@click.option("--rows", is_flag=True, help="Also rows of batches.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number, the newest first.")
 @click.option(
     "--among", type=COUNT, default=10_000, show_default=True, metavar="N",
-    help="Look at the newest N runs. A million take seconds.",
+    help="Read the newest N runs. A million take seconds.",
 )  # fmt: skip
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 @pass_options
@@ -60,9 +60,9 @@ def ps(
     among: int,
     as_data: bool,
 ) -> None:
-    """List runs that have not ended, the newest first; rows of batches only with --rows or --batch."""
+    """List unfinished runs, the newest first; rows of batches only with --rows or --batch."""
     if batch is not None and children:
-        raise click.UsageError("--batch lists the runs of rows alone; leave out --children")
+        raise click.UsageError("--batch lists only the runs of rows; omit --children")
     wanted = set(statuses or (STATUSES if ended_too else UNFINISHED))
     with options.connected(workers=False) as client:
         batch_id = None if batch is None else client.open_batch(batch).id
@@ -110,7 +110,7 @@ def took(info: RunInfo, now_ms: int) -> str:
 
 
 def _where(info: RunInfo, now_ms: int) -> str:
-    """Where a live run is; why a failed one failed."""
+    """The position of a live run; the error of a failed one."""
     if info.parked is not None:
         return terminal.one_line(info.parked.reason, 100)
     if info.unreadable is not None:

@@ -1,4 +1,4 @@
-"""Where the visits of a run are and why, in words. Programs read the codes (views.Reason)."""
+"""The reasons of a run's visits, as text. Programs read the codes (views.Reason)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEW = 3  # items of one map that are named one by one
 
 
 def places(info: RunInfo, now_ms: int, most: int) -> list[str]:
-    """Where a live run is: at most `most` of its visits, few of them items, and how many more there are."""
+    """The position of a live run: at most `most` of its visits, few of them items, and the number of the others."""
     if info.slot is not None and not info.slot.granted:
         return [slot_in_words(info.agent, info.slot.key, info.slot.limit)]
     visits = [visit for visit in info.visits if visit.item is None]
@@ -27,7 +27,7 @@ def places(info: RunInfo, now_ms: int, most: int) -> list[str]:
 
 
 def stopped_in_words(info: RunInfo) -> str:
-    """`stopped at max_steps`, of a run that has completed without doing all."""
+    """`stopped at max_steps`, for a run that completed early."""
     return f"stopped at {info.stopped_by}"
 
 
@@ -42,7 +42,7 @@ def end_in_words(info: RunInfo) -> str:
 
 
 def failed_in_words(info: RunInfo, *, with_errors: bool = True) -> str:
-    """`1 failed visit: report (TypeError: ...)`: what nothing has taken over."""
+    """`1 failed visit: report (TypeError: ...)`: failures without a handler."""
     failed = info.failed_visits
     shown = [f"{each.node} ({one_line(each.error, 80)})" for each in failed.first[:MOST_FAILED]] if with_errors else []
     left = failed.count - len(shown)
@@ -67,7 +67,7 @@ def _at_visit(visit: VisitInfo, now_ms: int) -> str:
 
 
 def _role(visit: VisitInfo) -> str:
-    """What of its node a visit is: empty for all of it."""
+    """The part of its node that a visit executes: empty for the whole node."""
     if visit.part is None:
         return "" if visit.role == "node" else f"{visit.role}: "
     return f"turn {visit.part.turn + 1}: " if visit.part.call is None else f"{visit.part.tool}: "
@@ -178,7 +178,7 @@ def _at(ms: int | None, now_ms: int) -> str:
 
 
 def _span(ms: int) -> str:
-    """Rounded up: what is left of a second is not nothing."""
+    """Rounded up to a full second."""
     seconds = -(-ms // 1000)
     return f"{seconds} s" if seconds < 60 else duration(ms)
 

@@ -1,4 +1,4 @@
-"""`run` and `submit`: start an agent; `run` stays with it in the foreground."""
+"""`run` and `submit`: start an agent; `run` follows it in the foreground."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON doc
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The run that a command line asks for: the parameters that `run` and `submit` share."""
+    """The parameters that `run` and `submit` share."""
 
     agent: str
     prompt: str | None
@@ -69,7 +69,8 @@ class RunRequest:
     strict: bool | None
 
     def checked_prompt(self, options: GlobalOptions) -> str:
-        """Read the prompt, and refuse what needs no stack to be seen as wrong, such as an agent that does not exist."""
+        """Read the prompt, and refuse errors that can be detected without a stack, such as an agent that does not
+        exist."""
         from sleipnir.agents.finding import look_up
 
         settings = options.settings()
@@ -80,7 +81,7 @@ class RunRequest:
         return prompt_text(self.prompt, self.file, sys.stdin)
 
     def submit(self, client: Client, prompt: str) -> Run:
-        """Start the run; who is at the terminal is asked for what is missing, and sees bases being built."""
+        """Start the run; on a terminal, ask for missing values and show the progress of building bases."""
         agent_warnings.tell_warnings(client, self.agent, self.state)
         with BuildView() as view:
             return client.submit(
@@ -129,7 +130,7 @@ def _wanted(command: Command) -> Command:
 @click.option("--record", type=_TAPE, metavar="DIR", help="Write the models' answers into DIR, to replay them later.")
 @click.option(
     "--replay", "replay_from", type=_TAPE, metavar="DIR",
-    help="Take the models' answers from DIR instead of asking the models.",
+    help="Take the models' answers from DIR instead of calling the models.",
 )  # fmt: skip
 @_JSON
 @STREAM
@@ -147,12 +148,11 @@ def run(
     """Run AGENT (a name or a folder) with PROMPT, narrate on stderr, print its result on stdout.
 
     Without PROMPT, text piped into the command is the prompt; `-` reads it from a terminal too. Variables of the agent
-    that have no value are asked for on the terminal. Questions are
-    answered by --answer, else asked on the terminal. Where there is none, the run is left waiting and the
-    command to answer it is printed.
+    that have no value are asked for on the terminal. Questions are answered by --answer, else asked on the terminal.
+    Without a terminal the run keeps waiting, and the command for the answer is printed.
 
-    Exit codes: 0 completed, 1 failed or cancelled, 2 wrong usage or a broken agent, 3 waiting for an answer,
-    130 interrupted (the run goes on).
+    Exit codes: 0 completed, 1 failed or cancelled, 2 wrong usage or a broken agent, 3 waiting for an answer, 130
+    interrupted (the run continues).
     """
     order = RunRequest(**wanted)
     prompt = order.checked_prompt(options)
@@ -169,7 +169,7 @@ def run(
 @_JSON
 @pass_options
 def submit(options: GlobalOptions, /, as_data: bool, **wanted: Any) -> int:
-    """Start a run of AGENT with PROMPT and print the run's id. The run goes on without this command."""
+    """Start a run of AGENT with PROMPT and print the run's id. The run continues without this command."""
     order = RunRequest(**wanted)
     prompt = order.checked_prompt(options)
     with options.connected(workers=False) as client:
@@ -184,13 +184,13 @@ def submit(options: GlobalOptions, /, as_data: bool, **wanted: Any) -> int:
 
 
 def _kept_session(client: Client, agent: str, asked: str | None, without: bool) -> str | None:
-    """One that is not kept is of no use to a single run."""
+    """A temporary session has no use for a single run."""
     found = session_of(client, agent, asked, without)
     return None if found == TEMP else found
 
 
 def variable_asker() -> Asker | None:
-    """Who is asked for the variables that nothing sets: the person at the terminal, if there is one."""
+    """The callback that asks for missing variables on the terminal, if there is one."""
     return ask_variable if terminal.can_ask() else None
 
 
@@ -235,7 +235,7 @@ def answer_gate(run: Run, gate: GateInfo, answers: ScriptedAnswers) -> None:
     try:
         run.answer(text, gate)
     except GateError as late:
-        terminal.note(f"note: {late}")  # someone else was quicker; the run goes on with their answer
+        terminal.note(f"note: {late}")  # another person answered first; the run continues with that answer
 
 
 def leave_waiting(run: Run, options: GlobalOptions, *, as_data: bool, stream: bool | None) -> int:

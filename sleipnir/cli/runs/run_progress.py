@@ -1,4 +1,4 @@
-"""What a run did, for its picture: how far it is with each node, and which ways it took."""
+"""The progress of a run, for its picture: the status of each node, and the edges that it took."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from sleipnir.runs.views import RunInfo, StepInfo, VisitInfo, VisitState
 
 _FIRST: Final[tuple[State, ...]] = ("running", "waiting", "queued")
-"""What a node is called that has several live visits: the first of these that one of them is."""
+"""The label of a node with several live visits: the first of these that applies to one of them."""
 
 
 _AT_WORK: Final[tuple[VisitState, ...]] = ("started", "queued", "ready")
-"""What a loop is that has several parts: the first of these that one of them is."""
+"""The status of a loop with several parts: the first of these that applies to one of them."""
 
 
 def progress_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> RunProgress:
-    """`now_ms` is Redis' clock. Live visits of a run that is over will not go on: they are not told of. Nor are those
-    that have ended and only wait for others of their super-step."""
+    """`now_ms` is Redis' clock. Live visits of an ended run are omitted, because they will not continue. So are ended
+    visits that only wait for others of their super-step."""
     over = {(step.seq, step.attempt) for step in steps}
     live_now = () if info.is_final else info.visits
     visits = [visit for visit in live_now if visit.state != "ended" and (visit.seq, visit.attempt) not in over]
@@ -41,7 +41,7 @@ def progress_of(info: RunInfo, steps: Sequence[StepInfo], now_ms: int) -> RunPro
 
 
 def _as_loop(visit: VisitInfo, visits: Sequence[VisitInfo]) -> VisitInfo:
-    """The turns and calls of a loop are no visits of its node; it is at work when one of them is."""
+    """The turns and calls of a loop are not visits of its node; the node is active if one of them is."""
     states = {part.state for part in visits if part.part is not None and part.part.loop == visit.seq}
     if visit.reason.code != "turns" or not states:
         return visit
@@ -50,7 +50,7 @@ def _as_loop(visit: VisitInfo, visits: Sequence[VisitInfo]) -> VisitInfo:
 
 
 def _mark(ended: Sequence[StepInfo], live: Sequence[VisitInfo]) -> Mark:
-    """A live visit says more than those that have ended; of these, the last."""
+    """A live visit takes precedence over ended ones; of these, the last."""
     states = [_state(visit) for visit in live]
     for state in _FIRST:
         if state in states:
@@ -60,7 +60,7 @@ def _mark(ended: Sequence[StepInfo], live: Sequence[VisitInfo]) -> Mark:
 
 
 def _progress(live: Sequence[VisitInfo]) -> str:
-    """` 237/500`: the items of the maps among the visits, those that have ended and all; of one loop, its turn."""
+    """` 237/500`: the ended and all items of the maps among the visits; for one loop, its turn."""
     if len(live) == 1 and live[0].reason.code == "turns":
         return f", turn {(live[0].reason.turn or 0) + 1}"
     found = [visit.progress for visit in live if visit.progress is not None]
@@ -68,7 +68,7 @@ def _progress(live: Sequence[VisitInfo]) -> str:
 
 
 def _state(visit: VisitInfo) -> State:
-    """A map that waits for its items is at work."""
+    """A map that waits for its items is running."""
     if visit.state == "started" or visit.kind == "map":
         return "running"
     return "waiting" if visit.state == "waiting" else "queued"

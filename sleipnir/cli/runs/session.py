@@ -1,4 +1,4 @@
-"""`--session` and `--no-session`: which conversation a run goes on with."""
+"""`--session` and `--no-session`: the session of a run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SESSION = click.option(
     help="Go on with what was said in this session of a config.yaml agent, and add to it. Default: the agent's own "
     f"(`agent_session`). `{TEMP}` is a new one that is not kept.",
 )  # fmt: skip
-NO_SESSION = click.option("--no-session", "without_session", is_flag=True, help="Begin with nothing, and keep nothing.")
+NO_SESSION = click.option("--no-session", "without_session", is_flag=True, help="Use no session.")
 
 
 def refuse_session(session: str | None, without: bool, agent: AgentFolder) -> None:
-    """Raises UsageError for a session of a graph, and for one that is wanted and not wanted."""
+    """Raises UsageError for a session of a graph, and for both options together."""
     if session is not None and agent.kind == "graph":
         raise UsageError(NO_SESSIONS.format(agent=agent.name))
     if session is not None and without:
@@ -30,7 +30,7 @@ def refuse_session(session: str | None, without: bool, agent: AgentFolder) -> No
 
 
 def session_of(client: Client, agent: str, asked: str | None, without: bool) -> str | None:
-    """The session that was asked for, else the agent's own; None: there is none."""
+    """The requested session, else the agent's own; None: no session."""
     if asked is not None or without:
         return asked
     loop = client.definition(agent).loop

@@ -1,4 +1,4 @@
-"""`show`: one run, with all that people ask about it."""
+"""`show`: one run in detail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_PLACES = 12
 @click.option("--state", "only_state", is_flag=True, help="Print the run's state, as JSON.")
 @pass_options
 def show(options: GlobalOptions, run_id: str, as_data: bool, only_state: bool) -> None:
-    """Show one run: status, where it is, open questions, cost, result."""
+    """Show one run: status, position, open questions, cost, result."""
     with options.connected(workers=False) as client:
         run = client.run(run_id)
         if as_data:
@@ -101,7 +101,7 @@ def _fields(run: Run, options: GlobalOptions, now_ms: int) -> Iterator[tuple[str
 
 
 def _failed_visits(info: RunInfo) -> str:
-    """Each on a line of its own, as far as the record keeps them."""
+    """One line for each that the record has."""
     failed = info.failed_visits
     lines = [
         f"{each.node}: {terminal.one_line(each.error, 200)}{f' (run {each.run})' if each.run else ''}"

@@ -1,5 +1,5 @@
-"""`run --record` and `--replay`: what has to be true before a stack is started that records or replays the answers of
-models (docs/testing.md)."""
+"""`run --record` and `--replay`: the checks before a stack is started that records or replays the answers of models
+(docs/testing.md)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def with_tape(options: GlobalOptions, record: Path | None, replay_from: Path | None) -> GlobalOptions:
     """The options of a run that is recorded into, or answered from, a folder. Both None: the same options.
 
-    Raises UsageError when the workers are not private, when a recording would be mixed with another, or when there
-    is none to replay; ConfigError when both are asked for.
+    Raises UsageError when the workers are not private, when a recording would be mixed with another, or when there is
+    none to replay; ConfigError if both are given.
     """
     if record is None and replay_from is None:
         return options
@@ -42,8 +42,8 @@ def with_tape(options: GlobalOptions, record: Path | None, replay_from: Path | N
 
 
 def connected_to_run(options: GlobalOptions) -> AbstractContextManager[Client]:
-    """A client of what a run needs; of a private stack for this run alone if its models' answers are recorded or
-    replayed. Raises UsageError."""
+    """A client for a run; of a private stack for this run alone if its models' answers are recorded or replayed. Raises
+    UsageError."""
     settings = options.settings()
     has_tape = settings.record is not None or settings.replay is not None
     return _alone(options) if has_tape and options.is_embedded else options.connected(workers=True)
@@ -51,7 +51,7 @@ def connected_to_run(options: GlobalOptions) -> AbstractContextManager[Client]:
 
 @contextmanager
 def _alone(options: GlobalOptions) -> Iterator[Client]:
-    """Another run that goes on in this stack would be recorded too, or fail for answers that were never recorded."""
+    """Another active run in this stack would be recorded too, or fail because its answers were not recorded."""
     with options.connected(workers=False) as looking:
         others = [info.id for info in looking.runs(limit=3, status=set(UNFINISHED))]
         if others:

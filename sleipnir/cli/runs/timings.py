@@ -1,7 +1,7 @@
-"""The performance summary of a run that was followed with `-v`: where its time went, slowest node first.
+"""The performance summary of a run that was followed with `-v`: the duration of each node, slowest first.
 
-The words are those of Loki's log record (spec/graph-agents.md 2.13), which schedulers write at info.
-Of a run with more events than are kept (about a thousand), the last visits count.
+The words are those of Loki's log record (spec/graph-agents.md 2.13), which schedulers write at info. For a run with
+more events than are kept (about a thousand), only the last visits count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def summary(agent: str, events: Iterable[RunEvent]) -> list[str]:
-    """The lines; none for a run without a visit that has ended."""
+    """The lines; none for a run without ended visits."""
     took_ms: dict[str, list[int]] = {}
     for event in events:
         if event.type == "visit_closed" and "took_ms" in event.data and "path" not in event.data:

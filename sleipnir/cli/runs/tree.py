@@ -1,4 +1,4 @@
-"""A run and the runs below it, as lines that draw a tree."""
+"""A run and its descendants, as lines that draw a tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 20  # children of one run that are drawn; of the others, how many there a
 
 
 def lines_of(tree: RunTree, now_ms: int) -> Iterator[str]:
-    """A line for each run below `tree`: `├─ 4kq0... writer  completed  3.2s`."""
+    """A line for each descendant of `tree`: `├─ 4kq0... writer  completed  3.2s`."""
     shown, rest = tree.children[:MOST], tree.children[MOST:]
     for place, child in enumerate(shown, start=1):
         is_last = place == len(shown) and not rest
@@ -29,7 +29,7 @@ def lines_of(tree: RunTree, now_ms: int) -> Iterator[str]:
 
 
 def data_of(tree: RunTree) -> list[dict[str, Any]]:
-    """The runs below, for `--json`."""
+    """The descendants, for `--json`."""
     return [
         {"id": child.id, "agent": child.agent, "run": child.info and as_json(child.info), "children": data_of(child)}
         for child in tree.children

@@ -1,4 +1,4 @@
-"""`watch` and `wait`: be there when runs end."""
+"""`watch` and `wait`: follow runs until they end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOOK_S = 1.0  # how often runs that have not ended are looked at for new questio
 @STREAM
 @pass_options
 def watch(options: GlobalOptions, run_id: str, as_data: bool, stream: bool | None) -> int:
-    """Narrate RUN from its beginning, follow it to its end and print its result. Exit codes as `run`."""
+    """Narrate RUN from its beginning, follow it to its end and print its result. Exit codes as of `run`."""
     with options.connected(workers=True) as client:
         run = client.run(run_id)
         try:
@@ -61,7 +61,7 @@ def _say_if_open(run: Run, gate: GateInfo, options: GlobalOptions) -> None:
 @click.command()
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
 @click.option(
-    "--timeout", "timeout_s", type=Seconds(min=0), metavar="DURATION", help="Give up after this long: 30, 30s, 5m."
+    "--timeout", "timeout_s", type=Seconds(min=0), metavar="DURATION", help="Give up after this time: 30, 30s, 5m."
 )
 @click.option("--json", "as_data", is_flag=True, help="Print the runs as one JSON list.")
 @pass_options
@@ -94,7 +94,7 @@ def wait(options: GlobalOptions, run_ids: tuple[str, ...], timeout_s: float | No
 def _as_they_end(
     client: Client, run_ids: list[str], timeout_s: float | None, on_look: Callable[[str], None]
 ) -> Iterator[RunInfo]:
-    """Each run's record as it ends; stops when the time is up. Calls `on_look` for those left, every LOOK_S."""
+    """Each run's record when it ends; stops at the timeout. Calls `on_look` for the remaining runs, every LOOK_S."""
     from sleipnir.client.client import wait_all
 
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -130,7 +130,7 @@ def _say_how_it_ended(info: RunInfo) -> None:
 
 
 def _worst(statuses: list[str]) -> int:
-    """The code for all of them: failure before waiting before success."""
+    """The combined exit code: failure before waiting before success."""
     codes = {exit_codes.of_status(status) for status in statuses}
     return next((code for code in (exit_codes.FAILED, exit_codes.WAITING) if code in codes), exit_codes.COMPLETED)
 
