@@ -80,7 +80,7 @@ def test_a_batch_from_its_rows_to_its_results(fleet: Stack, tmp_path: Path) -> N
     watched = fleet.sleipnir("batch", "watch", "monday")
     assert ok(watched, 1) == ""
     assert "done: 60 of 60 rows are over: 58 completed, 2 failed; " in watched.stderr
-    assert f"batch errors {batch}   says why rows failed" in watched.stderr
+    assert f"batch errors {batch}   shows why rows failed" in watched.stderr
 
     errors = json.loads(ok(fleet.sleipnir("batch", "errors", batch, "--json")))
     assert [(group["node"], group["count"], group["keys"]) for group in errors] == [("double", 2, ["k29", "k59"])]

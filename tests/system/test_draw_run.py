@@ -59,4 +59,4 @@ def test_what_cannot_be_drawn_is_said(shell: Shell) -> None:
     assert "no run 'nosuchrun000'" in unknown.stderr
     for words in (("draw",), ("draw", "ask", "--run", "nosuchrun000")):
         both = shell(*words)
-        assert (both.returncode, both.stderr) == (2, "error: draw takes an agent or --run RUN, one of the two\n")
+        assert (both.returncode, both.stderr) == (2, "error: draw takes either an agent or --run RUN\n")

@@ -202,7 +202,7 @@ def test_a_worker_that_was_told_to_take_nothing_from_its_queue_is_unhealthy(stac
     wait_for(stack, 0, "consumes")
     command = [sys.executable, "-m", "celery", "-A", "sleipnir_workers.app", "control", "cancel_consumer", "work"]
     assert starter.run(command, stack.environment()).returncode == 0
-    wait_for(stack, 1, "has not heard from the broker")
+    wait_for(stack, 1, "has had no answer from the broker")
 
 
 def test_a_loop_that_hangs_is_found(stack: Stack, tmp_path: Path) -> None:

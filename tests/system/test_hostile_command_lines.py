@@ -421,7 +421,7 @@ def test_a_hostile_command_line_ends_with_a_line_that_names_what_is_wrong(corner
     """S13 of the second review."""
     done = corner.run(hostile)
     said = done.stderr + done.stdout
-    wrong = [what for what in ("Traceback", "This was not expected", "\x1b", "pl4nted") if what in said]
+    wrong = [what for what in ("Traceback", "This error was not expected", "\x1b", "pl4nted") if what in said]
     missing = [] if corner.fill(hostile.says) in said else [hostile.says]
     code = None if done.returncode in hostile.codes else done.returncode
     assert (wrong, missing, code) == ([], [], None), said[:2_000]

@@ -51,7 +51,7 @@ def test_a_worker_with_a_full_disk_leaves_its_visits_to_a_sound_one(
         stack.kill("sound")
         after = client.submit(agent)
         disk.make_room()
-        assert after.wait(60).status == "completed", "the sick worker tries again by itself"
+        assert after.wait(60).status == "completed", "the sick worker tries again automatically"
         assert after.output == "hello"
         wait_until(lambda: not _worker(client, "sick").stopped, "it says that it is sound")
         assert all(step.attempt == 1 or step.error is None for run in runs for step in run.history())

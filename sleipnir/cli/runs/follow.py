@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 STREAM = click.option(
     "--stream/--no-stream", "stream", default=None,
-    help="Show streamed text of models. Default: on a terminal, temporarily. With --json: every event and every piece of text is a JSON line, and the result is the last one.",
+    help="Show streamed text of models. Default: on a terminal, temporarily. With --json: every event and every piece "
+    "of text is a JSON line, and the result is the last one.",
 )  # fmt: skip
 
 

@@ -88,5 +88,6 @@ MAX_COST = click.option(
 MAX_TOKENS = click.option("--max-tokens", type=COUNT, metavar="N", help="The same, by tokens of prompts and answers.")
 STRICT = click.option(
     "--strict/--no-strict", "strict", default=None,
-    help="Fail at every failed visit, regardless of the agent: one that no fallback, retry or on_error node handles. Default: SLEIPNIR_STRICT; with --replay, strict.",
+    help="Fail at every failed visit, regardless of the agent: one that no fallback, retry or on_error node handles. "
+    "Default: SLEIPNIR_STRICT; with --replay, strict.",
 )  # fmt: skip

@@ -174,4 +174,4 @@ def test_wrong_usage_is_refused_before_anything_starts(
 
 def test_runs_of_a_batch_are_listed_without_their_children(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ps", "--batch", "b1", "--children"]) == 2
-    assert "leave out --children" in capsys.readouterr().err
+    assert "omit --children" in capsys.readouterr().err

@@ -77,7 +77,7 @@ def test_rows_are_counted_from_one_as_the_keys_of_rows_without_one_are(tmp_path:
     write(file, format_, result(0), result(1))
     old = file.read_text().replace('"row": 1,', '"row": 0,').replace("\n1,k0", "\n0,k0")
     file.write_text(old)
-    with pytest.raises(UsageError, match="was begun by an earlier release, which counted rows from 0; name another"):
+    with pytest.raises(UsageError, match="was started by an earlier release, which counted rows from 0; use another"):
         write(file, format_, result(0))
     assert file.read_text() == old
 
@@ -99,7 +99,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, format_: Format,
     file = tmp_path / "out"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     before = file.read_bytes()
-    with pytest.raises(UsageError, match=r"holds something else .*; name another file, or write it anew"):
+    with pytest.raises(UsageError, match=r"has other contents than .*; use another file, or --overwrite"):
         write(file, format_, result(0))
     assert file.read_bytes() == before
 
