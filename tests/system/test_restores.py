@@ -107,7 +107,7 @@ def test_a_person_says_that_a_backup_was_restored(stack: Stack, tmp_path: Path) 
         run = paying(client, tmp_path)
         said = stack.sleipnir("doctor", "--after-restore")
         assert said.returncode == 0
-        assert "asks a person before it runs" in said.stdout
+        assert "ask a person before they run" in said.stdout
         stack.start_worker("first")
         [gate] = wait_until(lambda: gates(run), "a person is asked", 60)
         assert times_paid(tmp_path) == 0

@@ -112,8 +112,8 @@ def written(file: IO[bytes], format_: Format, path: str, run_of: RunOf) -> Resul
                 found.note(row, status)
         except (ValueError, KeyError, TypeError, IndexError):
             raise UsageError(
-                f"{path} has other contents than {format_} results of this batch (its record {number}); name another "
-                "file, or write it anew with --overwrite"
+                f"{path} has other contents than {format_} results of this batch (its record {number}); "
+                "use another file, or --overwrite"
             ) from None
         found.size += len(raw)
     return found

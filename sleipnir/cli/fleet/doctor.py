@@ -99,7 +99,7 @@ def _begin_generation(options: GlobalOptions, *, as_data: bool) -> None:
     click.echo(f"generation {began.id} begins:")
     click.echo("  visits of nodes with `effect: once` that were queued before now ask a person before they run")
     click.echo("  schedulers read all runs again; commits that were planned on the earlier state are refused")
-    click.echo(f"  no visit is taken back from a worker for {settings.lease_s:g} s; live workers keep their visits")
+    click.echo(f"  no visit is redelivered for {settings.lease_s:g} s; live workers keep their visits")
 
 
 def examine(options: GlobalOptions) -> Findings:
