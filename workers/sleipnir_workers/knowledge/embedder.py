@@ -32,7 +32,7 @@ from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permit, PutOff, names_of
 from sleipnir_workers.llm.resolved_model import ResolvedModel, resolve_model
-from sleipnir_workers.llm.spans import span_of, used
+from sleipnir_workers.llm.spans import set_usage, span_of
 from sleipnir_workers.llm.transport import TICK_S, start_thread
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class Embedder:
                         timeout_s=self._timeout_s,
                         clean=self._model.clean,
                     )
-                    used(span, embedded.tokens)
+                    set_usage(span, embedded.tokens)
                     permit.tokens = embedded.tokens or None
                     return embedded
             except PutOff as later:

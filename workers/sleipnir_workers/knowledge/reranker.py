@@ -17,7 +17,7 @@ from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.permits import Permit, names_of
 from sleipnir_workers.llm.reranking import RerankedTexts
 from sleipnir_workers.llm.resolved_model import ResolvedModel
-from sleipnir_workers.llm.spans import span_of, used
+from sleipnir_workers.llm.spans import set_usage, span_of
 from sleipnir_workers.llm.transport import DetachedCall
 
 
@@ -60,7 +60,7 @@ class Reranker:
                     timeout_s=self._timeout_s,
                     clean=self._model.clean,
                 )
-                used(span, reranked.tokens)
+                set_usage(span, reranked.tokens)
                 permit.tokens = reranked.tokens or None
                 return reranked
         except CallFailed as error:

@@ -1,5 +1,5 @@
-"""Conversations with models: the llm node, and the parts that a longer conversation is made of.
+"""Calls of models: the llm node, the turns of a conversation, embedding and reranking.
 
-`provider` asks a model once and is the only module that imports litellm; `session` is one visit's share of a
-conversation. Nothing here knows Redis, Celery or the planner.
+`transport` is how a model is called, `litellm_compat` the only module that imports litellm, `dialogue` one visit's
+part of a conversation. No module here depends on Redis, Celery or the planner.
 """

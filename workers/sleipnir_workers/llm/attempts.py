@@ -1,4 +1,4 @@
-"""Transient errors are tried again, up to the node's max_attempts (spec 2.7.1)."""
+"""Retries after transient errors, up to the node's max_attempts (spec 2.7.1)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from sleipnir_workers.llm.failures import CallFailed
 
 FIRST_PAUSE_S = 0.25  # before the second attempt; doubles, with jitter
 LONGEST_PAUSE_S = 8.0
-LONGEST_ASKED_S = 60.0  # a provider that asks for a longer pause is tried earlier: a worker waits here
+LONGEST_RETRY_AFTER_S = 60.0  # a limit on Retry-After, because a worker waits during the pause
 
 T = TypeVar("T")
 
 
 class Attempts:
-    """Calls something up to `most` times, while it fails for transient reasons. `pause` waits, and may raise."""
+    """Repeats a call up to `most` times while it fails with transient errors. `pause` waits, and may raise."""
 
     def __init__(self, most: int, pause: Callable[[float], None]) -> None:
         self._most = most
         self._pause = pause
 
-    def of(self, call: Callable[[], T]) -> T:
-        """What `call` returns. Raises NodeFailed when it was called often enough, or in vain."""
+    def run(self, call: Callable[[], T]) -> T:
+        """What `call` returns. Raises NodeFailed after the last attempt, and after a permanent error."""
         for attempt in range(1, self._most + 1):
             try:
                 return call()
@@ -36,6 +36,6 @@ class Attempts:
 
 
 def pause_s(attempt: int, retry_after_s: float | None = None) -> float:
-    """Seconds between `attempt` (from 1) and the next one; never less than the provider asks for, within reason."""
-    own = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt - 1, 16)) * random.uniform(0.5, 1.0)
-    return float(max(own, min(retry_after_s or 0.0, LONGEST_ASKED_S)))
+    """Seconds between `attempt` (from 1) and the next one, at least the provider's Retry-After up to its limit."""
+    backoff_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt - 1, 16)) * random.uniform(0.5, 1.0)
+    return float(max(backoff_s, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S)))

@@ -1,8 +1,8 @@
-"""The clients and prices of Loki's config.yaml, as far as they mean something through litellm (spec 10.3).
+"""The clients and prices of Loki's config.yaml that apply to model calls (spec 10.3).
 
-Read are `clients:`, `model:` and, our addition, `prices:`; everything else in the file is Loki's business. Rules. The
-file is optional, and read again when it has changed. Its values may hold `{{NAME}}` (keyring.py); such a secret is
-looked up when its client is used, so that one that is missing stops that client only. Errors name file and line.
+The keys are `clients:`, `model:` and, our addition, `prices:`; Loki reads the others. Rules. The file is optional, and
+read again when it has changed. Its values may contain `{{NAME}}` (keyring.py); such a secret is looked up when its
+client is used, so that a missing secret fails only that client. Errors name file and line.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from sleipnir_workers.host import Host
 from sleipnir_workers.keyring import PLACEHOLDER
 
 Kind: TypeAlias = Literal["chat", "embedding", "reranker"]
-"""What a model is for."""
+"""The purpose of a model."""
 
 PATCHED_AS: Mapping[str, str] = {"chat": "chat_completions", "embedding": "embeddings", "reranker": "rerank"}
-"""The part of a client's `patch:` that models of a kind read."""
+"""The part of a client's `patch:` that applies to models of a kind."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Prices:
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """What is known of a model beside its address. Of a model that config.yaml does not list, nothing is.
+    """What config.yaml says of a model besides its address; the defaults are for models that it does not list.
 
-    Of an embedding model, `default_chunk_size` is in bytes, and `max_batch_size` is how many texts a call takes.
-    `reasoning_levels` are the values of `reasoning_effort` that the model takes; None: nobody has said.
+    For an embedding model, `default_chunk_size` is in bytes, and `max_batch_size` is the number of texts per call.
+    `reasoning_levels` are the values of `reasoning_effort` that the model accepts; None: unknown.
     """
 
     name: str = ""
@@ -68,13 +68,13 @@ class ModelTraits:
 
     @property
     def sent_as(self) -> str:
-        """What the provider calls the model."""
+        """The provider's name of the model."""
         return self.real_name or self.name
 
 
 @dataclass(frozen=True)
 class ClientPatch:
-    """What goes into the requests for models of a client whose name `pattern` matches."""
+    """Additions to the requests for models of a client whose names match `pattern`."""
 
     pattern: Pattern
     body: Mapping[str, Any]
@@ -83,8 +83,8 @@ class ClientPatch:
 
 @dataclass(frozen=True)
 class ConfiguredClient:
-    """One entry of `clients:`. `settings` may hold secrets and `{{NAME}}`; `line` is where the entry begins; `patches`
-    are by the kind of model."""
+    """One entry of `clients:`. `settings` may contain secrets and `{{NAME}}`; `line` is the first line of the entry;
+    `patches` are by the kind of model."""
 
     name: str
     type: str
@@ -95,17 +95,17 @@ class ConfiguredClient:
     line: int = 0
 
     def values(self, env: Mapping[str, str]) -> dict[str, str]:
-        """The settings with their secrets. Raises ConfigError naming those that are missing."""
+        """The settings with their secrets. Raises ConfigError with the names of missing secrets."""
         names = {name for text in self.settings.values() for name in PLACEHOLDER.findall(text)}
         if missing := sorted(name for name in names if not env.get(name)):
             raise ConfigError(
                 f"{self.file}:{self.line}: client '{self.name}' needs the secret {', '.join(missing)}: "
                 "set it in the environment of the llm workers or in the secrets file"
             )
-        return {key: PLACEHOLDER.sub(lambda found: env[found[1]], text) for key, text in self.settings.items()}
+        return {key: PLACEHOLDER.sub(lambda match: env[match[1]], text) for key, text in self.settings.items()}
 
     def with_patch(self, traits: ModelTraits) -> ModelTraits:
-        """`traits` with the patches of this client whose pattern the model's name matches; its own come last."""
+        """`traits` with the patches of this client whose pattern matches its name; its own patch wins."""
         body: dict[str, Any] = {}
         headers: dict[str, str] = {}
         for patch in self.patches.get(traits.type, ()):
@@ -119,8 +119,8 @@ class ConfiguredClient:
 
 @dataclass(frozen=True)
 class Clients:
-    """What config.yaml says of models, and of what they are told. `model` and `reasoning_effort` are for nodes and
-    graphs that name none. `max_tool_result_chars` is in bytes, 0: no limit."""
+    """The settings of config.yaml for models. `model` and `reasoning_effort` are defaults for nodes and graphs.
+    `max_tool_result_chars` is in bytes, 0: no limit."""
 
     clients: tuple[ConfiguredClient, ...] = ()
     prices: Mapping[str, Prices] = field(default_factory=dict)
@@ -129,18 +129,18 @@ class Clients:
     max_tool_result_chars: int = 0
 
     def prices_of(self, model_id: str) -> Prices | None:
-        """Of `prices:`, the entry for this id, else the one for all models of its client (`client:*`)."""
+        """The entry of `prices:` for this id, else the entry for all models of its client (`client:*`)."""
         return self.prices.get(model_id) or self.prices.get(model_id.partition(":")[0] + ":*")
 
     @property
     def literal_keys(self) -> frozenset[str]:
-        """Every value of a client that may be a secret, as it is written."""
+        """Every value of a client that may be a secret, as written in the file."""
         return frozenset(
             text for client in self.clients for key, text in client.settings.items() if key in _MAY_BE_SECRET
         )
 
     def secrets(self, env: Mapping[str, str]) -> frozenset[str]:
-        """What `{{NAME}}` stands for in any client, as far as `env` has it."""
+        """The values of `{{NAME}}` in all clients, where `env` has them."""
         texts = [text for client in self.clients for text in client.settings.values()]
         return frozenset(env[name] for text in texts for name in PLACEHOLDER.findall(text) if env.get(name))
 
@@ -151,7 +151,7 @@ _MAY_BE_SECRET = ("api_key", "access_key_id", "secret_access_key", "session_toke
 
 
 def clients_of(host: Host) -> Clients:
-    """What this worker's config.yaml says. Raises ConfigError for one that cannot be used."""
+    """The clients of this worker's config.yaml. Raises ConfigError for an invalid file."""
     path = config_file(host.env)
     try:
         changed_ns = path.stat().st_mtime_ns
@@ -162,7 +162,7 @@ def clients_of(host: Host) -> Clients:
 
 @functools.lru_cache(maxsize=4)
 def read_clients(path: Path, _changed_ns: int) -> Clients:
-    """What the file says. Raises ConfigError with every problem, one per line."""
+    """The clients of a file. Raises ConfigError with every problem, one per line."""
     document = read_config(path)
     if document is None:
         return NO_CLIENTS
@@ -194,7 +194,7 @@ def _no_url(value: Any) -> Any:
 
 
 class _Written(BaseModel):
-    """Keys that are missing here are Loki's, and mean nothing through litellm."""
+    """A part of the file. Other keys are Loki's and are ignored."""
 
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
@@ -282,7 +282,7 @@ def _patches(written: _Client, api: str) -> Iterator[ClientPatch]:
 def _traits(written: _Model, client: ConfiguredClient) -> ModelTraits:
     kind = written.type or "chat"
     priced = written.input_price is not None and (written.output_price is not None or kind != "chat")
-    needs_limit = client.type == "claude"  # the protocol asks for it
+    needs_limit = client.type == "claude"  # its protocol requires max_tokens
     return ModelTraits(
         name=written.name,
         real_name=written.real_name,

@@ -1,7 +1,7 @@
-"""When an agent with an unfinished todo list goes on by itself, and what it is told then (spec 5).
+"""When an agent with an unfinished todo list continues by itself, and the message that it gets (spec 5).
 
-Rules. It is the turn's worker that sees it, so it holds wherever the agent runs. What counts is in the conversation: a
-turn that is repeated comes to the same. Who answers the same again will not do better, and is left alone.
+Rules. The worker of the turn decides, wherever the agent runs. The decision depends only on the conversation, so a
+repeated turn decides the same. An agent that repeats its last reply stops.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Tasks of your todo list are not done yet, so the work goes on.
 
 @dataclass(frozen=True)
 class Continuation:
-    """The message that begins the next turn, and a line for who watches."""
+    """The message that begins the next turn, and a line of narration."""
 
     message: Message
     note: str
 
 
 def continuation(agent: LoopAgent, talk: StoredConversation, reply: str, todos: TodoList) -> Continuation | None:
-    """How the agent goes on after a `reply` without calls; None: it has ended. `talk` is what was said before."""
+    """How the agent continues after a `reply` without calls; None: it has ended. `talk` holds the turns before."""
     count, most = len(talk.follow_ups), agent.max_auto_continues
     if not (agent.auto_continue and todos.left and count < most) or reply == _last_reply(talk):
         return None
@@ -42,7 +42,7 @@ def continuation(agent: LoopAgent, talk: StoredConversation, reply: str, todos: 
 
 
 def _last_reply(talk: StoredConversation) -> str | None:
-    """What the agent said when it was last told to go on."""
+    """The reply after which the agent last continued."""
     if not talk.follow_ups:
         return None
     reply, _ = talk.turns[max(talk.follow_ups)]

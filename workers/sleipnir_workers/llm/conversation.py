@@ -1,8 +1,8 @@
-"""The messages of a conversation: the first ones of a node, and how a conversation is sent (spec 2.7.1, 10.3).
+"""The messages of a conversation: the first messages of a node, and the form in which they are sent (spec 2.7.1, 10.3).
 
-Rules. A conversation begins with the node's instructions as system message, if any, and its prompt; it has no history.
+Rules. A conversation starts with the node's instructions as system message, if any, and its prompt; it has no history.
 The system message of a config.yaml agent is its system prompt (system_prompt.py).
-Thinking that a model wrote into its text is not sent back to it.
+Thinking in the text of a model's message is not sent back to the model.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _WORD = re.compile(r"\w+")
 
 
 def first_messages(node: LlmNode, execution: Execution, host: Host) -> list[Message]:
-    """What the node's conversation begins with. Raises NodeFailed: `template` when a template cannot be rendered,
-    `tools` when the tools of the agent cannot be read that its instructions are to list."""
+    """The first messages of the node's conversation. Raises NodeFailed: `template` when a template cannot be rendered,
+    `tools` when the instructions list the agent's tools and these cannot be read."""
     loop = execution.graph.loop
     if loop is None:
         instructions = _rendered("instructions", node.instructions or "", execution.state)
@@ -45,18 +45,18 @@ def first_messages(node: LlmNode, execution: Execution, host: Host) -> list[Mess
 
 
 def _about_skills(node: LlmNode, execution: Execution, host: Host) -> str:
-    """What the model is told of skills; empty where it has none to load."""
+    """The hint about skills for the model; empty if it can load none."""
     may_load = skills_of(node, execution.graph, host, execution.folder)
     return may_load.hint or "" if may_load is not None and may_load.available() else ""
 
 
 def question(node: LlmNode, execution: Execution) -> str:
-    """The prompt, without what was found for it in documents. Raises NodeFailed (`template`)."""
+    """The prompt without search results from documents. Raises NodeFailed (`template`)."""
     return _rendered("prompt", node.prompt, execution.state)
 
 
 def chat(system: str, user: str) -> list[Message]:
-    """One question, with a system message unless it is empty."""
+    """The messages of one question, with a system message unless `system` is empty."""
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     return [*messages, user_message(user)]
 
@@ -66,12 +66,12 @@ def user_message(text: str) -> Message:
 
 
 def tool_message(call_id: str, result: str) -> Message:
-    """The result of one call of a tool. Every call of an answer needs one before the next request."""
+    """The result of one tool call. Every call of an answer needs a result before the next request."""
     return {"role": "tool", "tool_call_id": call_id, "content": result}
 
 
 def capped(messages: Sequence[Message], most_bytes: int) -> list[Message]:
-    """The messages, with results of tools cut to `most_bytes`; 0: as they are (spec/coyote.md 2.3)."""
+    """The messages, with tool results cut to `most_bytes`; 0: no limit (spec/coyote.md 2.3)."""
     return [_cut(message, most_bytes) for message in messages] if most_bytes else list(messages)
 
 
@@ -79,15 +79,15 @@ def _cut(message: Message, most_bytes: int) -> Message:
     content = message.get("content")
     if message.get("role") != "tool" or not isinstance(content, str):
         return message
-    found = content.encode(errors="replace")
-    if len(found) <= most_bytes:
+    encoded = content.encode(errors="replace")
+    if len(encoded) <= most_bytes:
         return message
-    note = f"[cut: these are the first {most_bytes:,} of {len(found):,} bytes]"
-    return {**message, "content": f"{note}\n{found[:most_bytes].decode(errors='ignore')}"}
+    note = f"[cut: these are the first {most_bytes:,} of {len(encoded):,} bytes]"
+    return {**message, "content": f"{note}\n{encoded[:most_bytes].decode(errors='ignore')}"}
 
 
 def as_sent(messages: Sequence[Message], traits: ModelTraits) -> list[dict[str, Any]]:
-    """`messages` as this model takes them. They stay as they are: litellm may change what it is given."""
+    """Copies of `messages` in the form that this model accepts; litellm may change its arguments."""
     sent = [_without_thinking(message) for message in messages]
     if traits.system_prompt_prefix:
         sent = _with_prefix(sent, traits.system_prompt_prefix)
@@ -95,13 +95,13 @@ def as_sent(messages: Sequence[Message], traits: ModelTraits) -> list[dict[str, 
 
 
 def refuse_too_long(messages: Sequence[Message], max_input_tokens: int | None) -> None:
-    """Raise CallFailed if an estimate says that the model cannot take so much."""
+    """Raise CallFailed if the estimated tokens exceed the limit."""
     if max_input_tokens is not None and estimated_tokens(messages) >= max_input_tokens:
         raise CallFailed(f"Exceed max_input_tokens limit ({max_input_tokens})")
 
 
 def estimated_tokens(messages: Sequence[Message]) -> int:
-    """As Loki counts: a word is 1.3 tokens, and half a token per character if it is not ASCII."""
+    """Loki's estimate: a word is 1.3 tokens; a word that is not ASCII is half a token per character."""
     texts = [message["content"] for message in messages if isinstance(message.get("content"), str)]
     words = [word for text in texts for word in _WORD.findall(text)]
     return math.ceil(sum(1.3 if word.isascii() else max(1.0, len(word) * 0.5) for word in words))
@@ -129,7 +129,7 @@ def _with_prefix(messages: list[dict[str, Any]], prefix: str) -> list[dict[str, 
 
 
 def _without_system_message(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The system message goes before the text of the message that follows it."""
+    """The text of the system message is put before the text of the next message."""
     match messages:
         case [{"role": "system", "content": system}, {"role": "user", "content": str() as text} as user, *rest]:
             return [{**user, "content": f"{system}\n\n{text}"}, *rest]

@@ -1,7 +1,7 @@
-"""One visit's share of a conversation: which model it asks, until when, what it spent, and what comes of it.
+"""One visit's part of a conversation with a model: the model, the deadline, the usage and the result.
 
-Rules (spec 2.7.1, 2.9). Every failure is a failure of the node, never of the worker: its text is what state_updates see
-as {{output}}. The timeout covers all attempts and the extraction of structured output. No key appears in an error.
+Rules (spec 2.7.1, 2.9). Every failure is a failure of the node, never of the worker; state_updates see its text as
+{{output}}. The timeout covers all attempts and the extraction of structured output. No error contains a key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.permits import Permit, PutOff, names_of, tokens_of_chat
 from sleipnir_workers.llm.reply import Answer, Message
-from sleipnir_workers.llm.spans import span_of, used
+from sleipnir_workers.llm.spans import set_usage, span_of
 from sleipnir_workers.llm.usage import UsageTotal
 
 if TYPE_CHECKING:
@@ -42,27 +42,27 @@ if TYPE_CHECKING:
 
 
 class Dialogue:
-    """Ask with `ask`, then say what came of it: `finish`, `success` or `failure`. `notes` are lines of narration."""
+    """Call `ask`, then get the result of the visit: `finish`, `success` or `failure`. `notes` are narration."""
 
     def __init__(self, node: LlmNode, execution: Execution, host: Host) -> None:
         self._node = node
-        self._visit = execution
+        self._execution = execution
         self._host = host
         self._keys = keyring.hidden_in(host)
         self._literal_keys: frozenset[str] = frozenset()
         self._endpoint: Endpoint | None = None
         self._deadline: float | None = None
         self._tape: Tape | None = None
-        self._efforts: tuple[str | None, str | None] = None, None  # as it is asked for, and as it is sent
+        self._efforts: tuple[str | None, str | None] = None, None  # as configured, and as sent
         self.result_bytes = 0
-        """How much of a tool's result the model gets; 0: all of it. Known when the session is open."""
+        """How many bytes of a tool's result the model gets; 0: all. Set by `open`."""
         self.spent = UsageTotal()
         self.notes: list[str] = []
 
     def open(self, tools: str = "<none>") -> Endpoint:
-        """Find the model; `tools` is how the narration calls what it may use. The timeout begins after this.
+        """Resolve the model. `tools` names its tools in the narration. The timeout begins after this.
 
-        Raises NodeFailed (`model`, `config`). Again is safe.
+        Raises NodeFailed (`model`, `config`). Idempotent.
         """
         if self._endpoint is not None:
             return self._endpoint
@@ -71,7 +71,7 @@ class Dialogue:
             self._literal_keys = configured.literal_keys
             self._keys = keyring.keyring_of(self._host)
             default = self._host.settings.model or configured.model
-            model_id = models.model_of(self._node.model, self._visit.graph.model, default)
+            model_id = models.model_of(self._node.model, self._execution.graph.model, default)
             self.notes.append(f"llm call: model={model_id} tools={tools}")
             self.spent.model = model_id
             self._tape = recording.tape_of(self._host)
@@ -80,17 +80,17 @@ class Dialogue:
                 endpoint = models.resolve(model_id, self._keys.env, litellm_compat.providers(), configured)
             else:
                 endpoint = models.unreached(model_id, configured)
-            effort = reasoning_effort.wanted(self._node, self._visit.graph, configured, self._host.env)
-            sent = reasoning_effort.sent(effort, model_id, endpoint, self.notes.append) if is_asked else None
+            effort = reasoning_effort.configured(self._node, self._execution.graph, configured, self._host.env)
+            sent = reasoning_effort.effort_to_send(effort, model_id, endpoint, self.notes.append) if is_asked else None
             self._efforts = effort, sent
-            self.result_bytes = _result_bytes(self._visit.graph, configured)
+            self.result_bytes = _result_bytes(self._execution.graph, configured)
             self._endpoint = endpoint
         except ConfigError as error:
             raise NodeFailed(str(error), "config") from error
         return self._endpoint
 
     def begin(self, timeout_s: float | None) -> None:
-        """From now on, all that is asked must be answered within `timeout_s`; None: there is no limit."""
+        """Start the timeout for all calls; None: no limit."""
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
     def ask(
@@ -99,12 +99,12 @@ class Dialogue:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Answer:
-        """The model's answer, after up to max_attempts attempts, each told from its start to who watches.
+        """The model's answer, after up to max_attempts attempts; each is streamed to the viewers from its start.
 
-        Only the first attempt is put off: later ones wait here, or how many there were would be forgotten. Raises
-        NodeFailed, PutOff and VisitLost.
+        Only the first attempt is put off: later attempts wait here, because the number of attempts is not stored.
+        Raises NodeFailed, PutOff and VisitLost.
         """
-        attempts, text_sink = Attempts(self._node.max_attempts, self._pause), self._visit.text_sink
+        attempts, text_sink = Attempts(self._node.max_attempts, self._pause), self._execution.text_sink
 
         def ask() -> Answer:
             if text_sink is not None and self.spent.calls:
@@ -113,18 +113,18 @@ class Dialogue:
                 messages, tools, None if text_sink is None else text_sink.write, puts_off=not self.spent.calls
             )
 
-        return attempts.of(ask)
+        return attempts.run(ask)
 
     def aside(self, messages: Sequence[Message]) -> str:
-        """What the model says to something else, of which nobody who watches is told. Raises NodeFailed."""
+        """The model's answer to a question outside the conversation; it is not streamed. Raises NodeFailed."""
         try:
             return self._ask(messages, puts_off=False).text
         except CallFailed as error:
             raise NodeFailed(str(error), error.kind, transient=error.transient) from error
 
     def finish(self, text: str, what: str = "LLM node structured-extraction failed") -> VisitResult:
-        """The visit's result, now that `text` was said: structured output, then state_updates. `what` begins the error
-        of a text that gives no data."""
+        """The visit's result from the model's `text`: structured output, then state_updates. `what` is the start of the
+        error message if the text holds no valid data."""
         if self._node.output_schema is None:
             return self.success(text)
         try:
@@ -134,22 +134,22 @@ class Dialogue:
         return self.success(value)
 
     def success(self, value: Json) -> VisitResult:
-        """What a value leaves in the state: of an object with a schema its keys, then state_updates."""
+        """The result with the state changes of a value: the keys of an object with a schema, then state_updates."""
         merged = value if self._node.output_schema is not None and isinstance(value, dict) else {}
-        delta = {**merged, **self._updates(merged, value)}
+        delta = {**merged, **typed_state.updates(self._execution, merged, value=value)}
         return VisitResult(
             ok=True,
-            delta=with_own_output(self._visit, delta, value),
+            delta=with_own_output(self._execution, delta, value),
             usage=self.spent.usage(),
             notes=tuple(self.notes),
         )
 
     def failure(self, error: NodeFailed, what: str = "LLM node failed") -> VisitResult:
-        """What a failure leaves: its text, for state_updates."""
+        """The result of a failure; state_updates see its text."""
         message = f"{what}: {self.clean(str(error))}"
         return VisitResult(
             ok=False,
-            delta=self._updates({}, message),
+            delta=typed_state.updates(self._execution, {}, value=message),
             error=message,
             error_kind=error.kind,
             transient=error.transient,
@@ -158,18 +158,15 @@ class Dialogue:
         )
 
     def put_off(self, later: PutOff) -> VisitResult:
-        """The visit comes back later: it met a limit of its model. What it has spent counts."""
+        """The result of a visit that a limit of its model delays. Its usage counts."""
         usage = self.spent.usage()
-        # For a scheduler of an older release, which does not know `later_ms`, it has failed, and not ended well.
+        # A scheduler of an older release ignores `later_ms`; it must see a failure, not a success.
         return VisitResult(ok=False, error=str(later), error_kind="limit", usage=usage, later_ms=later.until_ms)
 
     def clean(self, text: str) -> str:
         """`text` without any secret of this worker."""
         own = self._endpoint.secrets if self._endpoint is not None else frozenset()
         return self._keys.clean(text, self._literal_keys | own)
-
-    def _updates(self, merged: Mapping[str, Json], output: Json) -> dict[str, Json]:
-        return typed_state.updates(self._visit, merged, value=output)
 
     def _extract(self, system: str, user: str) -> str:
         """One call of the extractor role, on the same model. Raises NodeFailed."""
@@ -187,9 +184,9 @@ class Dialogue:
         *,
         puts_off: bool,
     ) -> Answer:
-        """One call, or what was recorded of it. Unless it `puts_off`, it waits out whatever limit it meets: what was
-        said before would be lost if the visit were put off. Raises CallFailed for what the provider did, NodeFailed at
-        the node's timeout and for what was not recorded, PutOff and VisitLost."""
+        """One call, or its recorded answer. Unless it `puts_off`, it waits until the limits permit the call: to put off
+        the visit would lose its earlier answers. Raises CallFailed for errors of the provider, NodeFailed at the
+        node's timeout and for a request without a recording, PutOff and VisitLost."""
         endpoint = self.open()
         while True:
             self._check_deadline()
@@ -217,11 +214,11 @@ class Dialogue:
         request = recording.request(
             model, messages, tools, temperature=temperature, top_p=top_p, reasoning_effort=self._efforts[0]
         )
-        if (recorded := tape.find(request)) is None:
+        if (recorded_answer := tape.find(request)) is None:
             answer = self._ask_provider(endpoint, messages, tools, on_text)
-            tape.keep(request, recording.written(answer, model))
+            tape.keep(request, recording.recorded(answer, model))
             return answer
-        answer = recording.replayed(recorded)
+        answer = recording.replayed(recorded_answer)
         self.spent.calls += 1
         self.spent.add(answer)
         if on_text is not None and answer.text:
@@ -251,29 +248,29 @@ class Dialogue:
                     temperature=temperature,
                     top_p=top_p,
                     reasoning_effort=self._efforts[1],
-                    timeout_s=self._remaining(),
+                    timeout_s=self._remaining_s(),
                     on_text=on_text,
-                    tick=self._visit.check,
+                    tick=self._execution.check,
                     clean=self.clean,
                 )
-                used(span, answer.input_tokens, answer.output_tokens)
+                set_usage(span, answer.input_tokens, answer.output_tokens)
                 permit.tokens = answer.input_tokens + answer.output_tokens
         except CallFailed:
-            self._check_deadline()  # a provider's own timeout that struck together with the visit's is the visit's
+            self._check_deadline()  # if both time out together, the visit's timeout is reported
             raise
         self.spent.add(answer)
         return answer
 
     def _sampling(self) -> tuple[float | None, float | None]:
         """Temperature and top_p: the node's, else the graph's."""
-        node, graph = self._node, self._visit.graph
+        node, graph = self._node, self._execution.graph
         return (
             graph.temperature if node.temperature is None else node.temperature,
             graph.top_p if node.top_p is None else node.top_p,
         )
 
     def _permit(self, endpoint: Endpoint, messages: Sequence[Message]) -> AbstractContextManager[CallTokens]:
-        visit, permits = self._visit, self._visit.permits
+        visit, permits = self._execution, self._execution.permits
         if permits is None:
             return nullcontext(Permit())
         part = f"/{visit.part.turn}" if visit.part is not None else ""
@@ -282,11 +279,11 @@ class Dialogue:
         return permits.call(f"{visit.run}/{visit.seq}{part}", visit.attempt, names_of(model, endpoint), tokens)
 
     def _pause(self, wanted_s: float) -> None:
-        if self._visit.lost.wait(min(wanted_s, self._remaining())):
-            self._visit.check()
+        if self._execution.lost.wait(min(wanted_s, self._remaining_s())):
+            self._execution.check()
         self._check_deadline()
 
-    def _remaining(self) -> float:
+    def _remaining_s(self) -> float:
         return CALL_TIMEOUT_S if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def _check_deadline(self) -> None:

@@ -1,8 +1,8 @@
-"""What an agent is asked when it has documents (spec 8.7): the user's words, and what was found for them.
+"""The prompt of an agent with documents (spec 8.7): the user's text with the search results for it.
 
-Rules. Nothing found: the words alone. The session keeps the words alone too: what was found for them is found anew.
-The template is the one of config.yaml (`rag_template`), else the one here; its parts are put in at once, so that none
-is looked for in what another has brought.
+Rules. Without results the prompt is the user's text. The session keeps only that text; each turn searches again.
+The template is that of config.yaml (`rag_template`), else ours. All its placeholders are replaced in one pass, so that
+inserted text keeps its placeholders.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _PARTS = re.compile("__CONTEXT__|__SOURCES__|__INPUT__")
 
 
 def with_documents(prompt: str, execution: Execution, template: str | None = None) -> str:
-    """The user's words with what the visit's state says was found for them. `template` None: the one here."""
+    """The user's text with the search results in the visit's state. `template` None: ours."""
     context = as_text(execution.state.get(FOUND_CONTEXT) or "")
     if execution.graph.loop is None or not context:
         return prompt
     sources = json.loads(as_text(execution.state.get(FOUND_SOURCES) or "[]"))
     parts = {"__CONTEXT__": context, "__SOURCES__": "\n".join(f"- {each}" for each in sources), "__INPUT__": prompt}
-    return _PARTS.sub(lambda found: parts[found[0]], template or _ours())
+    return _PARTS.sub(lambda match: parts[match[0]], template or _default_template())
 
 
 @functools.cache
-def _ours() -> str:
+def _default_template() -> str:
     return Path(__file__).with_name("injected").joinpath("documents.md").read_text(encoding="utf-8").strip()

@@ -1,7 +1,6 @@
-"""Ask an embedding model once: the vectors of some texts (spec 8.5, 10.3).
+"""One call of an embedding model: the vectors of texts (spec 8.5, 10.3).
 
-Rules. An endpoint that speaks OpenAI's protocol is asked over plain HTTP, and litellm is then not imported; any other
-through litellm. Retries are the caller's. Vectors are bytes, little-endian float32: nothing here needs numpy.
+Rules. Retries are the caller's. Vectors are bytes, little-endian float32, so that this module needs no numpy.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ Purpose: TypeAlias = Literal["document", "query"]
 
 CALL_TIMEOUT_S = 120.0
 MOST_TEXTS: Mapping[str, int] = {"cohere": 96, "gemini": 100, "vertex_ai": 250}
-"""How many texts a call may hold, by provider."""
-MOST_TEXTS_ELSEWHERE = 2_048  # of OpenAI, the most that is known of any
-MOST_BYTES = 300_000  # of the texts of a call: OpenAI takes so many tokens, and a token is a byte at least
+"""The maximum number of texts per call, by provider."""
+MOST_TEXTS_ELSEWHERE = 2_048  # OpenAI's, the highest limit that we know
+MOST_BYTES = 300_000  # of all texts of a call: OpenAI's limit in tokens, and a token is at least a byte
 
 _BY_HOST: Mapping[str, tuple[str, Mapping[Purpose, str]]] = {
     "api.voyageai.com": ("input_type", {"document": "document", "query": "query"}),
     "api.jina.ai": ("task", {"document": "retrieval.passage", "query": "retrieval.query"}),
 }
-"""What servers of OpenAI's protocol want to be told of the purpose, and in which field."""
+"""The field for the purpose and its values, for servers that speak OpenAI's protocol."""
 _COHERE: Mapping[Purpose, str] = {"document": "search_document", "query": "search_query"}
 _GOOGLE: Mapping[Purpose, str] = {"document": "RETRIEVAL_DOCUMENT", "query": "RETRIEVAL_QUERY"}
 
@@ -45,7 +44,7 @@ _refused_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class EmbeddedTexts:
-    """`vectors` are in the order of the texts. `tokens` 0 and `cost_usd` None: nobody counted, or knows the price."""
+    """`vectors` are in the order of the texts. `tokens` 0: not reported. `cost_usd` None: unknown."""
 
     vectors: Sequence[bytes]
     tokens: int
@@ -60,8 +59,8 @@ def embed(
     timeout_s: float = CALL_TIMEOUT_S,
     clean: Callable[[str], str] = str,
 ) -> EmbeddedTexts:
-    """One call. `clean` takes secrets out of error messages. Raises CallFailed, and NodeFailed (`model`) if litellm is
-    needed and not installed."""
+    """The vectors of `texts`. `clean` removes secrets from error messages. Raises CallFailed, and NodeFailed (`model`)
+    if litellm is needed and not installed."""
     call = _over_http if transport.is_direct(endpoint, "embeddings") else _by_litellm
     try:
         answer = call(endpoint, texts, purpose, timeout_s)
@@ -76,27 +75,27 @@ def embed(
 
 
 def settings(endpoint: Endpoint, purpose: Purpose) -> dict[str, Any]:
-    """What goes along with the texts: the same texts with the same settings have the same vectors."""
-    told: dict[str, Any] = {"model": endpoint.model, **_purpose(endpoint, purpose)}
-    return {**told, **{name: value for name, value in endpoint.traits.patch_body.items() if value is not None}}
+    """The parameters of a call: the same texts with the same parameters have the same vectors."""
+    parameters: dict[str, Any] = {"model": endpoint.model, **_purpose(endpoint, purpose)}
+    return {**parameters, **{name: value for name, value in endpoint.traits.patch_body.items() if value is not None}}
 
 
 def max_input_tokens(endpoint: Endpoint) -> int | None:
-    """How many tokens a text may have; None if neither config.yaml nor litellm's list says it."""
+    """The maximum tokens of a text; None if neither config.yaml nor litellm's list has it."""
     listed = (litellm_compat.listed(endpoint.model, "embedding") or {}).get("max_input_tokens")
     return endpoint.traits.max_input_tokens or (int(listed) if listed else None)
 
 
 def most_texts(endpoint: Endpoint) -> int:
-    """How many texts a call may hold."""
+    """The maximum number of texts per call."""
     return MOST_TEXTS.get(endpoint.model.partition("/")[0], MOST_TEXTS_ELSEWHERE)
 
 
 def _purpose(endpoint: Endpoint, purpose: Purpose) -> dict[str, str]:
     provider = endpoint.model.partition("/")[0]
     if endpoint.speaks_openai:
-        told = _BY_HOST.get(urlsplit(endpoint.api_base or "").hostname or "")
-        return {} if told is None else {told[0]: told[1][purpose]}
+        by_host = _BY_HOST.get(urlsplit(endpoint.api_base or "").hostname or "")
+        return {} if by_host is None else {by_host[0]: by_host[1][purpose]}
     if provider in ("gemini", "vertex_ai"):
         return {"task_type": _GOOGLE[purpose]}
     return {"input_type": _COHERE[purpose]} if "cohere" in endpoint.model.lower() else {}
@@ -115,13 +114,13 @@ def _over_http(endpoint: Endpoint, texts: Sequence[str], purpose: Purpose, timeo
         "input": list(texts),
     }
     with _refused_lock:
-        known = base in _takes_no_base64
-    if known:
+        refuses_base64 = base in _takes_no_base64
+    if refuses_base64:
         del body["encoding_format"]
     try:
         return address.post(body)
     except RequestRefused as error:
-        if known or error.status_code not in (400, 422) or "encoding_format" not in str(error):
+        if refuses_base64 or error.status_code not in (400, 422) or "encoding_format" not in str(error):
             raise
     with _refused_lock:
         _takes_no_base64.add(base)
@@ -142,7 +141,7 @@ def _by_litellm(endpoint: Endpoint, texts: Sequence[str], purpose: Purpose, time
 
 
 def _vectors(data: Any, count: int) -> list[bytes]:
-    """The vectors of an answer in the order of their texts. Raises CallFailed for an answer that is not complete."""
+    """The vectors of an answer in the order of their texts. Raises CallFailed for an incomplete answer."""
     if not isinstance(data, list) or len(data) != count:
         held = len(data) if isinstance(data, list) else "no"
         raise CallFailed(f"the model's answer holds {held} vectors for {count} texts")
@@ -150,16 +149,16 @@ def _vectors(data: Any, count: int) -> list[bytes]:
     numbers = [at if number is None else number for at, number in enumerate(numbers)]
     if sorted(numbers) != list(range(count)):
         raise CallFailed(f"the model's answer numbers its {count} vectors wrongly")
-    found = {number: _vector(part_of(entry, "embedding")) for number, entry in zip(numbers, data, strict=True)}
-    return [found[number] for number in range(count)]
+    vectors = {number: _vector(part_of(entry, "embedding")) for number, entry in zip(numbers, data, strict=True)}
+    return [vectors[number] for number in range(count)]
 
 
-def _vector(said: Any) -> bytes:
+def _vector(value: Any) -> bytes:
     """One vector, from base64 or from numbers."""
     try:
-        content = base64.b64decode(said, validate=True) if isinstance(said, str) else _packed(said)
+        content = base64.b64decode(value, validate=True) if isinstance(value, str) else _packed(value)
     except (TypeError, OverflowError, binascii.Error) as error:
-        raise CallFailed(f"the model's answer holds what is no vector: {str(said)[:60]!r}") from error
+        raise CallFailed(f"the model's answer holds what is no vector: {str(value)[:60]!r}") from error
     if not content or len(content) % 4:
         raise CallFailed(f"the model's answer holds a vector of {len(content)} bytes, which are no 32-bit numbers")
     return content

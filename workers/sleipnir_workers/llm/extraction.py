@@ -1,4 +1,4 @@
-"""Structured output of an agent node: from what its child run has said to data (spec 2.7.5, 2.9)."""
+"""Structured output of an agent node: from the text of its child run to data (spec 2.7.5, 2.9)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sleipnir_workers.node import executor
 
 @executor("agent")
 def run_extraction(node: AgentNode, execution: Execution, host: Host | None = None) -> VisitResult:
-    """The child's text as data, by the graph's model where the text is no JSON. A failure fails the graph, and writes
-    nothing. `host` None means this process's. Raises VisitLost, nothing else."""
+    """Convert the child's text to data, with the graph's model if the text is no JSON. A failure writes nothing and
+    fails the graph. `host` None means this process's. Raises only VisitLost."""
     asking = LlmNode(id=node.id, prompt="", output_schema=node.output_schema, state_updates=node.state_updates)
     dialogue = Dialogue(asking, execution, host or this_host())
     try:

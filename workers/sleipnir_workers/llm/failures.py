@@ -1,7 +1,7 @@
 """Why a call of a model failed, and whether another attempt is worth it (spec 2.7.1).
 
-Rules. An error is transient if its text says so (TRANSIENT, Loki's list), or if the provider says when to come back
-(Retry-After). A message never holds a traceback or what litellm says twice.
+Rules. An error is transient if its text says so (TRANSIENT, Loki's list), or if the provider sends Retry-After. A
+message contains no traceback, and nothing that litellm repeats.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from sleipnir_workers.llm import litellm_compat
 
 TRANSIENT = re.compile(
     r"timed out|rate limit|(?<!\d)429(?!\d)|connection reset|connection refused|produced no output"
-    # What is said of a connection that was closed, and not reset: by us, and by httpx.
+    # Our text and httpx's for a connection that was closed, not reset.
     r"|closed the connection|peer closed connection|server disconnected",
     re.IGNORECASE,
 )
-"""An error whose text holds one of these is worth another attempt. 429 counts as a number of its own only: ports and
-request ids hold those digits too."""
+"""An error whose text matches is worth another attempt. 429 matches only as a whole number, because ports and request
+ids contain those digits too."""
 
 _ERROR_CHARACTERS = 2_000
 
 
 class CallFailed(Exception):
-    """A call that the provider, or the way to it, failed.
+    """A call failed at the provider or on the network.
 
-    `kind` is `rate_limit`, `timeout` or `model_call`; `status` the HTTP status, if there was one; `retry_after_s` how
-    long the provider asks to wait, if it does.
+    `kind` is `rate_limit`, `timeout` or `model_call`; `status` the HTTP status, if any; `retry_after_s` the pause that
+    the provider asks for, if any.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class CallFailed(Exception):
 
 
 def from_error(error: BaseException, clean: Callable[[str], str]) -> CallFailed:
-    """What an error of litellm means. `clean` takes secrets out of a text."""
+    """The failure that an exception of a call means. `clean` removes secrets from a text."""
     chain = _chain(error)
     message = litellm_compat.message_of(error)
-    if isinstance(chain[-1], OSError) and str(chain[-1]) not in message:  # "Connection error." does not say which
+    if isinstance(chain[-1], OSError) and str(chain[-1]) not in message:  # "Connection error." does not name the cause
         message = f"{message} ({chain[-1]})"
-    elif garbage := [each for each in chain if isinstance(each, json.JSONDecodeError)]:  # quotes the parser alone
-        message = f"the provider's answer is not JSON: {garbage[0]}"
+    elif parse_errors := [each for each in chain if isinstance(each, json.JSONDecodeError)]:
+        message = f"the provider's answer is not JSON: {parse_errors[0]}"  # does not quote the answer
     status = getattr(error, "status_code", None)
     text = " ".join([*map(str, chain), str(status)])
     wait_s = _retry_after_s(error)
@@ -72,7 +72,7 @@ def from_error(error: BaseException, clean: Callable[[str], str]) -> CallFailed:
 
 def _retry_after_s(error: BaseException) -> float | None:
     """The Retry-After of the response behind an error: seconds, or a date."""
-    text = next((found for headers in _headers(error) if (found := headers.get("retry-after"))), None)
+    text = next((value for headers in _headers(error) if (value := headers.get("retry-after"))), None)
     if text is None:
         return None
     try:
@@ -86,16 +86,16 @@ def _retry_after_s(error: BaseException) -> float | None:
 
 
 def _headers(error: BaseException) -> list[Mapping[str, Any]]:
-    found = [
+    candidates = [
         litellm_compat.headers_of(error),
         getattr(getattr(error, "response", None), "headers", None),
     ]
-    return [headers for headers in found if isinstance(headers, Mapping)]
+    return [headers for headers in candidates if isinstance(headers, Mapping)]
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An error and everything that led to it, outermost first."""
+    """An error and its causes, outermost first."""
     chain = [error]
-    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and len(chain) < 10:
-        chain.append(before)
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and len(chain) < 10:
+        chain.append(cause)
     return chain

@@ -1,7 +1,7 @@
-"""JSON posted to a provider over plain HTTP: the answer as plain data, and what went wrong as one of two errors.
+"""JSON requests to a provider over plain HTTP: the answer as plain data, a failure as one of two errors.
 
-Connections are kept, proxies are those of the environment. Imported by workers that ask models alone: only those have
-urllib3.
+Connections are kept; proxies are those of the environment. Only workers that call models import this module, because
+only these have urllib3.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 from urllib3 import BaseHTTPResponse, PoolManager, ProxyManager, Retry, Timeout
 
-CONNECTIONS = 1_000  # that are kept per server; more than a process has threads
+CONNECTIONS = 1_000  # kept per server; more than a process has threads
 
 _REDIRECTS = Retry(None, connect=False, read=False, redirect=3, status=False, other=False)
-"""Attempts are the caller's: hidden ones would not be counted."""
-_SAID_CHARACTERS = 500  # of an answer that is no JSON, in an error
+"""Only redirects: retries are the caller's, as hidden attempts would not be counted."""
+_QUOTED_CHARACTERS = 500  # of an answer that is no JSON, in an error
 
 
 class RequestRefused(Exception):
-    """The server answered with another status than 200, or sent an error instead of a piece of its stream."""
+    """The server answered with a status other than 200, or sent an error instead of a piece of its stream."""
 
     def __init__(self, message: str, response: BaseHTTPResponse) -> None:
         super().__init__(message)
@@ -42,10 +42,10 @@ class ServerUnreachable(Exception):
 
 
 class Address:
-    """Where something is posted. `headers` go along with the key; `timeout_s` is for each wait on the network; `tls` is
-    for servers with certificates, None trusts everybody.
+    """A URL for requests. `headers` are sent with the key; `timeout_s` applies to each wait on the network; `tls` has
+    the trusted certificates, None trusts every server.
 
-    Its methods raise RequestRefused, ServerUnreachable, and ValueError for an answer that is no JSON object.
+    The methods raise RequestRefused, ServerUnreachable, and ValueError for an answer that is not a JSON object.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Address:
 
     def post(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer to a request."""
-        with self.answered(body) as response:
+        with self.response(body) as response:
             return object_of(response.read(), "answer")
 
     @contextmanager
-    def answered(self, body: Mapping[str, Any]) -> Iterator[BaseHTTPResponse]:
-        """The response to a request, with status 200. Its connection is kept if all of it is read, else closed."""
+    def response(self, body: Mapping[str, Any]) -> Iterator[BaseHTTPResponse]:
+        """The response with status 200. Its connection is kept if the caller reads all of it, else closed."""
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
         try:
             response = self._pool.request(
@@ -80,7 +80,7 @@ class Address:
                     raise _refused(response)
                 yield response
             finally:
-                response.close()  # does nothing to a connection that was given back
+                response.close()  # no effect after the connection was returned to the pool
         except urllib3.exceptions.HTTPError as error:
             raise ServerUnreachable(f"{urlsplit(self._url).netloc}: {_why(error)}") from error
 
@@ -88,10 +88,10 @@ class Address:
 @lru_cache(maxsize=16)
 def _pool(proxy: str | None, tls: SSLContext | None) -> PoolManager:
     """The connections of this process; thread-safe."""
-    how: dict[str, Any] = {"maxsize": CONNECTIONS, "ssl_context": tls}
+    options: dict[str, Any] = {"maxsize": CONNECTIONS, "ssl_context": tls}
     if tls is None:
-        how = {"maxsize": CONNECTIONS, "cert_reqs": "CERT_NONE"}
-    return PoolManager(**how) if proxy is None else ProxyManager(proxy, **how)
+        options = {"maxsize": CONNECTIONS, "cert_reqs": "CERT_NONE"}
+    return PoolManager(**options) if proxy is None else ProxyManager(proxy, **options)
 
 
 @lru_cache(maxsize=256)
@@ -104,8 +104,8 @@ def _proxy_of(url: str) -> str | None:
 
 
 def trusted(env: Mapping[str, str]) -> SSLContext | None:
-    """Whom to trust, as litellm takes it from the environment: SSL_VERIFY is a file or `false`, and SSL_CERT_FILE a
-    file; else what certifi trusts. None: everybody."""
+    """The certificates to trust, by the variables that litellm reads: SSL_VERIFY is a file or `false`, SSL_CERT_FILE a
+    file; else those of certifi. None: every server is trusted."""
     verify = env.get("SSL_VERIFY", "")
     if verify.lower() == "false":
         return None
@@ -116,14 +116,14 @@ def trusted(env: Mapping[str, str]) -> SSLContext | None:
 @lru_cache(maxsize=16)
 def _trusting(file: str | None) -> SSLContext:
     if file is None:
-        import certifi  # here: only workers with the extras llm or rag have it
+        import certifi  # lazy: only workers with the extras llm or rag have it
 
         file = certifi.where()
     return ssl.create_default_context(cafile=file)
 
 
 def object_of(text: bytes, what: str) -> Mapping[str, Any]:
-    """The JSON object in a text; `what` is how an error calls it. Raises ValueError."""
+    """The JSON object in a text; `what` names it in an error. Raises ValueError."""
     data = json.loads(text)
     if not isinstance(data, Mapping):
         raise ValueError(f"the {what} is no object: {str(data)[:100]}")
@@ -131,26 +131,26 @@ def object_of(text: bytes, what: str) -> Mapping[str, Any]:
 
 
 def _refused(response: BaseHTTPResponse) -> RequestRefused:
-    """What the server says of it: in the protocol's form, or as text."""
+    """The error of a response, with the server's message in the protocol's form or as text."""
     content = response.read()
     try:
-        told = object_of(content, "error")
-        said = said_in(told.get("error") or told.get("message") or told.get("detail"))
+        body = object_of(content, "error")
+        message = error_message(body.get("error") or body.get("message") or body.get("detail"))
     except ValueError:
-        said = None
-    said = said or " ".join(content.decode(errors="replace").split())[:_SAID_CHARACTERS]
+        message = None
+    message = message or " ".join(content.decode(errors="replace").split())[:_QUOTED_CHARACTERS]
     status = f"the provider answered {response.status} {response.reason or ''}".rstrip()
-    return RequestRefused(f"{status}: {said}" if said else status, response)
+    return RequestRefused(f"{status}: {message}" if message else status, response)
 
 
-def said_in(error: Any) -> str | None:
-    """The text of an error in OpenAI's form, an object or a text; None without one."""
+def error_message(error: Any) -> str | None:
+    """The message of an error in OpenAI's form, an object or a text; None without one."""
     message = error.get("message") if isinstance(error, Mapping) else error
     return str(message) if message else None
 
 
 def _why(error: BaseException) -> str:
-    """What happened to a connection, in the words of who saw it first; urllib3's quote its own objects."""
+    """What happened to a connection, by the innermost error: urllib3's own messages quote its objects."""
     first: BaseException = error
     while (before := first.__cause__ or first.__context__) is not None and not isinstance(first, OSError):
         first = before

@@ -1,7 +1,7 @@
 """The llm node: one prompt to a model in a fresh context, with retries, a timeout and structured output.
 
 Rules (spec 2.7.1, 2.9). Every failure is a failure of the node, never of the worker. One visit is one conversation
-without tools. Usage counts every call made.
+without tools. The usage includes every call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sleipnir_workers.node import executor
 
 @executor("llm")
 def run_llm(node: LlmNode, execution: Execution, host: Host | None = None) -> VisitResult:
-    """Ask the model. `host` None means this process's. Raises VisitLost, nothing else."""
+    """Call the model. `host` None means this process's. Raises only VisitLost."""
     host = host or this_host()
     dialogue = Dialogue(node, execution, host)
     try:
@@ -46,7 +46,7 @@ def run_llm(node: LlmNode, execution: Execution, host: Host | None = None) -> Vi
 
 
 def check_configuration(host: Host) -> None:
-    """Raise ConfigError if this worker's config.yaml, secrets file or limits.yaml cannot be used."""
+    """Raise ConfigError if this worker's config.yaml, secrets file or limits.yaml is invalid."""
     clients_of(host)
     keyring_of(host)
     limits.load(host.settings)

@@ -1,9 +1,9 @@
 """OpenAI's chat protocol over plain HTTP: one request, and the answer or the pieces of its stream as plain data.
 
-litellm translates between protocols. An endpoint that speaks the one that its callers speak needs no translation, and
-what litellm and OpenAI's client make around such a call - several objects of each answer and piece, printed for a log
-that nobody reads - took most of a call's CPU. Here an answer is what json.loads makes of it. Which parameters a model
-takes is litellm's to say all the same (litellm_compat.py). Imported with litellm: only workers for models have urllib3.
+An endpoint that speaks OpenAI's protocol needs no translation. litellm and OpenAI's client take most of the CPU of such
+a call: they create several objects for each answer and piece, and format them for a log that is not used. Here an
+answer is plain JSON data. litellm still decides which parameters a model accepts (litellm_compat.py). Only workers that
+call models import this module, because only these have urllib3.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from urllib3 import BaseHTTPResponse
 
-from sleipnir_workers.llm.json_http import Address, RequestRefused, object_of, said_in
+from sleipnir_workers.llm.json_http import Address, RequestRefused, error_message, object_of
 
 _READ_BYTES = 65_536
 
 
 class Chat:
-    """One endpoint; the parameters and errors are those of Address. An answer that is not what the protocol says is a
-    ValueError too."""
+    """One endpoint; the parameters and errors are those of Address. An answer that breaks the protocol is also a
+    ValueError."""
 
     def __init__(
         self, base: str, key: str, *, headers: Mapping[str, str], timeout_s: float, tls: SSLContext | None
@@ -36,13 +36,13 @@ class Chat:
 
     @contextmanager
     def stream(self, body: Mapping[str, Any]) -> Iterator[Pieces]:
-        """The pieces of the answer to a request, as they come."""
-        with self._address.answered(body) as response:
+        """The pieces of the answer to a request, as they arrive."""
+        with self._address.response(body) as response:
             yield Pieces(response)
 
 
 class Pieces:
-    """What is in an opened stream. Iterate once, then `finish`."""
+    """The pieces of an open stream. Iterate once, then call `finish`."""
 
     def __init__(self, response: BaseHTTPResponse) -> None:
         self._response = response
@@ -56,17 +56,17 @@ class Pieces:
                 return
             piece = object_of(data, "piece of the stream")
             if error := piece.get("error"):
-                raise RequestRefused(said_in(error) or "the stream holds an error", self._response)
+                raise RequestRefused(error_message(error) or "the stream holds an error", self._response)
             yield piece
 
     def finish(self) -> None:
-        """Read what follows the last piece, which is nothing: only then can another call have the connection."""
+        """Read to the end of the stream, which is empty: only then can another call use the connection."""
         while self._response.read1(_READ_BYTES):
             pass
 
     def _lines(self) -> Iterator[bytes]:
-        begun = b""
+        incomplete = b""
         while chunk := self._response.read1(_READ_BYTES):
-            *lines, begun = (begun + chunk).split(b"\n")
+            *lines, incomplete = (incomplete + chunk).split(b"\n")
             yield from lines
-        yield begun
+        yield incomplete

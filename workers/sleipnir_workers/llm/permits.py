@@ -1,8 +1,8 @@
-"""Whether a model may be called now: the limits of the whole deployment (docs/limits.md).
+"""Permits for calls of models, under the limits of the deployment (docs/limits.md).
 
-Rules. A call takes a permit before it is made, and gives it back with the tokens that it used; the heartbeat renews
-those of this process. Who is refused is put off: a visit goes back to a timer, in the middle of nothing, and holds no
-slot of a worker; a builder of knowledge bases waits. Models without limits cost nothing.
+Rules. A call takes a permit before it starts, and releases it with the tokens that it used; the heartbeat renews the
+permits of this process. A refused caller is put off: a visit waits for a timer and occupies no worker; a builder of
+knowledge bases waits in place. Models without limits need no request to Redis.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sleipnir_workers.llm.failures import CallFailed
 from sleipnir_workers.llm.models import Endpoint
 from sleipnir_workers.llm.reply import Message
 
-ANSWER_TOKENS = 1_000  # what an answer is taken to need where the model's longest is not known
+ANSWER_TOKENS = 1_000  # the assumed length of an answer if the model's maximum is unknown
 
 
 class PutOff(Exception):
-    """The call may not be made before `until_ms`, by Redis' clock. The text says which limit it met."""
+    """The call may not start before `until_ms`, by Redis' clock. The text names the limit."""
 
     def __init__(self, until_ms: int, reason: str) -> None:
         super().__init__(reason)
@@ -35,7 +35,7 @@ class PutOff(Exception):
 
 
 class Permits:
-    """Those of this process."""
+    """The permits of this process."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
@@ -43,7 +43,7 @@ class Permits:
         self._lock = threading.Lock()
 
     def renew(self) -> None:
-        """Keep what is held; with each heartbeat. A call whose permit is lost goes on: it is out already."""
+        """Renew the permits in use, at each heartbeat. A call whose permit has lapsed continues."""
         with self._lock:
             held = set(self._held)
         if lost := self._store.limiter.renew(held) if held else set():
@@ -51,20 +51,21 @@ class Permits:
 
     @cached_property
     def limits(self) -> ModelLimits:
-        """Read once in the life of a process. Raises ConfigError."""
+        """Read once per process. Raises ConfigError."""
         return load(self._settings)[0]
 
     @contextmanager
     def call(self, caller: str, attempt: int | str, names: Sequence[str], tokens: int) -> Iterator[Permit]:
-        """Around one call of a model with these `names`, which may take so many `tokens`. `caller` is who comes back
-        when it is put off: a visit, or a part of one, without the attempt. Raises PutOff, ConfigError, ProcessLost."""
-        found = self.limits.matching(*names)
-        if not found:
+        """Hold a permit during one call of a model with these `names`, which takes about `tokens`. `caller` keeps its
+        place when it is put off: a visit or a part of one, without the attempt. Raises PutOff, ConfigError and
+        ProcessLost."""
+        limits = self.limits.matching(*names)
+        if not limits:
             yield Permit()
             return
         try:
             with self._store.errors():
-                granted = self._store.limiter.take(found, f"{caller}/{attempt}", tokens, caller=caller)
+                granted = self._store.limiter.take(limits, f"{caller}/{attempt}", tokens, caller=caller)
         except StoreUnavailable as error:
             raise ProcessLost("Redis cannot be asked whether the model may be called") from error
         if isinstance(granted, LimitReached):
@@ -76,34 +77,34 @@ class Permits:
             yield permit
         except CallFailed as error:
             if error.kind == "rate_limit" and error.retry_after_s is not None:
-                self._tell(partial(self._store.limiter.cool_down, found, int(error.retry_after_s * 1000)))
+                self._try(partial(self._store.limiter.cool_down, limits, int(error.retry_after_s * 1000)))
             raise
         finally:
             with self._lock:
                 self._held.discard(granted)
-            self._tell(partial(self._store.limiter.release, granted, permit.tokens))
+            self._try(partial(self._store.limiter.release, granted, permit.tokens))
 
-    def _tell(self, tell: Callable[[], object]) -> None:
-        """Redis may be away: then the lease lapses."""
+    def _try(self, update: Callable[[], object]) -> None:
+        """Without Redis the permit lapses by itself."""
         try:
             with self._store.errors():
-                tell()
+                update()
         except StoreUnavailable as error:
-            structlog.get_logger().warning("a limit of a model cannot be told", error=str(error))
+            structlog.get_logger().warning("a model limit cannot be updated", error=str(error))
 
 
 class Permit:
-    """What one call used. `tokens` None: nobody knows."""
+    """The tokens that one call used; None: unknown."""
 
     tokens: int | None = None
 
 
 def names_of(model: str, endpoint: Endpoint) -> tuple[str, str]:
-    """The names by which limits.yaml may mean a model: its id, and the name of its provider with the provider's own."""
+    """The names of a model in limits.yaml: its id, and `provider:model` by litellm's names."""
     return model, endpoint.model.replace("/", ":", 1)
 
 
 def tokens_of_chat(endpoint: Endpoint, messages: Sequence[Message]) -> int:
-    """What a question and its answer may take, by an estimate."""
+    """The estimated tokens of a question and its answer."""
     characters = sum(len(text) for message in messages if isinstance(text := message.get("content"), str))
     return estimated_tokens(characters, endpoint.traits.max_output_tokens or ANSWER_TOKENS)

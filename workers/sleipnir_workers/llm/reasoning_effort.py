@@ -1,9 +1,9 @@
-"""How hard a model is asked to think, `reasoning_effort` (spec/coyote.md 9).
+"""The `reasoning_effort` of a call (spec/coyote.md 9).
 
-Rules. The node's value goes first, then the graph's or the agent's, then COYOTE_REASONING_EFFORT and `reasoning_effort`
-of the application's config.yaml, then the model's `default_reasoning_effort` there; else none is sent. Where
-config.yaml lists the `reasoning_levels` of a model, another value is an error. Where it lists none, and litellm knows
-that the model takes no such parameter, the visit says that it was not sent.
+Rules. The order of priority: the node, the graph or the agent, COYOTE_REASONING_EFFORT, `reasoning_effort` of the
+application's config.yaml, `default_reasoning_effort` of the model there; else none is sent. A value that is not in the
+model's `reasoning_levels` is an error. If there are no levels and litellm does not know the model to take the
+parameter, it is not sent, and the visit reports that.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from sleipnir_workers.llm.clients import Clients
 from sleipnir_workers.llm.models import Endpoint
 
 
-def wanted(node: LlmNode, graph: Graph, clients: Clients, env: Mapping[str, str]) -> str | None:
-    """What is asked for, whatever the model is; None: nothing."""
+def configured(node: LlmNode, graph: Graph, clients: Clients, env: Mapping[str, str]) -> str | None:
+    """The configured effort, before the model is considered; None: none."""
     of_application = variable(env, "REASONING_EFFORT") or clients.reasoning_effort
     return node.reasoning_effort or graph.reasoning_effort or of_application or None
 
 
-def sent(effort: str | None, model_id: str, endpoint: Endpoint, note: Callable[[str], None]) -> str | None:
-    """What the model is sent; `note` is told of it. Raises NodeFailed (`config`) for a value that the model is known
-    not to take."""
+def effort_to_send(effort: str | None, model_id: str, endpoint: Endpoint, note: Callable[[str], None]) -> str | None:
+    """The effort that the model is sent; `note` receives a line about it. Raises NodeFailed (`config`) for a value that
+    is not among the model's levels."""
     levels = endpoint.traits.reasoning_levels
     if effort is None:
         return endpoint.traits.default_reasoning_effort

@@ -1,9 +1,8 @@
-"""Answers that are recorded, and answers from a recording (docs/testing.md, sleipnir/testing/tape.py).
+"""Recording and replay of answers (docs/testing.md, sleipnir/testing/tape.py).
 
-Rules. A process has one tape, as its settings say. A request is written down as the graph makes it: the model's id, the
-messages and the tools, before anything that config.yaml says of the model is done to them. So a replay needs neither a
-key nor litellm. A streamed answer is kept joined, and replayed as one piece of text. No secret of this worker is
-written.
+Rules. A process has one tape, by its settings. A request is recorded as the graph makes it: the model's id, the
+messages and the tools, before the settings of config.yaml apply. So a replay needs neither a key nor litellm. A
+streamed answer is recorded whole, and replayed as one piece of text. No secret of this worker is written.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _tapes: dict[tuple[Path | None, Path | None], Tape] = {}
 
 
 def tape_of(host: Host) -> Tape | None:
-    """The tape of this process, which counts how often each request was made. Raises ConfigError."""
+    """The tape of this process, which counts the repetitions of each request. Raises ConfigError."""
     settings = host.settings
     if settings.record is None and settings.replay is None:
         return None
@@ -49,42 +48,42 @@ def request(
     top_p: float | None,
     reasoning_effort: str | None = None,
 ) -> dict[str, Any]:
-    """What a tape knows a call by. `model` is its id, as graphs write it."""
-    asked = {
+    """The request by which a tape finds a call. `model` is its id in graphs."""
+    fields = {
         "model": model,
         "messages": [dict(message) for message in messages],
         "tools": [dict(tool) for tool in tools],
     }
-    # Not with null: recordings that are older than the parameter are found too.
+    # Absent, not null: recordings that are older than the parameter still match.
     effort = {} if reasoning_effort is None else {"reasoning_effort": reasoning_effort}
-    return {**asked, "temperature": temperature, "top_p": top_p, **effort}
+    return {**fields, "temperature": temperature, "top_p": top_p, **effort}
 
 
-def written(answer: Answer, model: str) -> dict[str, Any]:
-    """The answer as a tape keeps it, in the form of OpenAI's protocol."""
+def recorded(answer: Answer, model: str) -> dict[str, Any]:
+    """The answer in the form of a tape, which is that of OpenAI's protocol."""
     usage = {"prompt_tokens": answer.input_tokens, "completion_tokens": answer.output_tokens}
     choice = {"index": 0, "message": dict(answer.message), "finish_reason": answer.finish}
     return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
 
 
-def replayed(recorded: Mapping[str, Any]) -> Answer:
-    """The answer that a tape has kept. It has the tokens of the recording, and cost nothing. Raises ConfigError."""
+def replayed(recording: Mapping[str, Any]) -> Answer:
+    """A recorded answer, with the recorded tokens and at no cost. Raises ConfigError."""
     reply = AnswerCollector()
     try:
-        choice, usage = recorded["choices"][0], recorded.get("usage") or {}
+        choice, usage = recording["choices"][0], recording.get("usage") or {}
         reply.add(choice["message"])
         reply.finish = choice.get("finish_reason")
         tokens = {name: int(usage.get(key) or 0) for name, key in _TOKENS.items()}
         return reply.answer("replay", **tokens, cost_usd=0.0)
     except (LookupError, TypeError, ValueError, AttributeError, MalformedReply) as error:
-        raise ConfigError(f"a recorded answer of '{recorded.get('model')}' cannot be used: {error!r}") from error
+        raise ConfigError(f"a recorded answer of '{recording.get('model')}' cannot be used: {error!r}") from error
 
 
 def _opened(host: Host) -> Tape:
-    from sleipnir.testing.tape import Tape  # brings a server, which no worker needs otherwise
+    from sleipnir.testing.tape import Tape  # lazy: it imports a server that no worker needs
 
     def clean(text: str) -> str:
-        keys, configured = keyring_of(host), clients_of(host)  # as the files are now
+        keys, configured = keyring_of(host), clients_of(host)  # from the current files
         return keys.clean(text, configured.literal_keys | configured.secrets(keys.env))
 
     tape = Tape.of(host.settings, clean)

@@ -1,10 +1,10 @@
-"""What a model answered, put together from one message or from the pieces of a stream.
+"""A model's answer, assembled from one message or from the pieces of a stream.
 
-Rules. A call of a tool belongs to the index that its pieces carry; a piece that names another tool under another id at
-the same index begins another call, as some servers number all of them 0. A call without an id gets one that follows
-from its place. Of two calls with one id the later counts. Arguments are JSON text: an object becomes its text, nothing
-becomes `{}`, anything else is an error. Half a surrogate pair, which could not be stored, becomes U+FFFD.
-Nothing here imports litellm: it reads its objects by the names of their fields, which are those of OpenAI's protocol.
+Rules. The pieces of a tool call share an index. A piece with another tool and another id at the same index starts a new
+call, because some servers number all calls 0. A call without an id gets an id that is derived from its place. Of two
+calls with the same id the later wins. Arguments are JSON text: an object is converted to text, a missing value to `{}`,
+anything else is an error. Half a surrogate pair, which cannot be stored, becomes U+FFFD. litellm's objects are read by
+the field names of OpenAI's protocol.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 Message: TypeAlias = Mapping[str, Any]
-"""One message of a conversation, as OpenAI's protocol has it. JSON throughout."""
+"""One message of a conversation in the form of OpenAI's protocol; JSON values only."""
 
 
 @dataclass(frozen=True)
 class RequestedCall:
-    """One call that the model asks for. `arguments` is text that should be a JSON object; the model wrote it."""
+    """One tool call of a model. `arguments` is text that should be a JSON object."""
 
     id: str
     name: str
@@ -32,9 +32,9 @@ class RequestedCall:
 class Answer:
     """One answer of a model.
 
-    `message` is the assistant's message as the next request has to repeat it: text, calls and what some providers want
+    `message` is the assistant's message as the next request must repeat it: text, calls and what some providers require
     back (thinking blocks, signatures). `finish` is why the model stopped (`stop`, `tool_calls`, `length`, ...).
-    `cost_usd` is None where the price is unknown, never 0 for unknown.
+    `cost_usd` is None if the price is unknown, never 0.
     """
 
     text: str
@@ -47,11 +47,11 @@ class Answer:
 
 
 class MalformedReply(Exception):
-    """The provider's answer is not what the protocol says; the message completes "the model's reply ..."."""
+    """The provider's answer breaks the protocol; the message completes "the model's reply ..."."""
 
 
 class AnswerCollector:
-    """Collects an answer. Give it every message or piece in order, then ask for the answer."""
+    """Assembles an answer: `add` every message or piece in order, then call `answer`."""
 
     def __init__(self) -> None:
         self.finish: str | None = None
@@ -64,20 +64,20 @@ class AnswerCollector:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing came: no text, no call, no reasoning."""
+        """Whether there is no text, no call and no reasoning yet."""
         return not (self._text or self._calls or self._reasoning or self._thinking)
 
     @property
     def text(self) -> str:
-        """What was said so far."""
+        """The text so far."""
         return "".join(self._text)
 
     def add(self, piece: Any) -> str:
-        """Take a message, or a delta of one. Returns the text that is new in it."""
+        """Add a message or a delta. Returns its text."""
         text = _text(part_of(piece, "content"))
         if text:
             self._text.append(text)
-        # Some servers call it `reasoning`, which litellm renames where the piece comes from there.
+        # Some servers name it `reasoning`; litellm renames it in its own pieces.
         if isinstance(reasoning := part_of(piece, "reasoning_content") or part_of(piece, "reasoning"), str):
             self._reasoning.append(reasoning)
         for block in part_of(piece, "thinking_blocks") or ():
@@ -89,36 +89,38 @@ class AnswerCollector:
         return text
 
     def answer(self, place: str, **usage: Any) -> Answer:
-        """The whole. `place` tells this answer from others of the conversation, for ids that we make up; `usage` are
-        fields of Answer. Raises MalformedReply for a call that cannot be made."""
+        """The answer. `place` identifies it within the conversation, for ids of calls without one; `usage` has
+        fields of Answer. Raises MalformedReply for an invalid call."""
         text = storable("".join(self._text))
         calls: dict[str, tuple[RequestedCall, dict[str, Any]]] = {}
-        for number, written in enumerate(self._calls):
-            call = written.whole(f"{place}:{number}")
+        for number, partial_call in enumerate(self._calls):
+            call = partial_call.complete(f"{place}:{number}")
             calls.pop(call.id, None)
-            calls[call.id] = call, written.extra
+            calls[call.id] = call, partial_call.extra
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
         if calls:
-            message["tool_calls"] = [_as_sent(call, extra) for call, extra in calls.values()]
-        message |= self._kept(with_reasoning=bool(calls))
+            message["tool_calls"] = [_as_message(call, extra) for call, extra in calls.values()]
+        message |= self._provider_fields(with_reasoning=bool(calls))
         return Answer(text, tuple(call for call, _ in calls.values()), self.finish, message=message, **usage)
 
-    def _kept(self, *, with_reasoning: bool) -> dict[str, Any]:
-        """What providers want back. Reasoning as text only beside calls: elsewhere some refuse it."""
-        kept: dict[str, Any] = {}
+    def _provider_fields(self, *, with_reasoning: bool) -> dict[str, Any]:
+        """The fields that providers require back. Reasoning only with calls: some providers refuse it elsewhere."""
+        fields: dict[str, Any] = {}
         if with_reasoning and self._reasoning:
-            kept["reasoning_content"] = storable("".join(self._reasoning))
+            fields["reasoning_content"] = storable("".join(self._reasoning))
         if self._thinking:
-            kept["thinking_blocks"] = [{key: storable(value) for key, value in b.items()} for b in self._thinking]
+            fields["thinking_blocks"] = [{key: storable(value) for key, value in b.items()} for b in self._thinking]
         if self._signatures:
-            kept["provider_specific_fields"] = {"thought_signatures": list(self._signatures)}
-        return kept
+            fields["provider_specific_fields"] = {"thought_signatures": list(self._signatures)}
+        return fields
 
     def _add_thinking(self, block: dict[str, Any]) -> None:
-        """A thinking block comes in pieces, of which the last one carries the signature."""
+        """A thinking block arrives in pieces; the last one has the signature."""
         last = self._thinking[-1] if self._thinking else None
-        goes_on = last is not None and last.get("type") == block.get("type") == "thinking" and not last.get("signature")
-        if last is None or not goes_on:
+        continues = (
+            last is not None and last.get("type") == block.get("type") == "thinking" and not last.get("signature")
+        )
+        if last is None or not continues:
             self._thinking.append({name: value for name, value in block.items() if value is not None})
             return
         last["thinking"] = (last.get("thinking") or "") + (block.get("thinking") or "")
@@ -129,7 +131,7 @@ class AnswerCollector:
         index = part_of(piece, "index")
         index = index if isinstance(index, int) else place
         call = self._at.get(index)
-        if call is None or call.is_other(part_of(piece, "id"), part_of(part_of(piece, "function"), "name")):
+        if call is None or call.is_another(part_of(piece, "id"), part_of(part_of(piece, "function"), "name")):
             call = self._at[index] = _Call()
             self._calls.append(call)
         call.add(piece)
@@ -137,15 +139,15 @@ class AnswerCollector:
 
 @dataclass
 class _Call:
-    """A call of a tool while its pieces come in."""
+    """A tool call during assembly."""
 
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
-    wrong: str | None = None
+    wrong_type: str | None = None
 
-    def is_other(self, id_: Any, name: Any) -> bool:
+    def is_another(self, id_: Any, name: Any) -> bool:
         return bool(name and id_ and self.id and id_ != self.id)
 
     def add(self, piece: Any) -> None:
@@ -164,22 +166,24 @@ class _Call:
         elif isinstance(arguments, Mapping):
             self.arguments.append(json.dumps(arguments, ensure_ascii=False))
         elif arguments is not None:
-            self.wrong = type(arguments).__name__
+            self.wrong_type = type(arguments).__name__
 
-    def whole(self, place: str) -> RequestedCall:
+    def complete(self, place: str) -> RequestedCall:
         name = storable(self.name)
         if not name:
             raise MalformedReply("calls a tool without a name")
-        if self.wrong is not None:
-            raise MalformedReply(f"calls '{name}' with arguments that are neither text nor an object, but {self.wrong}")
+        if self.wrong_type is not None:
+            raise MalformedReply(
+                f"calls '{name}' with arguments that are neither text nor an object, but {self.wrong_type}"
+            )
         arguments = storable("".join(self.arguments))
         return RequestedCall(
-            storable(self.id) or _made_up_id(place, name), name, arguments if arguments.strip() else "{}"
+            storable(self.id) or _derived_id(place, name), name, arguments if arguments.strip() else "{}"
         )
 
 
 def storable(value: Any) -> Any:
-    """`value`; in a text, halves of a surrogate pair that meet become their character, others U+FFFD."""
+    """`value`; in a text, two adjacent halves of a surrogate pair become their character, single halves U+FFFD."""
     if not isinstance(value, str):
         return value
     try:
@@ -189,12 +193,12 @@ def storable(value: Any) -> Any:
     return value
 
 
-def _as_sent(call: RequestedCall, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _as_message(call: RequestedCall, extra: Mapping[str, Any]) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function, **extra}
 
 
-def _made_up_id(place: str, name: str) -> str:
+def _derived_id(place: str, name: str) -> str:
     return "call_" + hashlib.sha256(f"{place}:{name}".encode()).hexdigest()[:24]
 
 
@@ -207,8 +211,10 @@ def _text(content: Any) -> str:
 
 
 def part_of(thing: Any, name: str) -> Any:
-    """A field of an object of litellm, or of plain data; None if it has none."""
-    if type(thing) is dict or isinstance(thing, Mapping):  # the first is what is asked most, and ten times faster
+    """A field of an object of litellm or of plain data; None without it."""
+    if type(thing) is dict or isinstance(
+        thing, Mapping
+    ):  # the first test is the most frequent case, and ten times faster
         return thing.get(name)
     return getattr(thing, name, None)
 

@@ -1,7 +1,7 @@
-"""Ask a reranker once: which of some texts answer a question best (spec 8.6, 10.3).
+"""One call of a reranker: the texts that answer a question best (spec 8.6, 10.3).
 
-Rules. OpenAI-compatible servers (Jina, Voyage, vLLM, Infinity, LocalAI, ...) and Cohere answer POST /rerank, and are
-asked over plain HTTP without litellm; any other through litellm. Every failure is `Failed to rerank` with its cause.
+Rules. OpenAI-compatible servers (Jina, Voyage, vLLM, Infinity, LocalAI, ...) and Cohere have POST /rerank and are
+called over plain HTTP; all others through litellm. Every failure is `Failed to rerank` with its cause.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sleipnir_workers.llm.reply import part_of
 
 CALL_TIMEOUT_S = 60.0
 
-_TOP_K = frozenset({"api.voyageai.com"})  # that call `top_n` so
+_TOP_K = frozenset({"api.voyageai.com"})  # servers that name `top_n` `top_k`
 
 
 @dataclass(frozen=True)
 class RerankedTexts:
-    """`order` are indices of the texts, the best first: `top_n` of them at the most. `cost_usd` None: not known."""
+    """`order` are at most `top_n` indices of the texts, the best first. `cost_usd` None: unknown."""
 
     order: tuple[int, ...]
     tokens: int = 0
@@ -39,7 +39,7 @@ def rerank(
     timeout_s: float = CALL_TIMEOUT_S,
     clean: Callable[[str], str] = str,
 ) -> RerankedTexts:
-    """One call; none if there are no texts. `clean` takes secrets out of error messages. Raises CallFailed."""
+    """One call; no call without texts. `clean` removes secrets from error messages. Raises CallFailed."""
     if not texts:
         return RerankedTexts(())
     try:
@@ -95,7 +95,7 @@ def _patched(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _order(answer: Any, count: int) -> tuple[int, ...]:
-    """The indices of an answer, in its order. Voyage calls the results `data`."""
+    """The indices of an answer, in its order. Voyage names the results `data`."""
     results = part_of(answer, "results")
     results = part_of(answer, "data") if results is None else results
     if not isinstance(results, list):
@@ -107,7 +107,7 @@ def _order(answer: Any, count: int) -> tuple[int, ...]:
 
 
 def _used(answer: Any) -> tuple[int, int]:
-    """Tokens and searches, where the provider says them; else 0."""
+    """Tokens and searches, as far as the provider reports them; else 0."""
     usage, meta = part_of(answer, "usage"), part_of(answer, "meta")
     tokens = part_of(usage, "total_tokens") or part_of(part_of(meta, "tokens"), "input_tokens") or 0
     return int(tokens), int(part_of(part_of(meta, "billed_units"), "search_units") or 0)

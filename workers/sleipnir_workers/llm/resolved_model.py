@@ -1,6 +1,6 @@
-"""How this process reaches a model that is named by its id: its address, its key, and what must not be shown of it.
+"""An embedding model or a reranker by its id: its endpoint, and the secrets that its messages must not show.
 
-For embedding models and rerankers; chats have a Dialogue. litellm is not imported for it.
+Chats have a Dialogue instead. litellm is not imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sleipnir_workers.llm.models import Endpoint
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A model that can be asked. `id` is `client:model`."""
+    """A model that can be called. `id` is `client:model`."""
 
     id: str
     endpoint: Endpoint
@@ -31,7 +31,7 @@ class ResolvedModel:
 
 
 def resolve_model(model_id: str, host: Host, wanted: Kind) -> ResolvedModel:
-    """The model with this id. Raises NodeFailed (`model`, `config`)."""
+    """The model with this id, for a purpose. Raises NodeFailed (`model`, `config`)."""
     try:
         configured = clients.clients_of(host)
         keys = keyring.keyring_of(host)

@@ -1,9 +1,9 @@
-"""What the run of a session begins with, and what it leaves there (spec 3.6).
+"""The history of a session in a conversation, and the messages that a run adds to it (spec 3.6).
 
-Rules. The session's messages stand between the system message and what the user says now; what is added is all that was
-said from there on, calls of tools and their results included. A session that has grown to the threshold is replaced by
-a summary, which the model of the agent makes when it has answered. Without one the session stays whole: it is tried
-again after the next answer. The todo list survives, as the calls that make it.
+Rules. The session's messages are inserted between the system message and the user's new message. The run adds that
+message and all later ones, tool calls and results included. When a session reaches the threshold, the agent's model
+writes a summary after its answer, and the summary replaces the session. If that fails, the session stays complete, and
+the next answer tries again. The todo list survives as the calls that create it.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ again. Write plain sentences, at most 400 words, in the language of the conversa
 SUMMARY_CONTEXT_PROMPT = "This is a summary of our conversation so far:\n\n"
 
 _MOST_CHARACTERS = 4_000
-"""Of one message that is shown to be summarised: results of tools may be longer than all the rest."""
+"""Of one message in the text to summarise: tool results may be longer than everything else."""
 
 
-def with_history(told: Sequence[Message], history: str) -> list[Message]:
-    """What a conversation begins with, and before the user's message what the session holds (as a JSON list)."""
-    *system, user = told
+def with_history(first_messages: Sequence[Message], history: str) -> list[Message]:
+    """`first_messages` with the session's messages (a JSON list) before the user's."""
+    *system, user = first_messages
     return [*system, *(json.loads(history) if history else []), user]
 
 
-def said_in(
-    execution: Execution, told: Sequence[Message], since: Sequence[Message], dialogue: Dialogue, host: Host
+def session_addition(
+    execution: Execution, first_messages: Sequence[Message], later: Sequence[Message], dialogue: Dialogue, host: Host
 ) -> SessionAddition:
-    """What the run adds to its session. `told` is what the conversation began with, `since` what followed, the last
-    answer included. Raises VisitLost."""
-    before = [message for message in told[:-1] if message["role"] != "system"]
-    added = (told[-1], *since)
+    """The messages that the run adds to its session. `later` are all messages after `first_messages`, the last answer
+    included. Raises VisitLost."""
+    before = [message for message in first_messages[:-1] if message["role"] != "system"]
+    added = (first_messages[-1], *later)
     whole = [*before, *added]
     if estimated_tokens(whole) < _threshold(execution, host):
         return SessionAddition(added)
@@ -60,21 +60,21 @@ def said_in(
         return SessionAddition(added)
     dialogue.notes.append(f"the session is summarised: {len(whole)} messages")
     context = {"role": "user", "content": SUMMARY_CONTEXT_PROMPT + summary}
-    return SessionAddition((context, *_calls_that_make(TodoList.of(whole))), instead=True)
+    return SessionAddition((context, *_calls_that_create(TodoList.of(whole))), instead=True)
 
 
-def _calls_that_make(todos: TodoList) -> list[Message]:
-    """An assistant's message whose calls give this list from an empty one, and what came of them."""
+def _calls_that_create(todos: TodoList) -> list[Message]:
+    """An assistant's message whose calls create this list from an empty one, and the results of the calls."""
     if not todos.todos:
         return []
-    made: list[tuple[str, Json]] = [
+    wanted: list[tuple[str, Json]] = [
         ("todo__init", {"goal": todos.goal}),
         *(("todo__add", {"task": todo.desc}) for todo in todos.todos),
     ]
-    made += [("todo__done", {"id": todo.id}) for todo in todos.todos if todo.done]
+    wanted += [("todo__done", {"id": todo.id}) for todo in todos.todos if todo.done]
     calls, results, so_far = list[Message](), list[Message](), TodoList()
-    for number, (name, given) in enumerate(made):
-        arguments, id_ = json.dumps(given, ensure_ascii=False), f"kept_{number}"
+    for number, (name, parameters) in enumerate(wanted):
+        arguments, id_ = json.dumps(parameters, ensure_ascii=False), f"kept_{number}"
         so_far, result = so_far.after(name, arguments)
         calls.append({"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}})
         results.append(tool_message(id_, json.dumps(result)))
@@ -87,7 +87,7 @@ def _threshold(execution: Execution, host: Host) -> int:
 
 
 def _record(messages: Sequence[Message]) -> str:
-    """The conversation as a text: a model that is not offered the tools may refuse messages that call them."""
+    """The conversation as text: a model without the tools may refuse messages that call them."""
     return "\n\n".join(line for message in messages for line in _lines(message))
 
 

@@ -1,4 +1,4 @@
-"""Spans of calls of models, named as OpenTelemetry's conventions for them have it (docs/metrics.md, Traces)."""
+"""Spans of model calls, named by OpenTelemetry's conventions (docs/metrics.md, Traces)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def span_of(operation: Operation, model: str, endpoint: Endpoint, **request: float | None) -> Iterator[Span | None]:
-    """Around one call, within the span of its visit; what raises CallFailed has failed. None: tracing is off.
+    """A span around one call, within the span of its visit; CallFailed marks it as failed. None: tracing is off.
 
-    `model` is its id, as graphs have it; `request` says how it is asked, None: nobody says it.
+    `model` is its id in graphs; `request` are the parameters of the call, None: not set.
     """
     attributes: dict[str, str | float] = {
         "gen_ai.operation.name": operation,
@@ -35,8 +35,8 @@ def span_of(operation: Operation, model: str, endpoint: Endpoint, **request: flo
             raise
 
 
-def used(span: Span | None, input_tokens: int, output_tokens: int | None = None) -> None:
-    """Tokens that a call took. `output_tokens` None: its answer is no text."""
+def set_usage(span: Span | None, input_tokens: int, output_tokens: int | None = None) -> None:
+    """Set the tokens of a call. `output_tokens` None: the answer is not text."""
     if span is not None:
         span.set_attribute("gen_ai.usage.input_tokens", input_tokens)
         if output_tokens is not None:

@@ -1,7 +1,7 @@
-"""The tools by which a model starts agents and asks after them: what it is told of them, and whether a call can be made
+"""The tools with which a model starts and supervises agents: their declarations and the checks of their calls
 (spec/graph-agents.md 6.2).
 
-The scheduler answers the calls: it knows the run's agents, and no worker waits for one.
+The scheduler answers the calls, because it knows the run's agents; no worker waits for an agent.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 
 def declaration(name: str) -> dict[str, Any]:
-    """One of the tools in the form of OpenAI's `tools`, under the name that the agent calls it by."""
+    """One of the tools in the form of OpenAI's `tools`, under the agent's name for it."""
     parameters = {
         "type": "object",
         "properties": dict(_PARAMETERS.get(name, {})),
@@ -97,18 +97,18 @@ def declaration(name: str) -> dict[str, Any]:
 
 
 def problem(name: str, arguments: str) -> str | None:
-    """Why a call cannot be made; None if it can. `arguments` is JSON text that a model wrote."""
+    """The problem of a call; None for a valid call. `arguments` is JSON text from a model."""
     try:
-        given = json.loads(arguments)
+        parameters = json.loads(arguments)
     except (ValueError, RecursionError) as error:
         return f"the arguments are not JSON: {error}"
-    if not isinstance(given, dict):
+    if not isinstance(parameters, dict):
         return "the arguments are no JSON object"
-    if name == "agent__send_message" and "id" not in given:
-        given["id"] = given.get("to")  # as the texts of some agents call it
+    if name == "agent__send_message" and "id" not in parameters:
+        parameters["id"] = parameters.get("to")  # the name in the instructions of some agents
     for each in _REQUIRED.get(name, ()):
-        if not isinstance(given.get(each), str):
+        if not isinstance(parameters.get(each), str):
             return f"'{each}' is required"
-    if isinstance(given.get("agent"), str) and not isinstance(given.get("prompt"), str):
+    if isinstance(parameters.get("agent"), str) and not isinstance(parameters.get("prompt"), str):
         return "'prompt' is required when 'agent' is set"
     return None

@@ -1,11 +1,11 @@
 """Structured output: from a model's text to a JSON value that matches a schema (spec 2.9).
 
-Rules. First the text itself is parsed, without fences and without a leading think block. If that gives no
-JSON, or JSON that breaks the schema, the extractor is asked to rewrite the text; if its reply is no better,
-it is asked once more, with that reply. Then it is a failure. A schema that is itself not valid JSON
-Schema still guides the model, but nothing is checked against it: Loki never checked, and such agents exist.
+Rules. First the text itself is parsed, without fences and leading think blocks. If the result is no JSON or does not
+match the schema, the extractor rewrites the text; if its reply is unusable too, it gets one more call, with that reply.
+Then the extraction fails. A schema that is not valid JSON Schema still guides the model, but is not checked: Loki never
+checked it, and such agents exist.
 
-`ask` is how the extractor is called; nothing here knows a provider.
+`ask` calls the extractor; this module is independent of providers.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ REPAIR = (
 )
 
 _THINKING = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
-_SHOWN_CHARACTERS = 2_000  # of a useless reply, in the error message
+_SHOWN_CHARACTERS = 2_000  # of an unusable reply, in the error message
 
 
 class _Unusable(Exception):
-    """Why a text is not the value: `str(error)` completes "the reply ..."."""
+    """A text is not a valid value; `str(error)` completes "the reply ..."."""
 
     def __init__(self, problem: str, *, is_json: bool) -> None:
         super().__init__(problem)
@@ -65,9 +65,9 @@ def with_hint(text: str, schema: Json) -> str:
 
 
 def extract(text: str, schema: Json, ask: Ask, note: Note) -> Json:
-    """The value that `text` holds, found with at most two calls of `ask`.
+    """The value in `text`, after at most two calls of `ask`.
 
-    Raises NodeFailed (`structured`) when both replies are useless, and what `ask` raises.
+    Raises NodeFailed (`structured`) if both replies are unusable, and what `ask` raises.
     """
     checked = schema if _is_schema(schema, note) else None
     try:
@@ -102,7 +102,7 @@ def _parse(text: str) -> Json:
 
 
 def without_thinking(text: str) -> str:
-    """Without leading think blocks."""
+    """`text` without leading think blocks."""
     start = 0
     while match := _THINKING.match(text, start):
         start = match.end()
@@ -110,7 +110,7 @@ def without_thinking(text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """Without leading think blocks and without one fence around it."""
+    """`text` without leading think blocks and without one fence around it."""
     text = without_thinking(text).strip()
     for fence in ("```json", "```"):
         if text.startswith(fence):
@@ -124,19 +124,19 @@ def _refuse_constant(name: str) -> Json:
 
 
 def _is_schema(schema: Json, note: Note) -> bool:
-    """Whether anything can be checked; a note says why not. Raises NodeFailed for a schema that could never be applied
-    in bounded time: to go on would be to check nothing."""
-    found = json_schema.problem(schema)
-    if found is None:
+    """Whether the schema is valid; a note reports an invalid one. Raises NodeFailed for a schema that cannot be applied
+    in bounded time, because nothing would be checked."""
+    problem = json_schema.problem(schema)
+    if problem is None:
         return True
-    if found.is_refused:
-        raise NodeFailed(f"output_schema cannot be applied: {found.message}", "structured")
-    note(f"structured-output: output_schema is not valid JSON Schema ({found.message}); not checked")
+    if problem.is_refused:
+        raise NodeFailed(f"output_schema cannot be applied: {problem.message}", "structured")
+    note(f"structured-output: output_schema is not valid JSON Schema ({problem.message}); not checked")
     return False
 
 
 def _violation(schema: Json, value: Json) -> str | None:
-    """The most telling violation, as `$.items[0]: ...`; None if there is none or a $ref leads nowhere."""
+    """The most relevant violation, as `$.items[0]: ...`; None without one, or if a $ref has no target."""
     try:
         return json_schema.violation(schema, value)
     except json_schema.Unresolvable:

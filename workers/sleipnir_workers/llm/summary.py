@@ -1,6 +1,6 @@
-"""The summary of what an agent has said that another one collects (spec/graph-agents.md 6.5).
+"""The summary of an agent's output for the agent that collects it (spec/graph-agents.md 6.5).
 
-One question to the model. Where it cannot be asked, the scheduler gives the collector the beginning of the text.
+One call of the model. If it fails, the scheduler gives the collector the start of the output instead.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ Your summary has less than 30 % of the length of the report."""
 
 @executor("summary")
 def run_summary(node: LlmNode, execution: Execution, host: Host | None = None) -> VisitResult:
-    """The result that is collected, with a summary as its output. `host` None means this process's. Raises VisitLost,
-    nothing else."""
+    """The collected result with a summary as its output. `host` None means this process's. Raises only VisitLost."""
     agent, result = execution.graph.loop or LoopAgent(), json.loads(execution.talk.told)
     asking = LlmNode(
         id=node.id,
@@ -38,7 +37,7 @@ def run_summary(node: LlmNode, execution: Execution, host: Host | None = None) -
         top_p=node.top_p,
         reasoning_effort=None if agent.summarization_model else node.reasoning_effort,
     )
-    if agent.summarization_model is not None:  # which has levels of its own
+    if agent.summarization_model is not None:  # another model has other levels
         execution = replace(execution, graph=replace(execution.graph, reasoning_effort=None))
     dialogue = Dialogue(asking, execution, host or this_host())
     question = f"Summarize the following sub-agent output from '{result['agent']}':\n\n{result['output']}"

@@ -1,8 +1,8 @@
-"""An agent's todo list: what the model is told of its five tools, and the list that their calls make (spec 5).
+"""An agent's todo list: the declarations of its five tools, and the list that results from their calls (spec 5).
 
-Rules. Nothing is stored: the list is what the calls of a conversation make of it, replayed from the first. The same
-conversation gives the same list, so a turn that is repeated sees what the lost one saw. A call that came to nothing,
-as its result says, counts for nothing. Ids go up from 1; clearing begins anew.
+Rules. The list is not stored: it is computed by replaying the calls of the conversation. The same conversation gives
+the same list, so a repeated turn sees the same list as the lost one. A call whose result is a refusal has no effect.
+Ids count from 1; clearing restarts them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PARAMETERS: Mapping[str, Mapping[str, Json]] = {
     "todo__done": {"id": {"type": "integer", "description": "The id of the task."}},
 }
 _NUMBER = re.compile(r"\s*\+?[0-9]{1,18}\s*", re.ASCII)
-_OF_A_REFUSAL = frozenset({"tool_call_error", "tool_call_loop_alert"})
+_REFUSAL_KEYS = frozenset({"tool_call_error", "tool_call_loop_alert"})
 
 
 def declaration(name: str) -> dict[str, Any]:
@@ -60,14 +60,14 @@ class Todo:
 
 @dataclass(frozen=True)
 class TodoList:
-    """A goal and tasks in the order in which they were added. Without a call it is empty."""
+    """A goal and tasks in the order of their creation; initially empty."""
 
     goal: str = ""
     todos: tuple[Todo, ...] = ()
 
     @classmethod
     def of(cls, conversation: Sequence[Message], before: TodoList | None = None) -> TodoList:
-        """What the calls of the conversation make of the list `before` it, by default an empty one."""
+        """The list after the calls of the conversation, which starts with `before`, by default an empty list."""
         todos = before or cls()
         for name, arguments in _calls(conversation):
             todos, _ = todos.after(name, arguments)
@@ -75,42 +75,42 @@ class TodoList:
 
     @property
     def left(self) -> int:
-        """How many tasks are not done."""
+        """The number of open tasks."""
         return sum(not todo.done for todo in self.todos)
 
     def after(self, name: str, arguments: str) -> tuple[TodoList, Json]:
-        """The list after a call, and what the model reads of it. `arguments` is JSON text that a model wrote."""
-        given = _object(arguments)
-        if given is None:
+        """The list after a call, and the result for the model. `arguments` is JSON text from a model."""
+        parameters = _object(arguments)
+        if parameters is None:
             shown = arguments if len(arguments) <= SHOWN else arguments[: SHOWN - 1] + "…"
             return self, {"tool_call_error": f"The call '{name}' has invalid arguments: {shown}"}
         match name:
             case "todo__init":
-                goal = _text(given.get("goal"))
+                goal = _text(parameters.get("goal"))
                 return TodoList(goal), {"status": "ok", "message": "Initialized new todo list"}
             case "todo__add":
-                return self._with(_text(given.get("task")))
+                return self._added(_text(parameters.get("task")))
             case "todo__done":
-                return self._with_done(_number(given.get("id")))
+                return self._completed(_number(parameters.get("id")))
             case "todo__clear":
                 return TodoList(), {"status": "ok", "message": "Todo list cleared"}
             case _:
                 return self, self._listed()
 
     def render(self) -> str:
-        """The list as the model is reminded of it."""
+        """The list as text for the model."""
         goal = [f"Goal: {self.goal}"] if self.goal else []
         done = len(self.todos) - self.left
         tasks = [f"  {'✓' if todo.done else '○'} {todo.id}. {todo.desc}" for todo in self.todos]
         return "\n".join([*goal, f"Progress: {done}/{len(self.todos)} completed", *tasks])
 
-    def _with(self, task: str) -> tuple[TodoList, Json]:
+    def _added(self, task: str) -> tuple[TodoList, Json]:
         if not task:
             return self, {"error": "task description is required"}
         number = max((todo.id for todo in self.todos), default=0) + 1
         return replace(self, todos=(*self.todos, Todo(number, task))), {"status": "ok", "id": number}
 
-    def _with_done(self, number: int | None) -> tuple[TodoList, Json]:
+    def _completed(self, number: int | None) -> tuple[TodoList, Json]:
         if number is None:
             return self, {"error": "id is required and must be a number"}
         if all(todo.id != number for todo in self.todos):
@@ -127,46 +127,46 @@ class TodoList:
 def _calls(conversation: Sequence[Message]) -> Iterator[tuple[str, str]]:
     """Name and arguments of the calls of todo tools that were not refused, oldest first."""
     for place, message in enumerate(conversation):
-        asked = message.get("tool_calls") or ()
-        results = _results(conversation[place + 1 : place + 1 + len(asked)])
-        for call in asked:
+        calls = message.get("tool_calls") or ()
+        results = _results(conversation[place + 1 : place + 1 + len(calls)])
+        for call in calls:
             name = call["function"]["name"]
             if name in TODO_TOOLS and not _was_refused(results.get(call["id"])):
                 yield name, call["function"]["arguments"]
 
 
 def _results(following: Iterable[Message]) -> dict[str, Any]:
-    """By id, what came of the calls of one message: ids may come again in others."""
+    """The results of the calls of one message by id; other messages may repeat ids."""
     return {message["tool_call_id"]: message["content"] for message in following if message.get("role") == "tool"}
 
 
 def _was_refused(result: Any) -> bool:
     if not isinstance(result, str):
-        return False  # a call that is about to be answered
+        return False  # a call without a result yet
     try:
-        found = json.loads(result)
+        value = json.loads(result)
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and not _OF_A_REFUSAL.isdisjoint(found)
+    return isinstance(value, dict) and not _REFUSAL_KEYS.isdisjoint(value)
 
 
 def _object(arguments: str) -> dict[str, Json] | None:
-    """The arguments; None for what is no JSON object. Models leave the text empty for a tool without parameters."""
+    """The arguments; None if they are no JSON object. Models leave the text empty for a tool without parameters."""
     try:
-        found = json.loads(arguments) if arguments.strip() else {}
+        value = json.loads(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else {} if found is None else None
+    return value if isinstance(value, dict) else {} if value is None else None
 
 
-def _text(given: Json) -> str:
-    return storable(given) if isinstance(given, str) else ""
+def _text(value: Json) -> str:
+    return storable(value) if isinstance(value, str) else ""
 
 
-def _number(given: Json) -> int | None:
-    """A whole number, as such or as text; None for everything else. In JSON 3.0 is one too."""
-    if isinstance(given, str) and _NUMBER.fullmatch(given):
-        return int(given)
-    if isinstance(given, float) and given.is_integer():
-        return int(given)
-    return given if isinstance(given, int) and not isinstance(given, bool) else None
+def _number(value: Json) -> int | None:
+    """A whole number or its text; else None. In JSON, 3.0 is a whole number too."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,9 +1,9 @@
-"""One turn of an llm node with tools: the model is asked once, with all that was said before (spec 2.7.1, 4.5).
+"""One turn of an llm node with tools: one call of the model with the conversation so far (spec 2.7.1, 4.5).
 
-Rules. The model's message is delivered with the calls that it asks for; who runs each is decided here, and whether it
-may run where it runs. A question that cannot be asked, a call about agents that cannot be made, one that is repeated
-again and again, and one of the agent's todo list are answered at once. A turn without calls ends the node, unless the
-list of an agent that goes on by itself is not done: its output is the text of all turns.
+Rules. The model's message is delivered with its tool calls. This module decides where each call runs; the worker that
+runs it decides whether it may run. The turn itself answers invalid questions to a person, invalid calls about agents,
+endlessly repeated calls, and calls of the todo list and of skills. A turn without calls ends the node, unless an agent
+with an unfinished todo list continues by itself. The output is the text of all turns.
 """
 
 from __future__ import annotations
@@ -47,20 +47,23 @@ from sleipnir_workers.skills import Skill, Skills, skills_of, with_grants
 from sleipnir_workers.tools import repeated_calls
 from sleipnir_workers.tools.repeated_calls import PastCall
 
-NOTHING: Final[Mapping[str, Skill]] = MappingProxyType({})
+NO_SKILLS: Final[Mapping[str, Skill]] = MappingProxyType({})
 
 ESCALATIONS = "__escalation_notification"
-"""The name of the call by which a model reads that child runs have questions."""
+"""The name of the call in whose result a model reads that child runs have questions."""
 
 
 @executor("turn")
 def run_turn(node: LlmNode, execution: Execution, host: Host | None = None) -> VisitResult:
-    """Ask the model for its next message. `host` None means this process's. Raises VisitLost, nothing else."""
+    """Call the model for its next message. `host` None means this process's. Raises only VisitLost."""
     host = host or this_host()
     dialogue = Dialogue(node, execution, host)
     try:
-        told = json.loads(execution.talk.told) if execution.talk.told else _first_messages(node, execution, host)
-        conversation = [*told, *_said(execution.talk)]
+        if execution.talk.told:
+            start = json.loads(execution.talk.told)
+        else:
+            start = session_history.with_history(first_messages(node, execution, host), execution.talk.history)
+        conversation = [*start, *_earlier_turns(execution.talk)]
         may_load = skills_of(node, execution.graph, host, execution.caller_dir or execution.cwd or execution.folder)
         loaded = {} if may_load is None else skills.loaded_in(conversation)
         offered = offer(node, execution, host, may_load, loaded)
@@ -79,23 +82,20 @@ def run_turn(node: LlmNode, execution: Execution, host: Host | None = None) -> V
         return dialogue.failure(error)
     if answer.calls:
         todos = _Todos(execution, conversation, has_functions=bool(offered))
-        own: list[_Todos | _Loading] = [
-            _Loading(may_load, loaded, {each["function"]["name"] for each in offered}),
+        local_tools: list[_Todos | _SkillCalls] = [
+            _SkillCalls(may_load, loaded, {each["function"]["name"] for each in offered}),
             todos,
         ]
-        return _asks_for(node, answer, execution, told, dialogue, host, own)
+        return _turn_with_calls(node, answer, execution, start, dialogue, host, local_tools)
     if offered and (further := _further(answer, execution, conversation)) is not None:
-        return _goes_on(answer, execution, told, dialogue, further)
+        return _continued_turn(answer, execution, start, dialogue, further)
     result = dialogue.finish("\n".join(text for text in [*_texts(execution.talk), answer.text] if text))
     if execution.session is None or not result.ok:
         return result
-    asked = [*told[:-1], user_message(question(node, execution))]
-    said = session_history.said_in(execution, asked, [*_said(execution.talk), answer.message], dialogue, host)
-    return replace(result, said=said, usage=dialogue.spent.usage(), notes=tuple(dialogue.notes))
-
-
-def _first_messages(node: LlmNode, execution: Execution, host: Host) -> list[Message]:
-    return session_history.with_history(first_messages(node, execution, host), execution.talk.history)
+    first = [*start[:-1], user_message(question(node, execution))]
+    later_messages = [*_earlier_turns(execution.talk), answer.message]
+    addition = session_history.session_addition(execution, first, later_messages, dialogue, host)
+    return replace(result, said=addition, usage=dialogue.spent.usage(), notes=tuple(dialogue.notes))
 
 
 def offer(
@@ -103,33 +103,33 @@ def offer(
     execution: Execution,
     host: Host,
     may_load: Skills | None = None,
-    loaded: Mapping[str, Skill] = NOTHING,
+    loaded: Mapping[str, Skill] = NO_SKILLS,
 ) -> list[dict[str, Any]]:
-    """What the model may call, in the form of OpenAI's `tools`, tools of the skills that are `loaded` included. Raises
-    NodeFailed (`tools`) for a name without a tool behind it."""
+    """The tools that the model may call, in the form of OpenAI's `tools`, with those of the `loaded` skills. Raises
+    NodeFailed (`tools`) for a name without a tool."""
     graph, granted = with_grants(execution.graph, may_load, [tool for each in loaded.values() for tool in each.tools])
-    names, of_todos = node.tools or [], todo_tools(graph)
+    names, todo_names = node.tools or [], todo_tools(graph)
     try:
         tools = tools_of(execution.folder, host.functions_dir, graph)
     except ToolFileError as error:
         raise NodeFailed(f"the tools of agent '{execution.agent}' cannot be read: {error}", "tools") from error
-    of_servers = {each["function"]["name"]: each for each in mcp.declarations(graph.mcp_servers)}
-    of_agents = (*MESSAGE_TOOLS, *(SPAWN_TOOLS if graph.can_spawn_agents else ()))
-    provided = [*tools.names, *of_servers, *USER_TOOLS, *of_agents, *of_todos]
+    server_functions = {each["function"]["name"]: each for each in mcp.declarations(graph.mcp_servers)}
+    agent_tools = (*MESSAGE_TOOLS, *(SPAWN_TOOLS if graph.can_spawn_agents else ()))
+    provided = [*tools.names, *server_functions, *USER_TOOLS, *agent_tools, *todo_names]
     offered: dict[str, dict[str, Any]] = {}
     for name in names:
         if name.startswith(MCP):
             offered |= _functions_of(name.removeprefix(MCP), execution)
         elif name == OWN_TOOLS:
-            offered |= {each.name: _as_offered(each) for each in tools.declarations if each.agent}
-        elif name in of_todos:
+            offered |= {each.name: _offered_tool(each) for each in tools.declarations if each.agent}
+        elif name in todo_names:
             offered[name] = todo.declaration(name)
-        elif present(name) in of_agents:
+        elif present(name) in agent_tools:
             offered[name] = spawn_tools.declaration(name)
-        elif (found := tools.find(name)) is not None:
-            offered[found.name] = _as_offered(found)
-        elif name in of_servers:
-            offered[name] = of_servers[name]
+        elif (tool := tools.find(name)) is not None:
+            offered[tool.name] = _offered_tool(tool)
+        elif name in server_functions:
+            offered[name] = server_functions[name]
         elif present(name) in USER_TOOLS:
             offered[name] = user_tools.declaration(name)
         else:
@@ -140,7 +140,7 @@ def offer(
             )
     if may_load is not None:
         offered |= {name: skills.declaration(name) for name in SKILL_TOOLS}
-        offered |= {found.name: _as_offered(found) for name in granted if (found := tools.find(name)) is not None}
+        offered |= {tool.name: _offered_tool(tool) for name in granted if (tool := tools.find(name)) is not None}
         servers = dict.fromkeys(server for each in loaded.values() for server in each.servers)
         offered |= {each["function"]["name"]: each for each in mcp.declarations(servers)}
     return list(offered.values())
@@ -156,19 +156,19 @@ def _functions_of(server: str, execution: Execution) -> dict[str, dict[str, Any]
     return {each["function"]["name"]: each for each in mcp.declarations([server])}
 
 
-def _as_offered(tool: Declaration) -> dict[str, Any]:
+def _offered_tool(tool: Declaration) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": function}
 
 
-def _said(talk: StoredConversation) -> Iterator[Message]:
-    """The messages of the turns before this one: each reply, and the results of its calls in their order, or what the
-    model was told after it. What it was told besides results is the result of a call too, which it has not made."""
+def _earlier_turns(talk: StoredConversation) -> Iterator[Message]:
+    """The messages of the turns before this one: each reply, then the results of its calls in their order, or the
+    follow-up message. A notification is the result of an additional call, which the model has not made."""
     for number, (reply, results) in enumerate(talk.turns):
         message = json.loads(reply)
         calls = message.get("tool_calls") or []
         if (announced := talk.announced.get(number)) is not None:
-            # Providers want ids of calls that differ within a conversation.
+            # Providers require ids of calls that are unique within a conversation.
             id_ = "escalation_check" if number == min(talk.announced) else f"escalation_check_{number}"
             calls = [*calls, {"id": id_, "type": "function", "function": {"name": ESCALATIONS, "arguments": "{}"}}]
             message, results = {**message, "tool_calls": calls}, (*results, announced)
@@ -184,7 +184,7 @@ def _texts(talk: StoredConversation) -> list[str]:
 
 
 class _Todos:
-    """The todo list of an agent, in the course of the calls of a turn."""
+    """The todo list of an agent during the calls of a turn."""
 
     def __init__(self, execution: Execution, conversation: Sequence[Message], *, has_functions: bool) -> None:
         self._agent, self._has_functions = execution.graph.loop, has_functions
@@ -192,7 +192,7 @@ class _Todos:
         self._list = TodoList.of(conversation) if self._enabled else TodoList()
 
     def answer(self, name: str, arguments: str) -> Json | None:
-        """What the model reads of a call; None: it is no call of a todo tool. Of graphs, none is."""
+        """The result of a call for the model; None: not a call of a todo tool. Graphs have no todo tools."""
         if self._agent is None or name not in TODO_TOOLS:
             return None
         if not self._has_functions:
@@ -203,14 +203,14 @@ class _Todos:
         return result
 
 
-class _Loading:
-    """The skills of a node, in the course of the calls of a turn."""
+class _SkillCalls:
+    """The skills of a node during the calls of a turn."""
 
     def __init__(self, may_load: Skills | None, loaded: Mapping[str, Skill], offered: Collection[str]) -> None:
         self._may_load, self._loaded, self._offered = may_load, loaded, offered
 
     def answer(self, name: str, arguments: str) -> Json | None:
-        """What the model reads of a call; None: not about skills. Tools of a skill that is not loaded do not run."""
+        """The result of a call for the model; None: not about skills. Tools of a skill run only after it is loaded."""
         if name in SKILL_TOOLS:
             if self._may_load is None:
                 return {"error": "Skills are disabled in this context"}
@@ -227,31 +227,31 @@ class _Loading:
         return stem(name) in self._may_load.grants() or server in self._may_load.servers()
 
 
-def _asks_for(
+def _turn_with_calls(
     node: LlmNode,
     answer: Answer,
     execution: Execution,
-    told: Sequence[Message],
+    start: Sequence[Message],
     dialogue: Dialogue,
     host: Host,
-    own: Sequence[_Todos | _Loading],
+    local_tools: Sequence[_Todos | _SkillCalls],
 ) -> VisitResult:
-    """The result of a turn that asks for calls."""
+    """The result of a turn with tool calls."""
     earlier = [
         PastCall(call["function"]["name"], call["function"]["arguments"]) for call in _earlier_calls(execution.talk)
     ]
-    delta = _replied(answer, execution, told)
+    delta = _stored_reply(answer, execution, start)
     calls = []
     for number, call in enumerate(answer.calls):
         result = _refusal(
             node, call.name, call.arguments, earlier, repeated_calls.CHILD if execution.depth else repeated_calls.ROOT
         )
-        for each in own:
+        for each in local_tools:
             if result is None:
                 result = each.answer(call.name, call.arguments)
         if result is not None:
             delta[f"{RESULT}.{number}"] = result
-        calls.append(ToolCall(call.id, call.name, "" if result is not None else _where(call.name, host)))
+        calls.append(ToolCall(call.id, call.name, "" if result is not None else _queue_of(call.name, host)))
         earlier.append(PastCall(call.name, call.arguments))
     return VisitResult(
         ok=True, delta=delta, usage=dialogue.spent.usage(), notes=tuple(dialogue.notes), calls=tuple(calls)
@@ -259,23 +259,23 @@ def _asks_for(
 
 
 def _further(answer: Answer, execution: Execution, conversation: Sequence[Message]) -> Continuation | None:
-    """How an agent goes on by itself after a reply without calls, if it does."""
+    """The continuation of an agent after a reply without calls; None: it ends."""
     if execution.graph.loop is None or not execution.graph.loop.auto_continue:
         return None
     return continuation(execution.graph.loop, execution.talk, answer.text, TodoList.of(conversation))
 
 
-def _goes_on(
-    answer: Answer, execution: Execution, told: Sequence[Message], dialogue: Dialogue, further: Continuation
+def _continued_turn(
+    answer: Answer, execution: Execution, start: Sequence[Message], dialogue: Dialogue, further: Continuation
 ) -> VisitResult:
-    """The result of a turn without calls after which the agent goes on."""
-    delta = _replied(answer, execution, told) | {FOLLOW_UP: dict(further.message)}
+    """The result of a turn without calls after which the agent continues."""
+    delta = _stored_reply(answer, execution, start) | {FOLLOW_UP: dict(further.message)}
     return VisitResult(ok=True, delta=delta, usage=dialogue.spent.usage(), notes=(further.note,), goes_on=True)
 
 
-def _replied(answer: Answer, execution: Execution, told: Sequence[Message]) -> dict[str, Json]:
-    """What is kept of a reply, and in the first turn of what the model was told."""
-    first: dict[str, Json] = {} if execution.talk.told else {MESSAGES: [dict(message) for message in told]}
+def _stored_reply(answer: Answer, execution: Execution, start: Sequence[Message]) -> dict[str, Json]:
+    """The stored part of a reply, in the first turn with the first messages."""
+    first: dict[str, Json] = {} if execution.talk.told else {MESSAGES: [dict(message) for message in start]}
     return {ANSWER: dict(answer.message), **first}
 
 
@@ -287,22 +287,22 @@ def _earlier_calls(talk: StoredConversation) -> Iterator[dict[str, Any]]:
 def _refusal(
     node: LlmNode, name: str, arguments: str, earlier: Sequence[PastCall], patience: repeated_calls.RepeatRule
 ) -> Json | None:
-    """What the model reads at once of a call that shall not run. Of tools of files and servers, the worker that would
-    run the call looks whether the node may make it."""
+    """The immediate result of a call that does not run; None: it runs. For tools of files and servers, the worker that
+    runs the call checks whether the node may make it."""
     if looping := repeated_calls.alert(earlier, PastCall(name, arguments), patience):
         return looping
     tool, allowed = present(name), present(name) in map(present, node.tools or ())
     if tool in USER_TOOLS and not allowed:
         return {"tool_call_error": f"The tool '{name}' is not among the tools of this node."}
-    if tool in USER_TOOLS and (wrong := user_tools.problem(name, arguments)) is not None:
-        return {"tool_call_error": f"User interaction failed: {wrong}"}
+    if tool in USER_TOOLS and (problem := user_tools.problem(name, arguments)) is not None:
+        return {"tool_call_error": f"User interaction failed: {problem}"}
     if tool in (*MESSAGE_TOOLS, *SPAWN_TOOLS):
-        wrong = spawn_tools.problem(name, arguments) if allowed else spawn_tools.NOT_ENABLED
-        return None if wrong is None else {"tool_call_error": f"Supervisor tool failed: {wrong}"}
+        problem = spawn_tools.problem(name, arguments) if allowed else spawn_tools.NOT_ENABLED
+        return None if problem is None else {"tool_call_error": f"Supervisor tool failed: {problem}"}
     return None
 
 
-def _where(name: str, host: Host) -> str:
+def _queue_of(name: str, host: Host) -> str:
     if present(name) in USER_TOOLS:
         return PERSON
     if present(name) in (*MESSAGE_TOOLS, *SPAWN_TOOLS):

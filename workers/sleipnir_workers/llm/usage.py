@@ -1,4 +1,4 @@
-"""What the calls of a visit cost so far."""
+"""The usage of a visit's model calls so far."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sleipnir_workers.llm.reply import Answer
 
 @dataclass
 class UsageTotal:
-    """Usage of a visit. A call counts from its beginning, tokens and cost when it is answered.
+    """A call counts from its start; tokens and cost count when it is answered.
 
-    `cost_usd` is None once the price of an answer was unknown.
+    `cost_usd` is None after an answer with an unknown price.
     """
 
     model: str | None = None
@@ -26,7 +26,7 @@ class UsageTotal:
         self.count(answer.input_tokens, answer.output_tokens, answer.cost_usd)
 
     def count(self, input_tokens: int, output_tokens: int, cost_usd: float | None) -> None:
-        """An answer that took so much."""
+        """Add one answer."""
         self.answers += 1
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
@@ -34,7 +34,7 @@ class UsageTotal:
         self.cost_usd = (self.cost_usd or 0.0) + (cost_usd or 0.0) if known else None
 
     def usage(self) -> Usage | None:
-        """None if no call was made. Failed calls are counted; what they cost nobody knows."""
+        """None without a call. Failed calls are counted, but their cost is unknown."""
         if not self.calls:
             return None
         cost = self.cost_usd if self.answers else None

@@ -1,7 +1,6 @@
-"""The tools by which a model asks a person: what it is told of them, and whether a question can be asked
-(spec/graph-agents.md 7).
+"""The tools with which a model asks a person: declarations and checks of their calls (spec/graph-agents.md 7).
 
-The question becomes a gate of the run: no worker waits for the answer, and the scheduler knows what it means.
+The question becomes a gate of the run: no worker waits for the answer, and the scheduler interprets it.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "user__input": "Ask the person for a text.",
     "user__checkbox": "Ask the person to choose any number of the options, or none.",
 }
-_CHOOSING = ("user__select", "user__checkbox")
+_WITH_OPTIONS = ("user__select", "user__checkbox")
 
 
 def declaration(name: str) -> dict[str, Any]:
-    """One of the `user__*` tools in the form of OpenAI's `tools`, under the name that the agent calls it by."""
+    """One of the `user__*` tools in the form of OpenAI's `tools`, under the agent's name for it."""
     tool = present(name)
-    chooses = tool in _CHOOSING
+    has_options = tool in _WITH_OPTIONS
     return {
         "type": "function",
         "function": {
@@ -34,25 +33,29 @@ def declaration(name: str) -> dict[str, Any]:
             "description": _DESCRIPTIONS[tool],
             "parameters": {
                 "type": "object",
-                "properties": {"question": _QUESTION, **({"options": _OPTIONS} if chooses else {})},
-                "required": ["question", "options"] if chooses else ["question"],
+                "properties": {"question": _QUESTION, **({"options": _OPTIONS} if has_options else {})},
+                "required": ["question", "options"] if has_options else ["question"],
             },
         },
     }
 
 
 def problem(name: str, arguments: str) -> str | None:
-    """Why a question cannot be asked; None if it can. `arguments` is JSON text that a model wrote."""
+    """The problem of a question; None for a valid question. `arguments` is JSON text from a model."""
     try:
-        given = json.loads(arguments)
+        parameters = json.loads(arguments)
     except (ValueError, RecursionError) as error:
         return f"the arguments are not JSON: {error}"
-    if not isinstance(given, dict) or not isinstance(given.get("question"), str) or not given["question"].strip():
+    if (
+        not isinstance(parameters, dict)
+        or not isinstance(parameters.get("question"), str)
+        or not parameters["question"].strip()
+    ):
         return "'question' is required"
-    return _wrong_options(given.get("options")) if present(name) in _CHOOSING else None
+    return _options_problem(parameters.get("options")) if present(name) in _WITH_OPTIONS else None
 
 
-def _wrong_options(options: Any) -> str | None:
+def _options_problem(options: Any) -> str | None:
     if isinstance(options, str):
         try:
             options = json.loads(options)

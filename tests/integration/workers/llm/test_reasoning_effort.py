@@ -37,7 +37,7 @@ def test_the_nodes_effort_goes_before_the_graphs_and_that_before_the_application
 ) -> None:
     asking = LlmNode(id="a", prompt="p", reasoning_effort=node)
     of = Graph(name="g", start="a", nodes={}, reasoning_effort=graph)
-    assert reasoning_effort.wanted(asking, of, Clients(reasoning_effort=application), env) == expected
+    assert reasoning_effort.configured(asking, of, Clients(reasoning_effort=application), env) == expected
 
 
 @pytest.mark.conformance("CY83")
@@ -56,7 +56,7 @@ def test_what_is_sent_is_told_and_what_is_not_sent_too(
 ) -> None:
     told: list[str] = []
     endpoint = Endpoint(model, traits=ModelTraits(reasoning_levels=levels, default_reasoning_effort=default))
-    assert reasoning_effort.sent(effort, "c:m", endpoint, told.append) == expected
+    assert reasoning_effort.effort_to_send(effort, "c:m", endpoint, told.append) == expected
     assert told == notes
 
 
@@ -64,7 +64,9 @@ def test_what_is_sent_is_told_and_what_is_not_sent_too(
 @pytest.mark.parametrize(("levels", "listed"), [(("low", "high"), "low, high"), ((), "none")])
 def test_an_effort_that_a_model_does_not_have_is_an_error_with_those_that_it_has(levels: Any, listed: str) -> None:
     with pytest.raises(NodeFailed, match=f"'max' is not one of the levels of model 'c:m': {listed} "):
-        reasoning_effort.sent("max", "c:m", Endpoint("openai/m", traits=ModelTraits(reasoning_levels=levels)), print)
+        reasoning_effort.effort_to_send(
+            "max", "c:m", Endpoint("openai/m", traits=ModelTraits(reasoning_levels=levels)), print
+        )
 
 
 @pytest.mark.conformance("CY83", "CY84")

@@ -187,7 +187,7 @@ def test_what_providers_want_back_is_kept() -> None:
     )  # fmt: skip
     collected.finish = "tool_calls"
     answer = collected.answer("1", input_tokens=3, output_tokens=4, cost_usd=0.5)
-    back = recording.replayed(json.loads(json.dumps(recording.written(answer, "m"))))
+    back = recording.replayed(json.loads(json.dumps(recording.recorded(answer, "m"))))
     assert back == Answer(**{**vars(answer), "cost_usd": 0.0})
 
 

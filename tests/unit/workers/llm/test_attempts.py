@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sleipnir.errors import NodeFailed
-from sleipnir_workers.llm.attempts import LONGEST_ASKED_S, LONGEST_PAUSE_S, Attempts, pause_s
+from sleipnir_workers.llm.attempts import LONGEST_PAUSE_S, LONGEST_RETRY_AFTER_S, Attempts, pause_s
 from sleipnir_workers.llm.failures import CallFailed
 
 
@@ -21,7 +21,7 @@ def made(most: int, *outcomes: str | CallFailed) -> tuple[str, list[float]]:
             raise outcome
         return outcome
 
-    return Attempts(most, pauses.append).of(call), pauses
+    return Attempts(most, pauses.append).run(call), pauses
 
 
 @pytest.mark.conformance("M08")
@@ -53,7 +53,7 @@ def test_pauses_grow_and_end_somewhere() -> None:
 
 def test_a_pause_is_at_least_what_the_provider_asks_for_within_reason() -> None:
     assert pause_s(1, 7.0) == 7.0
-    assert pause_s(1, 3_600.0) == LONGEST_ASKED_S
+    assert pause_s(1, 3_600.0) == LONGEST_RETRY_AFTER_S
     assert pause_s(9, 0.0) > 1.0
     _, pauses = made(2, CallFailed("later", transient=True, retry_after_s=3.0), "yes")
     assert pauses == [3.0]
