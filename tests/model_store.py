@@ -16,7 +16,7 @@ from sleipnir.graph.model import Graph
 from sleipnir.messages import ResultHeader, ToolCall, overlay_of, overlay_text
 from sleipnir.runs.events import Answered, Continued, Event, Resulted, Submitted
 from sleipnir.runs.frontier import Frontier
-from sleipnir.runs.run import Part, RunSpec, RunView, Visit
+from sleipnir.runs.run import RunSpec, RunView
 from sleipnir.runs.transitions import (
     Drop,
     Fill,
@@ -31,6 +31,7 @@ from sleipnir.runs.transitions import (
     piece_field,
 )
 from sleipnir.runs.values import Known, Wanted
+from sleipnir.runs.visits import Backoff, Doubt, Failed, Part, Ready, Visit, Work
 from sleipnir.store.commit import usage_fields
 from sleipnir.store.record_text import dumps, record
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
@@ -56,6 +57,16 @@ def assert_same_visits(transition: Transition, before: RunView) -> None:
 
 def _counted(value: Any) -> Any:
     return {key: count for key, count in value.items() if count} if isinstance(value, dict) else value
+
+
+def work_of(visit: Visit) -> Work:
+    """The work of a visit that a worker has, or had."""
+    match visit.body:
+        case Work() as work:
+            return work
+        case Backoff(work) | Doubt(work) | Ready(Work() as work) | Failed(was=Work() as work):
+            return work
+    return Work("")
 
 
 def ok(seq: int, next_: str | tuple[str, ...] | None = None, attempt: int = 1, **more: Any) -> Resulted:
@@ -313,7 +324,7 @@ class Driver:
 
     def failed(self) -> list[str]:
         """The nodes that `retry` would run again."""
-        return [visit.node for visit in self.run.frontier.values() if visit.failed]
+        return [visit.node for visit in self.run.frontier.values() if visit.state == "failed"]
 
     def on_workers(self) -> list[str]:
         return [visit.node for visit in self.run.frontier.values() if visit.state == "queued"]

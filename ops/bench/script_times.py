@@ -15,8 +15,9 @@ from pathlib import Path
 
 from sleipnir.batches.records import BatchPlan, place_of
 from sleipnir.messages import ResultHeader, Usage
-from sleipnir.runs.run import Pause, RunSpec, Visit
+from sleipnir.runs.run import Pause, RunSpec
 from sleipnir.runs.transitions import Step, Transition, Write
+from sleipnir.runs.visits import Visit
 from sleipnir.settings import Settings
 from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from sleipnir import tracing
 from sleipnir.runs.events import Resulted
-from sleipnir.runs.run import Visit
 from sleipnir.runs.transitions import Step
+from sleipnir.runs.visits import Visit
 from sleipnir.store.partitions import Commit
 from sleipnir_scheduler.counters.tally import outcome
 

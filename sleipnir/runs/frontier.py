@@ -11,21 +11,36 @@ from math import isqrt
 from typing import Any
 
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs.budgets import BUDGET
-from sleipnir.runs.run import Visit
+from sleipnir.runs.visits import (
+    BRANCH,
+    Call,
+    ChildWait,
+    Commands,
+    Fan,
+    Helper,
+    Item,
+    Loop,
+    Run,
+    Turn,
+    Visit,
+    VisitState,
+    Work,
+)
 
 FEW = 64
 """So many changes of a frontier are copied rather than shared, however few visits it has."""
 
 _ABSENT: Any = object()
 _NOTHING: Mapping[int, Visit] = {}
+_SLOTLESS = (Turn, Call, Run)
+_HOLD_A_SLOT = (Work, Loop, ChildWait)
 
 
 class Frontier(Mapping[int, Visit]):
     """Visits by number. `put` and `drop` are the only ways to change one.
 
     Sets of numbers: `ready` are those that wait for a slot, `ready_for_workers` those of them that need one of the
-    run's slots (items apart: their map has slots for them), `maps` the maps that wait for their items, `spreads` the
+    run's slots (items apart: their map has slots for them), `maps` the maps that wait for their items, `commands` the
     visits whose commands have not all become visits.
 
     Counts: `branches` are visits on workers, loops, and those that wait for a child run; `items_of`, by map, the items
@@ -41,8 +56,23 @@ class Frontier(Mapping[int, Visit]):
     """
 
     __slots__ = (
-        "_changes", "_shared", "_size", "branches", "failed", "helpers", "items_of", "maps", "members", "nodes",
-        "queued", "ready", "ready_for_workers", "rested", "spreads", "unfinished", "waiting",
+        "_changes",
+        "_shared",
+        "_size",
+        "branches",
+        "commands",
+        "failed",
+        "helpers",
+        "items_of",
+        "maps",
+        "members",
+        "nodes",
+        "queued",
+        "ready",
+        "ready_for_workers",
+        "rested",
+        "unfinished",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -53,7 +83,7 @@ class Frontier(Mapping[int, Visit]):
         self.ready: set[int] = set()
         self.ready_for_workers: set[int] = set()
         self.maps: set[int] = set()
-        self.spreads: set[int] = set()
+        self.commands: set[int] = set()
         self.rested: set[int] = set()
         self.helpers: set[int] = set()
         self.branches = self.failed = self.queued = self.waiting = 0
@@ -75,7 +105,7 @@ class Frontier(Mapping[int, Visit]):
         new = cls.__new__(cls)
         new._shared, new._changes, new._size = visits._shared, visits._changes.copy(), visits._size
         new.ready, new.ready_for_workers = visits.ready.copy(), visits.ready_for_workers.copy()
-        new.maps, new.spreads = visits.maps.copy(), visits.spreads.copy()
+        new.maps, new.commands = visits.maps.copy(), visits.commands.copy()
         new.rested, new.helpers = visits.rested.copy(), visits.helpers.copy()
         new.branches, new.failed = visits.branches, visits.failed
         new.queued, new.waiting = visits.queued, visits.waiting
@@ -166,50 +196,51 @@ class Frontier(Mapping[int, Visit]):
             del self.members[group]
 
     def _count(self, visit: Visit, by: int) -> None:  # several times for each event of each run
-        item, part, kind = visit.item, visit.part, visit.kind
-        failed, ended = visit.failed, visit.ended is not None
-        at_work = not (failed or ended or visit.ready)
-        is_queued = at_work and visit.queue and visit.wake_ms is None
-        if is_queued:
+        place, body = visit.place, visit.body
+        state, is_branch = body.state, place.is_branch
+        if state == "queued":
             self.queued += by
-        elif at_work:
+        elif state == "waiting":
             self.waiting += by
-        if item is None and part is None and kind != BUDGET:
-            if visit.lineage:  # of a `dag`
-                if ended and not failed:
-                    _note(self.rested, visit.seq, by)
-                if visit.role != "node":
-                    _note(self.helpers, visit.seq, by)
-            else:
-                group = visit.group
-                if count := self.members.get(group, 0) + by:
-                    self.members[group] = count
-                else:
-                    del self.members[group]
-                if failed or not ended:
-                    if count := self.unfinished.get(group, 0) + by:
-                        self.unfinished[group] = count
-                    else:
-                        del self.unfinished[group]
-        if failed:
-            self.failed += 0 if item else by
-        elif visit.ready:
+        if is_branch:
+            self._count_member(visit, state, by)
+        if state == "failed":
+            self.failed += 0 if isinstance(place, Item) else by
+        elif state == "ready":
             _note(self.ready, visit.seq, by)
-            if kind in QUEUE_OF and visit.is_branch:
+            if is_branch and visit.kind in QUEUE_OF:
                 _note(self.ready_for_workers, visit.seq, by)
-        elif part is not None or kind == BUDGET:
+        elif isinstance(place, _SLOTLESS):
             return  # its loop has the slot; a question about the run is of no node
-        elif item is not None:
-            self.items_of[item.map] = self.items_of.get(item.map, 0) + by
-        elif visit.spread is not None:
-            _note(self.spreads, visit.seq, by)
-        elif not ended:
-            if visit.fan is not None:
+        elif isinstance(place, Item):
+            self.items_of[place.map] = self.items_of.get(place.map, 0) + by
+        elif isinstance(body, Commands):
+            _note(self.commands, visit.seq, by)
+        elif state != "ended":
+            if isinstance(body, Fan):
                 _note(self.maps, visit.seq, by)
-            elif is_queued or visit.loop is not None or visit.child is not None:
+            elif isinstance(body, _HOLD_A_SLOT):
                 self.branches += by
-            if visit.batch is None:
+            if place is BRANCH:
                 self.nodes[visit.node] = self.nodes.get(visit.node, 0) + by
+
+    def _count_member(self, visit: Visit, state: VisitState, by: int) -> None:
+        if visit.lineage:  # of a `dag`
+            if state == "ended":
+                _note(self.rested, visit.seq, by)
+            if isinstance(visit.place, Helper):
+                _note(self.helpers, visit.seq, by)
+            return
+        group = visit.group
+        if count := self.members.get(group, 0) + by:
+            self.members[group] = count
+        else:
+            del self.members[group]
+        if state != "ended":
+            if count := self.unfinished.get(group, 0) + by:
+                self.unfinished[group] = count
+            else:
+                del self.unfinished[group]
 
 
 def _note(numbers: set[int], seq: int, by: int) -> None:

@@ -15,19 +15,8 @@ from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import VERSION, Role, RunStatus
 from sleipnir.runs.budgets import NOTHING_SPENT, Budget, Spent
 from sleipnir.runs.frontier import Frontier
-from sleipnir.runs.run import (
-    NO_FAILED_VISITS,
-    FailedVisits,
-    Gate,
-    Part,
-    Pause,
-    Rank,
-    RunView,
-    Slot,
-    Timing,
-    Visit,
-    changed,
-)
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Gate, Pause, RunView, Slot, Timing, changed
+from sleipnir.runs.visits import Part, Rank, Visit
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias
 from sleipnir.messages import FINAL, Role, RunStatus, Usage
 from sleipnir.runs.actor import Change
 from sleipnir.runs.budgets import BUDGET
-from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Parked, Part
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Parked
+from sleipnir.runs.visits import Part
 
 ReasonCode: TypeAlias = Literal[
     "queued", "paused", "retry", "limit", "lease", "result", "lost", "person", "answered", "slot", "siblings", "items",

@@ -8,7 +8,7 @@ from typing import Any
 
 from sleipnir.messages import overlay_text
 from sleipnir.runs.actor import Change, change_text
-from sleipnir.runs.run import Gate, RunView, Visit
+from sleipnir.runs.run import Gate, RunView
 from sleipnir.runs.sessions import SessionName, instructions_of
 from sleipnir.runs.transitions import (
     Drop,
@@ -26,11 +26,13 @@ from sleipnir.runs.transitions import (
     effect_fields,
     piece_field,
 )
+from sleipnir.runs.visits import Backoff, Visit, Work
 from sleipnir.store.holds import FIELDS as HOLD_FIELDS
 from sleipnir.store.holds import hold_fields
 from sleipnir.store.keys import PartitionKeys, RunKeys, SessionKeys, member, session_keys
 from sleipnir.store.record_text import dumps, record, text
 from sleipnir.store.scripts import Arg
+from sleipnir.store.visit_records import visit_text
 
 _KEPT = ("arrived", "tops")
 """Fields of a run that are stored as JSON, unless they are empty."""
@@ -145,7 +147,7 @@ def _session(run: RunView, after: RunView, now_ms: int, most: int) -> dict[str, 
 
 def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:
     closed: dict[str, Any] = {"seq": visit.seq, "attempt": visit.attempt}
-    if not delivered and visit.queue is not None:
+    if not delivered and isinstance(visit.body, (Work, Backoff)):
         closed["member"] = member(run_id, visit.seq, visit.attempt)
     if visit.is_asking:
         closed["gate"] = f"{run_id}/{visit.seq}"
@@ -154,7 +156,7 @@ def _closed(run_id: str, visit: Visit, delivered: bool) -> dict[str, Any]:
 
 def _opened(run_id: str, visit: Visit, gate: Gate | None, texts: list[Arg]) -> dict[str, Any]:
     opened: dict[str, Any] = {"seq": visit.seq}
-    texts.append(record(visit))
+    texts.append(visit_text(visit))
     if visit.state == "queued":
         opened["member"] = member(run_id, visit.seq, visit.attempt)
     if gate is not None:

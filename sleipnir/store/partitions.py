@@ -35,15 +35,17 @@ from sleipnir.runs.events import (
     Told,
     Unreadable,
 )
-from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, HoldOwner, Rank, RunSpec, RunView, Slot, Timing, Visit
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, HoldOwner, RunSpec, RunView, Slot, Timing
 from sleipnir.runs.transitions import Notice, Transition
 from sleipnir.runs.values import Known, Wanted
+from sleipnir.runs.visits import Rank, Visit, Work
 from sleipnir.store.commit import commit_keys, control, shared_keys
 from sleipnir.store.connect import BLOCK_MS_MAX, Client, is_passing
 from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import Keys, PartitionKeys, cost_field, is_member, member, parse_member
 from sleipnir.store.record_text import dumps
 from sleipnir.store.scripts import Arg, LuaScript, run_batch
+from sleipnir.store.visit_records import read_visit
 
 _ARCHIVED = LuaScript("archived")
 _COMMIT = LuaScript("commit")
@@ -537,13 +539,13 @@ class Partitions:
         ):
             run_id, seq, attempt = parse_member(name)
             try:
-                visit = read_text(Visit, text, "visit", name) if text else None
+                visit = read_visit(text, name) if text else None
                 spec = read_text(RunSpec, spec_text, "spec", run_id) if spec_text else None
             except RecordUnreadable as error:
                 structlog.get_logger().warning("a queued visit is not published", visit=name, error=str(error))
                 unreadable.append(name)
                 continue
-            if visit is None or visit.attempt != attempt or visit.state != "queued" or spec is None:
+            if visit is None or visit.attempt != attempt or not isinstance(visit.body, Work) or spec is None:
                 gone.append(name)
                 continue
             call = call_of(run_id, spec, visit, batch)
@@ -625,7 +627,7 @@ class Partitions:
         passed over: their run is parked."""
         for seq, text in self._client.hscan_iter(self._keys.of_run(run_id).frontier, count=500):
             try:
-                visit = read_text(Visit, text, "visit", f"{run_id}/{seq}")
+                visit = read_visit(text, f"{run_id}/{seq}")
             except RecordUnreadable:
                 continue
             if visit.state == "queued":
@@ -713,7 +715,7 @@ def view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping
 
 
 def _view_of(run_id: str, spec: str, record: Mapping[str, str], frontier: Mapping[str, str]) -> RunView:
-    visits = [read_text(Visit, text, "visit", f"{run_id}/{seq}") for seq, text in frontier.items()]
+    visits = [read_visit(text, f"{run_id}/{seq}") for seq, text in frontier.items()]
     submitted = read_text(RunSpec, spec, "spec", run_id)
     if (status := record["status"]) not in STATUSES:
         raise RecordUnreadable("record", run_id, f"its status {ascii(status)[:40]} is not known here", newer=True)

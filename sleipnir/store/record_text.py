@@ -52,5 +52,5 @@ def _kind(kind: type[Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
 _KINDS: dict[type[Any], tuple[dict[str, Any], tuple[str, ...]]] = {}
 """By class: the defaults, and the fields that hold stored dataclasses."""
 
-_NESTED = {"Visit": ("ended", "fan", "item", "loop", "part", "spread"), "Step": ("part",)}
+_NESTED = {"Step": ("part",)}
 """By the names of the classes, which are not imported here."""

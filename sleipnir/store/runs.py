@@ -27,8 +27,6 @@ from sleipnir.runs.run import (
     Pause,
     RunSpec,
     Slot,
-    Visit,
-    changed,
 )
 from sleipnir.runs.sessions import SessionName, instructions_of
 from sleipnir.runs.views import (
@@ -46,12 +44,29 @@ from sleipnir.runs.views import (
     StepInfo,
     VisitInfo,
 )
+from sleipnir.runs.visits import (
+    Backoff,
+    ChildWait,
+    Commands,
+    Doubt,
+    Ended,
+    Failed,
+    Fan,
+    Item,
+    Loop,
+    Question,
+    Ready,
+    Receipt,
+    Visit,
+    Work,
+)
 from sleipnir.store.connect import Client, is_lasting
 from sleipnir.store.holds import holds_of
 from sleipnir.store.keys import Keys, SessionKeys, member, session_keys
 from sleipnir.store.record_text import dumps, record
 from sleipnir.store.scripts import Arg, LuaScript, RedisCommand, run_batch, run_in_order
 from sleipnir.store.streams import before, entries, ms_of
+from sleipnir.store.visit_records import read_visit
 
 if TYPE_CHECKING:
     from sleipnir.runs.transitions import Step
@@ -655,7 +670,7 @@ def _info(
     record_ = dict(zip([*_SUMMARY, *_CHANGES, *_USAGE], fields, strict=True))
     if spec is None:
         return None
-    visits = sorted(map(Visit.from_json, frontier.values()), key=lambda visit: visit.seq)
+    visits = sorted(map(read_visit, frontier.values()), key=lambda visit: visit.seq)
     status = _status(record_["status"], record_["retrying"])
     slot = _slot(record_["slot"])
     waits = slot is not None and not slot.granted
@@ -676,7 +691,7 @@ def _info(
         step=int(record_["step"] or 0),
         visits=tuple(_visits(visits, claims, gates, holds)) if is_live else (),
         usage=_usage_total(record_),
-        kept=() if is_live else tuple(_kept(visit) for visit in visits if visit.spread is None),
+        kept=() if is_live else tuple(_kept(visit) for visit in visits if not _has_commands_left(visit)),
         parent=submitted.parent,
         session=submitted.session,
         root=submitted.root,
@@ -752,18 +767,18 @@ def _visits(
 ) -> Iterator[VisitInfo]:
     by = holds[0].in_words if holds else None
     busy = Counter(_line_of(visit) for visit in visits if _has_slot(visit))
-    of_loops = {visit.loop.id: visit.item for visit in visits if visit.loop}
+    item_of_loop = {visit.body.id: visit.item for visit in visits if isinstance(visit.body, Loop)}
     for visit in visits:
-        if visit.part is not None:  # a call is of its loop's item
-            visit = changed(visit, item=of_loops.get(visit.part.loop))
-        under_way = busy[visit.fan.id] if visit.fan else busy[_line_of(visit)] or busy.total()
+        item = item_of_loop.get(visit.part.loop) if visit.part else visit.item  # a call is of its loop's item
+        line = visit.body.id if isinstance(visit.body, Fan) else item.map if item else 0
+        under_way = busy[line] if isinstance(visit.body, Fan) else busy[line] or busy.total()
         claim = json.loads(claims.get(str(visit.seq), "{}"))
-        yield _visit(visit, claim, f"{visit.seq}:answer" in gates, by, under_way)
+        yield _visit(visit, item, claim, f"{visit.seq}:answer" in gates, by, under_way)
 
 
 def _has_slot(visit: Visit) -> bool:
     """An item that is tried again keeps its slot, and a loop has one for all of its parts."""
-    waits = visit.state == "waiting" and (visit.item is not None or visit.loop is not None)
+    waits = visit.state == "waiting" and (isinstance(visit.place, Item) or isinstance(visit.body, Loop))
     return visit.part is None and (visit.state == "queued" or waits)
 
 
@@ -772,7 +787,9 @@ def _line_of(visit: Visit) -> int:
     return visit.item.map if visit.item else 0
 
 
-def _visit(visit: Visit, claim: Mapping[str, Any], answered: bool, by: str | None, under_way: int) -> VisitInfo:
+def _visit(
+    visit: Visit, item: Item | None, claim: Mapping[str, Any], answered: bool, by: str | None, under_way: int
+) -> VisitInfo:
     """`claim` is what is known of a worker that has it, `by` who holds the run; `under_way` as in Reason."""
     info = VisitInfo(
         seq=visit.seq,
@@ -783,55 +800,62 @@ def _visit(visit: Visit, claim: Mapping[str, Any], answered: bool, by: str | Non
         since_ms=visit.opened_ms,
         reason=Reason("answered"),
         role=visit.role,
-        item=(visit.item.map, visit.item.index) if visit.item else None,
+        item=(item.map, item.index) if item else None,
         part=visit.part,
     )
-    if visit.ended or visit.failed:
-        return replace(info, state="ended", reason=Reason("siblings", error=visit.error))
-    if visit.ready and by is not None:
-        return replace(info, state="ready", reason=Reason("paused", by=by))
-    if visit.ready:
-        return replace(info, state="ready", reason=Reason("slot", under_way=under_way))
-    if visit.spread:
-        total = sum(map(bool, visit.spread.targets))
-        return replace(info, reason=Reason("commands", progress=(total - sum(visit.spread.left.values()), total)))
-    if visit.fan:
-        fan = visit.fan
-        reason = Reason("items", progress=(fan.done, fan.total), failed=fan.failed, under_way=under_way)
-        return replace(info, reason=reason)
-    if visit.loop:
-        done = (visit.loop.calls - visit.loop.open, visit.loop.calls)
-        turn, spawned = visit.loop.turn, visit.children or None
-        return replace(info, reason=Reason("turns", progress=done, turn=turn, until_ms=visit.wake_ms, spawned=spawned))
-    if visit.child:
-        child = visit.child
-        return replace(info, reason=Reason("child", run=child.run, agent=child.agent, until_ms=visit.wake_ms))
-    if visit.addressee is not None:
-        return replace(info, reason=Reason("message", until_ms=visit.wake_ms))
-    if visit.queue is None:
-        return info if answered else replace(info, reason=Reason("person", until_ms=visit.wake_ms))
-    if claim.get("attempt") == visit.attempt:
-        worker = claim["worker"]
-        reason = Reason(_code_of_claim(claim), worker=worker)
-        return replace(info, state="started", since_ms=claim["started_ms"], worker=worker, reason=reason)
-    if visit.wake_ms is not None:
-        code: ReasonCode = "limit" if visit.limited else "retry"
-        return replace(info, reason=Reason(code, queue=visit.queue, until_ms=visit.wake_ms, error=visit.error))
-    return replace(info, state="queued", reason=Reason("paused" if by else "queued", queue=visit.queue, by=by))
+    due_ms = visit.due_ms
+    match visit.body:
+        case Ended():
+            return replace(info, state="ended", reason=Reason("siblings"))
+        case Failed(error):
+            return replace(info, state="ended", reason=Reason("siblings", error=error))
+        case Ready():
+            reason = Reason("slot", under_way=under_way) if by is None else Reason("paused", by=by)
+            return replace(info, state="ready", reason=reason)
+        case Commands(targets=targets, left=left):
+            total = sum(map(bool, targets))
+            return replace(info, reason=Reason("commands", progress=(total - sum(left.values()), total)))
+        case Fan() as fan:
+            reason = Reason("items", progress=(fan.done, fan.total), failed=fan.failed, under_way=under_way)
+            return replace(info, reason=reason)
+        case Loop() as loop:
+            progress, spawned = (loop.calls - loop.open, loop.calls), visit.children or None
+            reason = Reason("turns", progress=progress, turn=loop.turn, until_ms=due_ms, spawned=spawned)
+            return replace(info, reason=reason)
+        case ChildWait(child):
+            return replace(info, reason=Reason("child", run=child.run, agent=child.agent, until_ms=due_ms))
+        case Receipt():
+            return replace(info, reason=Reason("message", until_ms=due_ms))
+        case Question() | Doubt():
+            return info if answered else replace(info, reason=Reason("person", until_ms=due_ms))
+        case Backoff(work, _, limited):
+            code: ReasonCode = "limit" if limited else "retry"
+            return replace(info, reason=Reason(code, queue=work.queue, until_ms=due_ms, error=work.error))
+        case Work(queue) if claim.get("attempt") == visit.attempt:
+            worker = claim["worker"]
+            reason = Reason(_code_of_claim(claim), worker=worker)
+            return replace(info, state="started", since_ms=claim["started_ms"], worker=worker, reason=reason)
+        case Work(queue):
+            return replace(info, state="queued", reason=Reason("paused" if by else "queued", queue=queue, by=by))
 
 
 def _kept(visit: Visit) -> KeptVisit:
-    fan = visit.fan
+    failed = visit.body if isinstance(visit.body, Failed) else None
+    fan = failed.was if failed and isinstance(failed.was, Fan) else None
     return KeptVisit(
         seq=visit.seq,
         node=visit.node,
-        again=visit.failed,
-        error=visit.error,
+        again=failed is not None,
+        error=failed.error if failed else None,
         role=visit.role,
         item=(visit.item.map, visit.item.index) if visit.item else None,
         child=visit.former.run if visit.former else None,
-        left=(fan.total - fan.done + fan.failed, fan.total) if fan and visit.failed else None,
+        left=(fan.total - fan.done + fan.failed, fan.total) if fan else None,
     )
+
+
+def _has_commands_left(visit: Visit) -> bool:
+    return isinstance(visit.body, Failed) and isinstance(visit.body.was, Commands)
 
 
 def _deployment_hold(text: str | None) -> HoldInfo | None:

@@ -12,7 +12,8 @@ from typing import Any
 from sleipnir import decoding
 from sleipnir.decoding import read_text
 from sleipnir.messages import ResultHeader, VisitCall, overlay_of
-from sleipnir.runs.run import Item, Part, RunSpec
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.visits import Item, Part
 from sleipnir.store.connect import Client
 from sleipnir.store.fast_client import FastClient
 from sleipnir.store.keys import Keys, member, member_of, parse_member

@@ -10,9 +10,10 @@ import pytest
 from sleipnir.errors import StoreUnavailable
 from sleipnir.messages import VisitCall
 from sleipnir.runs.events import LeaseLost
-from sleipnir.runs.run import RunSpec, Visit
+from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.views import Generation
+from sleipnir.runs.visits import Visit, Work
 from sleipnir.settings import Settings
 from sleipnir.store.generations import gap_ms
 from sleipnir.store.partitions import Commit
@@ -205,7 +206,7 @@ def leased(own: Store) -> VisitCall:
     epochs = {number: own.partitions.own([number], "me", 60_000)[number].epoch}
     own.runs.create(RUN, RunSpec("agent", "digest"), {})
     [entry] = own.partitions.read([number], limit=10, block_ms=None)
-    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, "scripts"),))
+    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, body=Work("scripts")),))
     view = own.partitions.load([RUN])[RUN]
     assert own.partitions.commit([Commit(entry, view, opened)], epochs) == [1]
     call = VisitCall(RUN, "a", 1, 1, "agent", "digest")
@@ -271,7 +272,7 @@ def queued(store: Store, generation: str | None) -> VisitCall:
     epochs = {number: store.partitions.own([number], "me", 60_000)[number].epoch}
     store.runs.create(RUN, RunSpec("agent", "digest"), {})
     [entry] = store.partitions.read([number], limit=10, block_ms=None)
-    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, "scripts", generation=generation),))
+    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, body=Work("scripts", generation=generation)),))
     view = store.partitions.load([RUN])[RUN]
     assert store.partitions.commit([Commit(entry, view, opened)], epochs) == [1]
     return VisitCall(RUN, "a", 1, 1, "agent", "digest")

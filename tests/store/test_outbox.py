@@ -10,8 +10,9 @@ from itertools import pairwise
 import pytest
 
 from sleipnir.messages import VisitCall
-from sleipnir.runs.run import RunSpec, Visit
+from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import Transition
+from sleipnir.runs.visits import Visit, Work
 from sleipnir.store.fleet import QueueBacklog
 from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
@@ -29,7 +30,7 @@ def partition(store: Store) -> int:
     epochs = {number: store.partitions.own([number], "me", 60_000)[number].epoch}
     store.runs.create(RUN, RunSpec("agent", "digest"), {})
     [entry] = store.partitions.read([number], limit=10, block_ms=None)
-    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, "gpu"),))
+    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, body=Work("gpu")),))
     view = store.partitions.load([RUN])[RUN]
     assert store.partitions.commit([Commit(entry, view, opened)], epochs) == [1]
     return number
@@ -152,7 +153,7 @@ def test_a_visit_that_was_published_late_is_not_published_twice(store: Store) ->
     [entry] = store.partitions.read([number], limit=10, block_ms=None)
     long_ago_ms = entry.at_ms - HOUR_MS
     view = store.partitions.load([RUN])[RUN]
-    opened = Transition(open=(Visit(1, "a", "script", 1, long_ago_ms, "gpu"),))
+    opened = Transition(open=(Visit(1, "a", "script", 1, long_ago_ms, body=Work("gpu")),))
     commit = Commit(replace(entry, id=f"{long_ago_ms}-0"), view, opened)
     assert store.partitions.commit([commit], epochs) == [1]
     service, now_ms = outbox(store), store.now_ms()

@@ -13,10 +13,11 @@ from sleipnir.errors import GateError, RunNotFound, StoreUnavailable, UsageError
 from sleipnir.messages import ResultHeader, VisitCall
 from sleipnir.runs.budgets import Budget, Spent
 from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Resulted, Submitted
-from sleipnir.runs.run import Ended, Gate, RunSpec, Visit
+from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.transitions import Notice, Step, Transition, Write
 from sleipnir.runs.values import Known, Wanted
 from sleipnir.runs.views import Reason
+from sleipnir.runs.visits import Body, Ended, Failed, Ready, Visit, Work
 from sleipnir.store.partitions import _FORGET, APPLIED, NOT_OWNER, REFUSED, STALE, Commit, Entry, IgnoredEntry
 from sleipnir.store.runs import _TELL, Fence
 from sleipnir.store.scripts import RedisCommand, run_in_order
@@ -48,7 +49,7 @@ class Bench:
     def open_visit(self, **visit: Any) -> VisitCall:
         """Apply the submission by opening visit 1 on a queue."""
         entry = self.entries()[0]
-        opened = Visit(1, "a", "script", 1, entry.at_ms, visit.pop("queue", "scripts"))
+        opened = Visit(1, "a", "script", 1, entry.at_ms, body=Work(visit.pop("queue", "scripts")))
         assert self.commit(entry, Transition(open=(opened,), counts={"a": 1}, started_ms=entry.at_ms, **visit)) == 1
         return VisitCall(RUN, "a", 1, 1, "agent", "digest")
 
@@ -158,14 +159,14 @@ def test_a_second_claim_of_an_attempt_is_refused_but_the_same_one_may_repeat(ben
     assert bench.claim(call, token="t2") == ClaimRefused("taken")
 
 
-@pytest.mark.parametrize("rest", [{"queue": None, "ended": Ended(1)}, {"queue": None, "ready": True}, {"failed": True}])
-def test_a_visit_that_is_kept_but_not_for_workers_cannot_be_claimed(bench: Bench, rest: dict[str, Any]) -> None:
+@pytest.mark.parametrize("body", [Ended(1), Ready(), Failed(was=Work("scripts"))])
+def test_a_visit_that_is_kept_but_not_for_workers_cannot_be_claimed(bench: Bench, body: Body) -> None:
     """It waits for others of its step, or for a slot, or for the retry of its run; a message for it came twice."""
     bench.create()
     call = bench.open_visit()
     bench.store.runs.cancel(RUN)
     view = bench.store.partitions.load([RUN])[RUN]
-    bench.commit(bench.entries()[0], Transition(open=(replace(view.frontier[1], **rest),)))
+    bench.commit(bench.entries()[0], Transition(open=(replace(view.frontier[1], body=body),)))
     assert bench.claim(call) == ClaimRefused("gone")
 
 
@@ -174,7 +175,7 @@ def test_a_claim_of_a_closed_visit_or_an_old_attempt_is_refused(bench: Bench) ->
     call = bench.open_visit()
     assert bench.claim(VisitCall(RUN, "a", 7, 1, "agent", "digest")) == ClaimRefused("gone")
     bench.store.runs.cancel(RUN)
-    reopened = Visit(1, "a", "script", 2, 5, "scripts")
+    reopened = Visit(1, "a", "script", 2, 5, body=Work("scripts"))
     view = bench.store.partitions.load([RUN])[RUN]
     bench.commit(bench.entries()[0], Transition(close=(view.frontier[1],), open=(reopened,)))
     assert bench.claim(call) == ClaimRefused("stale")
@@ -624,7 +625,7 @@ def test_a_view_from_before_redis_went_back_in_time_commits_and_drops_nothing(be
     [entry] = bench.entries()
     view = bench.store.partitions.load([RUN])[RUN]
     bench.store._client.hset(bench.store.keys.of_run(RUN).run, "last_event", "1-1")
-    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, "scripts"),))
+    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, body=Work("scripts")),))
     assert bench.store.partitions.commit([Commit(entry, view, opened)], bench.epochs) == [STALE]
     assert bench.store.partitions.discard([IgnoredEntry(entry, view)], bench.epochs) == [STALE]
     assert bench.entries() == [entry]
@@ -634,7 +635,7 @@ def test_a_commit_whose_reply_was_lost_counts_once_and_its_view_goes_on(bench: B
     bench.create()
     [entry] = bench.entries()
     view = bench.store.partitions.load([RUN])[RUN]
-    commit = Commit(entry, view, Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, "scripts"),)))
+    commit = Commit(entry, view, Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, body=Work("scripts")),)))
     assert bench.store.partitions.commit([commit], bench.epochs) == [APPLIED]
     assert bench.store.partitions.commit([commit], bench.epochs) == [APPLIED]
     assert bench.store.partitions.load([RUN])[RUN].last_event == commit.after.last_event == entry.id
@@ -666,7 +667,7 @@ def test_a_visit_is_published_again_so_long_after_its_commit_however_old_its_ent
     [entry] = bench.entries()
     old = replace(entry, id=f"{entry.at_ms - 600_000}-0")
     committed_ms = bench.store.now_ms()
-    assert bench.commit(old, Transition(open=(Visit(1, "a", "script", 1, old.at_ms, "scripts"),))) == APPLIED
+    assert bench.commit(old, Transition(open=(Visit(1, "a", "script", 1, old.at_ms, body=Work("scripts")),))) == APPLIED
     [(_, due_ms)] = bench.store._client.zrange(
         bench.store.keys.of_partition(bench.partition).outbox, 0, -1, withscores=True
     )

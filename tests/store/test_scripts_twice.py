@@ -17,9 +17,10 @@ import redis
 from sleipnir.batches.records import BatchPlan
 from sleipnir.messages import ResultHeader
 from sleipnir.models.limits import GrantedPermit, Limit
-from sleipnir.runs.run import Gate, RunSpec, Visit
+from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import Transition
+from sleipnir.runs.visits import Visit, Work
 from sleipnir.store import scripts
 from sleipnir.store.keys import lines_of
 from sleipnir.store.live import Piece
@@ -164,7 +165,7 @@ def commit(store: Store) -> Act:
     bench = Bench(store)
     bench.create()
     entry = bench.entries()[0]
-    opened = Visit(1, "a", "script", 1, entry.at_ms, "scripts")
+    opened = Visit(1, "a", "script", 1, entry.at_ms, body=Work("scripts"))
     return lambda: bench.commit(entry, Transition(open=(opened,), counts={"a": 1}))
 
 

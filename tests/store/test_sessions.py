@@ -13,8 +13,9 @@ import pytest
 from sleipnir.errors import SessionBusy, UsageError
 from sleipnir.graph.load import load_graph
 from sleipnir.messages import ANSWER, INSTEAD, MESSAGES, SAID, ResultHeader, ToolCall, VisitCall
-from sleipnir.runs.run import RunSpec, Visit
+from sleipnir.runs.run import RunSpec
 from sleipnir.runs.sessions import TEMPORARY_MS, SessionName
+from sleipnir.runs.visits import Visit
 from sleipnir.store.scripts import run_batch
 from sleipnir.store.sessions import _CHANGE
 from sleipnir.store.store import Store

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from sleipnir.messages import VisitCall
-from sleipnir.runs.run import RunSpec, Visit
+from sleipnir.runs.run import RunSpec
 from sleipnir.runs.transitions import Transition
+from sleipnir.runs.visits import Visit, Work
 from sleipnir.store.partitions import Commit
 from sleipnir.store.store import Store
 from sleipnir_scheduler.services.unindexed import UnindexedVisits
@@ -24,7 +25,7 @@ def call(store: Store) -> VisitCall:
     epochs = {number: store.partitions.own([number], "me", 60_000)[number].epoch}
     store.runs.create(RUN, RunSpec("agent", "digest"), {})
     [entry] = store.partitions.read([number], limit=10, block_ms=None)
-    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, "gpu"),))
+    opened = Transition(open=(Visit(1, "a", "script", 1, entry.at_ms, body=Work("gpu")),))
     view = store.partitions.load([RUN])[RUN]
     assert store.partitions.commit([Commit(entry, view, opened)], epochs) == [1]
     return VisitCall(RUN, "a", 1, 1, "agent", "digest")

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from sleipnir.messages import OVERLAY_END, OVERLAYS, ResultHeader, VisitCall, overlay_text
-from sleipnir.runs.run import RunSpec, Visit, changed
+from sleipnir.runs.run import RunSpec, changed
 from sleipnir.runs.views import Reason
+from sleipnir.runs.visits import Fan, Visit
 from sleipnir.store import partitions
-from sleipnir.store.record_text import record
 from sleipnir.store.store import Store
+from sleipnir.store.visit_records import visit_text
 from sleipnir.store.visits import Claim
 from sleipnir_scheduler.planner.maps import CHUNK
 from sleipnir_scheduler.planner.steps import WIDE
@@ -97,12 +98,14 @@ def most_ended(store: Store, total: int, done: int) -> None:
     """Leave a map that has begun as it is when `done` of its items have ended."""
     client, keys = store.partitions._client, store.keys.of_run(RUN)
     visits = store.partitions.load([RUN])[RUN].frontier
-    of = next(visit for visit in visits.values() if visit.fan)
+    of = next(visit for visit in visits.values() if isinstance(visit.body, Fan))
     pipe = client.pipeline(transaction=False)
     for visit in visits.values():
         if visit.item:
             pipe.hdel(keys.frontier, str(visit.seq))
-    pipe.hset(keys.frontier, str(of.seq), record(changed(of, fan=changed(of.fan, next=done, done=done, put=done))))
+    pipe.hset(
+        keys.frontier, str(of.seq), visit_text(changed(of, body=changed(of.body, next=done, done=done, put=done)))
+    )
     for first in range(0, done, CHUNK):
         pipe.hdel(keys.items, f"{of.seq}.chunk.{first}")
     pipe.hset(keys.items, mapping={f"{of.seq}.{n}": str(n) for n in range(done)})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from sleipnir.runs.frontier import Frontier
-from sleipnir.runs.run import RunSpec, RunView, Visit
+from sleipnir.runs.run import RunSpec, RunView
+from sleipnir.runs.visits import Visit, Work
 from sleipnir_scheduler.services.views import VIEW_BYTES, VISIT_BYTES, RunViews
 
 
 def view(run: str, visits: int = 1) -> RunView:
-    live = {seq: Visit(seq, "a", "script", 1, 0, "scripts") for seq in range(1, visits + 1)}
+    live = {seq: Visit(seq, "a", "script", 1, 0, body=Work("scripts")) for seq in range(1, visits + 1)}
     return RunView(run, RunSpec("agent", "digest"), frontier=Frontier.of(live))
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import Graph, MapNode, Node
 from sleipnir.messages import Role
-from sleipnir.runs.run import Item, Part
+from sleipnir.runs.visits import Item, Part
 from sleipnir.store.visits import SILENCE, StoredConversation
 from sleipnir_workers.lazy_state import StoredState
 

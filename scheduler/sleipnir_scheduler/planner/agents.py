@@ -2,20 +2,21 @@
 
     start the child ─► it ends ─► its output is the node's ─► (with a schema) a worker makes data of it
 
-The child's id follows from the visit, so a commit that is delivered twice starts it once. Who is not waited for any
-more is cancelled (draft.py). A failed visit that is run again waits for the same child again, which goes on from where
-it failed; where that is gone, another one is started.
+The child's id follows from the visit, so a commit that is delivered twice starts it once. A child that no visit waits
+for any more is cancelled (owed.py). A failed visit that is run again waits for the same child again, which goes on from
+where it failed; where that is gone, another one is started.
 """
 
 from __future__ import annotations
 
-from sleipnir.graph.model import AgentNode, Json, LoopAgent, MapNode
+from sleipnir.graph.model import AgentNode, Json, LoopAgent
 from sleipnir.graph.template import TemplateError, keys_read, render, updates_read
 from sleipnir.messages import QUEUE_OF, RESULT
 from sleipnir.runs.events import ChildEnded
-from sleipnir.runs.run import Child, Visit, changed
+from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import RetryChild, StartChild, Take, TellChild
 from sleipnir.runs.values import Wanted
+from sleipnir.runs.visits import Child, ChildWait, Item, Ready, Visit, Work
 from sleipnir_scheduler.planner import maps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
 from sleipnir_scheduler.planner.known import require
@@ -24,100 +25,131 @@ from sleipnir_scheduler.planner.known import require
 def start(context: Context, visit: Visit, node: AgentNode) -> None:
     """Start the child, or let the one go on that the visit has waited for before it failed. Raises VisitFailed for a
     prompt that cannot be rendered, and at the limit of depth."""
-    if visit.former is None:
-        _start_new(context, visit, node)
-        return
-    child = visit.former
-    _wait_for(context, visit, node, child)
-    context.draft.effect(RetryChild(child.run, child.agent, visit.seq, visit.attempt))
-    context.draft.notice("child_retried", seq=visit.seq, node=visit.node, child=child.run, agent=child.agent)
-    _hold_if_paused(context, child)
+    earlier = visit.body.resumes if isinstance(visit.body, Ready) else None
+    if isinstance(earlier, Work):
+        context.begin(visit, changed(earlier, queue=node.queue or QUEUE_OF["agent"]))
+    elif isinstance(earlier, Child):
+        context.begin(visit, _wait_for(context, node, earlier))
+        context.draft.owed.add(RetryChild(earlier.run, earlier.agent, visit.seq, visit.attempt))
+        _notify(context, "child_retried", visit, earlier)
+    else:
+        child, prompt = _new_child(context, visit, node)
+        context.begin(visit, _wait_for(context, node, child))
+        _start_child(context, visit, child, prompt)
 
 
-def gone(context: Context, visit: Visit) -> None:
-    """The child that was to go on cannot: start another one. Raises VisitFailed as `start` does, and Missing."""
+def gone(context: Context, visit: Visit, waiting: ChildWait) -> None:
+    """The child that was to go on cannot: start another one. Raises Missing."""
     node, draft = _node(context, visit), context.draft
-    assert visit.child is not None
-    draft.child_gone(visit.child.run)
-    _start_new(context, draft.put(changed(visit, attempt=visit.attempt + 1, child=None, wake_ms=None)), node)
-
-
-def _start_new(context: Context, visit: Visit, node: AgentNode) -> None:
+    draft.owed.ended.add(waiting.child.run)
     try:
-        prompt = render(node.prompt, context.state(keys_read(node.prompt), visit))
+        child, prompt = _new_child(context, visit, node)
+    except VisitFailed as failure:
+        context.kinds.ended(context, visit, Outcome(ok=False, error=str(failure)))
+        return
+    visit = draft.visits.move(visit, _wait_for(context, node, child), attempt=visit.attempt + 1)
+    _start_child(context, visit, child, prompt)
+
+
+def ended(context: Context, visit: Visit, child: Child, event: ChildEnded) -> None:
+    """The child is over: the visit ends, or a worker has to make data of the output. Raises Missing."""
+    node, draft = _node(context, visit), context.draft
+    text = ""
+    if event.status == "completed" and node.output_schema is None:
+        require(context.known, Wanted(delta=frozenset([RESULT])))
+        text = context.known.delta.get(RESULT, "")
+    count_child(context, visit.seq, visit.node, child, event)
+    if event.status != "completed":
+        child = changed(child, failed_visits=event.failed_visits.count)
+        visit = draft.visits.move(visit, ChildWait(child))
+        reason = "it was cancelled" if event.status == "cancelled" else event.error or "it gives no reason"
+        context.kinds.ended(context, visit, Outcome(ok=False, error=f"Agent '{node.agent}' failed: {reason}"))
+    elif node.output_schema is None:
+        try:
+            outcome = Outcome(values=_values(context, visit, node, text))
+        except VisitFailed as failure:
+            outcome = Outcome(ok=False, error=str(failure))
+        context.kinds.ended(context, draft.visits.move(visit, ChildWait(child)), outcome)
+    else:
+        given = f"{visit.seq}.output"
+        draft.record.item(Take(given, RESULT))
+        # Another attempt, so that nothing that is still under way for this one can be taken for the worker's result.
+        work = Work(node.queue or QUEUE_OF["agent"], given=given)
+        draft.visits.move(visit, Ready(work), attempt=visit.attempt + 1)
+
+
+def timed_out(context: Context, visit: Visit, waiting: ChildWait) -> None:
+    """The child has taken too long; it is cancelled, as no visit waits for it any more."""
+    node = _node(context, visit)
+    visit = context.draft.visits.move(visit, ChildWait(waiting.child))
+    error = f"Agent '{node.agent}' timed out after {node.timeout}s"
+    context.kinds.ended(context, visit, Outcome(ok=False, error=error))
+
+
+def count_child(context: Context, seq: int, node: str, child: Child, event: ChildEnded) -> None:
+    """A child run is over: count what it has cost, and its failed visits. Each end is counted once."""
+    note_cost(context, event)
+    draft = context.draft
+    draft.failed_visits = draft.failed_visits.plus_child(node, child, event.failed_visits)
+    failed = {"failed_visits": event.failed_visits.count} if event.failed_visits.count else {}
+    draft.record.notice("child_ended", seq=seq, node=node, child=event.child, status=event.status, **failed)
+
+
+def note_cost(context: Context, event: ChildEnded) -> None:
+    """A child run is over, or reports what it has cost in all; this transition uses up what it brought."""
+    draft = context.draft
+    draft.owed.ended.add(event.child)
+    if event.status == "refused":  # who has refused it may have died, and another has found no reason to
+        draft.owed.recalled.append(event.child)
+    draft.delivered = event.seq
+    if event.usage:
+        draft.usage, draft.usage_of = event.usage, event.child
+
+
+def hold_if_paused(context: Context, child: str) -> None:
+    """A child run that starts while its parent is held is held too."""
+    if (holder := context.draft.clock.holder) is not None:
+        context.draft.owed.add(TellChild(child, "paused", holder))
+
+
+def _new_child(context: Context, visit: Visit, node: AgentNode) -> tuple[Child, str]:
+    """Another child, and its prompt."""
+    try:
+        prompt = render(node.prompt, context.values.state(keys_read(node.prompt), visit))
     except TemplateError as error:
         raise VisitFailed(f"Failed to interpolate prompt for agent '{node.agent}': {error}") from None
     depth, most = context.run.spec.depth + 1, (context.graph.loop or LoopAgent()).max_agent_depth
     if depth > most:
         raise VisitFailed(f"Max agent depth exceeded ({depth}/{most})")
-    draft, child = context.draft, Child(context.child_id(visit.seq, node.agent), node.agent)
-    _wait_for(context, visit, node, child)
-    draft.effect(StartChild(child.run, node.agent, prompt, node.id, visit.seq, visit.attempt))
-    draft.notice("child_started", seq=visit.seq, node=visit.node, child=child.run, agent=child.agent)
-    _hold_if_paused(context, child)
+    return Child(context.child_id(visit.seq, node.agent), node.agent), prompt
 
 
-def _wait_for(context: Context, visit: Visit, node: AgentNode, child: Child) -> None:
-    waiting = context.draft.begin(visit, None, context.now_ms + node.timeout * 1000)
-    context.draft.put(changed(waiting, child=child, former=None))
+def _start_child(context: Context, visit: Visit, child: Child, prompt: str) -> None:
+    context.draft.owed.add(StartChild(child.run, child.agent, prompt, visit.node, visit.seq, visit.attempt))
+    _notify(context, "child_started", visit, child)
 
 
-def _hold_if_paused(context: Context, child: Child) -> None:
-    if (holder := context.draft.holder) is not None:
-        context.draft.effect(TellChild(child.run, "paused", holder))
+def _notify(context: Context, what: str, visit: Visit, child: Child) -> None:
+    context.draft.record.notice(what, seq=visit.seq, node=visit.node, child=child.run, agent=child.agent)
+    hold_if_paused(context, child.run)
 
 
-def ended(context: Context, visit: Visit, event: ChildEnded) -> Outcome | None:
-    """The child is over. None: a worker has to make data of what it has said. Raises Missing."""
-    node, draft, child = _node(context, visit), context.draft, visit.child
-    assert child is not None
-    completed = event.status == "completed"
-    if completed and node.output_schema is None:
-        require(context.known, Wanted(delta=frozenset([RESULT])))
-        text = context.known.delta.get(RESULT, "")
-        try:
-            values = _values(context, visit, node, text)
-        except VisitFailed as failure:
-            outcome = Outcome(ok=False, error=str(failure))
-        else:
-            outcome = Outcome(values=values)
-    visit = draft.child_ended(visit, event)
-    draft.count_failed_of_child(visit.node, child, event.failed_visits)
-    draft.notice_child_ended(visit.seq, visit.node, event)
-    if not completed:
-        draft.put(changed(visit, former=changed(child, failed_visits=event.failed_visits.count)))
-        why = "it was cancelled" if event.status == "cancelled" else event.error or "it gives no reason"
-        return Outcome(ok=False, error=f"Agent '{node.agent}' failed: {why}")
-    if node.output_schema is None:
-        return outcome
-    given = f"{visit.seq}.output"
-    draft.item(Take(given, RESULT))
-    # Another attempt, so that nothing that is still under way for this one can be taken for the worker's result.
-    queue = node.queue or QUEUE_OF["agent"]
-    draft.put(changed(visit, attempt=visit.attempt + 1, queue=queue, given=given, ready=True))
-    return None
-
-
-def timed_out(context: Context, visit: Visit) -> Outcome:
-    """The child has taken too long; it is cancelled, as nobody waits for it any more."""
-    node = _node(context, visit)
-    context.draft.put(changed(visit, child=None, former=visit.child, wake_ms=None))
-    return Outcome(ok=False, error=f"Agent '{node.agent}' timed out after {node.timeout}s")
+def _wait_for(context: Context, node: AgentNode, child: Child) -> ChildWait:
+    return ChildWait(child, context.now_ms + node.timeout * 1000)
 
 
 def _values(context: Context, visit: Visit, node: AgentNode, text: str) -> dict[str, Json]:
     """What the node writes: its state_updates; as the last body of a map also its own output, unless they do."""
-    values = context.updates(node, context.state(updates_read(node), visit), text)
-    if visit.item is None:
+    values = context.updates(node, context.values.state(updates_read(node), visit), text)
+    item = visit.place
+    if not isinstance(item, Item) or not maps.is_last_body(context, item):
         return values
-    of = context.graph.nodes[maps.map_of(context, visit).node]
-    assert isinstance(of, MapNode)
-    if visit.item.position + 1 < len(of.body):
-        return values
-    return {of.output_key: values.get(of.output_key, text)}
+    key = maps.output_key(context, item)
+    return {key: values.get(key, text)}
 
 
 def _node(context: Context, visit: Visit) -> AgentNode:
     node = context.graph.nodes[visit.node]
-    assert isinstance(node, AgentNode)
+    if not isinstance(node, AgentNode):
+        raise TypeError(f"node '{visit.node}' is no agent node")
     return node

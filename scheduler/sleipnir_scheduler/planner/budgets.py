@@ -13,56 +13,62 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleipnir.runs.budgets import BUDGET, NO, YES, in_words, question, raised, read_budget_answer
-from sleipnir.runs.run import Gate, Visit, changed
+from sleipnir.runs.run import Gate, changed
 from sleipnir.runs.values import Wanted
-from sleipnir_scheduler.planner import steps
+from sleipnir.runs.visits import RUN, Question, Visit
+from sleipnir_scheduler.planner import holds, steps
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.known import require
 
 
 def count(context: Context) -> None:
     """After an event: count what it has cost, and ask if that is too much. Raises Missing."""
-    draft, cost = context.draft, context.draft.cost
-    if draft.budget is None or cost is None or draft.over:
+    draft = context.draft
+    budget = draft.clock.budget
+    if budget is None or not draft.usage or draft.is_over:
         return
-    usage, child = cost
+    usage, child = draft.usage, draft.usage_of
     tokens, cost_usd = _of_call(usage) if child is None else _of_child(context, usage, child)
     draft.spent = draft.spent.plus(tokens, cost_usd)
-    if (tokens or cost_usd) and draft.budget.asked is None and draft.budget.is_used_up(draft.spent):
-        visit = draft.open(BUDGET, BUDGET, group=-1)  # of no super-step
-        draft.hold(visit)
-        draft.ask_instead(visit, _gate(context, visit))
+    if (tokens or cost_usd) and budget.asked is None and budget.is_used_up(draft.spent):
+        visit = draft.visits.open(BUDGET, BUDGET, place=RUN, group=-1)
+        holds.hold_for_budget(draft, budget, visit)
+        _ask(context, visit)
 
 
 def answered(context: Context, visit: Visit, text: str, by: str) -> None:
-    """Do as the person says; what cannot be understood, or would allow nothing, is asked again."""
+    """Do as the person decides; an answer that is not understood, or that would allow nothing, is asked for again."""
     draft, submitted = context.draft, context.run.spec.budget
-    assert draft.budget is not None and submitted is not None
-    draft.answered(visit, text, by)
-    draft.note_answer()
+    budget = draft.clock.budget
+    if budget is None or submitted is None:
+        raise ValueError(f"run {context.run.id} has no budget")
+    draft.record.answered(visit, text, by)
+    draft.record.write_answer()
     try:
         verdict = read_budget_answer(text)
-        allowed = None if verdict == NO else raised(submitted, draft.budget, draft.spent, verdict)
+        allowed = None if verdict == NO else raised(submitted, budget, draft.spent, verdict)
     except ValueError as error:
-        draft.ask_instead(visit, _gate(context, visit, f"{error}\n"))
+        _ask(context, visit, f"{error}\n")
         return
     if allowed is None:
-        context.fail_with(f"over budget: it has {in_words(draft.budget, draft.spent)}")
+        context.fail(f"over budget: it has {in_words(budget, draft.spent)}")
     elif allowed.is_used_up(draft.spent):  # there is another limit
-        draft.budget = changed(draft.budget, max_cost_usd=allowed.max_cost_usd, max_tokens=allowed.max_tokens)
-        draft.ask_instead(visit, _gate(context, visit))
+        draft.clock.budget = changed(budget, max_cost_usd=allowed.max_cost_usd, max_tokens=allowed.max_tokens)
+        _ask(context, visit)
     else:
-        draft.drop(visit)
-        draft.allow(allowed)
+        draft.visits.drop(visit)
+        holds.allow(draft, allowed)
         context.restart_clocks()
         steps.go_on_after_hold(context)
 
 
-def _gate(context: Context, visit: Visit, remark: str = "") -> Gate:
-    submitted, now = context.run.spec.budget, context.draft.budget
-    assert now is not None and submitted is not None
-    text = question(submitted, now, context.draft.spent, remark)
-    return Gate(visit.seq, visit.node, BUDGET, text, (YES, NO), None, context.now_ms)
+def _ask(context: Context, visit: Visit, remark: str = "") -> None:
+    submitted, budget = context.run.spec.budget, context.draft.clock.budget
+    if budget is None or submitted is None:
+        raise ValueError(f"run {context.run.id} has no budget")
+    text = question(submitted, budget, context.draft.spent, remark)
+    visit = context.draft.visits.move(visit, Question())
+    context.draft.record.ask(visit, Gate(visit.seq, visit.node, BUDGET, text, (YES, NO), None, context.now_ms))
 
 
 def _of_call(usage: Mapping[str, Any]) -> tuple[int, float]:

@@ -1,28 +1,27 @@
-"""One call of plan(): its inputs, the draft of what changes, and the state as it will be with that."""
+"""One call of plan(): its inputs, the draft of what changes, and what every decision may ask."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from sleipnir.graph.model import FunctionNode, Graph, Json, LlmNode, Node, RagNode, ScriptNode, ToolNode
-from sleipnir.graph.reducers import ABSENT
+from sleipnir.graph.model import Graph, Json, LlmNode, Node
 from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
 from sleipnir.graph.state import checked_of_text
 from sleipnir.graph.template import TemplateError, apply_updates, updates_read
-from sleipnir.messages import ResultHeader, RunStatus, overlay_of
+from sleipnir.messages import ResultHeader, RunStatus
 from sleipnir.redaction import REDACTED, is_secret_name
-from sleipnir.runs.run import RunView, Visit, child_id
+from sleipnir.runs.run import RunView, child_id
 from sleipnir.runs.sessions import SessionName
-from sleipnir.runs.transitions import Collect, Fill, Take, piece_field
-from sleipnir.runs.values import Known, Wanted
+from sleipnir.runs.transitions import Collect
+from sleipnir.runs.values import Known
+from sleipnir.runs.visits import Body, Branch, Commands, Visit
 from sleipnir_scheduler.planner.draft import Draft
-from sleipnir_scheduler.planner.folding import Window, Writer
-from sleipnir_scheduler.planner.known import require
+from sleipnir_scheduler.planner.ending import end_run
+from sleipnir_scheduler.planner.folding import Folded, Writer
+from sleipnir_scheduler.planner.values import Values
 
 STEP_TIMER = "step/"
 """What the name of the timer of a super-step begins with; its number follows."""
@@ -55,207 +54,100 @@ class Outcome:
     notes: tuple[str, ...] = ()
     how: Mapping[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, header: ResultHeader, notes: tuple[str, ...]) -> Outcome:
-        """What a worker has delivered."""
-        how = {name: getattr(header, name) for name in ("started_ms", "took_ms", "worker", "usage")}
-        chosen = {"next": header.next, "sends": header.sends}
-        return cls(ok=header.ok, error=header.error, keys=header.keys, notes=notes, how=how, **chosen)  # type: ignore[arg-type]
-
     @property
     def written(self) -> tuple[str, ...]:
         """The state keys it writes."""
+        if not self.values and self.collect is None:
+            return self.keys
         collected = (self.collect.key,) if self.collect else ()
         return (*dict.fromkeys((*self.keys, *collected, *self.values)),)
 
 
-@dataclass(frozen=True)
-class _InStep:
-    """A value that stands in a journal step."""
+def outcome_of(header: ResultHeader, notes: tuple[str, ...]) -> Outcome:
+    """What a worker has delivered."""
+    how = {
+        "started_ms": header.started_ms,
+        "took_ms": header.took_ms,
+        "worker": header.worker,
+        "usage": header.usage,
+    }
+    return Outcome(header.ok, header.error, header.keys, next=header.next, sends=header.sends, notes=notes, how=how)
 
-    step: int
+
+class Way(NamedTuple):
+    """One visit to be made. `command` is the number of the command that asks for it, the first of as many `commands`
+    with this target; `join` the join that does."""
+
+    target: str
+    command: int | None = None
+    join: str | None = None
+    depth: int = 0
+    commands: int = 1
 
 
-class Context:
-    """What every decision is made with."""
+class Engine(Protocol):
+    """What differs between bsp.py and dag.py: how steps open, and how writes count."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        run: RunView,
-        now_ms: int,
-        known: Known,
-        max_redeliveries: int,
-        generation: str = "",
-        *,
-        defers: bool = False,
+    def open_step(
+        self, context: Context, ways: Sequence[Way], sources: Sequence[Visit], wide: Mapping[int, list[str]]
     ) -> None:
-        self.graph, self.run, self.now_ms, self.known = graph, run, now_ms, known
-        self.max_redeliveries, self.generation = max_redeliveries, generation
-        self.defers = defers
-        """Of a run that is held: that no way on is looked for before it goes on."""
-        self.draft = Draft(run, now_ms)
-        self._latest: dict[str, Any] = {}
+        """Make the visits that ended visits lead to. `sources` are those of the first ways; `wide` are the targets of
+        commands that become visits later, by source."""
 
-    # Values
+    def open_commands(self, context: Context, visit: Visit, commands: Commands, most: int) -> None:
+        """Make visits of the next commands, of `most` or those that are left."""
 
-    def state(self, keys: Collection[str], visit: Visit | None = None) -> dict[str, Json]:
-        """Values of these keys as this commit leaves them so far, or as `visit` alone sees them; absent ones are left
-        out. Raises Missing."""
-        own = self.overlay(visit) if visit else {}
-        rest = [key for key in keys if key not in own]
-        self._require(rest)
-        found = {key: value for key in rest if (value := self._value(key)) is not ABSENT}
-        return {**found, **{key: own[key] for key in keys if key in own}}
+    def fold(self, context: Context, first: Visit, writers: Sequence[Writer]) -> Folded:
+        """What the writes of a step make of the state; `writers` in visit order. Raises Unfoldable and Missing."""
 
-    def whole_state(self) -> dict[str, Json]:
-        """All of it. Raises Missing."""
-        require(self.known, Wanted(whole=True))
-        self._require(self._latest)
-        return {**self.known.state, **{key: self._value(key) for key in self._latest}}
+    def keep_windows(self, context: Context, folded: Folded) -> None:
+        """These writes count from here on: keep what folding later writes takes."""
 
-    def current(self, key: str) -> Json:
-        """One key's value, or ABSENT. Raises Missing."""
-        self._require([key])
-        return self._value(key)
+    def journal_fields(self, context: Context, visit: Visit, folds: Mapping[str, str] | None) -> dict[str, Any]:
+        """Fields of the step of a visit that has ended."""
 
-    def overlay(self, visit: Visit) -> dict[str, Json]:
-        """The values that this visit alone sees. Raises Missing."""
-        if visit.overlay is None:
-            return {}
-        of, _, index = visit.overlay.rpartition(".")
-        left = self.draft.left.get(visit.overlay)
-        if isinstance(left, Fill):
-            text = left.text
-        elif isinstance(left, Take):
-            return self._taken(visit.overlay, left)
-        elif (private := self.draft.put_aside.get(visit.overlay)) is not None:
-            return dict(private)
-        elif int(of) == self.draft.split:
-            require(self.known, Wanted(updates=True))
-            # where no command has an update, none is delivered
-            text = self.known.updates[int(index)] if self.known.updates else ""
-        else:
-            require(self.known, Wanted(items=frozenset([visit.overlay, *self._next_overlays(visit)])))
-            text = self.known.items.get(visit.overlay, "")
-        return {key: json.loads(value) for key, value in overlay_of(text).items()}
+    def next_to_reduce(self, context: Context) -> int | None:
+        """A step that has ended and waits until another one's reducers are done, if they are."""
 
-    def _next_overlays(self, visit: Visit) -> list[str]:
-        """What visits see alone that start after this one, as many as were fetched before: each fetch doubles them."""
-        have = self.known.wanted.items
-        if not have or visit.overlay in have:
-            return []
-        later = (self.draft.frontier[seq] for seq in sorted(self.draft.frontier.ready) if seq > visit.seq)
-        return [each.overlay for each in islice(later, len(have)) if each.overlay is not None]
+    def owns_output(self, context: Context, visit: Visit) -> bool:
+        """Whether the run's output is that of this end node, and of no later one."""
 
-    def require_overlays(self, fields: Iterable[str], node: str) -> None:
-        """Ask at once for the values that visits of a node see alone, if they are needed to start them. Raises
-        Missing."""
-        started = self.graph.nodes.get(node)
-        if started is None or isinstance(started, ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode):
-            return
-        wanted = frozenset(fields) - self.draft.put_aside.keys() - self.draft.left.keys()
-        require(self.known, Wanted(items=wanted))
+    def forget_tops(self, context: Context) -> None:
+        """Drop what no live visit can come before any more."""
 
-    def _taken(self, overlay: str, left: Take) -> dict[str, Json]:
-        """An overlay of which a result of this draft is a part from now on. Raises Missing."""
-        keys = frozenset(left.keys)
-        require(self.known, Wanted(items=frozenset([overlay]), delta=keys))
-        before = overlay_of(self.known.items.get(overlay, ""))
-        return {
-            **{key: json.loads(value) for key, value in before.items()},
-            **{key: self.known.delta[key] for key in keys if key in self.known.delta},
-        }
+    def may_start(self, context: Context, visit: Visit | None = None) -> bool:
+        """Whether this visit, or (None) any, may start though others have failed or run."""
 
-    def step_value(self, step: int, key: str) -> Json:
-        """What a step of this draft, or of the past, wrote to a key. Raises Missing."""
-        if step <= self.run.step and step in self.known.steps:  # of a wide step, thousands
-            return self.known.steps[step][key]
-        require(self.known, self._for_step(step, [key]))
-        write = self.draft.written(step)
-        if write is None:
-            return self.known.steps[step][key]
-        if key in write.values:
-            return write.values[key]
-        return self._collected(write.collect) if write.collect else self.known.delta[key]
+    def is_awaited(self, visit: Visit) -> bool:
+        """Whether a run that fails lets this visit end first. It does not wait for a person's answer."""
 
-    def window(self, key: str) -> Window:
-        """The updates that a key of a `dag` is made of. Raises Missing."""
-        if key in self.draft.windows:
-            return Window.from_json(self.draft.windows[key])
-        require(self.known, Wanted(windows=frozenset([key])))
-        return Window.from_json(self.known.windows[key])
 
-    def require_folds(self, writers: Sequence[Writer], keys: Iterable[str]) -> None:
-        """Ask for all that folding these keys takes, at once. Raises Missing."""
-        folding = frozenset(keys)
-        past: list[int] = []
-        writes: list[Wanted] = []
-        for each in writers:
-            if folding.isdisjoint(each.keys):
-                continue
-            if each.step <= self.run.step:
-                past.append(each.step)
-            else:
-                writes.append(self._for_step(each.step, folding & set(each.keys)))
-        windows = frozenset(key for key in folding & self.draft.tops.keys() if key not in self.draft.windows)
-        require(
-            self.known,
-            Wanted.together([*writes, Wanted(steps=frozenset(past), windows=windows), self._for_keys(folding)]),
-        )
+class Kinds(Protocol):
+    """What differs by kind of visit (kinds.py has the table)."""
 
-    def latest(self, key: str, value: Json) -> None:
-        """From here on the key has this value."""
-        self._latest[key] = value
+    def ended(self, context: Context, visit: Visit, outcome: Outcome) -> None:
+        """A visit has ended, well or not: what it is part of learns of that."""
 
-    def latest_in(self, step: int, keys: Iterable[str]) -> None:
-        """From here on these keys have the values that a step wrote."""
-        self._latest |= dict.fromkeys(keys, _InStep(step))
+    def start(self, context: Context, visit: Visit) -> None:
+        """A visit that is ready has a slot."""
 
-    def _value(self, key: str) -> Json:
-        latest = self._latest.get(key, ABSENT)
-        if isinstance(latest, _InStep):
-            return self.step_value(latest.step, key)
-        return self.known.state.get(key, ABSENT) if latest is ABSENT else latest
 
-    def _require(self, keys: Iterable[str]) -> None:
-        require(self.known, self._for_keys(keys))
+@dataclass
+class Context:
+    """What every decision is made with. `engine` is the module of the graph's engine: bsp.py or dag.py. `defers`: of a
+    run that is held, that no way on is looked for before it goes on."""
 
-    def _for_keys(self, keys: Iterable[str]) -> Wanted:
-        committed, wanted = [], Wanted()
-        for key in keys:
-            latest = self._latest.get(key, ABSENT)
-            if isinstance(latest, _InStep):
-                wanted |= self._for_step(latest.step, [key])
-            elif latest is ABSENT:
-                committed.append(key)
-        return wanted | Wanted(state=frozenset(committed))
-
-    def _for_step(self, step: int, keys: Iterable[str]) -> Wanted:
-        write = self.draft.written(step)
-        if write is None:
-            return Wanted(steps=frozenset([step]))
-        delivered = {key for key in keys if key not in write.values}
-        if write.collect and delivered:
-            fields = set(_result_fields(write.collect))
-            taken = {op.key for op in self.draft.left.values() if isinstance(op, Take) and op.key is not None}
-            return Wanted(items=frozenset(fields - self.draft.left.keys()), delta=frozenset(taken))
-        return Wanted(delta=frozenset(delivered))
-
-    def _collected(self, collect: Collect) -> Json:
-        if collect.pieces:
-            texts = (self.known.items.get(field) for field in _result_fields(collect))
-            return json.loads(f"[{','.join(text for text in texts if text)}]")
-        results = (self._item_result(field) for field in _result_fields(collect))
-        return [result for result in results if result is not ABSENT]
-
-    def _item_result(self, field: str) -> Json:
-        """The result of a map's item; ABSENT if it has none."""
-        op = self.draft.left.get(field)
-        if isinstance(op, Take):
-            return self.known.delta[str(op.key)]
-        text = op.text if isinstance(op, Fill) else self.known.items.get(field)
-        return json.loads(text) if text else ABSENT
+    graph: Graph
+    run: RunView
+    now_ms: int
+    known: Known
+    max_redeliveries: int
+    generation: str
+    engine: Engine
+    kinds: Kinds
+    draft: Draft
+    values: Values
+    defers: bool = False
 
     def updates(self, node: Node, state: Mapping[str, Json], value: Json = None) -> dict[str, Json]:
         """What a node's `state_updates` write, given the state and its own result; in the types that the graph
@@ -280,23 +172,33 @@ class Context:
         """How a visit has ended without a result: as if its node had failed."""
         node = self.graph.nodes[visit.node]
         values: dict[str, Json] = {}
-        if visit.role == "node" and visit.item is None:
+        if isinstance(visit.place, Branch):
             values = {"_error": {"node": visit.node, "message": error}, "last_error": error}
             if isinstance(node, LlmNode):
-                state, text = self.state(updates_read(node), visit), f"LLM node failed: {error}"
+                state, text = self.values.state(updates_read(node), visit), f"LLM node failed: {error}"
                 with suppress(TemplateError):
                     values = dict(apply_updates(node.state_updates, state, scoped=node.scoped, value=text))
         return Outcome(ok=False, error=error, values=values)
 
-    # Questions
+    def begin(self, visit: Visit, body: Body) -> Visit:
+        """A visit leaves the state `ready`."""
+        self._note_opened(visit)
+        return self.draft.visits.begin(visit, body)
+
+    def pass_by(self, visit: Visit) -> Visit:
+        """A visit starts, and ends at once."""
+        self._note_opened(visit)
+        return self.draft.visits.begin(visit, visit.body)
+
+    def _note_opened(self, visit: Visit) -> None:
+        if visit.attempt == 1 and isinstance(visit.place, Branch):
+            self.draft.record.notice("visit_opened", seq=visit.seq, node=visit.node, kind=visit.kind)
 
     def answered(self, visit: Visit, text: str, by: str) -> None:
         """Note the answer to a question of a visit; where a name of what it is for says secret, not the answer."""
         node = self.graph.nodes.get(visit.node)
         names = (visit.node, *(getattr(node, "state_updates", None) or ()))
-        self.draft.answered(visit, REDACTED if any(map(is_secret_name, names)) else text, by)
-
-    # Children
+        self.draft.record.answered(visit, REDACTED if any(map(is_secret_name, names)) else text, by)
 
     def child_id(self, seq: int, agent: str) -> str:
         """The id of the run of `agent` that the visit `seq` starts."""
@@ -314,22 +216,24 @@ class Context:
         """From now on a super-step (None: the last) has its whole time."""
         if self.times_steps:
             due_ms = self.now_ms + (self.graph.limits.step_timeout or 0)
-            self.draft.arm(f"{STEP_TIMER}{self.draft.steps if number is None else number}", due_ms)
+            self.draft.clock.arm(f"{STEP_TIMER}{self.draft.steps if number is None else number}", due_ms)
 
     def deadline_ms(self) -> int | None:
         """When the run's time is up; the clock stands still while it is held."""
-        timeout, since_ms = self.graph.settings.timeout, self.draft.held_since_ms
+        timeout = self.graph.settings.timeout
         if timeout is None:
             return None
-        idle_ms = self.draft.idle_ms + (0 if since_ms is None else self.now_ms - since_ms)
-        return self.draft.started_ms + timeout * 1000 + idle_ms
+        clock = self.draft.clock
+        since_ms = clock.held_since_ms
+        idle_ms = clock.idle_ms + (0 if since_ms is None else self.now_ms - since_ms)
+        return clock.started_ms + timeout * 1000 + idle_ms
 
     def restart_clocks(self) -> None:
         """The run is held no more, unless something else holds it: timers that came meanwhile have come to nothing."""
-        if self.draft.holder is not None:
+        if self.draft.clock.is_held:
             return
         if (deadline_ms := self.deadline_ms()) is not None and self.run.seq:
-            self.draft.arm_deadline(deadline_ms)
+            self.draft.clock.arm_deadline(deadline_ms)
         if self.run.frontier:
             self.arm_step()
 
@@ -343,9 +247,7 @@ class Context:
 
     def fail(self, message: str, node: str | None = None) -> None:
         """End the run as failed, with Loki's wrapping (spec 2.8)."""
-        self.fail_with(at_node(node, message))
-
-    def fail_with(self, message: str) -> None:
+        message = at_node(node, message)
         self.end("failed", error=f"Graph execution failed for agent '{self.run.spec.agent}': {message}")
 
     def end(
@@ -353,15 +255,8 @@ class Context:
     ) -> None:
         """The run is over."""
         if self.times_steps:
-            self.draft.disarm(f"{STEP_TIMER}{self.draft.steps}")
-        self.draft.end(status, error=error, output=output, keeps=keeps)
-
-
-def _result_fields(collect: Collect) -> list[str]:
-    """The items that hold a map's results: of each item, or in pieces."""
-    if collect.pieces:
-        return [piece_field(collect.id, piece) for piece in range(collect.pieces)]
-    return [f"{collect.id}.{index}" for index in range(collect.total)]
+            self.draft.clock.disarm(f"{STEP_TIMER}{self.draft.steps}")
+        end_run(self.draft, status, error=error, output=output, keeps=keeps)
 
 
 def at_node(node: str | None, message: str) -> str:

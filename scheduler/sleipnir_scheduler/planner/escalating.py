@@ -12,10 +12,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sleipnir.graph.model import Json, LlmNode
-from sleipnir.runs.run import Loop, Visit, agent_id, changed, question_id
+from sleipnir.graph.model import Json
+from sleipnir.runs.run import agent_id, question_id
 from sleipnir.runs.transitions import TellRun
+from sleipnir.runs.visits import Loop, Visit
 from sleipnir_scheduler.planner.context import Context
+from sleipnir_scheduler.planner.model_loop import ModelLoop, change, loops, node_of
 
 ASKED, REPLIED = "asked", "replied"
 """What runs tell each other: a question to the top, an answer from there."""
@@ -29,57 +31,57 @@ _INSTRUCTION = (
 _SHOWN = ("escalation_id", "from_agent_id", "from_agent_name", "question", "options")
 
 
-def ask(context: Context, visit: Visit, arguments: Mapping[str, Json]) -> None:
+def ask(context: Context, visit: Visit, tool: str, arguments: Mapping[str, Json]) -> None:
     """Let the run at the top know of a question of this one, if it is another one."""
     spec = context.run.spec
-    if spec.root is None or visit.part is None:
+    if spec.root is None:
         return
     question = {
         "escalation_id": question_id(context.run.id, visit.seq),
         "from_agent_id": agent_id(context.run.id, spec.agent),
         "from_agent_name": spec.agent,
-        "question": f"[{visit.part.tool.removeprefix('user__')}] {arguments['question']}",
+        "question": f"[{tool.removeprefix('user__')}] {arguments['question']}",
         **({"options": arguments["options"]} if arguments["options"] else {}),
         "run": context.run.id,
         "seq": visit.seq,
         "attempt": visit.attempt,
     }
-    context.draft.effect(TellRun(spec.root, ASKED, question))
+    context.draft.owed.add(TellRun(spec.root, ASKED, question))
 
 
-def listener(context: Context) -> Visit | None:
+def listener(context: Context) -> ModelLoop | None:
     """The loop whose model may answer questions of child runs."""
-    return next((visit for visit in context.draft.visits() if visit.loop and _may_reply(context, visit)), None)
+    return next((each for each in loops(context) if REPLY in (node_of(context, each.visit).tools or ())), None)
 
 
-def noted(context: Context, of: Visit, question: Mapping[str, Any]) -> bool:
+def noted(context: Context, model_loop: ModelLoop, question: Mapping[str, Any]) -> bool:
     """Keep a question for the model of a loop. False: it has it already."""
-    loop = _loop(of)
-    if any(each["escalation_id"] == question["escalation_id"] for each in loop.escalations):
+    escalations = model_loop.loop.escalations
+    if any(each["escalation_id"] == question["escalation_id"] for each in escalations):
         return False
-    context.draft.put(changed(of, loop=changed(loop, escalations=(*loop.escalations, dict(question)))))
+    change(context, model_loop, escalations=(*escalations, dict(question)))
     return True
 
 
-def taken_back(context: Context, of: Visit, id_: str) -> bool:
+def taken_back(context: Context, model_loop: ModelLoop, id_: str) -> bool:
     """A question needs no answer any more. False: the model does not have it."""
-    loop = _loop(of)
-    left = tuple(each for each in loop.escalations if each["escalation_id"] != id_)
-    if len(left) == len(loop.escalations):
+    escalations = model_loop.loop.escalations
+    open_ones = tuple(each for each in escalations if each["escalation_id"] != id_)
+    if len(open_ones) == len(escalations):
         return False
-    context.draft.put(changed(of, loop=changed(loop, escalations=left)))
+    change(context, model_loop, escalations=open_ones)
     return True
 
 
-def reply(context: Context, of: Visit, id_: str, text: str) -> Json:
+def reply(context: Context, model_loop: ModelLoop, id_: str, text: str) -> Json:
     """What the model reads of an answer to a question."""
-    question = next((each for each in _loop(of).escalations if each["escalation_id"] == id_), None)
+    question = next((each for each in model_loop.loop.escalations if each["escalation_id"] == id_), None)
     if question is None:
-        told = f"No pending escalation found with id '{id_}'. It may have already been replied to or timed out."
-        return {"status": "error", "message": told}
-    taken_back(context, of, id_)
+        message = f"No pending escalation found with id '{id_}'. It may have already been replied to or timed out."
+        return {"status": "error", "message": message}
+    taken_back(context, model_loop, id_)
     answer = {"seq": question["seq"], "attempt": question["attempt"], "text": text}
-    context.draft.effect(TellRun(question["run"], REPLIED, answer))
+    context.draft.owed.add(TellRun(question["run"], REPLIED, answer))
     return {
         "status": "ok",
         "message": f"Reply sent to agent '{question['from_agent_name']}' for escalation '{id_}'",
@@ -87,24 +89,14 @@ def reply(context: Context, of: Visit, id_: str, text: str) -> Json:
     }
 
 
-def pending(of: Visit) -> list[Json]:
+def pending(loop: Loop) -> list[Json]:
     """The questions that wait for an answer, as the model reads them."""
-    return [{name: each[name] for name in _SHOWN if name in each} for each in _loop(of).escalations]
+    return [{name: each[name] for name in _SHOWN if name in each} for each in loop.escalations]
 
 
-def announcement(of: Visit) -> str | None:
+def announcement(loop: Loop) -> str | None:
     """What the model reads besides the results of its calls, as JSON text; None: no question waits."""
-    if not (questions := pending(of)):
+    if not (questions := pending(loop)):
         return None
-    told = {"pending_escalations": questions, "instruction": _INSTRUCTION}
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
-
-
-def _may_reply(context: Context, visit: Visit) -> bool:
-    node = context.graph.nodes[visit.node]
-    return isinstance(node, LlmNode) and REPLY in (node.tools or ())
-
-
-def _loop(of: Visit) -> Loop:
-    assert of.loop is not None
-    return of.loop
+    message = {"pending_escalations": questions, "instruction": _INSTRUCTION}
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))

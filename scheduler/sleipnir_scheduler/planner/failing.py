@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from sleipnir.graph.model import CONTINUE, FAIL, FunctionNode, Graph, LlmNode, Node, ScriptNode
-from sleipnir.runs.run import Visit
+from sleipnir.runs.visits import Visit
 from sleipnir_scheduler.planner.context import Context, Outcome
 
 Reaction: TypeAlias = Literal["handled", "continue", "fail"]
@@ -25,13 +25,19 @@ def failed(context: Context, visit: Visit, outcome: Outcome) -> tuple[Outcome, s
     node, error = context.graph.nodes[visit.node], outcome.error or "failed"
     reacts = reaction(context, node)
     if reacts != "handled":
-        context.draft.count_failed(visit.node, error, ends_run=reacts == "fail")
+        count_failed_visit(context, visit.node, error, ends_run=reacts == "fail")
         outcome = replace(outcome, how={**outcome.how, "failed_visit": True})
     if reacts != "fail" and context.graph.on_error_of(node) is not None:
         # Scripts leave the error in the state by themselves. Where an author has asked for it, every node does.
-        left = {"_error": {"node": visit.node, "message": error}, "last_error": error}
-        outcome = replace(outcome, values={**outcome.values, **left})
+        values = {"_error": {"node": visit.node, "message": error}, "last_error": error}
+        outcome = replace(outcome, values={**outcome.values, **values})
     return outcome, error if reacts == "fail" else None
+
+
+def count_failed_visit(context: Context, node: str, error: str, *, ends_run: bool) -> None:
+    """A visit has failed, and nothing has taken that over."""
+    draft = context.draft
+    draft.failed_visits = draft.failed_visits.plus(node, error, ends_run=ends_run)
 
 
 def reaction(context: Context, node: Node) -> Reaction:
@@ -42,10 +48,10 @@ def reaction(context: Context, node: Node) -> Reaction:
     if handler(graph, node) is not None:
         return "handled"
     leads = bool(node.targets or node.branch)
-    said = graph.on_error_of(node)
-    if context.run.spec.strict or said == FAIL:
+    rule = graph.on_error_of(node)
+    if context.run.spec.strict or rule == FAIL:
         return "fail"
-    if said == CONTINUE:
+    if rule == CONTINUE:
         return "continue" if leads or node.id in graph.joins or not graph.is_loki else "fail"
     goes_on = not graph.fails_by_default and isinstance(node, ScriptNode | FunctionNode | LlmNode)
     return "continue" if goes_on and leads else "fail"
@@ -56,5 +62,5 @@ def handler(graph: Graph, node: Node) -> str | None:
     does."""
     if isinstance(node, ScriptNode | FunctionNode | LlmNode) and node.fallback is not None:
         return node.fallback
-    said = graph.on_error_of(node)
-    return None if said in (None, FAIL, CONTINUE) or said == node.id else said
+    rule = graph.on_error_of(node)
+    return None if rule in (None, FAIL, CONTINUE) or rule == node.id else rule

@@ -5,23 +5,20 @@ Workers send updates, never merged state; they are merged here, once, when they 
 1. Writes fold in visit order, whatever ended first.
 2. By Loki's rules a branch that writes what was there has not written, reducers are strict, and two branches that
    write a key without a reducer are an error. In sleipnir/1 the later one in visit order counts.
-3. A reducer of the agent's own runs on a worker: what it has to fold is an Open fold, and its step closes afterwards.
+3. A reducer of the agent's own runs on a worker: what it has to fold is an open fold, and its step closes afterwards.
 
-In a `dag` a visit's writes count at once, while visits that come before it in visit order may still be live. A key
-written meanwhile has a *top*, the highest rank that has written it, and if it has a reducer, a *window*: its value
-before, and the updates since, by rank. A late write of a lower rank folds the window anew, or is superseded. Tops and
-windows go once no live visit has a lower rank.
+In a `dag` each visit is a step of its own: dag_folding.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sleipnir.graph.model import Graph, Json
 from sleipnir.graph.reducers import ABSENT, ReducerError, fold_all, is_custom
-from sleipnir.runs.run import Rank
+from sleipnir.runs.visits import Rank
 
 
 class Unfoldable(Exception):
@@ -37,25 +34,6 @@ class Writer(NamedTuple):
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Window:
-    """What a key of a `dag` is made of since the oldest live visit: the value before, and the updates, by rank."""
-
-    base: Json
-    parts: tuple[tuple[Rank, Json], ...] = ()
-
-    def plus(self, rank: Rank, update: Json) -> Window:
-        return replace(self, parts=tuple(sorted((*self.parts, (rank, update)), key=lambda part: part[0])))
-
-    def to_json(self) -> dict[str, Any]:
-        parts = [[list(rank), update] for rank, update in self.parts]
-        return {"parts": parts} if self.base is ABSENT else {"base": self.base, "parts": parts}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Window:
-        return cls(data.get("base", ABSENT), tuple((tuple(rank), update) for rank, update in data["parts"]))
-
-
 @dataclass
 class Folded:
     """What comes of it. `values` go to the state; keys in `apart` are not to be copied from the journal. `skips` are
@@ -65,8 +43,6 @@ class Folded:
     apart: set[str] = field(default_factory=set)
     skips: dict[int, list[str]] = field(default_factory=dict)
     open: dict[str, dict[str, Json]] = field(default_factory=dict)
-    tops: dict[str, Rank] = field(default_factory=dict)
-    windows: dict[str, Window] = field(default_factory=dict)
 
 
 ERROR_KEYS = ("_error", "last_error")
@@ -102,41 +78,7 @@ def fold_step(graph: Graph, writers: Sequence[Writer], current: Callable[[str], 
         if is_custom(reducer):
             folded.open[key] = open_fold(current(key), [value(writer.step, key) for writer in those])
         elif those:
-            folded.values[key] = _fold_all(key, reducer, current(key), [value(w.step, key) for w in those], strict)
-    return folded
-
-
-def fold_visit(
-    graph: Graph,
-    writer: Writer,
-    current: Callable[[str], Json],
-    value: Value,
-    *,
-    tops: Mapping[str, Rank],
-    window: Callable[[str], Window],
-    lower_lives: bool,
-) -> Folded:
-    """The writes of one visit of a `dag`. `lower_lives`: a visit that comes before it in visit order has not ended."""
-    folded = Folded()
-    for key in writer.keys:
-        top, reducer = tops.get(key), graph.reducer_of(key)
-        if reducer is None:
-            if top is not None and top > writer.rank:
-                folded.apart.add(key)
-                continue
-        else:
-            seen = window(key) if top is not None else Window(current(key))
-            seen = seen.plus(writer.rank, value(writer.step, key))
-            updates = [update for _, update in seen.parts]
-            folded.apart.add(key)
-            if is_custom(reducer):
-                folded.open[key] = open_fold(seen.base, updates)
-            else:
-                folded.values[key] = _fold_all(key, reducer, seen.base, updates, strict=False)
-            if lower_lives or top is not None:
-                folded.windows[key] = seen
-        if lower_lives or top is not None:
-            folded.tops[key] = writer.rank if top is None else max(top, writer.rank)
+            folded.values[key] = fold_with(key, reducer, current(key), [value(w.step, key) for w in those], strict)
     return folded
 
 
@@ -177,7 +119,8 @@ def _refuse_collision(key: str, writers: list[Writer]) -> None:
         )
 
 
-def _fold_all(key: str, reducer: str, value: Json, updates: list[Json], strict: bool) -> Json:
+def fold_with(key: str, reducer: str, value: Json, updates: list[Json], strict: bool) -> Json:
+    """The value of a key after updates. Raises Unfoldable."""
     try:
         return fold_all(reducer, value, updates, strict=strict)
     except ReducerError as error:

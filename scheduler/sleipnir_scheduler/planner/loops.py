@@ -16,126 +16,95 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from sleipnir.graph.model import Json, LlmNode
 from sleipnir.messages import AGENTS, ANSWER, FOLLOW_UP, MESSAGES, PERSON, QUEUE_OF, RESULT, ResultHeader, ToolCall
 from sleipnir.runs.events import ChildEnded, Told
-from sleipnir.runs.run import Loop, Part, Visit, changed
+from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import Fill, Forget, Take
 from sleipnir.runs.values import Wanted
-from sleipnir_scheduler.planner import escalating, maps, messaging, questions, spawning, steps
-from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
-from sleipnir_scheduler.planner.draft import SETTLED
+from sleipnir.runs.visits import Call, ChildWait, Item, Loop, Question, Receipt, Turn, Visit, Work
+from sleipnir_scheduler.planner import escalating, messaging, questions, spawning
+from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, outcome_of
+from sleipnir_scheduler.planner.ending import close, without_agents
 from sleipnir_scheduler.planner.known import require
+from sleipnir_scheduler.planner.model_loop import ModelLoop, change, loop_of, loops, node_of, now
+from sleipnir_scheduler.planner.owed import SETTLED
 
 
 def start(context: Context, visit: Visit, node: LlmNode) -> None:
     """Open the first turn. The node's `timeout` is over all of them."""
-    wake_ms = None if node.timeout is None else context.now_ms + node.timeout * 1000
-    waiting = context.draft.begin(visit, None, wake_ms)
-    _open_turn(context, context.draft.put(changed(waiting, loop=Loop(visit.seq))))
+    due_ms = None if node.timeout is None else context.now_ms + node.timeout * 1000
+    loop = Loop(visit.seq, due_ms=due_ms)
+    _open_turn(context, ModelLoop(context.begin(visit, loop), loop))
 
 
-def turn_ended(context: Context, visit: Visit, header: ResultHeader, notes: tuple[str, ...]) -> None:
+def turn_delivered(context: Context, visit: Visit, header: ResultHeader, notes: tuple[str, ...]) -> None:
     """The model has replied: its calls are opened, or its next turn is, or the node has ended, well or not."""
-    of, part, draft = _loop_of(context, visit), _part(visit), context.draft
-    outcome, names = Outcome.of(header, notes), tuple(call.name for call in header.calls)
+    model_loop, draft = loop_of(context, visit), context.draft
+    loop, turn = model_loop.loop.id, model_loop.loop.turn
+    outcome, names = outcome_of(header, notes), tuple(call.name for call in header.calls)
     draft.deliver(visit, header)
-    draft.drop(visit)
-    draft.journal(visit, None, ok=header.ok, error=header.error, calls=names, goes_on=header.goes_on, **outcome.how)
+    close(draft, visit)
+    draft.record.write(visit, ok=header.ok, error=header.error, calls=names, goes_on=header.goes_on, **outcome.how)
     if not (header.ok and (header.calls or header.goes_on)):
-        _end(context, of, changed(outcome, how={"worker": header.worker}))
+        _end(context, model_loop, changed(outcome, how={"worker": header.worker}))
         return
-    told = {"turn": part.turn, "calls": list(names), "took_ms": header.took_ms}
+    progress: dict[str, Any] = {"turn": turn, "calls": list(names), "took_ms": header.took_ms}
     if header.goes_on:
-        told |= {"goes_on": True, "notes": list(notes)}
-    draft.notice("turn_ended", seq=of.seq, node=of.node, **told, **_item(of))
-    if part.turn == 0:
-        draft.item(Take(f"{part.loop}.first", MESSAGES))
-    draft.item(Take(f"{part.loop}.{part.turn}", ANSWER))
+        progress |= {"goes_on": True, "notes": list(notes)}
+    _notice(context, "turn_ended", model_loop, **progress)
+    if turn == 0:
+        draft.record.item(Take(f"{loop}.first", MESSAGES))
+    draft.record.item(Take(f"{loop}.{turn}", ANSWER))
     if header.goes_on:
-        draft.item(Take(f"{part.loop}.{part.turn}.user", FOLLOW_UP))
-    assert of.loop is not None
+        draft.record.item(Take(f"{loop}.{turn}.user", FOLLOW_UP))
     count = len(header.calls)
-    draft.put(changed(of, loop=changed(of.loop, calls=count, open=count)))
+    change(context, model_loop, calls=count, open=count)
     for number, call in enumerate(header.calls):
-        _open_call(context, draft.frontier[of.seq], part, number, call)
-    _go_on_if_answered(context, draft.frontier[of.seq])
+        _open_call(context, now(context, model_loop), number, call)
+    _go_on_if_answered(context, now(context, model_loop))
 
 
 def call_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     """A tool has answered; an error is an answer too, for the model to read."""
-    if visit.role == "summary" and not outcome.ok:
-        outcome = changed(outcome, values={RESULT: spawning.shortened(context, visit, outcome.error or "failed")})
+    if visit.role == "summary" and not outcome.ok and isinstance(visit.body, Work):
+        shortened = spawning.shortened(context, visit.body.given or "", outcome.error or "failed")
+        outcome = changed(outcome, values={RESULT: shortened})
     _go_on_if_answered(context, _close_call(context, visit, outcome))
 
 
 def agent_ended(context: Context, event: ChildEnded) -> bool:
     """The run of an agent that a model has spawned is over. False: it is none of those that the model still has."""
-    of = next((each for each in context.draft.visits() if event.child in _agents_under_way(each)), None)
-    if of is None:
+    model_loop = next((each for each in loops(context) if event.child in each.visit.children), None)
+    if model_loop is None:
         return False
-    spawning.ended(context, of, event)
-    answered = _answer_waiting(context, of)
-    spawning.start_tasks(context, context.draft.frontier[of.seq])
-    if answered:
-        _go_on_if_answered(context, context.draft.frontier[of.seq])
+    spawning.ended(context, model_loop, event)
+    answered_any = _answer_waiting(context, model_loop)
+    spawning.start_tasks(context, now(context, model_loop))
+    if answered_any:
+        _go_on_if_answered(context, now(context, model_loop))
     return True
 
 
-def _agents_under_way(of: Visit) -> list[str]:
-    return [each.run for each in of.loop.agents if each.exit is None] if of.loop else []
-
-
-def _answer_waiting(context: Context, of: Visit) -> bool:
-    """Answer the calls that have waited for agents that are over now, or gone. False: there are none."""
-    assert of.loop is not None
-    any_answered = False
-    for visit in context.draft.visits():
-        if visit.child is None or visit.part is None or visit.part.loop != of.loop.id:
-            continue
-        result = spawning.collected_for(context, context.draft.frontier[of.seq], visit)
-        if result is not None:
-            _close_call(context, visit, Outcome(values={RESULT: result}))
-            any_answered = True
-    return any_answered
-
-
-def _close_call(context: Context, visit: Visit, outcome: Outcome) -> Visit:
-    """A call has its result. Returns its loop."""
-    of, part, draft = _loop_of(context, visit), _part(visit), context.draft
-    assert of.loop is not None
-    draft.drop(visit)
-    draft.journal(visit, None, ok=outcome.ok, error=outcome.error, **outcome.how)
-    field = f"{part.loop}.{part.turn}.{part.call}"
-    if RESULT in outcome.keys:
-        draft.item(Take(field, RESULT))
-    else:
-        answer = outcome.values.get(RESULT, {"tool_call_error": outcome.error or "failed"})
-        draft.item(Fill(field, json.dumps(answer, ensure_ascii=False, separators=(",", ":"))))
-    took_ms = outcome.how.get("took_ms", context.now_ms - visit.opened_ms)
-    told = {"call": part.id, "name": part.tool, "ok": outcome.ok, "took_ms": took_ms}
-    draft.notice("tool_ended", node=visit.node, seq=of.seq, **told, **_item(of))
-    return draft.put(changed(of, loop=changed(of.loop, open=of.loop.open - 1)))
-
-
 def answered(context: Context, visit: Visit, text: str, by: str) -> None:
-    """A person has answered a call of a `user__*` tool; what cannot be understood is asked again."""
-    part, field = _part(visit), f"{_part(visit).loop}.{_part(visit).turn}"
-    require(context.known, Wanted(items=frozenset([field])))
-    arguments = questions.asked(json.loads(context.known.items[field]), part.call or 0)
+    """A person has answered a call of a `user__*` tool; an answer that cannot be understood is asked for again."""
+    call = _call(visit)
+    message = context.values.item(f"{call.loop}.{call.turn}")
+    arguments = questions.asked(json.loads(message or "{}"), call.call)
     context.answered(visit, text, by)
     try:
-        found = questions.result_of(part.tool, arguments, text)
+        result = questions.result_of(call.tool, arguments, text)
     except questions.Unclear as error:
-        gate = questions.gate_of(visit, part.tool, arguments, context.now_ms, str(error))
-        context.draft.ask_instead(visit, gate)
-        context.draft.put(changed(context.draft.frontier[visit.seq], wake_ms=visit.wake_ms))
+        visit = context.draft.visits.move(visit, Question(visit.due_ms))
+        gate = questions.gate_of(visit, call.tool, arguments, context.now_ms, str(error))
+        context.draft.record.ask(visit, gate)
         return
-    call_ended(context, visit, Outcome(values={RESULT: found}))
+    call_ended(context, visit, Outcome(values={RESULT: result}))
 
 
-def told(context: Context, event: Told) -> bool:
+def notified(context: Context, event: Told) -> bool:
     """Another run lets this one know of a message, a question, or the answer to one of this run's. False: it changes
     nothing. Raises Missing."""
     if event.what == messaging.SENT:
@@ -146,102 +115,135 @@ def told(context: Context, event: Told) -> bool:
         return _arrived(context, event.data)
     if event.what == escalating.REPLIED:
         return _replied(context, event.data["seq"], event.data["attempt"], event.data["text"])
-    of = escalating.listener(context)
-    if of is None:
+    model_loop = escalating.listener(context)
+    if model_loop is None:
         return False
     if event.what == SETTLED:
-        return escalating.taken_back(context, of, event.data["escalation_id"])
-    if event.what != escalating.ASKED or not escalating.noted(context, of, event.data):
+        return escalating.taken_back(context, model_loop, event.data["escalation_id"])
+    if event.what != escalating.ASKED or not escalating.noted(context, model_loop, event.data):
         return False
-    if _answer_waiting(context, of):
-        _go_on_if_answered(context, context.draft.frontier[of.seq])
+    if _answer_waiting(context, model_loop):
+        _go_on_if_answered(context, now(context, model_loop))
     return True
 
 
 def _replied(context: Context, seq: int, attempt: int, text: str) -> bool:
     """The model at the top has answered a question of this run's."""
-    visit = context.draft.visit(seq)
-    if visit is None or visit.part is None or not visit.is_asking or visit.attempt != attempt:
+    visit = context.draft.visits.get(seq)
+    if visit is None or not isinstance(visit.place, Call) or not visit.is_asking or visit.attempt != attempt:
         return False
-    context.draft.unless_answered()  # a person was told that the answer was taken
+    context.draft.unless_answered = True  # a person was told that the answer was taken
     context.answered(visit, text, f"the model of run {context.run.spec.root}")
     call_ended(context, visit, Outcome(values={RESULT: {"answer": text}}))
     return True
 
 
 def _arrived(context: Context, data: Mapping[str, Json]) -> bool:
-    """The parent says whether there was an agent for a message of this run's."""
-    visit = context.draft.visit(data["seq"])
-    if visit is None or visit.addressee is None:
+    """The parent reports whether there was an agent for a message of this run's."""
+    visit = context.draft.visits.get(data["seq"])
+    if visit is None or not isinstance(visit.body, Receipt):
         return False
-    call_ended(context, visit, Outcome(values={RESULT: messaging.told(visit.addressee, found=data["found"])}))
+    receipt = messaging.receipt(visit.body.addressee, exists=data["found"])
+    call_ended(context, visit, Outcome(values={RESULT: receipt}))
     return True
 
 
 def unanswered(context: Context, visit: Visit) -> None:
-    """Nobody has answered a call of a `user__*` tool in time, or has said whether a message has arrived; the model goes
-    on without that."""
-    if visit.addressee is not None:
-        call_ended(context, visit, Outcome(values={RESULT: messaging.not_heard_of(visit.addressee)}))
-        return
-    context.draft.notice("gate_expired", seq=visit.seq, node=visit.node)
+    """No person has answered a call of a `user__*` tool in time; the model goes on without that."""
+    context.draft.record.notice("gate_expired", seq=visit.seq, node=visit.node)
     waited_s = spawning.patience_s(context)
-    told = f"Escalation timed out after {waited_s} seconds waiting for user response"
-    found = {"error": told, "fallback": "Make your best judgment and proceed"}
-    call_ended(context, visit, Outcome(values={RESULT: found}))
+    error = f"Escalation timed out after {waited_s} seconds waiting for user response"
+    result = {"error": error, "fallback": "Make your best judgment and proceed"}
+    call_ended(context, visit, Outcome(values={RESULT: result}))
 
 
-def given_up(context: Context, visit: Visit, error: str) -> None:
-    """No worker could do this part: the node fails for a turn, the model is told of a tool."""
-    if _part(visit).call is None:
-        fail(context, _loop_of(context, visit), error)
-    else:
-        call_ended(context, visit, Outcome(ok=False, error=error))
+def unreported(context: Context, visit: Visit, receipt: Receipt) -> None:
+    """The parent has not reported in time whether a message has arrived; the model goes on without that."""
+    call_ended(context, visit, Outcome(values={RESULT: messaging.no_receipt(receipt.addressee)}))
 
 
-def timed_out(context: Context, of: Visit) -> None:
+def turn_given_up(context: Context, visit: Visit, error: str) -> None:
+    """No worker could do a turn: the node fails."""
+    fail(context, loop_of(context, visit), error)
+
+
+def timed_out(context: Context, visit: Visit, loop: Loop) -> None:
     """The node's time is up. What its workers still do is dropped."""
-    node = _node(context, of)
-    fail(context, of, f"llm node timed out after {node.timeout}s")
+    error = f"llm node timed out after {node_of(context, visit).timeout}s"
+    fail(context, ModelLoop(visit, loop), error)
 
 
-def fail(context: Context, of: Visit, error: str) -> None:
-    """The node fails for a reason that no worker has told."""
-    _end(context, of, context.given_up(of, error))
+def fail(context: Context, model_loop: ModelLoop, error: str) -> None:
+    """The node fails for a reason that no worker has reported."""
+    _end(context, model_loop, context.given_up(model_loop.visit, error))
 
 
-def _open_turn(context: Context, of: Visit) -> None:
-    assert of.loop is not None
-    part = Part(of.loop.id, of.loop.turn)
-    _open(context, of, "turn", part, _node(context, of).queue or QUEUE_OF["llm"])
+def _answer_waiting(context: Context, model_loop: ModelLoop) -> bool:
+    """Answer the calls that have waited for agents that are over now, or gone. False: there are none."""
+    any_answered = False
+    for visit in context.draft.visits.all():
+        place, body = visit.place, visit.body
+        if not isinstance(body, ChildWait) or not isinstance(place, Call) or place.loop != model_loop.loop.id:
+            continue
+        result = spawning.collected_for(context, now(context, model_loop), visit, body.child)
+        if result is not None:
+            _close_call(context, visit, Outcome(values={RESULT: result}))
+            any_answered = True
+    return any_answered
 
 
-def _open_call(context: Context, of: Visit, part: Part, number: int, call: ToolCall) -> None:
-    here = Part(part.loop, part.turn, number, call.name, call.id)
+def _close_call(context: Context, visit: Visit, outcome: Outcome) -> ModelLoop:
+    """A call has its result. Returns its loop."""
+    model_loop, call, record = loop_of(context, visit), _call(visit), context.draft.record
+    close(context.draft, visit)
+    record.write(visit, ok=outcome.ok, error=outcome.error, **outcome.how)
+    field = f"{call.loop}.{call.turn}.{call.call}"
+    if RESULT in outcome.keys:
+        record.item(Take(field, RESULT))
+    else:
+        answer = outcome.values.get(RESULT, {"tool_call_error": outcome.error or "failed"})
+        record.item(Fill(field, json.dumps(answer, ensure_ascii=False, separators=(",", ":"))))
+    took_ms = outcome.how.get("took_ms", context.now_ms - visit.opened_ms)
+    _notice(context, "tool_ended", model_loop, call=call.id, name=call.tool, ok=outcome.ok, took_ms=took_ms)
+    return change(context, model_loop, open=model_loop.loop.open - 1)
+
+
+def _open_turn(context: Context, model_loop: ModelLoop) -> None:
+    visit, loop = model_loop
+    item = visit.place if isinstance(visit.place, Item) else None  # the last turn leaves the result of a map's item
+    turn = _open(context, model_loop, Turn(loop.id, loop.turn, item), overlay=visit.overlay)
+    context.draft.visits.begin(turn, Work(node_of(context, visit).queue or QUEUE_OF["llm"]))
+
+
+def _open_call(context: Context, model_loop: ModelLoop, number: int, call: ToolCall) -> None:
+    visit, loop = model_loop
+    place = Call(loop.id, loop.turn, number, call.name, call.id)
     if not call.where:  # the worker of the turn has answered it already, and has delivered the result
-        assert of.loop is not None
-        context.draft.item(Take(f"{part.loop}.{part.turn}.{number}", f"{RESULT}.{number}"))
-        context.draft.put(changed(of, loop=changed(of.loop, open=of.loop.open - 1)))
+        context.draft.record.item(Take(f"{loop.id}.{loop.turn}.{number}", f"{RESULT}.{number}"))
+        change(context, model_loop, open=loop.open - 1)
         return
-    context.draft.notice("tool_called", node=of.node, seq=of.seq, call=call.id, name=call.name, **_item(of))
+    _notice(context, "tool_called", model_loop, call=call.id, name=call.name)
     if call.where not in (PERSON, AGENTS):
-        _open(context, of, "tool", here, call.where)
+        opened = _open(context, model_loop, place, overlay=visit.overlay)
+        context.draft.visits.begin(opened, Work(call.where))
         return
     require(context.known, Wanted(delta=frozenset([ANSWER])))
-    visit = context.draft.open(of.node, of.kind, role="tool", part=here, **_place(of))
+    opened = _open(context, model_loop, place)
     if call.where == AGENTS:
-        _call_of_agents(context, of, visit, spawning.asked(context.known.delta[ANSWER], number))
+        _call_of_agents(context, model_loop, opened, spawning.asked(context.known.delta[ANSWER], number))
         return
     arguments = questions.asked(context.known.delta[ANSWER], number)
     patience_s = spawning.patience_s(context)
-    expires_ms = None if patience_s is None else context.now_ms + patience_s * 1000
-    context.draft.ask(visit, questions.gate_of(visit, call.name, arguments, context.now_ms), expires_ms)
-    escalating.ask(context, visit, arguments)
+    asking = context.draft.visits.begin(
+        opened, Question(None if patience_s is None else context.now_ms + patience_s * 1000)
+    )
+    context.draft.record.ask(asking, questions.gate_of(asking, call.name, arguments, context.now_ms))
+    escalating.ask(context, asking, call.name, arguments)
 
 
-def _call_of_agents(context: Context, of: Visit, visit: Visit, arguments: Mapping[str, Json]) -> None:
+def _call_of_agents(context: Context, model_loop: ModelLoop, visit: Visit, arguments: Mapping[str, Json]) -> None:
     try:
-        result = spawning.call(context, of, visit, arguments)
+        result = spawning.call(context, model_loop, visit, _call(visit), arguments)
     except spawning.CannotDo as error:
         outcome = Outcome(ok=False, error=f"Supervisor tool failed: {error}")
     else:
@@ -249,67 +251,59 @@ def _call_of_agents(context: Context, of: Visit, visit: Visit, arguments: Mappin
             return
         outcome = Outcome(values={RESULT: result})
     _close_call(context, visit, outcome)
-    _answer_waiting(context, of)
-    spawning.start_tasks(context, context.draft.frontier[of.seq])
+    _answer_waiting(context, now(context, model_loop))
+    spawning.start_tasks(context, now(context, model_loop))
 
 
-def _open(context: Context, of: Visit, role: Json, part: Part, queue: str) -> None:
-    item = of.item if role == "turn" else None  # the last turn leaves the result of a map's item
-    visit = context.draft.open(of.node, of.kind, role=role, part=part, item=item, overlay=of.overlay, **_place(of))
-    context.draft.begin(visit, queue)
+def _open(context: Context, model_loop: ModelLoop, place: Turn | Call, overlay: str | None = None) -> Visit:
+    visit = model_loop.visit
+    return context.draft.visits.open(
+        visit.node,
+        visit.kind,
+        place=place,
+        group=visit.group,
+        depth=visit.depth,
+        lineage=visit.lineage,
+        index=visit.index,
+        overlay=overlay,
+    )
 
 
-def _place(of: Visit) -> dict[str, Json]:
-    return {"group": of.group, "depth": of.depth, "lineage": of.lineage, "index": of.index}
-
-
-def _item(of: Visit) -> dict[str, Json]:
-    """For watchers, who may not want to know of each item of a map."""
-    return {"item": of.item.index} if of.item is not None else {}
-
-
-def _go_on_if_answered(context: Context, of: Visit) -> None:
+def _go_on_if_answered(context: Context, model_loop: ModelLoop) -> None:
     """Open the next turn once all calls have ended. The run's timer may have come while a worker had a part of the
     loop, and does not come again: raises RunFailed then."""
-    assert of.loop is not None
+    visit, loop = model_loop
     if context.deadline_passed():
-        raise RunFailed(context.timed_out(f"at '{of.node}'"))
-    if of.loop.open:
+        raise RunFailed(context.timed_out(f"at '{visit.node}'"))
+    if loop.open:
         return
-    most = _node(context, of).max_iterations
-    if of.loop.turn + 1 >= most:
-        fail(context, of, f"llm node hit max_iterations ({most}) before LLM concluded")
+    most = node_of(context, visit).max_iterations
+    if loop.turn + 1 >= most:
+        fail(context, model_loop, f"llm node hit max_iterations ({most}) before LLM concluded")
         return
-    if of.loop.calls and (told := escalating.announcement(of)) is not None:
-        context.draft.item(Fill(f"{of.loop.id}.{of.loop.turn}.user", told))
-    _open_turn(context, context.draft.put(changed(of, loop=changed(of.loop, turn=of.loop.turn + 1, calls=0, open=0))))
+    if loop.calls and (announcement := escalating.announcement(loop)) is not None:
+        context.draft.record.item(Fill(f"{loop.id}.{loop.turn}.user", announcement))
+    _open_turn(context, change(context, model_loop, turn=loop.turn + 1, calls=0, open=0))
 
 
-def _end(context: Context, of: Visit, outcome: Outcome) -> None:
+def _end(context: Context, model_loop: ModelLoop, outcome: Outcome) -> None:
     """The node has ended, whatever of it is still under way."""
-    assert of.loop is not None
-    for visit in context.draft.visits():
-        if visit.part is not None and visit.part.loop == of.loop.id:
-            context.draft.drop(visit)
-    context.draft.item(Forget(of.loop.id, of.loop.turn, of.loop.calls))
-    of = context.draft.put(changed(context.draft.without_agents(of), loop=None, wake_ms=None))
-    if of.item is not None:
-        maps.item_ended(context, of, outcome)
-    else:
-        steps.ended(context, of, outcome)
+    loop, draft = model_loop.loop, context.draft
+    for visit in draft.visits.all():
+        if isinstance(visit.place, (Turn, Call)) and visit.place.loop == loop.id:
+            close(draft, visit)
+    draft.record.item(Forget(loop.id, loop.turn, loop.calls))
+    context.kinds.ended(context, without_agents(draft, now(context, model_loop).visit), outcome)
 
 
-def _loop_of(context: Context, visit: Visit) -> Visit:
-    number = _part(visit).loop
-    return next(other for other in context.draft.visits() if other.loop and other.loop.id == number)
+def _notice(context: Context, what: str, model_loop: ModelLoop, **data: Any) -> None:
+    """For watchers, who may not want to know of each item of a map."""
+    visit = model_loop.visit
+    item = {"item": visit.place.index} if isinstance(visit.place, Item) else {}
+    context.draft.record.notice(what, node=visit.node, seq=visit.seq, **data, **item)
 
 
-def _part(visit: Visit) -> Part:
-    assert visit.part is not None
-    return visit.part
-
-
-def _node(context: Context, visit: Visit) -> LlmNode:
-    node = context.graph.nodes[visit.node]
-    assert isinstance(node, LlmNode)
-    return node
+def _call(visit: Visit) -> Call:
+    if not isinstance(visit.place, Call):
+        raise TypeError(f"visit {visit.seq} of node '{visit.node}' is no call")
+    return visit.place

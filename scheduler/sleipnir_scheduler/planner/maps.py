@@ -12,17 +12,17 @@ becomes one piece, by one event of the run's own each (events.Continued), and th
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Any
 
-from sleipnir.graph.model import Json, LlmNode, MapNode
+from sleipnir.graph.model import Json, LlmNode, MapNode, Node
 from sleipnir.graph.template import TemplateError, keys_read, render_typed
 from sleipnir.messages import overlay_text
-from sleipnir.runs.run import Fan, Item, Visit, changed
+from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import Collect, Drop, Fill, Gather, Put, Take
-from sleipnir.runs.values import Wanted
+from sleipnir.runs.visits import Failed, Fan, Item, Ready, Visit
 from sleipnir_scheduler.planner import steps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
-from sleipnir_scheduler.planner.known import require
 
 CHUNK = 1_000
 """Items that one commit puts aside, or whose results it gathers: 2 ms of Redis."""
@@ -34,50 +34,44 @@ BLOCK = 64
 
 def start(context: Context, visit: Visit, node: MapNode) -> None:
     """Put the items aside; or go on after a retry, with what is left to do. Raises VisitFailed."""
-    if visit.fan is not None:
-        context.draft.begin(visit, None)
-        if visit.fan.done == visit.fan.total:
-            _all_ended(context, context.draft.frontier[visit.seq])
+    record = context.draft.record
+    if isinstance(visit.body, Ready) and isinstance(visit.body.resumes, Fan):
+        fan = visit.body.resumes
+        waiting = context.begin(visit, fan)
+        if fan.done == fan.total:
+            _all_ended(context, waiting, fan)
         return
     items = _items(context, visit, node)
-    private = context.overlay(visit)
-    waiting = context.draft.begin(visit, None)
+    private = context.values.overlay(visit)
     in_chunks = len(items) > CHUNK
-    waiting = context.draft.put(changed(waiting, fan=Fan(visit.seq, len(items), put=CHUNK if in_chunks else None)))
+    waiting = context.begin(visit, Fan(visit.seq, len(items), put=CHUNK if in_chunks else None))
     if not items:
         steps.ended(context, waiting, Outcome(values={node.collect_into: []}))
         return
-    context.draft.item(Put(visit.seq, tuple({**private, node.item: item} for item in items[:CHUNK])))
+    record.item(Put(visit.seq, tuple({**private, node.item: item} for item in items[:CHUNK])))
     for first in range(CHUNK, len(items), CHUNK):
-        context.draft.item(Fill(_chunk_field(visit.seq, first), _text(items[first : first + CHUNK])))
+        record.item(Fill(_chunk_field(visit.seq, first), _text(items[first : first + CHUNK])))
 
 
-def open_item(context: Context, visit: Visit) -> Visit:
+def open_item(context: Context, visit: Visit, fan: Fan) -> Visit:
     """The next item of a map that has not been started. Raises Missing."""
-    assert visit.fan is not None
-    fan, node = visit.fan, _node(context, visit)
+    node = _node(context, visit)
     if fan.next == fan.put:
         fan = _put_chunk(context, visit, fan, node)
     block = range(fan.next, min(fan.next - fan.next % BLOCK + BLOCK, fan.total if fan.put is None else fan.put))
-    context.require_overlays((f"{fan.id}.{index}" for index in block), node.body[0])
-    context.draft.put(changed(visit, fan=changed(fan, next=fan.next + 1)))
+    context.values.require_overlays((f"{fan.id}.{index}" for index in block), node.body[0])
+    context.draft.visits.move(visit, changed(fan, next=fan.next + 1))
     return _open(context, visit, Item(fan.id, fan.next, of=visit.node), node.body[0])
 
 
 def _put_chunk(context: Context, visit: Visit, fan: Fan, node: MapNode) -> Fan:
     """Put the items of the next chunk aside one by one. Raises Missing."""
-    assert fan.put is not None
-    field, private = _chunk_field(fan.id, fan.put), context.overlay(visit)
-    left = context.draft.left.get(field)
-    if isinstance(left, Fill):  # the map starts in this draft, and has that many slots
-        text = left.text
-    else:
-        require(context.known, Wanted(items=frozenset([field])))
-        text = context.known.items[field]
-    overlays = tuple({**private, node.item: item} for item in json.loads(text))
-    context.draft.item(Put(fan.id, overlays, first=fan.put))
-    context.draft.item(Drop(field))
-    return changed(fan, put=fan.put + len(overlays))
+    first = fan.put or 0
+    field, private = _chunk_field(fan.id, first), context.values.overlay(visit)
+    overlays = tuple({**private, node.item: item} for item in json.loads(context.values.item(field) or "[]"))
+    context.draft.record.item(Put(fan.id, overlays, first=first))
+    context.draft.record.item(Drop(field))
+    return changed(fan, put=first + len(overlays))
 
 
 def _chunk_field(fan: int, first: int) -> str:
@@ -85,67 +79,83 @@ def _chunk_field(fan: int, first: int) -> str:
     return f"{fan}.chunk.{first}"
 
 
-def with_failed_items_to_do(context: Context, visit: Visit) -> Visit:
+def with_failed_items_to_do(fan: Fan, node: Node | None) -> Fan:
     """A map that is run again: the items that failed it are to do. Those that it skips or reports are done."""
-    assert visit.fan is not None
-    fan = visit.fan
-    if _node(context, visit).on_item_error != "fail":
-        return visit
-    return changed(visit, fan=changed(fan, done=fan.done - fan.failed, failed=0))
+    if not isinstance(node, MapNode) or node.on_item_error != "fail":
+        return fan
+    return changed(fan, done=fan.done - fan.failed, failed=0)
 
 
 def item_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     """An item's visit has ended: the next body, or the item's result."""
-    assert visit.item is not None
-    of = map_of(context, visit)
-    node, draft = _node(context, of), context.draft
-    position = visit.item.position + 1
+    item = _item_of(visit)
+    map_visit, fan = _map_of(context, item)
+    node, draft = _node(context, map_visit), context.draft
+    position = item.position + 1
     if outcome.ok and position == len(node.body) and not (outcome.keys or outcome.values):
-        where = f"map node '{node.id}': sub-branch [{visit.item.index}]"
+        where = f"map node '{node.id}': sub-branch [{item.index}]"
         outcome = Outcome(ok=False, error=f"{where} did not write `output_key` '{node.output_key}'")
-    draft.journal(visit, None, ok=outcome.ok, error=outcome.error, **outcome.how)
-    field = f"{visit.item.map}.{visit.item.index}"
+    draft.record.write(visit, ok=outcome.ok, error=outcome.error, **outcome.how)
+    field = f"{item.map}.{item.index}"
     body = context.graph.nodes.get(visit.node)
     if not outcome.ok and isinstance(body, LlmNode) and body.fallback is not None:
         # Loki counts the item as done then, with the error as its output (spec 2.7.8).
         outcome = Outcome(values={node.output_key: outcome.error})
     if not outcome.ok:
-        _item_failed(context, visit, of, node, field, outcome.error or "failed")
+        _item_failed(context, visit, node, field, outcome.error or "failed")
+        _count_done(context, map_visit, fan, failed=1)
     elif position < len(node.body):
-        draft.drop(visit)
-        draft.item(_more(context, visit, field, outcome))
-        _open(context, of, changed(visit.item, position=position), node.body[position])
+        draft.visits.drop(visit)
+        draft.record.item(_more(context, visit, field, outcome))
+        _open(context, map_visit, changed(item, position=position), node.body[position])
     else:
-        draft.drop(visit)
-        draft.item(_result(node, field, outcome))
-        _count_done(context, of, failed=0)
+        draft.visits.drop(visit)
+        draft.record.item(_result(node, field, outcome))
+        _count_done(context, map_visit, fan, failed=0)
 
 
-def map_of(context: Context, visit: Visit) -> Visit:
-    """The map that an item's visit is part of."""
-    assert visit.item is not None
-    frontier, fan = context.draft.frontier, visit.item.map
-    waiting = (frontier[seq] for seq in frontier.maps)
-    found = next((of for of in waiting if of.fan is not None and of.fan.id == fan), None)
-    return found or next(of for of in frontier.values() if of.fan is not None and of.fan.id == fan)
+def is_last_body(context: Context, item: Item) -> bool:
+    """Whether the item's visit runs the last body of its map's chain."""
+    node = _node(context, _map_of(context, item)[0])
+    return item.position + 1 == len(node.body)
+
+
+def output_key(context: Context, item: Item) -> str:
+    """The key under which the last body of an item leaves its result."""
+    return _node(context, _map_of(context, item)[0]).output_key
+
+
+def _map_of(context: Context, item: Item) -> tuple[Visit, Fan]:
+    """The map that an item is part of."""
+    frontier = context.draft.visits.frontier
+    for visit in chain((frontier[seq] for seq in frontier.maps), frontier.values()):
+        if isinstance(visit.body, Fan) and visit.body.id == item.map:
+            return visit, visit.body
+    raise LookupError(f"run {context.run.id} has no map {item.map}")
+
+
+def _item_of(visit: Visit) -> Item:
+    if not isinstance(visit.place, Item):
+        raise TypeError(f"visit {visit.seq} of node '{visit.node}' is no item")
+    return visit.place
 
 
 def _items(context: Context, visit: Visit, node: MapNode) -> list[Json]:
     try:
-        found = render_typed(node.over, context.state(keys_read(node.over), visit))
+        items = render_typed(node.over, context.values.state(keys_read(node.over), visit))
     except TemplateError as error:
         raise VisitFailed(f"map node '{node.id}': evaluating `over` template: {error}") from None
-    if isinstance(found, str):
+    if isinstance(items, str):
         try:
-            parsed = json.loads(found)
+            parsed = json.loads(items)
         except (ValueError, RecursionError):
             parsed = None
-        found = parsed if isinstance(parsed, list) else found
-    if not isinstance(found, list):
-        kind = _KINDS.get(type(found), "object")
+        items = parsed if isinstance(parsed, list) else items
+    if not isinstance(items, list):
+        kind = _KINDS.get(type(items), "object")
         message = f"map node '{node.id}': `over` template '{node.over}' must resolve to an array, got {kind}"
         raise VisitFailed(message)
-    return found
+    return items
 
 
 _KINDS: dict[type[Any], str] = {
@@ -153,28 +163,33 @@ _KINDS: dict[type[Any], str] = {
 }  # fmt: skip
 
 
-def _open(context: Context, of: Visit, item: Item, body: str) -> Visit:
+def _open(context: Context, map_visit: Visit, item: Item, body: str) -> Visit:
     node = context.graph.nodes.get(body)
-    place = {"group": of.group, "depth": of.depth, "overlay": f"{item.map}.{item.index}"}
-    return context.draft.open(body, node.kind if node else "unknown", item=item, **place)
+    return context.draft.visits.open(
+        body,
+        node.kind if node else "unknown",
+        place=item,
+        group=map_visit.group,
+        depth=map_visit.depth,
+        overlay=f"{item.map}.{item.index}",
+    )
 
 
-def _item_failed(context: Context, visit: Visit, of: Visit, node: MapNode, field: str, error: str) -> None:
+def _item_failed(context: Context, visit: Visit, node: MapNode, field: str, error: str) -> None:
     """What the map's author wants of it. A failure that fails the map keeps its place: `retry` runs it again."""
     if node.on_item_error == "fail":
-        context.draft.put(changed(visit, failed=True, ready=False, queue=None, wake_ms=None, error=error))
+        context.draft.visits.move(visit, steps.failed_body(visit, error))
     else:
-        context.draft.drop(visit)
-        context.draft.item(Fill(field, _text({"error": error}) if node.on_item_error == "collect" else ""))
-    _count_done(context, of, failed=1)
+        context.draft.visits.drop(visit)
+        context.draft.record.item(Fill(field, _text({"error": error}) if node.on_item_error == "collect" else ""))
 
 
 def _more(context: Context, visit: Visit, field: str, outcome: Outcome) -> Take | Fill:
     """What the next body sees besides: delivered, or decided here."""
     if not outcome.values:
         return Take(field, None, outcome.keys)
-    seen = {**context.overlay(visit), **outcome.values}
-    return Fill(field, overlay_text({key: _text(value) for key, value in seen.items()}))
+    visible = {**context.values.overlay(visit), **outcome.values}
+    return Fill(field, overlay_text({key: _text(value) for key, value in visible.items()}))
 
 
 def _result(node: MapNode, field: str, outcome: Outcome) -> Take | Fill:
@@ -188,70 +203,72 @@ def _text(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _count_done(context: Context, of: Visit, failed: int) -> None:
-    assert of.fan is not None
-    before, draft = of.fan, context.draft
-    after = changed(before, done=before.done + 1, failed=before.failed + failed)
-    of = draft.put(changed(of, fan=after))
-    if before.done * 100 // after.total != after.done * 100 // after.total:
-        draft.notice("map_progress", seq=of.seq, node=of.node, done=after.done, total=after.total, failed=after.failed)
+def _count_done(context: Context, visit: Visit, fan: Fan, failed: int) -> None:
+    after = changed(fan, done=fan.done + 1, failed=fan.failed + failed)
+    visit = context.draft.visits.move(visit, after)
+    if fan.done * 100 // after.total != after.done * 100 // after.total:
+        progress = {"done": after.done, "total": after.total, "failed": after.failed}
+        context.draft.record.notice("map_progress", seq=visit.seq, node=visit.node, **progress)
     if after.done == after.total:
-        _all_ended(context, of)
+        _all_ended(context, visit, after)
 
 
 def gather(context: Context) -> bool:
     """Go on with a map whose items have all ended: the next piece of its results. False: there is none."""
-    frontier = context.draft.frontier
+    frontier = context.draft.visits.frontier
     for seq in sorted(frontier.maps):
-        of = frontier[seq]
-        if of.fan is not None and of.fan.put is not None and of.fan.done == of.fan.total:
-            _gather_piece(context, of, of.fan)
+        visit = frontier[seq]
+        fan = visit.body
+        if isinstance(fan, Fan) and fan.put is not None and fan.done == fan.total:
+            _gather_piece(context, visit, fan)
             return True
     return False
 
 
-def _gather_piece(context: Context, of: Visit, fan: Fan) -> None:
+def _gather_piece(context: Context, visit: Visit, fan: Fan) -> None:
     first = fan.gathered * CHUNK
     if first >= fan.total:
-        _complete(context, of)
+        _complete(context, visit, fan)
         return
-    context.draft.item(Gather(fan.id, first, min(CHUNK, fan.total - first), fan.gathered))
-    context.draft.put(changed(of, fan=changed(fan, gathered=fan.gathered + 1)))
-    context.draft.continue_later()
+    context.draft.record.item(Gather(fan.id, first, min(CHUNK, fan.total - first), fan.gathered))
+    context.draft.visits.move(visit, changed(fan, gathered=fan.gathered + 1))
+    context.draft.visits.continues = True
 
 
-def _all_ended(context: Context, of: Visit) -> None:
+def _all_ended(context: Context, visit: Visit, fan: Fan) -> None:
     """All items have ended. The results of a map in chunks are gathered first, unless items have failed it."""
-    assert of.fan is not None
-    if of.fan.put is None or _failed_items(context, of.fan):
-        _complete(context, of)
+    if fan.put is None or _failed_items(context, fan):
+        _complete(context, visit, fan)
     else:
-        context.draft.continue_later()
+        context.draft.visits.continues = True
 
 
-def _failed_items(context: Context, fan: Fan) -> list[Visit]:
-    """The items that fail their map."""
+def _failed_items(context: Context, fan: Fan) -> list[tuple[int, str]]:
+    """The items that fail their map, by number, and their errors."""
     if not fan.failed:
         return []
-    return [visit for visit in context.draft.visits() if visit.failed and visit.item and visit.item.map == fan.id]
+    return [
+        (visit.place.index, visit.body.error or "failed")
+        for visit in context.draft.visits.all()
+        if isinstance(visit.body, Failed) and isinstance(visit.place, Item) and visit.place.map == fan.id
+    ]
 
 
-def _complete(context: Context, of: Visit) -> None:
+def _complete(context: Context, visit: Visit, fan: Fan) -> None:
     """All items have ended, and their results are where they are collected from."""
-    assert of.fan is not None
-    node, fan = _node(context, of), of.fan
-    if bad := _failed_items(context, fan):
-        first = min(bad, key=lambda other: other.item.index if other.item else 0)
-        assert first.item is not None
-        where = f"map node '{node.id}': sub-branch [{first.item.index}] "
-        error = (first.error or "failed").removeprefix(where)
-        says_it = error != first.error  # `did not write ...`
-        steps.ended(context, of, Outcome(ok=False, error=f"{where}{'' if says_it else 'failed: '}{error}"))
+    node = _node(context, visit)
+    if failed := _failed_items(context, fan):
+        index, item_error = min(failed)
+        where = f"map node '{node.id}': sub-branch [{index}] "
+        error = item_error.removeprefix(where)
+        says_it = error != item_error  # `did not write ...`
+        steps.ended(context, visit, Outcome(ok=False, error=f"{where}{'' if says_it else 'failed: '}{error}"))
     else:
-        steps.ended(context, of, Outcome(collect=Collect(fan.id, fan.total, node.collect_into, fan.gathered)))
+        steps.ended(context, visit, Outcome(collect=Collect(fan.id, fan.total, node.collect_into, fan.gathered)))
 
 
 def _node(context: Context, visit: Visit) -> MapNode:
     node = context.graph.nodes[visit.node]
-    assert isinstance(node, MapNode)
+    if not isinstance(node, MapNode):
+        raise TypeError(f"node '{visit.node}' is no map")
     return node

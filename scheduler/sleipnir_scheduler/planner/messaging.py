@@ -1,7 +1,7 @@
 """Messages between the models of one tree of runs (spec/graph-agents.md 6.7).
 
     to an agent that it has spawned, or its parent: straight there
-    to one beside it: by way of their parent, who alone knows whether there is one, and says so
+    to one beside it: by way of their parent, which alone knows whether there is one, and reports that
 
 A message waits among the items of the run that it is for, until that looks into its inbox. It may be delivered twice,
 and counts once: those of one sender come in order, and have numbers that go up.
@@ -15,28 +15,28 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sleipnir.graph.model import Json
-from sleipnir.runs.run import Spawned, Visit, agent_id, changed
+from sleipnir.runs.run import agent_id
 from sleipnir.runs.transitions import Fill, TellRun
-from sleipnir.runs.values import Wanted
+from sleipnir.runs.visits import Loop, Receipt, Spawned, Visit
 from sleipnir_scheduler.planner.context import Context
-from sleipnir_scheduler.planner.known import require
+from sleipnir_scheduler.planner.model_loop import loops
 
 SENT, PASSED_ON, ARRIVED = "sent", "passed_on", "arrived"
 """What runs tell each other: a message for the run that hears it, one for an agent that it has spawned, and whether
 there was one."""
 
 PATIENCE_S = 60
-"""How long the parent may take to say so."""
+"""How long the parent may take to report that."""
 
 PARENT = "parent"
 
 _INBOX = "inbox"
-"""The field of the run's items: the last number `seen` of each sender, and the `messages` that nobody has read."""
+"""The field of the run's items: the last number `seen` of each sender, and the unread `messages`."""
 
 
-def send(context: Context, of: Visit, visit: Visit, to: str, text: str) -> Json | None:
-    """What the model of the loop `of` reads of the call `visit`; None: the parent has to say it."""
-    spec, draft = context.run.spec, context.draft
+def send(context: Context, loop: Loop, visit: Visit, to: str, text: str) -> Json | None:
+    """What the model of a loop reads of the call `visit`; None: the parent has to report first."""
+    spec, owed = context.run.spec, context.draft.owed
     message = {
         "run": context.run.id,
         "number": visit.seq,
@@ -44,45 +44,45 @@ def send(context: Context, of: Visit, visit: Visit, to: str, text: str) -> Json 
         "text": text,
         "at_ms": context.now_ms,
     }
-    agent = _find(of, to)
+    agent = _find(loop, to)
     if agent is not None:
-        draft.effect(TellRun(agent.run, SENT, message))
+        owed.add(TellRun(agent.run, SENT, message))
     elif spec.parent is not None and to == PARENT:
-        draft.effect(TellRun(spec.parent, SENT, message))
+        owed.add(TellRun(spec.parent, SENT, message))
     elif spec.parent is not None:
-        draft.effect(TellRun(spec.parent, PASSED_ON, {"to": to, "message": message}))
-        draft.put(changed(draft.begin(visit, None, context.now_ms + PATIENCE_S * 1000), addressee=to))
+        owed.add(TellRun(spec.parent, PASSED_ON, {"to": to, "message": message}))
+        context.draft.visits.begin(visit, Receipt(to, context.now_ms + PATIENCE_S * 1000))
         return None
     else:
-        return told(to, found=False)
-    return told(to, found=True)
+        return receipt(to, exists=False)
+    return receipt(to, exists=True)
 
 
-def told(to: str, *, found: bool) -> Json:
-    """What the model reads of a message, if there was an agent for it (`found`), and if not."""
-    if found:
+def receipt(to: str, *, exists: bool) -> Json:
+    """What the model reads of a message, by whether there was an agent for it."""
+    if exists:
         return {"status": "ok", "message": f"Message delivered to agent '{to}'"}
-    why = f"No agent found with id '{to}'. Agent may not exist or may have already completed."
-    return {"status": "error", "message": why}
+    reason = f"No agent found with id '{to}'. Agent may not exist or may have already completed."
+    return {"status": "error", "message": reason}
 
 
-def not_heard_of(to: str) -> Json:
-    """What it reads when the parent has not said so in time."""
-    why = f"It could not be found out within {PATIENCE_S} seconds whether the message has reached agent '{to}'."
-    return {"status": "error", "message": why}
+def no_receipt(to: str) -> Json:
+    """What it reads when the parent has not reported in time."""
+    reason = f"It could not be found out within {PATIENCE_S} seconds whether the message has reached agent '{to}'."
+    return {"status": "error", "message": reason}
 
 
 def pass_on(context: Context, data: Mapping[str, Any]) -> bool:
     """A message for an agent that a model of this run has spawned, or for this run itself. The sender hears whether
     there is one. Raises Missing."""
-    to, message = data["to"], data["message"]
-    agent = next((agent for visit in context.draft.visits() if (agent := _find(visit, to))), None)
-    found = agent is not None or to == _name(context)
+    to, message, owed = data["to"], data["message"], context.draft.owed
+    agent = next((agent for each in loops(context) if (agent := _find(each.loop, to))), None)
+    exists = agent is not None or to == _name(context)
     if agent is not None:
-        context.draft.effect(TellRun(agent.run, SENT, dict(message)))
-    elif found:
+        owed.add(TellRun(agent.run, SENT, dict(message)))
+    elif exists:
         receive(context, message)
-    context.draft.effect(TellRun(message["run"], ARRIVED, {"seq": message["number"], "found": found}))
+    owed.add(TellRun(message["run"], ARRIVED, {"seq": message["number"], "found": exists}))
     return True
 
 
@@ -118,18 +118,15 @@ def _name(context: Context) -> str:
     return spec.agent if spec.parent is None else agent_id(context.run.id, spec.agent)
 
 
-def _find(visit: Visit, id_: str) -> Spawned | None:
-    return next((each for each in visit.loop.agents if each.id == id_), None) if visit.loop else None
+def _find(loop: Loop, id_: str) -> Spawned | None:
+    return next((each for each in loop.agents if each.id == id_), None)
 
 
 def _inbox(context: Context) -> dict[str, Any]:
-    left = context.draft.left.get(_INBOX)
-    if not isinstance(left, Fill):
-        require(context.known, Wanted(items=frozenset([_INBOX])))
-    text = left.text if isinstance(left, Fill) else context.known.items.get(_INBOX)
-    found: dict[str, Any] = json.loads(text) if text else {"seen": {}, "messages": []}
-    return found
+    text = context.values.item(_INBOX)
+    inbox: dict[str, Any] = json.loads(text) if text else {"seen": {}, "messages": []}
+    return inbox
 
 
 def _keep(context: Context, inbox: Mapping[str, Any]) -> None:
-    context.draft.item(Fill(_INBOX, json.dumps(inbox, ensure_ascii=False, separators=(",", ":"))))
+    context.draft.record.item(Fill(_INBOX, json.dumps(inbox, ensure_ascii=False, separators=(",", ":"))))

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from sleipnir.graph.model import Json
 from sleipnir.graph.tools import present
-from sleipnir.runs.run import Gate, Visit
+from sleipnir.runs.run import Gate
+from sleipnir.runs.visits import Visit
 
 _KINDS = {"user__select": "approval", "user__confirm": "confirm", "user__input": "input", "user__checkbox": "checkbox"}
 _CHOOSING = ("user__select", "user__checkbox")

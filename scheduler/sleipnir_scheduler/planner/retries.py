@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from sleipnir.graph.model import Retry
 from sleipnir.messages import ResultHeader
-from sleipnir.runs.run import Visit
+from sleipnir.runs.run import changed
+from sleipnir.runs.visits import Backoff, Visit, Work
+from sleipnir_scheduler.planner.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,21 @@ class GiveUp:
 
 
 def decide(
-    policies: Sequence[Retry], visit: Visit, failure: ResultHeader, *, run: str, now_ms: int, deadline_ms: int | None
+    policies: Sequence[Retry],
+    visit: Visit,
+    failures: int,
+    failure: ResultHeader,
+    *,
+    run: str,
+    now_ms: int,
+    deadline_ms: int | None,
 ) -> Again | GiveUp:
-    """What becomes of `visit` after `failure`. `deadline_ms` is the run's: no try is put off beyond it."""
+    """What becomes of `visit` after `failure`, which follows `failures` others. `deadline_ms` is the run's: no try is
+    put off beyond it."""
     policy = next((policy for policy in policies if any(_matches(name, failure) for name in policy.on)), None)
     if policy is None or policy.max_attempts <= 1:
         return GiveUp()
-    tries = visit.failures + 1
+    tries = failures + 1
     if tries >= policy.max_attempts:
         return GiveUp(f"execution failed after {tries} attempts")
     at_ms = now_ms + _pause_ms(policy, tries, f"{run}/{visit.seq}/{tries}")
@@ -47,6 +57,30 @@ def decide(
     if deadline_ms is not None and at_ms > deadline_ms:
         return GiveUp(f"the run's deadline comes before attempt {tries + 1}")
     return Again(at_ms, policy.max_attempts)
+
+
+def try_again(draft: Draft, visit: Visit, work: Work, header: ResultHeader, again: Again) -> None:
+    """Put a failed visit off, as its next attempt. What it delivered is dropped, its cost is not."""
+    draft.deliver(visit, header)
+    tried = changed(work, failures=work.failures + 1, error=header.error)
+    draft.visits.move(visit, Backoff(tried, again.at_ms), attempt=visit.attempt + 1)
+    draft.record.notice(
+        "visit_retrying",
+        seq=visit.seq,
+        node=visit.node,
+        attempt=tried.failures,
+        max_attempts=again.most,
+        delay_ms=again.at_ms - draft.now_ms,
+        error=header.error,
+    )
+
+
+def put_off(draft: Draft, visit: Visit, work: Work, header: ResultHeader, until_ms: int) -> None:
+    """Hand a visit back until then, as its next attempt: its worker met a limit before it began."""
+    draft.deliver(visit, header)
+    waiting = Backoff(changed(work, error=header.error), until_ms, limited=True)
+    draft.visits.move(visit, waiting, attempt=visit.attempt + 1)
+    draft.record.notice("visit_put_off", seq=visit.seq, node=visit.node, until_ms=until_ms, reason=header.error)
 
 
 def _matches(name: str, failure: ResultHeader) -> bool:

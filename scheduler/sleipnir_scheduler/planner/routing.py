@@ -11,27 +11,15 @@ An edge into a node whose `wait_for` names the source starts nothing: the source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from sleipnir.graph import choice
 from sleipnir.graph.expression import ExpressionError
 from sleipnir.graph.model import Branch, Node
 from sleipnir.graph.template import TemplateError
-from sleipnir.runs.run import Visit
+from sleipnir.runs.visits import Ended, Visit
 from sleipnir_scheduler.planner import failing
-from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
-from sleipnir_scheduler.planner.draft import Member
-
-
-class Way(NamedTuple):
-    """One visit to be made. `command` is the number of the command that asks for it, the first of as many `commands`
-    with this target; `join` the join that does."""
-
-    target: str
-    command: int | None = None
-    join: str | None = None
-    depth: int = 0
-    commands: int = 1
+from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, Way
+from sleipnir_scheduler.planner.visits import Member
 
 
 def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
@@ -47,33 +35,32 @@ def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:
 def needing_calls(context: Context, members: Sequence[Member]) -> list[Visit]:
     """Those of these ended visits whose conditional edge is chosen on a worker. Raises Missing."""
     known: dict[tuple[str, bool], bool] = {}
-    found: list[Visit] = []
+    visits: list[Visit] = []
     for member in members:
         ended = member.ended
         if ended is None or ended.sends is not None or ended.next is not None:
             continue
         alike = (member.rank[1], ended.ok)
         if alike not in known:
-            known[alike] = needs_call(context, member.visit)
+            known[alike] = _needs_call(context, member.visit, ended)
         if known[alike]:
-            found.append(member.visit)
-    return found
+            visits.append(member.visit)
+    return visits
 
 
-def needs_call(context: Context, visit: Visit) -> bool:
+def _needs_call(context: Context, visit: Visit, ended: Ended) -> bool:
     """Whether the conditional edge is chosen on a worker: by a function of the agent's own, or by conditions that
     cost more than a moment. Raises Missing."""
-    branch = _taken_branch(context, visit)
+    branch = _taken_branch(context, visit, ended)
     return branch is not None and (branch.call is not None or choice.needs_worker(branch, _reader(context)))
 
 
-def ways_on(context: Context, visit: Visit, labels: Sequence[str] | None) -> list[Way]:
+def ways_on(context: Context, visit: Visit, ended: Ended, labels: Sequence[str] | None) -> list[Way]:
     """The visits that an ended visit leads to, joins apart. `labels` is what a worker chose. Raises RunFailed,
     and Missing: conditions look at the state as the whole step has left it."""
-    assert visit.ended is not None
-    node, ended = context.graph.nodes[visit.node], visit.ended
+    node = context.graph.nodes[visit.node]
     if ended.sends is not None:
-        targets = command_targets(context, visit)
+        targets = command_targets(context, visit, ended)
         return [Way(to, command) for command, to in enumerate(targets) if to]
     if ended.next is not None:
         chosen = (ended.next,) if isinstance(ended.next, str) else ended.next
@@ -82,17 +69,17 @@ def ways_on(context: Context, visit: Visit, labels: Sequence[str] | None) -> lis
         targets = [handler]
     else:
         targets = list(node.targets)
-        if (branch := _taken_branch(context, visit)) is not None:
-            found = _labels(context, node, branch) if labels is None else labels
-            targets += [_labelled(context, node, label) for label in found if label]
+        if (branch := _taken_branch(context, visit, ended)) is not None:
+            chosen_labels = _labels(context, node, branch) if labels is None else labels
+            targets += [_labelled(context, node, label) for label in chosen_labels if label]
     graph = context.graph
     ways = [Way(target) for target in dict.fromkeys(targets) if not graph.ends_branch(target)]
     return [way for way in ways if not graph.waits_for(way.target, node.id)] if graph.joins else ways
 
 
-def command_targets(context: Context, visit: Visit) -> list[str]:
+def command_targets(context: Context, visit: Visit, ended: Ended) -> list[str]:
     """The nodes that its commands lead to, by number; empty for one that only ends its branch."""
-    node, sends = context.graph.nodes[visit.node], visit.ended.sends if visit.ended else None
+    node, sends = context.graph.nodes[visit.node], ended.sends
     if not sends:
         return []
     named = {name: node.ends.get(name, name) if name else node.id for name in set(sends)}
@@ -108,10 +95,10 @@ def no_route(visit: Visit) -> str:
     return f"{visit.kind} node '{visit.node}' has no `next` and is not an end node"
 
 
-def _taken_branch(context: Context, visit: Visit) -> Branch | None:
+def _taken_branch(context: Context, visit: Visit, ended: Ended) -> Branch | None:
     """The conditional edge, if the visit's outcome is routed by its node's edges."""
-    node, ended = context.graph.nodes[visit.node], visit.ended
-    if ended is None or ended.sends is not None or ended.next is not None:
+    node = context.graph.nodes[visit.node]
+    if ended.sends is not None or ended.next is not None:
         return None
     return None if not ended.ok and failing.handler(context.graph, node) is not None else node.branch
 
@@ -125,7 +112,7 @@ def _labels(context: Context, node: Node, branch: Branch) -> list[str]:
 
 
 def _reader(context: Context) -> choice.Read:
-    return lambda keys: context.whole_state() if keys is None else context.state(keys)
+    return lambda keys: context.values.whole_state() if keys is None else context.values.state(keys)
 
 
 def _labelled(context: Context, node: Node, label: str) -> str:

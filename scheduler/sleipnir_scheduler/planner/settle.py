@@ -17,121 +17,132 @@ from __future__ import annotations
 
 from sleipnir.graph.model import MapNode
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs.budgets import BUDGET
-from sleipnir.runs.run import Visit
-from sleipnir_scheduler.planner import joins, maps, starting, steps
+from sleipnir.runs.visits import Commands, Ended, Failed, Fan, Item, Run, Visit
+from sleipnir_scheduler.planner import joins, maps, steps
 from sleipnir_scheduler.planner.context import Context, RunFailed
+from sleipnir_scheduler.planner.entering import steps_are_used_up
 
 
 def settle(context: Context) -> None:
     """Leave nothing that could start or end; of a run that is held, nothing does. Raises RunFailed."""
-    if context.draft.waits_for_slot or context.draft.is_held:
+    draft = context.draft
+    if waits_for_slot(context) or draft.clock.is_held:
         return
-    while not context.draft.over:
-        for group in steps.waiting_to_reduce(context)[:1]:
-            steps.close(context, group, context.draft.last_step)
+    while draft.status is None:
+        group = None if context.graph.engine == "bsp" else context.engine.next_to_reduce(context)
+        if group is not None:
+            steps.close(context, group, draft.record.last_step)
         if not _start_some(context):
             break
-    steps.forget_tops(context)
-    if not context.draft.over:
+    if draft.tops:
+        context.engine.forget_tops(context)
+    if draft.status is None:
         _end_if_done(context)
 
 
-class _Slots:
-    """Who may come, as the frontier is at the time of asking."""
-
-    def __init__(self, context: Context) -> None:
-        self._graph, self._frontier = context.graph, context.draft.frontier
-
-    def are_taken(self) -> bool:
-        """Whether no branch may come for now."""
-        return not self._fits(self._frontier.branches, self._graph.max_concurrency)
-
-    def has_room(self, visit: Visit) -> bool:
-        """For a visit that is ready."""
-        if visit.part is not None:
-            return True
-        if visit.item is not None:
-            return self._has_room_of(visit.item.map, visit.item.of)
-        if self._graph.engine == "dag" and visit.batch is None and self._frontier.nodes.get(visit.node):
-            return False
-        return visit.kind not in QUEUE_OF or not self.are_taken()
-
-    def has_room_in(self, of: Visit) -> bool:
-        """For one more item of a map, if one is left."""
-        assert of.fan is not None
-        return of.fan.next < of.fan.total and self._has_room_of(of.fan.id, of.node)
-
-    def _has_room_of(self, fan: int, map_node: str) -> bool:
-        node = self._graph.nodes[map_node]
-        assert isinstance(node, MapNode)
-        most = node.max_concurrency or self._graph.max_concurrency
-        return self._fits(self._frontier.items_of.get(fan, 0), most)
-
-    def _fits(self, running: int, most: int) -> bool:
-        overall = self._graph.limits.max_concurrency
-        if overall is None:
-            return running < most
-        return running < most and self._frontier.branches + sum(self._frontier.items_of.values()) < overall
-
-
-def _start_some(context: Context) -> bool:
-    """Start what is ready and has a slot. True when that changed so much that it is worth another look."""
-    frontier = context.draft.frontier
-    if frontier.failed and context.graph.engine == "dag":
-        return False
-    if frontier.spreads:
-        _open_commands(context)
-    slots, again = _Slots(context), False
-    are_taken = slots.are_taken()
-    for seq in sorted(frontier.ready):
-        if context.draft.over:
-            return False
-        if are_taken and seq in frontier.ready_for_workers:
-            continue  # as has_room would say, of hundreds in each event
-        visit = frontier[seq]
-        if visit.kind == "end" and context.draft.frontier.failed and context.graph.engine == "dag":
-            continue  # a visit has failed since this loop began: an end must not complete the run
-        if slots.has_room(visit) and not (visit.item is not None and _is_too_late(context)):
-            if not context.draft.may_start():
-                return False
-            again = _start(context, visit) or again
-            are_taken = slots.are_taken()
-    for seq in sorted(frontier.maps):
-        again = _start_items(context, slots, seq) or again
-    return (again or _may_open_commands(context)) and not context.draft.continues
-
-
-def _open_commands(context: Context) -> None:
-    """Make visits of commands, half of what may be ready at once or more."""
-    for seq in sorted(context.draft.frontier.spreads):
-        if _may_open_commands(context):
-            room = steps.WIDE - len(context.draft.frontier.ready)
-            steps.open_commands(context, context.draft.frontier[seq], room)
-
-
-def _may_open_commands(context: Context) -> bool:
-    frontier = context.draft.frontier
-    return bool(frontier.spreads) and len(frontier.ready) <= steps.WIDE // 2
+def waits_for_slot(context: Context) -> bool:
+    """Whether nothing of the run may start, as its agent has as many runs as it may have at once."""
+    slot = context.draft.slot
+    return slot is not None and not slot.granted
 
 
 def has_more_to_start(context: Context) -> bool:
     """Whether settle may find something that waits to be started."""
-    frontier = context.draft.frontier
-    return bool(frontier.ready or frontier.maps or frontier.spreads)
+    frontier = context.draft.visits.frontier
+    return bool(frontier.ready or frontier.maps or frontier.commands)
+
+
+class _Capacity:
+    """What limits of concurrency allow, as the frontier is at the time of asking."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._frontier = context, context.draft.visits.frontier
+        self._most, self._overall = context.graph.max_concurrency, context.graph.limits.max_concurrency
+
+    def is_used_up(self) -> bool:
+        """Whether no branch may start for now."""
+        return not self._fits(self._frontier.branches, self._most)
+
+    def has_room(self, visit: Visit) -> bool:
+        """For a visit that is ready."""
+        place = visit.place
+        if isinstance(place, Item):
+            return self._has_room_of_map(place.map, place.of)
+        if not place.is_branch:
+            return True
+        if not self._context.engine.may_start(self._context, visit):
+            return False
+        return visit.kind not in QUEUE_OF or self._fits(self._frontier.branches, self._most)
+
+    def has_room_in(self, visit: Visit, fan: Fan) -> bool:
+        """For one more item of a map, if one is left."""
+        return fan.next < fan.total and self._has_room_of_map(fan.id, visit.node)
+
+    def _has_room_of_map(self, fan: int, map_node: str) -> bool:
+        node = self._context.graph.nodes[map_node]
+        own = node.max_concurrency if isinstance(node, MapNode) else None
+        return self._fits(self._frontier.items_of.get(fan, 0), own or self._most)
+
+    def _fits(self, running: int, most: int) -> bool:
+        if self._overall is None:
+            return running < most
+        return running < most and self._frontier.branches + sum(self._frontier.items_of.values()) < self._overall
+
+
+def _start_some(context: Context) -> bool:
+    """Start what is ready and has a slot. True when that changed so much that it is worth another look."""
+    draft = context.draft
+    frontier = draft.visits.frontier
+    if not (frontier.ready or frontier.maps or frontier.commands):
+        return False
+    if frontier.failed and not context.engine.may_start(context):
+        return False
+    if frontier.commands:
+        _open_commands(context)
+    capacity, again = _Capacity(context), False
+    is_used_up = capacity.is_used_up()
+    for seq in sorted(frontier.ready):
+        if draft.status is not None:
+            return False
+        if is_used_up and seq in frontier.ready_for_workers:
+            continue  # as has_room would say, of hundreds in each event
+        visit = frontier[seq]
+        if capacity.has_room(visit) and not (isinstance(visit.place, Item) and _is_too_late(context)):
+            if not draft.visits.may_start():
+                return False
+            again = _start(context, visit) or again
+            is_used_up = capacity.is_used_up()
+    for seq in sorted(frontier.maps):
+        again = _start_items(context, capacity, seq) or again
+    return (again or _may_open_commands(context)) and not draft.visits.continues
+
+
+def _open_commands(context: Context) -> None:
+    """Make visits of commands, half of what may be ready at once or more."""
+    frontier = context.draft.visits.frontier
+    for seq in sorted(frontier.commands):
+        visit = frontier[seq]
+        if _may_open_commands(context) and isinstance(visit.body, Commands):
+            context.engine.open_commands(context, visit, visit.body, steps.WIDE - len(frontier.ready))
+
+
+def _may_open_commands(context: Context) -> bool:
+    frontier = context.draft.visits.frontier
+    return bool(frontier.commands) and len(frontier.ready) <= steps.WIDE // 2
 
 
 def _start(context: Context, visit: Visit) -> bool:
-    starting.start(context, visit)
-    now = context.draft.visit(visit.seq)
-    return now is None or now.ended is not None or now.failed or now.fan is not None
+    context.kinds.start(context, visit)
+    now = context.draft.visits.frontier.get(visit.seq)
+    return now is None or isinstance(now.body, (Ended, Failed, Fan))
 
 
-def _start_items(context: Context, slots: _Slots, seq: int) -> bool:
-    while (here := context.draft.visit(seq)) and here.fan and slots.has_room_in(here):
-        if _is_too_late(context) or not context.draft.may_start():
+def _start_items(context: Context, capacity: _Capacity, seq: int) -> bool:
+    visits = context.draft.visits
+    while (visit := visits.get(seq)) and isinstance(visit.body, Fan) and capacity.has_room_in(visit, visit.body):
+        if _is_too_late(context) or not visits.may_start():
             return False
-        if _start(context, maps.open_item(context, here)):
+        if _start(context, maps.open_item(context, visit, visit.body)):
             return True
     return False
 
@@ -141,41 +152,30 @@ def _is_too_late(context: Context) -> bool:
     once more. Raises RunFailed when they have none."""
     if not context.deadline_passed():
         return False
-    if not context.draft.frontier.queued:
-        oldest = min(context.draft.visits(), key=lambda visit: visit.seq)
+    if not context.draft.visits.frontier.queued:
+        oldest = min(context.draft.visits.all(), key=lambda visit: visit.seq)
         raise RunFailed(context.timed_out(f"at '{oldest.node}'"))
-    context.draft.arm_deadline(context.now_ms)
+    context.draft.clock.arm_deadline(context.now_ms)
     return True
 
 
 def _end_if_done(context: Context) -> None:
-    frontier = context.draft.frontier
+    draft, graph = context.draft, context.graph
+    frontier = draft.visits.frontier
     if frontier.failed:
-        if frontier.queued or any(_is_awaited(visit, context.graph.engine) for visit in frontier.values()):
+        if frontier.queued or any(map(context.engine.is_awaited, frontier.values())):
             return
-        failed = (visit for visit in frontier.values() if visit.failed and visit.is_branch)
-        context.fail_with(min(failed, key=lambda visit: visit.rank).error or "failed")
+        failures = [visit for visit in frontier.values() if visit.state == "failed" and visit.is_branch]
+        first = min(failures, key=lambda visit: visit.rank).body
+        context.fail((first.error if isinstance(first, Failed) else None) or "failed")
         return
-    if any(visit.kind != BUDGET for visit in frontier.values()) or not context.draft.steps:
+    if any(not isinstance(visit.place, Run) for visit in frontier.values()) or not draft.steps:
         return  # something is live, or the run has not begun
-    graph, draft = context.graph, context.draft
-    is_stopped = steps.steps_are_used_up(context)
+    is_stopped = steps_are_used_up(context)
     starved = None if is_stopped else joins.starved(graph, draft.arrived)
     if starved is not None:
-        context.fail_with(starved)
+        context.fail(starved)
     elif graph.is_loki and not is_stopped:
-        context.fail_with(f"Graph '{graph.name}' frontier emptied without reaching an End node")
+        context.fail(f"Graph '{graph.name}' frontier emptied without reaching an End node")
     else:
         context.end("completed")
-
-
-def _is_awaited(visit: Visit, engine: str) -> bool:
-    """Whether a run that fails lets this visit end first. For a person's answer it does not wait."""
-    if visit.state == "queued":
-        return True
-    retries = visit.wake_ms is not None and visit.queue is not None
-    return engine == "bsp" and (
-        visit.state == "ready"
-        or retries
-        or ((visit.fan is not None or visit.spread is not None) and visit.state == "waiting")
-    )

@@ -1,17 +1,15 @@
-"""What starting a visit means, by the type of its node: a queue, a question, items, or nothing at all."""
+"""What starting a visit means for the node types that need no module of their own (kinds.py has the table of all)."""
 
 from __future__ import annotations
 
 from sleipnir.graph.length_rule import LengthRuleError, parse_length_rule
 from sleipnir.graph.model import (
-    AgentNode,
     ApprovalNode,
     EndNode,
     FunctionNode,
     InputNode,
     JoinNode,
     LlmNode,
-    MapNode,
     RagNode,
     RouterNode,
     ScriptNode,
@@ -19,59 +17,104 @@ from sleipnir.graph.model import (
 )
 from sleipnir.graph.template import TemplateError, keys_read, render, render_lenient, updates_read
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs.run import Gate, Visit, changed
-from sleipnir_scheduler.planner import agents, failing, loops, maps, steps
-from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node
+from sleipnir.runs.run import Gate, changed
+from sleipnir.runs.visits import Question, Ready, Visit, Work
+from sleipnir_scheduler.planner import steps
+from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
 
 
-def start(context: Context, visit: Visit) -> None:
-    """A visit leaves the state `ready`. One that cannot be made fails; others of its step may still end."""
-    node = context.graph.nodes.get(visit.node)
-    if visit.role != "node":  # a function of the agent's own that is called again, whatever its node is
-        context.draft.begin(visit, visit.queue or QUEUE_OF["function"])
+def work(context: Context, visit: Visit, node: ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode) -> None:
+    """A worker executes the node."""
+    body = visit.body
+    if isinstance(body, Ready) and isinstance(body.resumes, Work):
+        context.begin(visit, changed(body.resumes, queue=queue_of(node)))
+    else:
+        context.begin(visit, Work(queue_of(node)))
+
+
+def work_once(context: Context, visit: Visit, node: ScriptNode | FunctionNode) -> None:
+    """A worker executes the node; with `effect: once`, Redis' generation goes with it."""
+    if node.effect != "once":
+        work(context, visit, node)
         return
-    if node is None:
-        steps.refuse(context, visit, f"Node '{visit.node}' not found in graph '{context.graph.name}'")
-        return
+    earlier = visit.body.resumes if isinstance(visit.body, Ready) else None
+    queued = earlier if isinstance(earlier, Work) else Work("")
+    generation = queued.generation or context.generation or None
+    context.begin(visit, changed(queued, queue=queue_of(node), generation=generation))
+
+
+def rag(context: Context, visit: Visit, node: RagNode) -> None:
+    """A worker searches. An agent with documents of which no knowledge base was made runs without them (spec 8.7)."""
+    if context.graph.loop is not None and context.run.spec.base_of(node.id) is None:
+        steps.ended(context, context.pass_by(visit), Outcome())
+    else:
+        work(context, visit, node)
+
+
+def end(context: Context, visit: Visit, node: EndNode) -> None:
+    steps.end_reached(context, context.pass_by(visit))
+
+
+def pass_through(context: Context, visit: Visit, node: RouterNode | JoinNode) -> None:
+    """Nothing is to be done but to write `state_updates`. Raises VisitFailed."""
+    values = context.updates(node, context.values.state(updates_read(node), visit))
+    steps.ended(context, context.pass_by(visit), Outcome(values=values))
+
+
+def ask(context: Context, visit: Visit, node: ApprovalNode | InputNode) -> None:
+    """Let a person answer. Raises VisitFailed."""
+    what = "approval" if isinstance(node, ApprovalNode) else "input"
     try:
-        match node:
-            case LlmNode(tools=[_, *_]):
-                loops.start(context, visit, node)
-            case RagNode() if context.graph.loop is not None and context.run.spec.base_of(node.id) is None:
-                # An agent with documents of which nobody has made a knowledge base runs without them (spec 8.7).
-                steps.ended(context, context.draft.begin(visit, None), Outcome())
-            case ScriptNode(effect="once") | FunctionNode(effect="once") if visit.generation is None:
-                context.draft.begin(changed(visit, generation=context.generation or None), queue_of(node))
-            case ScriptNode() | FunctionNode() | LlmNode() | ToolNode() | RagNode():
-                context.draft.begin(visit, queue_of(node))
-            case AgentNode() if visit.given is not None:
-                context.draft.begin(visit, node.queue or QUEUE_OF[node.kind])
-            case AgentNode():
-                agents.start(context, visit, node)
-            case ApprovalNode() | InputNode():
-                _ask(context, visit, node)
-            case MapNode():
-                maps.start(context, visit, node)
-            case EndNode():
-                steps.end_reached(context, context.draft.begin(visit, None))
-            case RouterNode() | JoinNode():
-                values = context.updates(node, context.state(updates_read(node), visit))
-                steps.ended(context, context.draft.begin(visit, None), Outcome(values=values))
-    except VisitFailed as failure:
-        if visit.item is not None:
-            maps.item_ended(context, visit, Outcome(ok=False, error=str(failure)))
-        elif failing.reaction(context, node) == "fail":
-            context.draft.count_failed(node.id, str(failure), ends_run=True)
-            steps.refuse(context, visit, at_node(node.id, str(failure)))
-        else:
-            steps.ended(context, context.draft.begin(visit, None), Outcome(ok=False, error=str(failure)))
+        question = render(node.question, context.values.state(keys_read(node.question), visit))
+    except TemplateError as error:
+        raise VisitFailed(f"Failed to interpolate {what} question: {error}") from None
+    default = None
+    if isinstance(node, InputNode) and node.default:
+        default = _default(context, visit, node) or None
+    if default is not None:
+        question = f"{question} [default: {default}]"
+    options = tuple(node.options) if isinstance(node, ApprovalNode) else ()
+    expires_ms = context.now_ms + node.timeout * 1000 if node.timeout is not None else None
+    gate = Gate(visit.seq, node.id, node.kind, question, options, default, context.now_ms)
+    context.draft.record.ask(context.begin(visit, Question(expires_ms)), gate)
+
+
+def answered(context: Context, visit: Visit, text: str, by: str) -> None:
+    """A person has answered the question of a node."""
+    node = _asking_node(context, visit)
+    context.answered(visit, text, by)
+    context.kinds.ended(context, visit, _outcome(context, visit, node, text))
+
+
+def unanswered(context: Context, visit: Visit) -> None:
+    """No answer has come in time: `on_timeout`, else an input's default, else the visit fails."""
+    node = _asking_node(context, visit)
+    context.draft.record.notice("gate_expired", seq=visit.seq, node=visit.node)
+    if node.on_timeout is not None:
+        outcome = Outcome(next=node.on_timeout)
+    elif isinstance(node, InputNode) and node.default is not None:
+        outcome = _outcome(context, visit, node, "")
+    else:
+        error = f"{node.kind} node '{node.id}' was not answered within {node.timeout}s"
+        outcome = Outcome(ok=False, error=error)
+    context.kinds.ended(context, visit, outcome)
 
 
 def queue_of(node: ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode) -> str:
     return node.queue or QUEUE_OF[node.kind]
 
 
-def input_value(context: Context, visit: Visit, node: InputNode, text: str) -> str:
+def _outcome(context: Context, visit: Visit, node: ApprovalNode | InputNode, text: str) -> Outcome:
+    try:
+        value = _input_value(context, visit, node, text) if isinstance(node, InputNode) else text
+        values = context.updates(node, context.values.state(updates_read(node), visit), value)
+    except VisitFailed as failure:
+        return Outcome(ok=False, error=str(failure))
+    chosen = node.routes.get(text, node.on_other) if isinstance(node, ApprovalNode) else None
+    return Outcome(values=values, next=chosen)
+
+
+def _input_value(context: Context, visit: Visit, node: InputNode, text: str) -> str:
     """The answer, or the rendered default for an empty one; only a real answer is validated (spec 2.7.4).
 
     Raises VisitFailed.
@@ -91,23 +134,13 @@ def _default(context: Context, visit: Visit, node: InputNode) -> str:
     if not node.default:
         return ""
     try:
-        return render_lenient(node.default, context.state(keys_read(node.default), visit))
+        return render_lenient(node.default, context.values.state(keys_read(node.default), visit))
     except TemplateError as error:
         raise VisitFailed(str(error)) from None
 
 
-def _ask(context: Context, visit: Visit, node: ApprovalNode | InputNode) -> None:
-    what = "approval" if isinstance(node, ApprovalNode) else "input"
-    try:
-        question = render(node.question, context.state(keys_read(node.question), visit))
-    except TemplateError as error:
-        raise VisitFailed(f"Failed to interpolate {what} question: {error}") from None
-    default = None
-    if isinstance(node, InputNode) and node.default:
-        default = _default(context, visit, node) or None
-    if default is not None:
-        question = f"{question} [default: {default}]"
-    options = tuple(node.options) if isinstance(node, ApprovalNode) else ()
-    expires_ms = context.now_ms + node.timeout * 1000 if node.timeout is not None else None
-    gate = Gate(visit.seq, node.id, node.kind, question, options, default, context.now_ms)
-    context.draft.ask(visit, gate, expires_ms)
+def _asking_node(context: Context, visit: Visit) -> ApprovalNode | InputNode:
+    node = context.graph.nodes[visit.node]
+    if not isinstance(node, (ApprovalNode, InputNode)):
+        raise TypeError(f"node '{visit.node}' asks no question")
+    return node

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 
 from sleipnir.runs.run import RunView
+from sleipnir.runs.visits import Commands
 
 MOST_BYTES = 64 * 2**20
 VIEW_BYTES = 2_000  # of a run itself: measured with its spec, counts and timings
@@ -70,6 +71,6 @@ class RunViews(Mapping[str, RunView]):
 def bytes_of(view: RunView) -> int:
     """What a view weighs, estimated."""
     frontier = view.frontier
-    spreads = (frontier[seq].spread for seq in getattr(frontier, "spreads", ()))
-    commands = sum(len(spread.targets) for spread in spreads if spread is not None)
+    bodies = (frontier[seq].body for seq in getattr(frontier, "commands", ()))
+    commands = sum(len(body.targets) for body in bodies if isinstance(body, Commands))
     return VIEW_BYTES + VISIT_BYTES * len(frontier) + COMMAND_BYTES * commands

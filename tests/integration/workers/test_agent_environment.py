@@ -9,7 +9,7 @@ import pytest
 from sleipnir.errors import NodeFailed
 from sleipnir.graph.model import EndNode, Graph, LlmNode, Variable
 from sleipnir.messages import RESULT, Send, VisitResult
-from sleipnir.runs.run import Part
+from sleipnir.runs.visits import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir_workers.agent_environment import agent_variables, without_secrets
 from sleipnir_workers.host import Host

@@ -22,7 +22,7 @@ from sleipnir.errors import MachineFailed
 from sleipnir.graph.model import MapNode, RagNode
 from sleipnir.knowledge.recipe import Recipe
 from sleipnir.messages import VisitResult
-from sleipnir.runs.run import Item
+from sleipnir.runs.visits import Item
 from sleipnir.testing import ModelServer, Reply
 from sleipnir.testing.meaning import vector_of
 from sleipnir_workers import rag

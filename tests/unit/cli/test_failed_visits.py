@@ -8,8 +8,9 @@ from sleipnir.cli.runs.reasons import end_in_words, failed_in_words
 from sleipnir.cli.runs.show import _failed_visits
 from sleipnir.cli.terminal.render import as_json
 from sleipnir.messages import RunStatus
-from sleipnir.runs.run import Child, FailedVisits
+from sleipnir.runs.run import FailedVisits
 from sleipnir.runs.views import RunInfo
+from sleipnir.runs.visits import Child
 
 
 def run(*failed: tuple[str, str], status: RunStatus = "completed", **more: str) -> RunInfo:

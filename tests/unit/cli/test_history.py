@@ -6,8 +6,8 @@ from typing import Any
 
 from sleipnir.cli.runs.history import history_table, with_late_results
 from sleipnir.cli.terminal.render import plain_table
-from sleipnir.runs.run import Part
 from sleipnir.runs.views import LateResult, StepInfo
+from sleipnir.runs.visits import Part
 
 
 def step(number: int, node: str | None, **more: Any) -> StepInfo:

@@ -9,8 +9,8 @@ import pytest
 from sleipnir.cli.runs.run_progress import progress_of
 from sleipnir.graph.draw import Mark
 from sleipnir.messages import RunStatus
-from sleipnir.runs.run import Part
 from sleipnir.runs.views import Reason, RunInfo, StepInfo, VisitInfo
+from sleipnir.runs.visits import Part
 
 
 def step(number: int, node: str | None, next_: str | None = None, *, ok: bool = True, took_ms: int = 100) -> StepInfo:

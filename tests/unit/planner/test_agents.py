@@ -12,7 +12,7 @@ from sleipnir.runs.run import RunSpec, child_id
 from sleipnir.runs.transitions import RetryChild, StartChild, TellChild, TellParent, TellRoot, Transition
 from sleipnir.store.keys import Keys
 from sleipnir_scheduler.planner.plan import Ignore
-from tests.model_store import Driver, bad, ok
+from tests.model_store import Driver, bad, ok, work_of
 
 GRAPH = """
 name: g
@@ -51,7 +51,7 @@ def test_a_child_is_started_by_the_commit_that_opens_the_visit() -> None:
     assert driver.last is not None
     assert driver.last.effects == (StartChild(CHILD, "helper", "for Ada", "call", 1, 1),)
     [visit] = driver.run.frontier.values()
-    assert (visit.state, visit.queue, visit.wake_ms, visit.is_asking) == (
+    assert (visit.state, visit.queue, visit.due_ms, visit.is_asking) == (
         "waiting",
         None,
         driver.now_ms + 300_000,
@@ -118,7 +118,7 @@ def test_data_is_made_by_a_worker_in_another_attempt() -> None:
     waits = driver.try_(over(), {RESULT: "three"})
     assert isinstance(waits, Transition)
     [visit] = driver.run.frontier.values()
-    assert (visit.state, visit.queue, visit.attempt, visit.given) == ("queued", "llm", 2, "1.output")
+    assert (visit.state, visit.queue, visit.attempt, work_of(visit).given) == ("queued", "llm", 2, "1.output")
     assert driver.memory.items == {"1.output": '"three"'}
     assert isinstance(driver.try_(over(), {RESULT: "three"}), Ignore)
     driver.try_(ok(1, attempt=2, keys=("n",)), {"n": 3})
@@ -246,7 +246,7 @@ def test_data_is_still_made_of_what_a_child_has_said_when_the_run_has_failed_mea
     driver.send(TimerFired("deadline"), after_ms=101_000)
     driver.send(Retried())
     [visit] = driver.run.frontier.values()
-    assert (visit.state, visit.queue, visit.given) == ("queued", "llm", "1.output")
+    assert (visit.state, visit.queue, work_of(visit).given) == ("queued", "llm", "1.output")
 
 
 def test_where_the_child_is_gone_another_one_is_started_once() -> None:

@@ -30,8 +30,9 @@ from sleipnir.runs.events import (
     Retried,
     TimerFired,
 )
-from sleipnir.runs.run import RunSpec, Visit, child_id
+from sleipnir.runs.run import RunSpec, child_id
 from sleipnir.runs.transitions import TellChild, Transition
+from sleipnir.runs.visits import Visit
 from sleipnir_scheduler.planner.plan import Ignore
 from tests.model_store import Driver
 
@@ -280,11 +281,11 @@ def test_the_clocks_stand_still_while_a_person_is_asked() -> None:
     assert driver.run.idle_ms == 100_000
     assert going.timers == {"deadline": driver.run.started_ms + 110_001}
     loop = driver_of(LOOP)
-    before_ms = loop.visit("ask").wake_ms
+    before_ms = loop.visit("ask").due_ms
     turn(loop, 0.6)
     assert isinstance(loop.try_(TimerFired("visit/1/1"), after_ms=60_000), Ignore)
     says(loop, "yes", after_ms=40_000)
-    assert loop.run.frontier[1].wake_ms == (before_ms or 0) + 100_000
+    assert loop.run.frontier[1].due_ms == (before_ms or 0) + 100_000
 
 
 def test_a_pause_and_the_budget_do_not_undo_one_another() -> None:

@@ -120,7 +120,7 @@ def test_a_failure_starts_nothing_more_and_lets_what_runs_end() -> None:
         "mid: {type: script, script: s.sh}", "mid: {type: script, script: s.sh, fallback: ghost}"
     )
     driver = Driver(text).start().does("fast").fails("mid")
-    assert "ghost" in [visit.node for visit in driver.run.frontier.values() if visit.failed]
+    assert "ghost" in [visit.node for visit in driver.run.frontier.values() if visit.state == "failed"]
     driver.does("slow", log="kept")
     assert driver.run.status == "running"
     driver.does("fast_next")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, RESULT, ResultHeader, ToolCall
 from sleipnir.runs.events import LeaseLost, Resulted, TimerFired
-from sleipnir.runs.run import Visit
-from tests.model_store import Driver
+from sleipnir.runs.visits import BRANCH, Visit
+from tests.model_store import Driver, work_of
 
 EXAMPLES = {"slow": 2_000, "ci": 400}.get(settings.get_current_profile_name(), 100)
 
@@ -130,12 +130,12 @@ def play(text: str, order: random.Random) -> dict[str, Any]:
     driver = Driver(text, {"items": ["x", "y", "z"]}).start()
     while not driver.run.is_final:
         live = driver.run.frontier.values()
-        visit = order.choice([visit for visit in live if visit.state == "queued" or visit.wake_ms is not None])
-        if visit.wake_ms is not None:
+        visit = order.choice([visit for visit in live if visit.state == "queued" or visit.due_ms is not None])
+        if visit.due_ms is not None:
             driver.send(TimerFired(visit.timer))
             continue
         fault = order.random()
-        if fault < 0.1 and visit.losses < 2:
+        if fault < 0.1 and work_of(visit).losses < 2:
             driver.send(LeaseLost(visit.seq, visit.attempt, "w"))
             continue
         if fault > 0.9 and visit.role == "turn":
@@ -145,7 +145,7 @@ def play(text: str, order: random.Random) -> dict[str, Any]:
             talks(driver, visit)
             continue
         sends = None
-        if visit.node == "b" and visit.role == "node" and visit.batch is None:
+        if visit.node == "b" and visit.place == BRANCH:
             sends = [("sent", {"n": 1}), ("too", {"n": 2}), ("sent", {"n": 3})]
         driver.ends(visit, sends=sends, **written(driver, visit))
     starved = "can never fire" in (driver.error or "")

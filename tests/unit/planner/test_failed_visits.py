@@ -8,7 +8,8 @@ import pytest
 
 from sleipnir.messages import RESULT, ResultHeader
 from sleipnir.runs.events import ChildEnded, Resulted, Retried
-from sleipnir.runs.run import Child, FailedVisit, FailedVisits, RunSpec, changed, child_id
+from sleipnir.runs.run import FailedVisit, FailedVisits, RunSpec, changed, child_id
+from sleipnir.runs.visits import Child
 from sleipnir_scheduler.planner.plan import Ignore
 from tests.model_store import Driver
 

@@ -6,6 +6,7 @@ import pytest
 
 from sleipnir.messages import RESULT
 from sleipnir.runs.events import ChildEnded
+from sleipnir.runs.visits import ChildWait
 from tests.model_store import Driver
 
 NODES = {
@@ -34,11 +35,13 @@ def test_every_kind_of_node_that_works_elsewhere_takes_a_slot(kind: str, engine:
     driver = Driver(COMMANDS.format(engine=engine, node=NODES[kind])).start()
     driver.does("plan", sends=[("work", {"n": n}) for n in range(8)])
     most = done = 0
-    while at_work := [visit for visit in driver.run.frontier.values() if visit.child or visit.state == "queued"]:
+    while at_work := [
+        visit for visit in driver.run.frontier.values() if isinstance(visit.body, ChildWait) or visit.state == "queued"
+    ]:
         most, done = max(most, len(at_work)), done + 1
         visit = at_work[0]
-        if visit.child is None:
+        if not isinstance(visit.body, ChildWait):
             driver.ends(visit)
         else:
-            driver.try_(ChildEnded(visit.seq, visit.attempt, visit.child.run, "completed"), {RESULT: "done"})
+            driver.try_(ChildEnded(visit.seq, visit.attempt, visit.children[0], "completed"), {RESULT: "done"})
     assert (driver.run.status, most, done) == ("completed", 2, 8)

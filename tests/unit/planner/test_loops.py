@@ -9,9 +9,9 @@ import pytest
 
 from sleipnir.messages import ANSWER, FOLLOW_UP, MESSAGES, PERSON, RESULT, ResultHeader, ToolCall
 from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Paused, Resulted, Resumed, Retried, TimerFired
-from sleipnir.runs.run import Visit
+from sleipnir.runs.visits import Loop, Visit
 from sleipnir_scheduler.planner.plan import Ignore
-from tests.model_store import Driver
+from tests.model_store import Driver, work_of
 
 LOOP = """
 name: loop
@@ -181,7 +181,7 @@ def test_a_loop_does_not_go_on_when_the_time_of_its_run_is_up() -> None:
 def test_the_time_of_the_node_is_over_all_turns_and_calls() -> None:
     driver = Driver(LOOP).start()
     turn(driver, A, B)
-    loop = next(v for v in driver.run.frontier.values() if v.loop)
+    loop = next(v for v in driver.run.frontier.values() if isinstance(v.body, Loop))
     late = parts(driver, "tool")[0]
     driver.send(TimerFired(loop.timer), after_ms=60_000)
     assert driver.output == "LLM node failed: llm node timed out after 60s"
@@ -244,7 +244,12 @@ def test_a_turn_that_meets_a_limit_is_put_off_and_has_not_failed() -> None:
     [visit] = parts(driver, "turn")
     driver.send(Resulted(visit.seq, 1, ResultHeader(ok=False, error="limit m until T", later_ms=90_000)))
     [later] = parts(driver, "turn")
-    assert (later.state, later.wake_ms, later.failures, later.error) == ("waiting", 90_000, 0, "limit m until T")
+    assert (later.state, later.due_ms, work_of(later).failures, work_of(later).error) == (
+        "waiting",
+        90_000,
+        0,
+        "limit m until T",
+    )
     driver.send(TimerFired(later.timer), after_ms=89_000)
     assert [v.state for v in parts(driver, "turn")] == ["queued"]
 
@@ -401,7 +406,7 @@ def test_a_call_whose_result_could_not_be_stored_is_an_error_that_the_model_read
 def test_the_time_of_the_node_stands_still_while_its_run_is_paused() -> None:
     driver = turn(Driver(LOOP).start(), A)
     driver.send(Paused("me"), after_ms=20_000)
-    loop = next(v for v in driver.run.frontier.values() if v.loop)
+    loop = next(v for v in driver.run.frontier.values() if isinstance(v.body, Loop))
     assert isinstance(driver.try_(TimerFired(loop.timer), after_ms=50_000), Ignore)
     answer(driver, 0)
     driver.send(Resumed(), after_ms=50_000)

@@ -8,11 +8,11 @@ import pytest
 
 from sleipnir.graph.model import EndNode, Graph, Node, ToolNode
 from sleipnir.runs.events import Answered, Cancelled, LeaseLost, Retried, Submitted, TimerFired
-from sleipnir.runs.run import Visit
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.values import Wanted
+from sleipnir.runs.visits import Visit, Work
 from sleipnir_scheduler.planner.plan import Ignore, NeedValues, plan
-from tests.model_store import Driver, bad, graph_of, new_run, ok
+from tests.model_store import Driver, bad, graph_of, new_run, ok, work_of
 
 THREE = """
 name: three
@@ -316,7 +316,7 @@ def test_a_visit_that_a_machine_could_not_begin_goes_to_another_worker_and_is_ne
     for attempt in range(1, 10):
         transition = driver.send(LeaseLost(1, attempt, "w", handed_back=True, begun=False))
         assert [(v.seq, v.attempt) for v in transition.dispatches] == [(1, attempt + 1)]
-    assert driver.run.frontier[1].losses == 0
+    assert work_of(driver.run.frontier[1]).losses == 0
 
 
 def test_a_definition_that_a_worker_cannot_read_fails_the_run_and_takes_no_fallback() -> None:
@@ -450,7 +450,7 @@ def test_an_answer_to_a_question_that_is_closed_changes_nothing() -> None:
 @pytest.mark.conformance("O09")
 def test_a_failed_agent_visit_fails_the_run_whatever_next_says() -> None:
     graph = graph_of("name: g\nstart: a\nnodes:\n  a: {type: agent, agent: x, prompt: p, next: e}\n  e: {type: end}\n")
-    visit = Visit(1, "a", "agent", 1, 5, "llm")
+    visit = Visit(1, "a", "agent", 1, 5, body=Work("llm"))
     run = replace(new_run(), status="running", seq=1, started_ms=5, frontier={1: visit})
     outcome = plan(graph, run, bad(1, "Agent 'x' output failed structured-output extraction"), 9)
     assert isinstance(outcome, Transition)

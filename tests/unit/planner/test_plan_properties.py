@@ -35,10 +35,11 @@ from sleipnir.runs.events import (
 )
 from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.journal import state_after
-from sleipnir.runs.run import FAIL, RUN_AGAIN, Part, RunSpec, RunView, Visit
+from sleipnir.runs.run import FAIL, RUN_AGAIN, RunSpec, RunView
 from sleipnir.runs.transitions import Transition
+from sleipnir.runs.visits import BRANCH, Failed, Loop, Part, Visit
 from sleipnir_scheduler.planner.plan import Ignore, plan
-from tests.model_store import Memory, assert_same_visits, fetch_and_plan, new_run
+from tests.model_store import Memory, assert_same_visits, fetch_and_plan, new_run, work_of
 from tests.unit.planner.random_graphs import CAP, MAP_SLOTS, NAMES, SLOTS, STATE, TRIES, TURNS, Drawn, drawn_graphs
 
 MAX_REDELIVERIES = 2
@@ -302,7 +303,7 @@ class HostileWorld(RuleBasedStateMachine):
             assert not states or (self.run.status == "failed" and states <= {"ended", "failed"})
         elif self.run.seq:
             visits = self.run.frontier.values()
-            moving = any(visit.state == "queued" or visit.is_asking or visit.wake_ms is not None for visit in visits)
+            moving = any(visit.state == "queued" or visit.is_asking or visit.due_ms is not None for visit in visits)
             assert moving or self.run.is_held, (
                 "a visit that is ready, ended or failed, or a map, moves nothing by itself"
             )
@@ -317,8 +318,8 @@ class HostileWorld(RuleBasedStateMachine):
     @invariant()
     def what_waits_for_a_timer_has_one_and_a_finished_run_has_none(self) -> None:
         held = self.run.is_held  # then a loop's clock stands still, and is armed anew when the run goes on
-        visits = [visit for visit in self.run.frontier.values() if not (held and visit.loop)]
-        assert {visit.timer for visit in visits if visit.wake_ms is not None} <= set(self.timers)
+        visits = [visit for visit in self.run.frontier.values() if not (held and isinstance(visit.body, Loop))]
+        assert {visit.timer for visit in visits if visit.due_ms is not None} <= set(self.timers)
         assert not (self.run.is_final and self.timers)
 
     @invariant()
@@ -332,12 +333,16 @@ class HostileWorld(RuleBasedStateMachine):
         for visit in self.run.frontier.values():
             node = self.graph.nodes.get(visit.node)
             if isinstance(node, ScriptNode) and node.effect == "once" and visit.role == "node":
-                assert visit.attempt <= 1 + visit.failures + self.run_agains[visit.seq]
+                assert visit.attempt <= 1 + work_of(visit).failures + self.run_agains[visit.seq]
 
     @invariant()
     def no_more_run_at_once_than_the_limits_allow(self) -> None:
         visits = [visit for visit in self.run.frontier.values() if visit.part is None]  # its loop has the slot
-        busy = [visit for visit in visits if visit.state == "queued" or (visit.loop and visit.state == "waiting")]
+        busy = [
+            visit
+            for visit in visits
+            if visit.state == "queued" or (isinstance(visit.body, Loop) and visit.state == "waiting")
+        ]
         assert sum(visit.item is None and visit.role == "node" for visit in busy) <= SLOTS
         items = Counter(visit.item.map for visit in visits if visit.item and (visit.queue or visit in busy))
         assert all(count <= MAP_SLOTS for count in items.values())
@@ -345,8 +350,12 @@ class HostileWorld(RuleBasedStateMachine):
     @invariant()
     def a_dag_runs_no_node_twice_at_once_but_for_commands(self) -> None:
         if self.graph.engine == "dag":
-            live = [v for v in self.run.frontier.values() if v.state == "queued" or (v.loop and v.state == "waiting")]
-            plain = [v for v in live if v.batch is None and v.item is None and v.role == "node"]
+            live = [
+                v
+                for v in self.run.frontier.values()
+                if v.state == "queued" or (isinstance(v.body, Loop) and v.state == "waiting")
+            ]
+            plain = [v for v in live if v.place == BRANCH]
             assert len({visit.node for visit in plain}) == len(plain)
 
     @invariant()
@@ -361,7 +370,7 @@ class HostileWorld(RuleBasedStateMachine):
 
     @invariant()
     def no_node_is_entered_more_often_than_its_cap_allows(self) -> None:
-        refused = any(visit.failed for visit in self.run.frontier.values()) or self.run.status in (
+        refused = any(visit.state == "failed" for visit in self.run.frontier.values()) or self.run.status in (
             "failed",
             "cancelled",
         )
@@ -370,11 +379,11 @@ class HostileWorld(RuleBasedStateMachine):
 
     @invariant()
     def no_visit_is_given_away_more_often_than_allowed(self) -> None:
-        assert all(visit.losses <= MAX_REDELIVERIES for visit in self.run.frontier.values())
+        assert all(work_of(visit).losses <= MAX_REDELIVERIES for visit in self.run.frontier.values())
 
     @invariant()
     def no_visit_is_tried_more_often_than_its_policy_says(self) -> None:
-        assert all(visit.failures < TRIES for visit in self.run.frontier.values())
+        assert all(work_of(visit).failures < TRIES for visit in self.run.frontier.values())
 
     @invariant()
     def nothing_private_outlives_its_visit(self) -> None:
@@ -391,7 +400,7 @@ class HostileWorld(RuleBasedStateMachine):
 
     @invariant()
     def a_loop_asks_the_model_or_waits_for_the_calls_of_its_last_turn(self) -> None:
-        loops = {visit.loop.id: visit.loop for visit in self.run.frontier.values() if visit.loop and not visit.failed}
+        loops = {visit.body.id: visit.body for visit in self.run.frontier.values() if isinstance(visit.body, Loop)}
         live: dict[int, list[Part]] = {id_: [] for id_ in loops}
         for visit in self.run.frontier.values():
             if visit.part is not None:
@@ -415,7 +424,9 @@ class HostileWorld(RuleBasedStateMachine):
                 whole = [*said[:1], *self._with_follow_ups(visit.part.loop, said[1:])]
                 asked = [said[visit.part.turn + 1][:1]] if visit.part.call is not None else whole
                 assert self.memory.talk(visit.part) == asked
-        kept = {visit.loop.id for visit in self.run.frontier.values() if visit.loop}
+        bodies = [visit.body for visit in self.run.frontier.values()]
+        bodies += [body.was for body in bodies if isinstance(body, Failed)]
+        kept = {body.id for body in bodies if isinstance(body, Loop)}
         of_loops = {int(field.partition(".")[0]) for field in self.memory.items} & self.said.keys()
         assert of_loops <= kept, "what was said goes with its loop"
 

@@ -9,10 +9,10 @@ import pytest
 from sleipnir.graph.model import Retry
 from sleipnir.messages import ResultHeader
 from sleipnir.runs.events import Cancelled, LeaseLost, Submitted, TimerFired
-from sleipnir.runs.run import Visit
+from sleipnir.runs.visits import Visit, Work
 from sleipnir_scheduler.planner.plan import Ignore, plan
 from sleipnir_scheduler.planner.retries import Again, GiveUp, decide
-from tests.model_store import Driver, bad, ok
+from tests.model_store import Driver, bad, ok, work_of
 
 FLAKY = """
 name: flaky
@@ -25,9 +25,9 @@ nodes:
 
 
 def decision(policies: list[Retry], failures: int = 0, now_ms: int = 1_000, **failure: Any) -> Again | GiveUp:
-    visit = Visit(1, "a", "script", failures + 1, 0, "scripts", failures=failures)
+    visit = Visit(1, "a", "script", failures + 1, 0, body=Work("scripts", failures=failures))
     header = ResultHeader(ok=False, error="boom", **failure)
-    return decide(policies, visit, header, run="r", now_ms=now_ms, deadline_ms=None)
+    return decide(policies, visit, failures, header, run="r", now_ms=now_ms, deadline_ms=None)
 
 
 def pause_ms(policy: Retry, failures: int) -> int:
@@ -159,7 +159,7 @@ def test_a_visit_that_is_handed_back_is_given_on_however_often() -> None:
     for attempt in range(1, 20):
         driver.send(LeaseLost(1, attempt, "w", handed_back=True))
     visit = driver.run.frontier[1]
-    assert (visit.attempt, visit.losses) == (20, 0)
+    assert (visit.attempt, work_of(visit).losses) == (20, 0)
 
 
 def test_no_try_is_put_off_beyond_the_run_s_deadline() -> None:

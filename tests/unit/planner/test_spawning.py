@@ -13,11 +13,12 @@ from sleipnir.graph.config_agent import load_config_agent
 from sleipnir.graph.model import Graph, Settings
 from sleipnir.messages import AGENTS, ANSWER, MESSAGES, PERSON, RESULT, ResultHeader, RunStatus, ToolCall
 from sleipnir.runs.events import Answered, Cancelled, ChildEnded, Paused, Resulted, Resumed, TimerFired, Told
-from sleipnir.runs.run import Spawned, Visit, agent_id, changed, child_id
+from sleipnir.runs.run import agent_id, changed, child_id
 from sleipnir.runs.transitions import StartChild, TellChild, TellRun, Transition
-from sleipnir.store.record_text import record
+from sleipnir.runs.visits import ChildWait, Loop, Receipt, Spawned, Visit
+from sleipnir.store.visit_records import read_visit, visit_text
 from sleipnir_scheduler.planner.plan import Ignore
-from tests.model_store import Driver
+from tests.model_store import Driver, work_of
 
 CONFIG = "name: boss\ncan_spawn_agents: true\nmax_concurrent_agents: 2\n"
 Asked = tuple[str, dict[str, Any]]
@@ -62,7 +63,7 @@ class Boss(Driver):
 
     @property
     def agents(self) -> tuple[Spawned, ...]:
-        loop = next(each.loop for each in self.run.frontier.values() if each.loop)
+        loop = next(each.body for each in self.run.frontier.values() if isinstance(each.body, Loop))
         return loop.agents
 
     def child_ends(self, run: str, output: str | None = None, error: str | None = None, **more: Any) -> Any:
@@ -99,8 +100,8 @@ def test_an_agent_is_spawned_at_once_and_the_model_goes_on() -> None:
     assert agent == Spawned(name_of(agent.run), child_id("run1", 3), "worker", 3)
     assert boss.told() == [StartChild(agent.run, "worker", "look �", "agent", 3, 1)]
     assert [visit.role for visit in boss.run.frontier.values()] == ["node", "turn"]
-    loop = next(visit for visit in boss.run.frontier.values() if visit.loop)
-    assert Visit.from_json(record(loop)) == loop
+    loop = next(visit for visit in boss.run.frontier.values() if isinstance(visit.body, Loop))
+    assert read_visit(visit_text(loop)) == loop
 
 
 @pytest.mark.conformance("W02")
@@ -132,7 +133,7 @@ def test_a_collect_waits_for_its_agent_without_a_worker() -> None:
         "status": "error", "message": "Agent 'x' not found. Use agent__check to verify it exists and is finished."
     }  # fmt: skip
     assert (boss.run.status, boss.on_workers()) == ("waiting", [])
-    [visit, _] = [each for each in boss.run.frontier.values() if each.child]
+    [visit, _] = [each for each in boss.run.frontier.values() if isinstance(each.body, ChildWait)]
     assert not visit.is_asking
     assert isinstance(boss.try_(Answered(visit.seq, "hello")), Ignore), "no person is asked"
     one, other = boss.agents
@@ -247,7 +248,7 @@ def test_agents_are_cancelled_with_the_run_and_what_they_said_is_forgotten() -> 
             boss.send(end)
             assert boss.run.status == "cancelled"
         else:
-            loop = next(visit for visit in boss.run.frontier.values() if visit.loop)
+            loop = next(visit for visit in boss.run.frontier.values() if isinstance(visit.body, Loop))
             boss.graph = changed(boss.graph, settings=Settings(timeout=1))
             boss.send(TimerFired("deadline"), after_ms=100_000)
             assert (boss.run.status, boss.run.frontier[loop.seq].children) == ("failed", ())
@@ -299,8 +300,8 @@ def test_a_worker_makes_a_summary_of_what_is_too_long_to_read() -> None:
     assert boss.results(1)[0]["output"] == "123456789"
     boss.child_ends(other.run, "12345678é", usage={"calls": 1})
     visit = summary(boss)
-    assert (visit.queue, visit.state, visit.child, boss.agents) == ("llm", "queued", None, ())
-    result = json.loads(boss.memory.items[visit.given or ""])
+    assert (visit.queue, visit.state, visit.children, boss.agents) == ("llm", "queued", (), ())
+    result = json.loads(boss.memory.items[work_of(visit).given or ""])
     assert result == {
         "status": "completed", "id": long, "agent": "other", "exit_status": "Completed", "output": "12345678é"
     }  # fmt: skip
@@ -529,7 +530,7 @@ def test_a_child_whose_question_nobody_answers_goes_on_without_an_answer() -> No
 
 def test_a_question_of_the_run_at_the_top_waits_without_limit() -> None:
     boss, visit = asks(depth=0)
-    assert (visit.wake_ms, boss.last and boss.last.timers) == (None, {})
+    assert (visit.due_ms, boss.last and boss.last.timers) == (None, {})
 
 
 def tells(boss: Boss) -> list[TellRun]:
@@ -561,8 +562,8 @@ def test_the_model_at_the_top_answers_the_question_of_a_child() -> None:
     assert boss.results(1) == [waiting | {"id": first, "message": again}]
     assert not cancelled(boss)
     assert isinstance(boss.try_(Told("asked", asked.data)), Ignore)
-    loop = next(visit for visit in boss.run.frontier.values() if visit.loop)
-    assert Visit.from_json(record(loop)) == loop
+    loop = next(visit for visit in boss.run.frontier.values() if isinstance(visit.body, Loop))
+    assert read_visit(visit_text(loop)) == loop
     checked, collected, replied, twice = boss.turn(
         (CHECK, {"id": second}), (COLLECT, {"id": first}),
         (REPLY, {"escalation_id": id_, "reply": "as you like"}), (REPLY, {"escalation_id": id_, "reply": "no"}),
@@ -623,9 +624,9 @@ def test_a_question_of_a_run_that_is_over_is_taken_back_at_the_top(end: Cancelle
 
 def test_a_question_of_a_loop_whose_time_is_up_is_taken_back_at_the_top() -> None:
     child, _ = asks(depth=1)
-    loop = next(visit for visit in child.run.frontier.values() if visit.loop)
+    loop = next(visit for visit in child.run.frontier.values() if isinstance(visit.body, Loop))
     child.graph.nodes["agent"] = changed(child.graph.nodes["agent"], timeout=1)
-    child.run.frontier.put(changed(loop, wake_ms=child.now_ms))  # type: ignore[attr-defined]
+    child.run.frontier.put(changed(loop, body=changed(loop.body, due_ms=child.now_ms)))  # type: ignore[attr-defined]
     child.send(TimerFired(loop.timer))
     assert [told.what for told in tells(child)] == ["settled"]
 
@@ -718,9 +719,9 @@ def test_a_message_for_an_agent_that_is_not_there_is_refused_by_the_parent() -> 
         None,
         None,
     ]
-    waiting = [visit for visit in one.run.frontier.values() if visit.addressee is not None]
+    waiting = [visit for visit in one.run.frontier.values() if isinstance(visit.body, Receipt)]
     assert [visit.is_asking for visit in waiting] == [False, False]
-    assert all(Visit.from_json(record(visit)) == visit for visit in waiting)
+    assert all(read_visit(visit_text(visit)) == visit for visit in waiting)
     assert isinstance(one.try_(Answered(waiting[0].seq, "yes")), Ignore), "it is no question"
     asked, _ = tells(one)
     boss.send(Told(asked.what, asked.data))

@@ -32,8 +32,9 @@ from sleipnir.runs.events import (
     TimerFired,
     Told,
 )
-from sleipnir.runs.run import RunSpec, RunView, Visit, agent_id
+from sleipnir.runs.run import RunSpec, RunView, agent_id
 from sleipnir.runs.transitions import Effect, Fill, StartChild, TellChild, TellParent, TellRun, Transition
+from sleipnir.runs.visits import ChildWait, Loop, Visit
 from tests.model_store import Driver
 
 MOST_AGENTS, MOST_DEPTH = 2, 2
@@ -174,7 +175,11 @@ class World(RuleBasedStateMachine):
     @invariant()
     def no_model_has_more_agents_than_it_may(self) -> None:
         for driver in self.runs.values():
-            assert all(len(visit.loop.agents) <= MOST_AGENTS for visit in driver.run.frontier.values() if visit.loop)
+            assert all(
+                len(visit.body.agents) <= MOST_AGENTS
+                for visit in driver.run.frontier.values()
+                if isinstance(visit.body, Loop)
+            )
 
     @invariant()
     def no_agent_is_deeper_than_it_may(self) -> None:
@@ -194,7 +199,10 @@ class World(RuleBasedStateMachine):
     def a_run_is_over_or_something_moves_it(self) -> None:
         for driver in self.runs.values():
             visits = driver.run.frontier.values()
-            moving = any(v.state == "queued" or v.is_asking or v.child or v.wake_ms is not None for v in visits)
+            moving = any(
+                v.state == "queued" or v.is_asking or isinstance(v.body, ChildWait) or v.due_ms is not None
+                for v in visits
+            )
             assert moving or driver.run.is_final
 
     def teardown(self) -> None:
@@ -219,7 +227,7 @@ class World(RuleBasedStateMachine):
     def _no_question_is_left_that_nobody_asks(self) -> None:
         asked = {(run, visit.seq) for run, visit in self._asking()}
         for visit in self.runs[TOP].run.frontier.values():
-            questions = visit.loop.escalations if visit.loop else ()
+            questions = visit.body.escalations if isinstance(visit.body, Loop) else ()
             assert {(each["run"], each["seq"]) for each in questions} <= asked
 
     def _lead_to_their_end(self, depth: int) -> None:
@@ -380,7 +388,12 @@ class World(RuleBasedStateMachine):
         return [str(number + 1) for number in range(count + 1)]
 
     def _questions(self, run: str) -> list[Any]:
-        return [each for v in self.runs[run].run.frontier.values() if v.loop for each in v.loop.escalations]
+        return [
+            each
+            for v in self.runs[run].run.frontier.values()
+            if isinstance(v.body, Loop)
+            for each in v.body.escalations
+        ]
 
     def _named(self, run: str, to: str) -> str:
         if to == "parent":

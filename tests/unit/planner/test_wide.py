@@ -15,12 +15,13 @@ import pytest
 from sleipnir.messages import MOST_SENDS, ResultHeader
 from sleipnir.runs.events import Cancelled, Continued, Resulted, Retried
 from sleipnir.runs.frontier import Frontier
-from sleipnir.runs.run import Visit, changed
+from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import Fill, Gather, Put, Transition
-from sleipnir_scheduler.planner.draft import MOST_STARTS
+from sleipnir.runs.visits import Fan, Visit
 from sleipnir_scheduler.planner.maps import CHUNK
 from sleipnir_scheduler.planner.plan import plan
 from sleipnir_scheduler.planner.steps import WIDE
+from sleipnir_scheduler.planner.visits import MOST_STARTS
 from tests.model_store import Driver, fetch_and_plan
 
 both = pytest.mark.parametrize("engine", ["bsp", "dag"])
@@ -222,7 +223,7 @@ def fields_of(transition: Transition) -> int:
 
 
 def fan_of(driver: Driver) -> Visit:
-    return next(visit for visit in driver.run.frontier.values() if visit.fan)
+    return next(visit for visit in driver.run.frontier.values() if isinstance(visit.body, Fan))
 
 
 def test_a_map_of_a_million_items_opens_and_is_collected_in_chunks() -> None:
@@ -239,10 +240,9 @@ def test_a_map_of_a_million_items_opens_and_is_collected_in_chunks() -> None:
 
     # All items but those of the last chunk have ended: their results are where the store keeps them.
     of, done = fan_of(driver), total - CHUNK
-    assert of.fan is not None
-    chunk = f"{of.fan.id}.chunk.{done}"
-    driver.memory.items = {f"{of.fan.id}.{n}": f"{n}" for n in range(done)} | {chunk: driver.memory.items[chunk]}
-    at_the_end = changed(of, fan=changed(of.fan, next=done, done=done, put=done))
+    chunk = f"{of.body.id}.chunk.{done}"
+    driver.memory.items = {f"{of.body.id}.{n}": f"{n}" for n in range(done)} | {chunk: driver.memory.items[chunk]}
+    at_the_end = changed(of, body=changed(of.body, next=done, done=done, put=done))
     driver.run = changed(driver.run, frontier=Frontier.of({of.seq: at_the_end}))
     commits = counted_commits(driver)
     driver.try_(Continued())

@@ -9,7 +9,7 @@ import pytest
 
 from sleipnir.graph.model import FunctionNode, MapNode, Node
 from sleipnir.messages import VisitResult
-from sleipnir.runs.run import Item
+from sleipnir.runs.visits import Item
 from sleipnir_workers.worker import execute
 from tests.unit.workers.visits import visit
 

@@ -15,7 +15,8 @@ import pytest
 
 from sleipnir.graph.model import Branch, FunctionNode, Graph, LlmNode, MapNode, Node, StateField
 from sleipnir.messages import ResultHeader, VisitCall
-from sleipnir.runs.run import Item, RunSpec
+from sleipnir.runs.run import RunSpec
+from sleipnir.runs.visits import Item
 from sleipnir.settings import Settings
 from sleipnir.store.visits import Claim
 from sleipnir_workers.drain import Drain

@@ -11,7 +11,7 @@ import pytest
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.graph.tools import TODO_TOOLS
 from sleipnir.messages import ANSWER, FOLLOW_UP, RESULT, ResultHeader, VisitResult
-from sleipnir.runs.run import Part
+from sleipnir.runs.visits import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.continuation import REMINDER, Continuation, continuation

@@ -10,7 +10,7 @@ import pytest
 
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.messages import SessionAddition, VisitResult
-from sleipnir.runs.run import Part
+from sleipnir.runs.visits import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import ModelServer
 from sleipnir_workers.llm.turn import run_turn

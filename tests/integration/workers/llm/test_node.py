@@ -17,7 +17,7 @@ import pytest
 from sleipnir.errors import ConfigError
 from sleipnir.graph.model import LlmNode, MapNode, StateField
 from sleipnir.messages import Usage, VisitResult
-from sleipnir.runs.run import Item
+from sleipnir.runs.visits import Item
 from sleipnir.testing import ModelServer, Reply
 from sleipnir_workers.execution import VisitLost
 from sleipnir_workers.llm import litellm_compat, structured_output

@@ -12,7 +12,7 @@ import pytest
 
 from sleipnir.graph.model import LlmNode
 from sleipnir.messages import ANSWER, Usage, VisitResult
-from sleipnir.runs.run import Part
+from sleipnir.runs.visits import Part
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm import recording
 from sleipnir_workers.llm.node import run_llm

@@ -10,7 +10,7 @@ import pytest
 
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.messages import INSTEAD, MESSAGES, SAID, SessionAddition, VisitResult
-from sleipnir.runs.run import Part
+from sleipnir.runs.visits import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.session_history import SUMMARIZATION_PROMPT, SUMMARY_CONTEXT_PROMPT

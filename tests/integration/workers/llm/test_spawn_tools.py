@@ -10,7 +10,7 @@ import pytest
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.graph.tools import SPAWN_TOOLS
 from sleipnir.messages import AGENTS, RESULT, ToolCall, VisitResult
-from sleipnir.runs.run import Part
+from sleipnir.runs.visits import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.turn import run_turn

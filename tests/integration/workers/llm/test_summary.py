@@ -10,7 +10,7 @@ import pytest
 
 from sleipnir.graph.model import LlmNode, LoopAgent
 from sleipnir.messages import RESULT, VisitResult
-from sleipnir.runs.run import Part
+from sleipnir.runs.visits import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import ModelServer, Reply
 from sleipnir_workers.llm.summary import run_summary

@@ -11,7 +11,7 @@ import pytest
 
 from sleipnir.graph.model import LlmNode
 from sleipnir.messages import ANSWER, MESSAGES, PERSON, RESULT, ToolCall, VisitResult
-from sleipnir.runs.run import Part
+from sleipnir.runs.visits import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.testing import Call, ModelServer, Reply
 from sleipnir_workers.llm.turn import run_turn

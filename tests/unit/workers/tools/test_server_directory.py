@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sleipnir.graph.model import LlmNode
-from sleipnir.runs.run import Part
+from sleipnir.runs.visits import Part
 from sleipnir.store.visits import StoredConversation
 from sleipnir.tools.mcp_config import McpServer, StdioServer
 from sleipnir_workers import mcp

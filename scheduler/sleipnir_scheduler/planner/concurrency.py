@@ -14,6 +14,7 @@ from sleipnir.graph.model import Concurrency
 from sleipnir.graph.template import TemplateError, keys_read, render
 from sleipnir.runs.events import SLOT_GRANTED, Answered, Cancelled, ChildEnded, Event, Paused, Resumed, Retried, Told
 from sleipnir.runs.run import Slot, changed
+from sleipnir.runs.transitions import AskSlot
 from sleipnir_scheduler.planner.context import Context, RunFailed
 
 MOST_KEY: Final = 1000
@@ -26,12 +27,16 @@ def ask(
     """The run waits for a slot from here on. Raises RunFailed when the state does not say which."""
     key, ticket = _key(context, concurrency), context.run.version + 1
     slot = Slot(key, concurrency.limit, ticket, again=again, fresh_children=fresh_children, by=by)
-    context.draft.ask_slot(slot)
+    agent, draft = context.run.spec.agent, context.draft
+    draft.slot = slot
+    draft.owed.add(AskSlot(agent, key, slot.limit, ticket))
+    if context.run.batch is None:  # rows may wait by the thousand, and the first event of a run costs 4 kB
+        draft.record.notice("slot_asked", agent=agent, key=key, limit=slot.limit)
 
 
 def _key(context: Context, concurrency: Concurrency) -> str:
     try:
-        key = render(concurrency.key, context.state(keys_read(concurrency.key)))
+        key = render(concurrency.key, context.values.state(keys_read(concurrency.key)))
     except TemplateError as error:
         raise RunFailed(f"'concurrency.key' cannot be rendered: {error}") from None
     if len(key) > MOST_KEY:

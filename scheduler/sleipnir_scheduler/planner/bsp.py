@@ -1,0 +1,123 @@
+"""The engine `bsp`: visits run in super-steps. All visits of a step see the state as it was when the step began; when
+the last one has ended, what they wrote counts at once, and the next step opens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from sleipnir.runs.run import changed
+from sleipnir.runs.visits import Backoff, Commands, Fan, Visit
+from sleipnir_scheduler.planner.context import Context, RunFailed, Way
+from sleipnir_scheduler.planner.entering import check_limit, count_entry, open_visit, stops_before
+from sleipnir_scheduler.planner.folding import Folded, Writer, fold_step
+
+
+def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], wide: Mapping[int, list[str]]) -> None:
+    if not ways:
+        return
+    draft = context.draft
+    if context.graph.limits.max_steps is not None and stops_before(context, draft.steps + 1):
+        return
+    group = draft.steps = draft.steps + 1
+    if len(ways) == 1 and not wide:
+        open_visit(context, ways[0], sources[0] if sources else None, group=group, depth=group)
+        _check_entries(context, [ways[0].target])
+        return
+    places: dict[tuple[str, str | None, int], tuple[Way, Visit | None]] = {}
+    for position, way in enumerate(ways):
+        number = position if way.command is not None else -1  # edges to one node are one visit, commands one each
+        if number < 0 and (way.target, way.join, -1) in places:
+            continue
+        places.setdefault((way.target, way.join, number), (way, sources[position] if position < len(sources) else None))
+    last_index: dict[str, int] = {}
+    first_index: dict[int, dict[str, int]] = {}
+    for _, (way, source) in sorted(places.items(), key=lambda place: (place[0][0], place[0][2], place[0][1] or "")):
+        index = last_index[way.target] = last_index.get(way.target, -1) + 1
+        if source is not None and source.seq in wide:
+            first_index.setdefault(source.seq, {})[way.target] = index
+            last_index[way.target] += way.commands - 1
+        else:
+            open_visit(context, way, source, group=group, depth=group, index=index)
+    for source in {source.seq: source for source in sources if source.seq in wide}.values():
+        _spread(context, source, wide[source.seq], group, first_index[source.seq])
+    _check_entries(context, list(last_index))
+
+
+def _spread(context: Context, source: Visit, targets: list[str], group: int, index: dict[str, int]) -> None:
+    """Let the source stay, and its commands become visits as there are slots for them."""
+    left = {target: count for target, count in Counter(targets).items() if target}
+    commands = Commands(source.seq, tuple(targets), left=left, index=index)
+    context.draft.visits.stay(source, commands, group=group)
+
+
+def open_commands(context: Context, visit: Visit, commands: Commands, most: int) -> None:
+    number, left, index = commands.next, dict(commands.left), dict(commands.index)
+    while left and most:
+        target, way = commands.targets[number], Way(commands.targets[number], number)
+        number += 1
+        if not target:
+            continue
+        open_visit(context, way, visit, group=visit.group, depth=visit.group, index=index[target])
+        index[target] += 1
+        most, left[target] = most - 1, left[target] - 1
+        if not left[target]:
+            del left[target]
+    if left:
+        context.draft.visits.move(visit, changed(commands, next=number, left=left, index=index))
+    else:
+        context.draft.visits.drop(visit)
+
+
+def _check_entries(context: Context, nodes: list[str]) -> None:
+    """What Loki's executor checks before a super-step, in its order (spec 2.10). Raises RunFailed."""
+    if context.graph.limits.max_steps is not None:
+        check_limit(context, context.draft.steps)
+    if context.graph.settings.timeout is not None and context.deadline_passed():
+        names = ", ".join(f'"{name}"' for name in nodes)
+        where = f"at '{nodes[0]}'" if len(nodes) == 1 else f"before super-step with frontier [{names}]"
+        raise RunFailed(context.timed_out(where))
+    for node in nodes:
+        count_entry(context, node)
+    if context.graph.limits.step_timeout:
+        context.arm_step()
+
+
+def fold(context: Context, first: Visit, writers: Sequence[Writer]) -> Folded:
+    graph, values = context.graph, context.values
+    count = Counter(chain.from_iterable(writer.keys for writer in writers))
+    folding = [key for key, times in count.items() if graph.reducer_of(key) or (graph.is_loki and times > 1)]
+    if not folding:
+        return Folded()
+    values.require_folds(writers, folding)
+    return fold_step(graph, writers, values.current, values.step_value)
+
+
+def keep_windows(context: Context, folded: Folded) -> None:
+    pass
+
+
+def journal_fields(context: Context, visit: Visit, folds: Mapping[str, str] | None) -> dict[str, Any]:
+    return {"strict": True} if folds and context.graph.is_loki else {}
+
+
+def next_to_reduce(context: Context) -> int | None:
+    return None
+
+
+def owns_output(context: Context, visit: Visit) -> bool:
+    return True
+
+
+def forget_tops(context: Context) -> None:
+    pass
+
+
+def may_start(context: Context, visit: Visit | None = None) -> bool:
+    return True
+
+
+def is_awaited(visit: Visit) -> bool:
+    return visit.state in ("queued", "ready") or isinstance(visit.body, (Backoff, Fan, Commands))

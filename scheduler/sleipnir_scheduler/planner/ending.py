@@ -1,0 +1,92 @@
+"""The end of a run: which visits stay for a retry, and what becomes of the others."""
+
+from __future__ import annotations
+
+from sleipnir.messages import RunStatus
+from sleipnir.runs.run import changed
+from sleipnir.runs.transitions import Drop
+from sleipnir.runs.visits import (
+    Backoff,
+    Call,
+    ChildWait,
+    Commands,
+    Doubt,
+    Failed,
+    Fan,
+    Loop,
+    Ready,
+    Run,
+    Turn,
+    Visit,
+    Work,
+)
+from sleipnir_scheduler.planner.draft import Draft
+
+
+def end_run(
+    draft: Draft, status: RunStatus, *, error: str | None = None, output: str | None = None, keeps: bool = False
+) -> None:
+    """The run is over. Nothing stays open; of a failed run, and of one that `keeps` them, the visits stay that ended or
+    are to be run again."""
+    keeps = keeps or status == "failed"
+    for visit in draft.visits.all():
+        if not keeps or isinstance(visit.place, (Turn, Call, Run)):
+            close(draft, visit)
+        elif visit.state not in ("ended", "failed"):
+            visit = without_agents(draft, visit)
+            draft.visits.move(visit, _kept(visit, is_unclaimed=draft.unless_claimed))
+    draft.wakes = []
+    draft.record.gates = {}
+    clock = draft.clock
+    if clock.budget is not None:
+        clock.budget = changed(clock.budget, asked=None, asked_ms=0)
+    draft.status, draft.ended_ms, draft.error, draft.keeps = status, draft.now_ms, error, keeps
+    draft.output = draft.output if output is None else output
+    draft.record.notice(
+        "run_ended",
+        status=status,
+        error=error,
+        took_ms=draft.now_ms - (clock.started_ms or draft.now_ms),
+        output_bytes=len(draft.output.encode()) if draft.output is not None else 0,
+        **({"failed_visits": draft.failed_visits.count} if draft.failed_visits.count else {}),
+    )
+
+
+def close(draft: Draft, visit: Visit) -> None:
+    """A visit is over; a part of a loop does not need what was given to it any more."""
+    if isinstance(visit.place, (Turn, Call)) and isinstance(visit.body, Work) and visit.body.given is not None:
+        draft.record.item(Drop(visit.body.given))
+    draft.visits.drop(visit)
+
+
+def without_agents(draft: Draft, visit: Visit) -> Visit:
+    """A loop that is over needs neither the agents that it has spawned nor what they have left for it."""
+    loop = visit.body
+    if not isinstance(loop, Loop):
+        return visit
+    if loop.has_tasks:
+        draft.record.item(Drop(loop.tasks))
+    for agent in loop.agents:
+        if agent.exit is not None:
+            draft.record.item(Drop(loop.output_of(agent)))
+    return draft.visits.move(visit, changed(loop, agents=(), has_tasks=False, escalations=()))
+
+
+def _kept(visit: Visit, *, is_unclaimed: bool) -> Failed:
+    """What is kept of a live visit. It has not begun if it was to start, or waited for its timer, or (`is_unclaimed`)
+    if this transition only holds while no worker has it."""
+    begun = visit.state != "ready" and visit.due_ms is None and not is_unclaimed
+    match visit.body:
+        case Ready(Work() as work) | Backoff(work) | (Work() as work):
+            return Failed(work.error, work, begun)
+        case Ready(resumes):
+            return Failed(None, resumes, begun)
+        case ChildWait(child):
+            return Failed(None, child, begun)
+        case Loop() as loop:
+            return Failed(None, changed(loop, due_ms=None), begun)
+        case Doubt() as doubt:
+            return Failed(None, doubt)
+        case Fan() | Commands() as body:
+            return Failed(None, body, begun)
+    return Failed(begun=begun)

@@ -1,0 +1,57 @@
+"""Entries into nodes: they are counted, and limits hold for them (spec/graph-agents.md 2.10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sleipnir.runs.visits import Branch, Commands, Visit
+from sleipnir_scheduler.planner.context import Context, RunFailed, Way
+
+
+def open_visit(context: Context, way: Way, source: Visit | None, **fields: Any) -> Visit:
+    """A visit that `source` leads to. `fields` as in Visits.open."""
+    node = context.graph.nodes.get(way.target)
+    if way.command is not None and source is not None:
+        batch = source.body.of if isinstance(source.body, Commands) else source.seq
+        fields |= {"overlay": f"{batch}.{way.command}", "place": Branch(batch)}
+    return context.draft.visits.open(way.target, node.kind if node else "unknown", **fields)
+
+
+def count_entry(context: Context, node: str) -> None:
+    """Count an entry into a node. Raises RunFailed beyond its cap, and for a node that does not exist."""
+    count, cap = context.draft.record.count(node), context.graph.settings.max_loop_iterations
+    if count > cap:
+        message = f"Node '{node}' visited {count} times (max_loop_iterations={cap}). Possible infinite loop."
+        raise RunFailed(message, node)
+    if node not in context.graph.nodes:
+        raise RunFailed(f"Node '{node}' not found in graph '{context.graph.name}'")
+
+
+def stops_before(context: Context, number: int) -> bool:
+    """Whether the run has used up its steps, and stops for that as its author wants."""
+    limits = context.graph.limits
+    if limits.max_steps is None or number <= limits.max_steps or limits.on_max_steps != "stop":
+        return False
+    context.draft.stopped_by = "max_steps"
+    context.draft.record.notice("max_steps", limit=limits.max_steps, what=_unit(context))
+    return True
+
+
+def steps_are_used_up(context: Context) -> bool:
+    """Whether the run may have stopped before what was to come, as its author wants."""
+    limits = context.graph.limits
+    return limits.max_steps is not None and context.draft.steps >= limits.max_steps and limits.on_max_steps == "stop"
+
+
+def check_limit(context: Context, number: int) -> None:
+    """Raises RunFailed when the run has used up its steps. The visits beyond are open then: `retry` goes on there."""
+    limits = context.graph.limits
+    if limits.max_steps is not None and number > limits.max_steps:
+        raise RunFailed(
+            f"Graph '{context.graph.name}' is not done after {limits.max_steps} {_unit(context)} "
+            "(limits.max_steps). Raise the limit, or give the loop an exit."
+        )
+
+
+def _unit(context: Context) -> str:
+    return "visits" if context.graph.engine == "dag" else "super-steps"

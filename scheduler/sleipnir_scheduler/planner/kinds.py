@@ -1,0 +1,205 @@
+"""The kinds of visits, as three tables: what each does when something happens to it.
+
+    PLACES   by what a visit is part of: whom its end concerns
+    BODIES   by what it waits for: what an answer, a timer, a lost worker or the end of a child run means
+    NODES    by the type of its node: what starting it means
+
+To add a type of node, write what starting it means in a module of its own, and add a row here. A new body needs its
+moves in states.py too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from sleipnir.graph.model import (
+    AgentNode,
+    ApprovalNode,
+    EndNode,
+    FunctionNode,
+    InputNode,
+    JoinNode,
+    LlmNode,
+    MapNode,
+    Node,
+    RagNode,
+    RouterNode,
+    ScriptNode,
+    ToolNode,
+)
+from sleipnir.messages import QUEUE_OF, ResultHeader
+from sleipnir.runs.transitions import Drop
+from sleipnir.runs.visits import (
+    Backoff,
+    Body,
+    Branch,
+    Call,
+    ChildWait,
+    Doubt,
+    Helper,
+    Item,
+    Loop,
+    Place,
+    Question,
+    Ready,
+    Receipt,
+    Run,
+    Turn,
+    Visit,
+    Work,
+)
+from sleipnir_scheduler.planner import agents, budgets, failing, loops, maps, once, starting, steps
+from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node, outcome_of
+
+Notes: TypeAlias = tuple[str, ...]
+
+
+class PlaceKind(NamedTuple):
+    """What the end of a visit means, by what it is part of.
+
+    `ended`: the visit has an outcome. `delivered`: a worker has delivered a result that is no failure to be retried.
+    `given_up`: no worker could execute it. `answered` and `unanswered`: a question of it has an answer, or has expired.
+    `cannot_start`: its node cannot be started.
+    """
+
+    ended: Callable[[Context, Visit, Outcome], None]
+    delivered: Callable[[Context, Visit, ResultHeader, Notes], None]
+    given_up: Callable[[Context, Visit, str], None]
+    answered: Callable[[Context, Visit, str, str], None]
+    unanswered: Callable[[Context, Visit], None]
+    cannot_start: Callable[[Context, Visit, Node, str], None]
+
+
+class BodyKind(NamedTuple):
+    """What an event about a visit means, by what it waits for. None: such events do not concern it (states.CONCERNS).
+
+    `answered`: a person has answered. `due`: its timer has fired; the clocks of loops and child runs stand still while
+    the run is held (`stands_still`).
+    """
+
+    answered: Callable[[Context, Visit, Any, str, str], None] | None = None
+    due: Callable[[Context, Visit, Any], None] | None = None
+    stands_still: bool = False
+
+
+Start: TypeAlias = Callable[[Context, Visit, Any], None]
+
+
+# Branches, items and helpers
+
+
+def _delivered(context: Context, visit: Visit, header: ResultHeader, notes: Notes) -> None:
+    context.draft.deliver(visit, header)
+    if isinstance(visit.body, Work) and visit.body.given is not None and not isinstance(visit.place, Call):
+        context.draft.record.item(Drop(visit.body.given))
+    ended(context, visit, outcome_of(header, notes))
+
+
+def _given_up(context: Context, visit: Visit, error: str) -> None:
+    ended(context, visit, context.given_up(visit, error))
+
+
+def _cannot_start(context: Context, visit: Visit, node: Node, error: str) -> None:
+    if failing.reaction(context, node) == "fail":
+        failing.count_failed_visit(context, node.id, error, ends_run=True)
+        steps.refuse(context, visit, at_node(node.id, error))
+    else:
+        steps.ended(context, context.pass_by(visit), Outcome(ok=False, error=error))
+
+
+def _item_cannot_start(context: Context, visit: Visit, node: Node, error: str) -> None:
+    maps.item_ended(context, visit, Outcome(ok=False, error=error))
+
+
+def _call_given_up(context: Context, visit: Visit, error: str) -> None:
+    loops.call_ended(context, visit, Outcome(ok=False, error=error))
+
+
+def _turn_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
+    loops.turn_given_up(context, visit, outcome.error or "failed")
+
+
+def _refused(context: Context, visit: Visit, *_: Any) -> None:
+    raise TypeError(f"this cannot happen to visit {visit.seq} of node '{visit.node}', a {type(visit.place).__name__}")
+
+
+PLACES: Final[Mapping[type[Place], PlaceKind]] = {
+    Branch: PlaceKind(steps.ended, _delivered, _given_up, starting.answered, starting.unanswered, _cannot_start),
+    Item: PlaceKind(maps.item_ended, _delivered, _given_up, starting.answered, starting.unanswered, _item_cannot_start),
+    Turn: PlaceKind(_turn_ended, loops.turn_delivered, loops.turn_given_up, _refused, _refused, _refused),
+    Call: PlaceKind(loops.call_ended, _delivered, _call_given_up, loops.answered, loops.unanswered, _refused),
+    Helper: PlaceKind(steps.helper_ended, _delivered, _given_up, _refused, _refused, _refused),
+    Run: PlaceKind(_refused, _refused, _refused, budgets.answered, _refused, _refused),
+}
+
+
+# Bodies
+
+
+def _question_answered(context: Context, visit: Visit, _: Question, text: str, by: str) -> None:
+    PLACES[type(visit.place)].answered(context, visit, text, by)
+
+
+def _question_due(context: Context, visit: Visit, _: Question) -> None:
+    """An answer that was accepted counts, though the timer is ahead of it in the inbox: then this changes nothing."""
+    context.draft.unless_answered = True
+    PLACES[type(visit.place)].unanswered(context, visit)
+
+
+def _backoff_due(context: Context, visit: Visit, backoff: Backoff) -> None:
+    """The next attempt; it runs once there is a slot for it."""
+    context.draft.visits.move(visit, Ready(backoff.work))
+
+
+def _receipt_due(context: Context, visit: Visit, receipt: Receipt) -> None:
+    context.draft.unless_answered = True
+    loops.unreported(context, visit, receipt)
+
+
+BODIES: Final[Mapping[type[Body], BodyKind]] = {
+    Question: BodyKind(answered=_question_answered, due=_question_due),
+    Doubt: BodyKind(answered=once.answered),
+    Backoff: BodyKind(due=_backoff_due),
+    Loop: BodyKind(due=loops.timed_out, stands_still=True),
+    ChildWait: BodyKind(due=agents.timed_out, stands_still=True),
+    Receipt: BodyKind(due=_receipt_due),
+}
+
+
+# Nodes
+
+NODES: Final[Mapping[type[Node], Start]] = {
+    ScriptNode: starting.work_once,
+    FunctionNode: starting.work_once,
+    ToolNode: starting.work,
+    RagNode: starting.rag,
+    LlmNode: lambda context, visit, node: (loops.start if node.tools else starting.work)(context, visit, node),
+    AgentNode: agents.start,
+    ApprovalNode: starting.ask,
+    InputNode: starting.ask,
+    MapNode: maps.start,
+    RouterNode: starting.pass_through,
+    JoinNode: starting.pass_through,
+    EndNode: starting.end,
+}
+
+
+def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
+    """A visit has ended, well or not: what it is part of learns of that."""
+    PLACES[type(visit.place)].ended(context, visit, outcome)
+
+
+def start(context: Context, visit: Visit) -> None:
+    """A visit leaves the state `ready`. One that cannot be made fails; others of its step may still end."""
+    node = context.graph.nodes.get(visit.node)
+    if not isinstance(visit.place, (Branch, Item)):  # a part of a loop or a helper that is tried again
+        earlier = visit.body.resumes if isinstance(visit.body, Ready) else None
+        context.draft.visits.begin(visit, earlier if isinstance(earlier, Work) else Work(QUEUE_OF["function"]))
+    elif node is None:
+        steps.refuse(context, visit, f"Node '{visit.node}' not found in graph '{context.graph.name}'")
+    else:
+        try:
+            NODES[type(node)](context, visit, node)
+        except VisitFailed as failure:
+            PLACES[type(visit.place)].cannot_start(context, visit, node, str(failure))

@@ -1,0 +1,101 @@
+"""What a transition owes to other runs, and to the batch: effects that planning asks for, and those that follow.
+
+What closes a visit does not need to know which child run no visit waits for from then on: `all_of` compares the visits
+before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sleipnir.runs.run import RunView, Slot, question_id
+from sleipnir.runs.transitions import (
+    Effect,
+    FreeSlot,
+    Notice,
+    RetryChild,
+    StartChild,
+    TellBatch,
+    TellChild,
+    TellParent,
+    TellRoot,
+    TellRun,
+)
+from sleipnir.runs.visits import Call, Visit
+
+SETTLED = "settled"
+"""What a run tells the one at the top: a question needs no answer any more."""
+
+_SHOWN_AT_THE_TOP = ("gate_opened", "gate_answered", "gate_expired", "child_started", "child_retried", "child_ended")
+
+Changes = list[tuple[Visit | None, Visit | None]]
+
+
+@dataclass
+class Owed:
+    """`ended` are child runs that this event is about: they are over, gone, or cannot go on, so nothing cancels them.
+    `recalled` are those that are cancelled all the same."""
+
+    effects: list[Effect] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
+    recalled: list[str] = field(default_factory=list)
+
+    def add(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+
+def all_of(
+    run: RunView,
+    owed: Owed,
+    changes: Changes,
+    notices: Sequence[Notice],
+    slot: Slot | None,
+    *,
+    ends: bool,
+    stays_over: bool,
+) -> Iterator[Effect]:
+    """The effects, and what follows from the changes: child runs that no visit waits for are cancelled; the run at the
+    top hears of questions and children, and which questions need no answer any more; the slot of a run that `ends`
+    becomes free; and its parent or its batch is notified. The parent of one that `stays_over` hears what it has cost
+    since."""
+    yield from owed.effects
+    if changes:
+        yield from _cancelled_children(owed, changes)
+    for child in owed.recalled:
+        yield TellChild(child, "cancelled")
+    spec = run.spec
+    if spec.root is not None:
+        for notice in notices:
+            if notice.type in _SHOWN_AT_THE_TOP:
+                yield TellRoot(notice.type, {"run": run.id, **notice.data, "path": spec.path})
+        for before, after in changes:
+            if before and _asks_at_the_top(before) and not (after and _asks_at_the_top(after)):
+                yield TellRun(spec.root, SETTLED, {"escalation_id": question_id(run.id, before.seq)})
+    if ends and slot is not None:
+        yield FreeSlot(spec.agent, slot.key, slot.ticket)
+    if spec.parent is not None and (ends or stays_over):
+        yield TellParent()
+    elif run.batch is not None and ends:
+        yield TellBatch(run.batch, run.version + 1)
+
+
+def children_of(visits: Iterable[Visit | None]) -> dict[str, None]:
+    """The runs that end with these visits, each once, in order."""
+    return dict.fromkeys(child for visit in visits if visit is not None for child in visit.children)
+
+
+def _cancelled_children(owed: Owed, changes: Changes) -> Iterator[Effect]:
+    """Those that no visit waits for any more. One that a failed visit has waited for keeps what it has done: it may go
+    on when the visit is run again."""
+    started = [effect.child for effect in owed.effects if isinstance(effect, (StartChild, RetryChild))]
+    had, kept = children_of(before for before, _ in changes), children_of(after for _, after in changes)
+    may_go_on = {after.former.run for _, after in changes if after is not None and after.former is not None}
+    for child in dict.fromkeys((*had, *started)):
+        if child not in kept and child not in owed.ended:
+            yield TellChild(child, "cancelled", keeps=child in may_go_on)
+
+
+def _asks_at_the_top(visit: Visit) -> bool:
+    """Whether it asks a question of a model, which the model at the top may answer too."""
+    return isinstance(visit.place, Call) and visit.is_asking

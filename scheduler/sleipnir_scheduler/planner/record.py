@@ -1,0 +1,176 @@
+"""The record of what happened while one event is planned: journal steps, values, notices, counters, open gates.
+
+Bookkeeping alone: callers decide what is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sleipnir.graph.model import Json
+from sleipnir.runs.run import Gate, RunView, Timing, changed
+from sleipnir.runs.transitions import Collect, Fill, ItemOp, Notice, Put, Split, Step, Take, Write
+from sleipnir.runs.visits import Call, Turn, Visit
+
+
+@dataclass
+class Record:
+    """`items` are operations on the run's items in order. `changed_items` are the items that Take and Fill have changed
+    in this event, `overlays` those that Put has, by field: the store does not have them yet. `split` is the visit whose
+    commands this event follows. Of the steps that are applied, `copies` are those whose writes the store copies (None:
+    all), `apart` the keys that it does not, `folded` the values that reducers have made of them, `windows` those of a
+    `dag` (dag_folding.py). `answer` is an answer to a question that no step has yet: its visit, the text, who gave it.
+    `drops` are fields of items that nothing needs any more."""
+
+    before: RunView
+    now_ms: int
+    last_step: int
+    writes: list[Write] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    gates: dict[int, Gate] = field(default_factory=dict)
+    answer: tuple[int, str, str] | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    timings: dict[str, Timing] = field(default_factory=dict)
+    items: list[ItemOp] = field(default_factory=list)
+    changed_items: dict[str, Take | Fill] = field(default_factory=dict)
+    overlays: dict[str, Mapping[str, Json]] = field(default_factory=dict)
+    split: int | None = None
+    copies: tuple[int, ...] | None = None
+    apart: set[str] = field(default_factory=set)
+    folded: dict[str, Json] = field(default_factory=dict)
+    windows: dict[str, Any] = field(default_factory=dict)
+    drops: list[str] = field(default_factory=list)
+    _forgiven: set[str] = field(default_factory=set)
+    _closings: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def notice(self, type_: str, **data: Any) -> None:
+        self.notices.append(Notice(type_, data))
+
+    # The journal
+
+    def write(
+        self,
+        visit: Visit,
+        target: str | tuple[str, ...] | None = None,
+        *,
+        delta: bool = False,
+        collect: Collect | None = None,
+        values: Mapping[str, Json] | None = None,
+        keys: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
+        **how: Any,
+    ) -> int:
+        """Write the step of a visit that has ended; its number. `keys` are all that it writes; `how` fields of the
+        step."""
+        self.last_step += 1
+        how.setdefault("took_ms", self.now_ms - visit.opened_ms)
+        if self.answer is not None and self.answer[0] == visit.seq:
+            _, how["answer"], how["by"] = self.answer
+            self.answer = None
+        place, item = visit.place, visit.item
+        step = Step(
+            step=self.last_step,
+            kind=visit.kind,
+            at_ms=self.now_ms,
+            seq=visit.seq,
+            node=visit.node,
+            attempt=visit.attempt,
+            next=target,
+            opened_ms=visit.opened_ms,
+            role=place.role,
+            item=None if item is None else (item.map, item.index),
+            part=place.part,
+            **how,
+        )
+        self.writes.append(Write(step, delta, collect, values or {}))
+        if isinstance(place, (Turn, Call)):
+            return self.last_step
+        timing = self.timings.get(visit.node) or self.before.timings.get(visit.node) or Timing()
+        self.timings[visit.node] = timing.plus(step.took_ms)
+        if item is None:
+            self._closings[self.last_step] = closing = {
+                "seq": step.seq,
+                "node": step.node,
+                "kind": step.kind,
+                "ok": step.ok,
+                "next": step.next,
+                "keys": list(keys),
+                "took_ms": step.took_ms,
+                "notes": list(notes),
+                "error": step.error,
+                **({"failed_visit": True} if step.failed_visit else {}),
+            }
+            self.notices.append(Notice("visit_closed", closing))
+        return self.last_step
+
+    def write_request(self, kind: str, by: str, **fields: Any) -> None:
+        """Write what somebody wants of the run, and who that is."""
+        self.last_step += 1
+        self.writes.append(Write(Step(step=self.last_step, kind=kind, at_ms=self.now_ms, by=by, **fields)))
+
+    def written(self, step: int) -> Write | None:
+        """What this event journals as `step`; None for a step of the past."""
+        index = step - self.before.step - 1
+        return self.writes[index] if index >= 0 else None
+
+    def amend(self, step: int, **fields: Any) -> None:
+        """Add to a step of this event."""
+        index = step - self.before.step - 1
+        if index < 0:
+            raise ValueError(f"step {step} is of the past: it cannot be changed")
+        self.writes[index] = changed(self.writes[index], step=changed(self.writes[index].step, **fields))
+        if "next" in fields:
+            self._closings[step]["next"] = fields["next"]
+
+    # Answers
+
+    def ask(self, visit: Visit, gate: Gate) -> None:
+        """A question of a visit is open from here on; asking it again is possible."""
+        self.gates[visit.seq] = changed(gate, seq=visit.seq, attempt=visit.attempt)
+        self.notice(
+            "gate_opened",
+            seq=visit.seq,
+            attempt=visit.attempt,
+            node=visit.node,
+            kind=gate.kind,
+            question=gate.question,
+            options=list(gate.options),
+            default=gate.default,
+        )
+
+    def answered(self, visit: Visit, answer: str, by: str) -> None:
+        """A question was answered. The step with which the visit ends has the answer, else a step of its own
+        (`write_answer`)."""
+        self.answer = (visit.seq, answer, by)
+        self.notice("gate_answered", seq=visit.seq, node=visit.node, answer=answer, by=by)
+
+    def write_answer(self) -> None:
+        """Write an answer that ends no visit, unless that is done."""
+        if self.answer is not None:
+            seq, answer, by = self.answer
+            self.answer = None
+            self.write_request("answered", by, gate=seq, answer=answer)
+
+    # Counters and items
+
+    def count(self, node: str) -> int:
+        """Count an entry into `node`; how many that makes."""
+        before = self.counts.get(node, 0 if node in self._forgiven else self.before.counts.get(node, 0))
+        self.counts[node] = before + 1
+        return before + 1
+
+    def forgive(self, nodes: list[str]) -> None:
+        """The counts of these nodes start anew."""
+        self._forgiven.update(nodes)
+
+    def item(self, op: ItemOp) -> None:
+        self.items.append(op)
+        if isinstance(op, (Take, Fill)):
+            self.changed_items[op.field] = op
+        elif isinstance(op, Split):
+            self.split = op.of
+        elif isinstance(op, Put):
+            fields = (f"{op.of}.{number}" for number in range(op.first, op.first + len(op.overlays)))
+            self.overlays.update(zip(fields, op.overlays, strict=True))

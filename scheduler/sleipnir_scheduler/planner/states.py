@@ -1,0 +1,162 @@
+"""The life of a visit, as one table: every legal move between bodies (runs/visits.py), and who makes it.
+
+Rule 1. A move that is not in MOVES cannot happen: Visits.move refuses it.
+Rule 2. An event that does not concern the body of its visit (CONCERNS) changes nothing: messages repeat, and come late.
+Rule 3. A visit that is CLOSED is in no frontier any more. Its number is never used again.
+
+scheduler/README.md shows this table and its picture; `ops/generate` writes them, and a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from sleipnir.runs.events import Answered, ChildEnded, ChildGone, Event, LeaseLost, Resulted, TimerFired
+from sleipnir.runs.visits import (
+    Backoff,
+    Body,
+    ChildWait,
+    Commands,
+    Doubt,
+    Ended,
+    Failed,
+    Fan,
+    Loop,
+    Question,
+    Ready,
+    Receipt,
+    Work,
+)
+
+
+class New:
+    """Before a visit is opened."""
+
+
+class Closed:
+    """After a visit is over."""
+
+
+State: TypeAlias = type[Body] | type[New] | type[Closed]
+
+MOVES: Final[Mapping[State, Mapping[State, str]]] = {
+    New: {
+        Ready: "an event that opens a step, an item, a turn, a call, a helper, or a question about the budget",
+        Commands: "`retry`, for commands that had not become visits",
+    },
+    Ready: {
+        Work: "settle.py, when the run has a slot",
+        Question: "settle.py (approval and input nodes); a turn that calls a `user__*` tool; a budget that is used up",
+        Doubt: "`retry`, where an execution with `effect: once` may have happened",
+        Fan: "settle.py (map nodes)",
+        Loop: "settle.py (llm nodes with tools)",
+        ChildWait: "settle.py (agent nodes); the turn that calls `agent__collect`",
+        Receipt: "the turn that calls `agent__send_message`",
+        Ended: "settle.py, for nodes that need no worker (router, join, end), and nodes that cannot start",
+        Failed: "settle.py, for nodes that cannot start; the end of a run that can be retried",
+        Closed: "settle.py, for items that cannot start; a call that is answered at once; the end of the run",
+    },
+    Work: {
+        Work: "the loss of a worker, or its hand-back: attempt + 1",
+        Backoff: "the result: a failure that a `retry` policy forgives, or a limit of a model",
+        Doubt: "the loss of a worker that ran a node with `effect: once`",
+        Ended: "the result; the loss of too many workers",
+        Failed: "the result; the loss of too many workers; the end of a run that can be retried",
+        Closed: "the result of an item, a turn or a call; the end of its loop or of the run",
+    },
+    Backoff: {
+        Ready: "the timer",
+        Failed: "the end of a run that can be retried",
+        Closed: "the end of its loop or of the run",
+    },
+    Question: {
+        Question: "an answer that cannot be understood: it is asked again",
+        Ended: "the answer; the timer",
+        Failed: "the answer; the timer; the end of a run that can be retried",
+        Closed: "the answer or the timer, for an item or a call; the answer about a budget; the end of its loop or run",
+    },
+    Doubt: {
+        Doubt: "an answer that cannot be understood: it is asked again",
+        Ready: "the answer 'run again'",
+        Ended: "the answer",
+        Failed: "the answer; the end of a run that can be retried",
+        Closed: "the answer, for an item; the end of the run",
+    },
+    Fan: {
+        Fan: "the start or the end of an item; a piece of the results is gathered",
+        Ended: "the end of the last item",
+        Failed: "the end of the last item; the end of a run that can be retried",
+        Closed: "the end of a run",
+    },
+    Loop: {
+        Loop: "a turn or a call; an agent that it spawned; a question of a child run",
+        Ended: "the last turn; the timer",
+        Failed: "the last turn; the timer; the end of a run that can be retried",
+        Closed: "the last turn or the timer, for an item; the end of the run",
+    },
+    ChildWait: {
+        ChildWait: "the loss of a child that was to go on: another one is started; a hold that ends moves the deadline",
+        Work: "the end of the child, for a call whose result needs a summary",
+        Ready: "the end of the child, for a node with `output_schema`: a worker makes data of the output",
+        Ended: "the end of the child; the timer",
+        Failed: "the end of the child; the timer; the end of a run that can be retried",
+        Closed: "the end of the child or the timer, for an item or a call; the end of its loop or of the run",
+    },
+    Receipt: {
+        Closed: "the report of the parent run; the timer; the end of its loop or of the run",
+    },
+    Commands: {
+        Commands: "slots that become free: the next commands become visits",
+        Failed: "the end of a run that can be retried",
+        Closed: "the last command has become a visit; the end of the run",
+    },
+    Ended: {
+        Ended: "the step's writes count, and the way on is still to be found",
+        Commands: "the step closes, and the commands are too many to become visits at once",
+        Closed: "the step closes; the end of the run",
+    },
+    Failed: {
+        Closed: "`retry`, which opens a new visit in its place; the end of a run that cannot be retried",
+    },
+    Closed: {},
+}
+"""From each body to each body that may follow, and who makes the move."""
+
+MEANINGS: Final[Mapping[State, str]] = {
+    Ready: "waits for a slot of its run, or in a `dag` for a visit of the same node to end",
+    Work: "belongs to the workers of its queue: none has claimed it yet, or one executes it",
+    Backoff: "waits for the time of its next attempt",
+    Question: "waits for a person, at most until it expires",
+    Doubt: "waits for a person to decide about lost work with `effect: once`",
+    Fan: "a map that waits for its items, which are visits of their own",
+    Loop: "an llm node with tools that waits for its turns and calls, which are visits of their own",
+    ChildWait: "waits for a child run to end",
+    Receipt: "waits until its parent run reports whether a message has reached an agent",
+    Commands: "waits for slots for its commands, which become visits a few at a time",
+    Ended: "has ended, and waits until all visits of its super-step have",
+    Failed: "has failed for good, and is kept for `retry`",
+}
+"""What a visit with each body does or waits for."""
+
+_TIMED = frozenset({Backoff, Question, Loop, ChildWait, Receipt})
+
+CONCERNS: Final[Mapping[type[Event], frozenset[State]]] = {
+    Resulted: frozenset({Work}),
+    LeaseLost: frozenset({Work}),
+    Answered: frozenset({Question, Doubt}),
+    ChildEnded: frozenset({ChildWait}),
+    ChildGone: frozenset({ChildWait}),
+    TimerFired: _TIMED,
+}
+"""The bodies that an event about one visit concerns."""
+
+
+class IllegalMove(Exception):
+    """A move that is not in MOVES: a bug in the planner."""
+
+
+def check(before: State, after: State, visit: str) -> None:
+    """Raise IllegalMove unless MOVES has this move. `visit` names the visit in the message."""
+    if after not in MOVES[before]:
+        raise IllegalMove(f"{visit} cannot go from {before.__name__} to {after.__name__}")

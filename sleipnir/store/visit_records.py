@@ -1,0 +1,314 @@
+"""A visit as JSON: flat, with an optional field for each thing that some kind of visit has.
+
+The shape is older than the types of runs/visits.py. It stays, so that schedulers and workers of two releases can work
+on one run; Lua scripts and workers read a few of these fields too. A field at its default is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sleipnir.decoding import read_text
+from sleipnir.messages import VERSION, Role
+from sleipnir.runs.budgets import BUDGET
+from sleipnir.runs.visits import (
+    BRANCH,
+    READY,
+    RUN,
+    Backoff,
+    Body,
+    Branch,
+    Call,
+    Child,
+    ChildWait,
+    Commands,
+    Doubt,
+    Ended,
+    Failed,
+    Fan,
+    Helper,
+    Item,
+    Loop,
+    Part,
+    Place,
+    Question,
+    Ready,
+    Receipt,
+    Spawned,
+    Turn,
+    Visit,
+    Work,
+)
+from sleipnir.store.record_text import fields_set, text
+
+
+@dataclass(frozen=True)
+class _StoredLoop:
+    """Loop without its deadline, which is the visit's `wake_ms`."""
+
+    id: int
+    turn: int = 0
+    calls: int = 0
+    open: int = 0
+    agents: tuple[Spawned, ...] = ()
+    has_tasks: bool = False
+    escalations: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class _StoredVisit:
+    """The fields of all kinds of visits. `wake_ms` is when the visit's timer is due; `ready`, of one that `failed`,
+    that it had not begun."""
+
+    seq: int
+    node: str
+    kind: str
+    attempt: int
+    opened_ms: int
+    queue: str | None = None
+    failures: int = 0
+    losses: int = 0
+    wake_ms: int | None = None
+    error: str | None = None
+    role: Role = "node"
+    group: int = 0
+    depth: int = 0
+    lineage: str = ""
+    index: int = 0
+    overlay: str | None = None
+    batch: int | None = None
+    ready: bool = False
+    failed: bool = False
+    ended: Ended | None = None
+    fan: Fan | None = None
+    item: Item | None = None
+    loop: _StoredLoop | None = None
+    part: Part | None = None
+    limited: bool = False
+    child: Child | None = None
+    former: Child | None = None
+    given: str | None = None
+    addressee: str | None = None
+    spread: Commands | None = None
+    generation: str | None = None
+    v: int = VERSION
+
+
+def visit_text(visit: Visit) -> str:
+    """The JSON of a visit."""
+    fields: dict[str, Any] = {
+        "seq": visit.seq,
+        "node": visit.node,
+        "kind": visit.kind,
+        "attempt": visit.attempt,
+        "opened_ms": visit.opened_ms,
+        "v": VERSION,
+    }
+    if visit.group:
+        fields["group"] = visit.group
+    if visit.depth:
+        fields["depth"] = visit.depth
+    if visit.lineage:
+        fields["lineage"] = visit.lineage
+    if visit.index:
+        fields["index"] = visit.index
+    if visit.overlay is not None:
+        fields["overlay"] = visit.overlay
+    if visit.place is not BRANCH:
+        _put_place(fields, visit.place)
+    if visit.body is READY:
+        fields["ready"] = True
+    else:
+        _put_body(fields, visit.body)
+    return text(fields)
+
+
+def _put_place(fields: dict[str, Any], place: Place) -> None:
+    match place:
+        case Branch(batch):
+            if batch is not None:
+                fields["batch"] = batch
+        case Item():
+            fields["item"] = fields_set(place)
+        case Turn(item=item):
+            fields |= {"role": "turn", "part": fields_set(place.part)}
+            if item is not None:
+                fields["item"] = fields_set(item)
+        case Call():
+            fields |= {"role": place.role, "part": fields_set(place.part)}
+        case Helper(role, visit):
+            fields |= {"role": role, "batch": visit}
+
+
+def _put_body(fields: dict[str, Any], body: Body) -> None:
+    match body:
+        case Work():
+            _put_work(fields, body)
+        case Ended():
+            fields["ended"] = fields_set(body)
+        case Backoff(work, due_ms, limited):
+            _put_work(fields, work)
+            fields["wake_ms"] = due_ms
+            if limited:
+                fields["limited"] = True
+        case Ready(resumes):
+            fields["ready"] = True
+            _put_earlier(fields, resumes)
+        case Failed(error, was, begun):
+            _put_earlier(fields, was)
+            fields["failed"] = True
+            if error is not None:
+                fields["error"] = error
+            if not begun:
+                fields["ready"] = True
+        case Fan():
+            fields["fan"] = fields_set(body)
+        case Loop(due_ms=due_ms):
+            fields["loop"] = _stored_loop(body)
+            _put_due(fields, due_ms)
+        case ChildWait(child, due_ms):
+            fields["child"] = vars(child)
+            _put_due(fields, due_ms)
+        case Receipt(addressee, due_ms):
+            fields["addressee"] = addressee
+            _put_due(fields, due_ms)
+        case Commands():
+            fields["spread"] = fields_set(body)
+        case Question(due_ms):
+            _put_due(fields, due_ms)
+        case Doubt(work):
+            _put_tries(fields, work)
+
+
+def _put_due(fields: dict[str, Any], due_ms: int | None) -> None:
+    if due_ms is not None:
+        fields["wake_ms"] = due_ms
+
+
+def _put_work(fields: dict[str, Any], work: Work) -> None:
+    fields["queue"] = work.queue
+    if work.error is not None:
+        fields["error"] = work.error
+    if work.given is not None:
+        fields["given"] = work.given
+    _put_tries(fields, work)
+
+
+def _put_tries(fields: dict[str, Any], work: Work) -> None:
+    if work.failures:
+        fields["failures"] = work.failures
+    if work.losses:
+        fields["losses"] = work.losses
+    if work.generation is not None:
+        fields["generation"] = work.generation
+
+
+def _put_earlier(fields: dict[str, Any], earlier: Work | Doubt | Fan | Loop | Child | Commands | None) -> None:
+    match earlier:
+        case Work():
+            _put_work(fields, earlier)
+        case Doubt(work):
+            _put_tries(fields, work)
+        case Fan():
+            fields["fan"] = fields_set(earlier)
+        case Loop():
+            fields["loop"] = _stored_loop(earlier)
+        case Child():
+            fields["former"] = vars(earlier)
+        case Commands():
+            fields["spread"] = fields_set(earlier)
+
+
+def _stored_loop(loop: Loop) -> dict[str, Any]:
+    fields = fields_set(loop)
+    fields.pop("due_ms", None)
+    return fields
+
+
+def read_visit(json_text: str, key: str = "") -> Visit:
+    """The visit that a text describes; `key` names it in the error. Raises RecordUnreadable."""
+    stored = read_text(_StoredVisit, json_text, "visit", key)
+    return Visit(
+        stored.seq,
+        stored.node,
+        stored.kind,
+        stored.attempt,
+        stored.opened_ms,
+        _place(stored),
+        _body(stored),
+        stored.group,
+        stored.depth,
+        stored.lineage,
+        stored.index,
+        stored.overlay,
+    )
+
+
+def _place(stored: _StoredVisit) -> Place:
+    part = stored.part
+    if part is not None and part.call is not None:
+        return Call(part.loop, part.turn, part.call, part.tool, part.id, summary=stored.role == "summary")
+    if part is not None:
+        return Turn(part.loop, part.turn, stored.item)
+    if stored.item is not None:
+        return stored.item
+    if stored.kind == BUDGET:
+        return RUN
+    if stored.role == "branch" or stored.role == "reduce":
+        return Helper(stored.role, stored.batch or 0)
+    return BRANCH if stored.batch is None else Branch(stored.batch)
+
+
+def _body(stored: _StoredVisit) -> Body:
+    if stored.failed:
+        return Failed(stored.error, _was(stored), begun=not stored.ready)
+    if stored.ended is not None:
+        return stored.ended
+    if stored.ready:
+        resumes = stored.fan or stored.former or (_work(stored) if stored.queue else None)
+        return READY if resumes is None else Ready(resumes)
+    if stored.queue and stored.wake_ms is None:
+        return _work(stored)
+    if stored.queue and stored.wake_ms is not None:
+        return Backoff(_work(stored), stored.wake_ms, stored.limited)
+    if stored.spread is not None:
+        return stored.spread
+    if stored.fan is not None:
+        return stored.fan
+    if stored.loop is not None:
+        return Loop(**vars(stored.loop), due_ms=stored.wake_ms)
+    if stored.child is not None:
+        return ChildWait(stored.child, stored.wake_ms)
+    if stored.addressee is not None:
+        return Receipt(stored.addressee, stored.wake_ms)
+    if stored.part is None and stored.kind in _RUN_CODE:
+        return Doubt(_work(stored))
+    return Question(stored.wake_ms)
+
+
+_RUN_CODE = ("script", "function")
+"""Node types that ask no question of their own: one of these that waits for a person has lost its worker."""
+
+
+def _was(stored: _StoredVisit) -> Work | Doubt | Fan | Loop | Child | Commands | None:
+    if stored.loop is not None:
+        return Loop(**vars(stored.loop))
+    earlier = stored.fan or stored.spread or stored.former
+    if earlier is not None:
+        return earlier
+    if stored.queue:
+        return _work(stored)
+    is_unanswered = stored.error is None and not stored.ready and stored.kind in _RUN_CODE
+    return Doubt(_work(stored)) if is_unanswered else None
+
+
+def _work(stored: _StoredVisit) -> Work:
+    return Work(
+        stored.queue or "",
+        failures=stored.failures,
+        losses=stored.losses,
+        error=None if stored.failed else stored.error,
+        given=stored.given,
+        generation=stored.generation,
+    )

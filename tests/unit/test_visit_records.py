@@ -1,0 +1,48 @@
+"""Visits as they are stored: those of an earlier release are read, and written as that release writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sleipnir.runs.visits import (
+    Backoff,
+    Call,
+    ChildWait,
+    Commands,
+    Doubt,
+    Ended,
+    Failed,
+    Fan,
+    Helper,
+    Item,
+    Loop,
+    Question,
+    Ready,
+    Receipt,
+    Run,
+    Turn,
+    Work,
+)
+from sleipnir.store.visit_records import read_visit, visit_text
+
+STORED = (Path(__file__).parents[1] / "fixtures" / "stored_runs" / "visits.jsonl").read_text().splitlines()
+
+
+@pytest.mark.parametrize("text", STORED)
+def test_a_stored_visit_is_written_as_it_was_read(text: str) -> None:
+    visit = read_visit(text)
+    assert read_visit(visit_text(visit)) == visit
+    assert json.loads(visit_text(visit)) == json.loads(text)
+
+
+def test_every_place_and_every_body_is_among_the_stored_visits() -> None:
+    visits = list(map(read_visit, STORED))
+    places = {type(visit.place) for visit in visits}
+    bodies = {type(visit.body) for visit in visits}
+    assert places >= {Item, Turn, Call, Helper, Run}
+    assert bodies == {
+        Backoff, ChildWait, Commands, Doubt, Ended, Failed, Fan, Loop, Question, Ready, Receipt, Work,
+    }  # fmt: skip
