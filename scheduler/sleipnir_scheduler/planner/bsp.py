@@ -9,10 +9,51 @@ from itertools import chain
 from typing import Any
 
 from sleipnir.runs.run import changed
-from sleipnir.runs.visits import Backoff, Commands, Fan, Visit
-from sleipnir_scheduler.planner.context import Context, RunFailed, Way
-from sleipnir_scheduler.planner.entering import check_limit, count_entry, open_visit, stops_before
+from sleipnir.runs.visits import Backoff, Commands, Ended, Fan, Visit
+from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, Way
+from sleipnir_scheduler.planner.entering import check_entries, open_visit, stops_before
 from sleipnir_scheduler.planner.folding import Folded, Writer, fold_step
+from sleipnir_scheduler.planner.routing import ways_on
+from sleipnir_scheduler.planner.values import InStep
+
+
+def goes_straight_on(context: Context, visit: Visit, outcome: Outcome) -> bool:
+    """The short way of a result whose visit is alone in its super-step, and leads to one node by plain edges."""
+    graph, draft = context.graph, context.draft
+    keys, node = outcome.keys, graph.nodes[visit.node]
+    if (
+        draft.visits.frontier.members.get(visit.group) != 1
+        or (node.branch is not None or visit.kind == "end" or graph.joins)
+        or (outcome.values or outcome.collect is not None or outcome.sends is not None)
+        or (context.defers or graph.limits.max_steps is not None)
+        or any(map(graph.reducer_of, keys))
+    ):
+        return False
+    ways = ways_on(context, visit, Ended(0, outcome.ok, next=outcome.next), None)
+    if len(ways) != 1:
+        return False
+    target = ways[0].target
+    step = draft.record.write(
+        visit,
+        target,
+        delta=bool(keys),
+        keys=keys,
+        notes=outcome.notes,
+        ok=outcome.ok,
+        error=outcome.error,
+        **outcome.how,
+    )
+    context.values.latest |= dict.fromkeys(keys, InStep(step))
+    if graph.limits.step_timeout:
+        draft.clock.disarm(f"{STEP_TIMER}{visit.group}")
+    if visit.overlay is not None:
+        draft.record.drops.append(visit.overlay)
+    draft.visits.drop(visit)
+    group = draft.steps = draft.steps + 1
+    next_node = graph.nodes.get(target)
+    draft.visits.open(target, next_node.kind if next_node else "unknown", group=group, depth=group)
+    check_entries(context, [target])
+    return True
 
 
 def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], wide: Mapping[int, list[str]]) -> None:
@@ -24,7 +65,7 @@ def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], w
     group = draft.steps = draft.steps + 1
     if len(ways) == 1 and not wide:
         open_visit(context, ways[0], sources[0] if sources else None, group=group, depth=group)
-        _check_entries(context, [ways[0].target])
+        check_entries(context, [ways[0].target])
         return
     places: dict[tuple[str, str | None, int], tuple[Way, Visit | None]] = {}
     for position, way in enumerate(ways):
@@ -43,7 +84,7 @@ def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], w
             open_visit(context, way, source, group=group, depth=group, index=index)
     for source in {source.seq: source for source in sources if source.seq in wide}.values():
         _spread(context, source, wide[source.seq], group, first_index[source.seq])
-    _check_entries(context, list(last_index))
+    check_entries(context, list(last_index))
 
 
 def _spread(context: Context, source: Visit, targets: list[str], group: int, index: dict[str, int]) -> None:
@@ -69,20 +110,6 @@ def open_commands(context: Context, visit: Visit, commands: Commands, most: int)
         context.draft.visits.move(visit, changed(commands, next=number, left=left, index=index))
     else:
         context.draft.visits.drop(visit)
-
-
-def _check_entries(context: Context, nodes: list[str]) -> None:
-    """What Loki's executor checks before a super-step, in its order (spec 2.10). Raises RunFailed."""
-    if context.graph.limits.max_steps is not None:
-        check_limit(context, context.draft.steps)
-    if context.graph.settings.timeout is not None and context.deadline_passed():
-        names = ", ".join(f'"{name}"' for name in nodes)
-        where = f"at '{nodes[0]}'" if len(nodes) == 1 else f"before super-step with frontier [{names}]"
-        raise RunFailed(context.timed_out(where))
-    for node in nodes:
-        count_entry(context, node)
-    if context.graph.limits.step_timeout:
-        context.arm_step()
 
 
 def fold(context: Context, first: Visit, writers: Sequence[Writer]) -> Folded:

@@ -53,7 +53,7 @@ def answered(context: Context, visit: Visit, text: str, by: str) -> None:
     if allowed is None:
         context.fail(f"over budget: it has {in_words(budget, draft.spent)}")
     elif allowed.is_used_up(draft.spent):  # there is another limit
-        draft.clock.budget = changed(budget, max_cost_usd=allowed.max_cost_usd, max_tokens=allowed.max_tokens)
+        draft.clock.allow(changed(budget, max_cost_usd=allowed.max_cost_usd, max_tokens=allowed.max_tokens))
         _ask(context, visit)
     else:
         draft.visits.drop(visit)

@@ -24,6 +24,7 @@ class Clock:
     idle_ms: int
     holds: tuple[Pause, ...]
     budget: Budget | None
+    is_held: bool
     is_started: bool = False
     timers: dict[str, int] = field(default_factory=dict)
     untimers: dict[str, None] = field(default_factory=dict)
@@ -33,9 +34,18 @@ class Clock:
         self.is_started, self.started_ms = True, self.now_ms
         self.idle_ms = 0 if self.held_since_ms is None else self.held_since_ms - self.now_ms
 
-    @property
-    def is_held(self) -> bool:
-        return bool(self.holds) or (self.budget is not None and self.budget.asked is not None)
+    def hold(self, holds: tuple[Pause, ...]) -> None:
+        """From here on these hold the run, besides its budget."""
+        self.holds = holds
+        self._count_holds()
+
+    def allow(self, budget: Budget) -> None:
+        """From here on the run has this budget, which may hold it."""
+        self.budget = budget
+        self._count_holds()
+
+    def _count_holds(self) -> None:
+        self.is_held = bool(self.holds) or (self.budget is not None and self.budget.asked is not None)
 
     @property
     def holder(self) -> str | None:

@@ -11,11 +11,11 @@ from sleipnir.graph.model import Graph, Json, LlmNode, Node
 from sleipnir.graph.schema import MOST_STEPS_OF_SCHEDULER, at_most
 from sleipnir.graph.state import checked_of_text
 from sleipnir.graph.template import TemplateError, apply_updates, updates_read
-from sleipnir.messages import ResultHeader, RunStatus
+from sleipnir.messages import RunStatus
 from sleipnir.redaction import REDACTED, is_secret_name
 from sleipnir.runs.run import RunView, child_id
 from sleipnir.runs.sessions import SessionName
-from sleipnir.runs.transitions import Collect
+from sleipnir.runs.transitions import Collect, Notice
 from sleipnir.runs.values import Known
 from sleipnir.runs.visits import Body, Branch, Commands, Visit
 from sleipnir_scheduler.planner.draft import Draft
@@ -63,17 +63,6 @@ class Outcome:
         return (*dict.fromkeys((*self.keys, *collected, *self.values)),)
 
 
-def outcome_of(header: ResultHeader, notes: tuple[str, ...]) -> Outcome:
-    """What a worker has delivered."""
-    how = {
-        "started_ms": header.started_ms,
-        "took_ms": header.took_ms,
-        "worker": header.worker,
-        "usage": header.usage,
-    }
-    return Outcome(header.ok, header.error, header.keys, next=header.next, sends=header.sends, notes=notes, how=how)
-
-
 class Way(NamedTuple):
     """One visit to be made. `command` is the number of the command that asks for it, the first of as many `commands`
     with this target; `join` the join that does."""
@@ -87,6 +76,9 @@ class Way(NamedTuple):
 
 class Engine(Protocol):
     """What differs between bsp.py and dag.py: how steps open, and how writes count."""
+
+    def goes_straight_on(self, context: Context, visit: Visit, outcome: Outcome) -> bool:
+        """A branch has ended well. True: it needed no more than to open the next step, and that is done."""
 
     def open_step(
         self, context: Context, ways: Sequence[Way], sources: Sequence[Visit], wide: Mapping[int, list[str]]
@@ -192,7 +184,8 @@ class Context:
 
     def _note_opened(self, visit: Visit) -> None:
         if visit.attempt == 1 and isinstance(visit.place, Branch):
-            self.draft.record.notice("visit_opened", seq=visit.seq, node=visit.node, kind=visit.kind)
+            opened = Notice("visit_opened", {"seq": visit.seq, "node": visit.node, "kind": visit.kind})
+            self.draft.record.notices.append(opened)
 
     def answered(self, visit: Visit, text: str, by: str) -> None:
         """Note the answer to a question of a visit; where a name of what it is for says secret, not the answer."""

@@ -16,13 +16,17 @@ from typing import Any
 from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import Drop
 from sleipnir.runs.visits import BRANCH, Branch, Commands, Ended, Failed, Rank, Visit
-from sleipnir_scheduler.planner.context import Context, RunFailed, Way, at_node
+from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, Way, at_node
 from sleipnir_scheduler.planner.dag_folding import FoldedVisit, Window, fold_visit
 from sleipnir_scheduler.planner.entering import check_limit, count_entry, open_visit, stops_before
 from sleipnir_scheduler.planner.folding import Folded, Writer
 
 OUTPUT = "\0output"
 """Whose top says which end node the run's output is from; no key of the state is named so."""
+
+
+def goes_straight_on(context: Context, visit: Visit, outcome: Outcome) -> bool:
+    return False
 
 
 def open_step(context: Context, ways: Sequence[Way], sources: Sequence[Visit], wide: Mapping[int, list[str]]) -> None:

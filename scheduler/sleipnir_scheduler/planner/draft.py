@@ -65,7 +65,7 @@ class Draft:
             run,
             now_ms,
             Visits(run.frontier, now_ms, Frontier.of(run.frontier), run.seq),
-            Clock(run.id, now_ms, run.started_ms, run.idle_ms, run.holds, run.budget or run.spec.budget),
+            Clock(run.id, now_ms, run.started_ms, run.idle_ms, run.holds, run.budget or run.spec.budget, run.is_held),
             Record(run, now_ms, run.step),
             steps=run.steps,
             arrived=run.arrived,

@@ -39,7 +39,7 @@ def end_run(
     draft.record.gates = {}
     clock = draft.clock
     if clock.budget is not None:
-        clock.budget = changed(clock.budget, asked=None, asked_ms=0)
+        clock.allow(changed(clock.budget, asked=None, asked_ms=0))
     draft.status, draft.ended_ms, draft.error, draft.keeps = status, draft.now_ms, error, keeps
     draft.output = draft.output if output is None else output
     draft.record.notice(

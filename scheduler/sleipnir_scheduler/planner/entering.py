@@ -27,6 +27,20 @@ def count_entry(context: Context, node: str) -> None:
         raise RunFailed(f"Node '{node}' not found in graph '{context.graph.name}'")
 
 
+def check_entries(context: Context, nodes: list[str]) -> None:
+    """What Loki's executor checks before a super-step that enters these nodes, in its order. Raises RunFailed."""
+    if context.graph.limits.max_steps is not None:
+        check_limit(context, context.draft.steps)
+    if context.graph.settings.timeout is not None and context.deadline_passed():
+        names = ", ".join(f'"{name}"' for name in nodes)
+        where = f"at '{nodes[0]}'" if len(nodes) == 1 else f"before super-step with frontier [{names}]"
+        raise RunFailed(context.timed_out(where))
+    for node in nodes:
+        count_entry(context, node)
+    if context.graph.limits.step_timeout:
+        context.arm_step()
+
+
 def stops_before(context: Context, number: int) -> bool:
     """Whether the run has used up its steps, and stops for that as its author wants."""
     limits = context.graph.limits

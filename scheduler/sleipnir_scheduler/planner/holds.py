@@ -21,7 +21,7 @@ def pause(draft: Draft, by: str, reason: str | None, owner: HoldOwner) -> None:
     clock = draft.clock
     if not clock.is_held:
         _notify_children(draft, "paused", by)
-    clock.holds = (*clock.holds, Pause(by, draft.now_ms, reason, owner))
+    clock.hold((*clock.holds, Pause(by, draft.now_ms, reason, owner)))
     draft.record.write_request("paused", _requester(draft, by, owner), reason=reason)
     draft.record.notice("run_paused", by=by, reason=reason, owner=owner)
 
@@ -30,7 +30,7 @@ def resume(draft: Draft, owner: HoldOwner, by: str) -> None:
     """End the holds of an owner, who has one. The run goes on unless another one is left."""
     clock = draft.clock
     since_ms = clock.held_since_ms
-    clock.holds = tuple(hold for hold in clock.holds if not hold.ends_with(owner))
+    clock.hold(tuple(hold for hold in clock.holds if not hold.ends_with(owner)))
     _release(draft, since_ms)
     draft.record.write_request("resumed", _requester(draft, by, owner))
     draft.record.notice("run_resumed", by=by, owner=owner)
@@ -40,12 +40,13 @@ def hold_for_budget(draft: Draft, budget: Budget, visit: Visit) -> None:
     """Hold the run until it may use more; `visit` asks a person for that."""
     if not draft.clock.is_held:
         _notify_children(draft, "paused", f"the budget of run {draft.run.id}")
-    draft.clock.budget = changed(budget, asked=visit.seq, asked_ms=draft.now_ms)
+    draft.clock.allow(changed(budget, asked=visit.seq, asked_ms=draft.now_ms))
 
 
 def allow(draft: Draft, budget: Budget) -> None:
     """Let the run go on with another budget, unless it has another hold."""
-    since_ms, draft.clock.budget = draft.clock.held_since_ms, budget
+    since_ms = draft.clock.held_since_ms
+    draft.clock.allow(budget)
     _release(draft, since_ms)
 
 

@@ -29,7 +29,6 @@ from sleipnir.graph.model import (
     ToolNode,
 )
 from sleipnir.messages import QUEUE_OF, ResultHeader
-from sleipnir.runs.transitions import Drop
 from sleipnir.runs.visits import (
     Backoff,
     Body,
@@ -50,25 +49,23 @@ from sleipnir.runs.visits import (
     Work,
 )
 from sleipnir_scheduler.planner import agents, budgets, failing, loops, maps, once, starting, steps
-from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node, outcome_of
-
-Notes: TypeAlias = tuple[str, ...]
+from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node
 
 
 class PlaceKind(NamedTuple):
     """What the end of a visit means, by what it is part of.
 
-    `ended`: the visit has an outcome. `delivered`: a worker has delivered a result that is no failure to be retried.
-    `given_up`: no worker could execute it. `answered` and `unanswered`: a question of it has an answer, or has expired.
+    `ended`: the visit has an outcome; `replied`: so has a turn, with the header of its result. `given_up`: no worker
+    could execute it. `answered` and `unanswered`: a question of it has an answer, or has expired.
     `cannot_start`: its node cannot be started.
     """
 
     ended: Callable[[Context, Visit, Outcome], None]
-    delivered: Callable[[Context, Visit, ResultHeader, Notes], None]
     given_up: Callable[[Context, Visit, str], None]
     answered: Callable[[Context, Visit, str, str], None]
     unanswered: Callable[[Context, Visit], None]
     cannot_start: Callable[[Context, Visit, Node, str], None]
+    replied: Callable[[Context, Visit, Outcome, ResultHeader], None] | None = None
 
 
 class BodyKind(NamedTuple):
@@ -87,13 +84,6 @@ Start: TypeAlias = Callable[[Context, Visit, Any], None]
 
 
 # Branches, items and helpers
-
-
-def _delivered(context: Context, visit: Visit, header: ResultHeader, notes: Notes) -> None:
-    context.draft.deliver(visit, header)
-    if isinstance(visit.body, Work) and visit.body.given is not None and not isinstance(visit.place, Call):
-        context.draft.record.item(Drop(visit.body.given))
-    ended(context, visit, outcome_of(header, notes))
 
 
 def _given_up(context: Context, visit: Visit, error: str) -> None:
@@ -125,12 +115,12 @@ def _refused(context: Context, visit: Visit, *_: Any) -> None:
 
 
 PLACES: Final[Mapping[type[Place], PlaceKind]] = {
-    Branch: PlaceKind(steps.ended, _delivered, _given_up, starting.answered, starting.unanswered, _cannot_start),
-    Item: PlaceKind(maps.item_ended, _delivered, _given_up, starting.answered, starting.unanswered, _item_cannot_start),
-    Turn: PlaceKind(_turn_ended, loops.turn_delivered, loops.turn_given_up, _refused, _refused, _refused),
-    Call: PlaceKind(loops.call_ended, _delivered, _call_given_up, loops.answered, loops.unanswered, _refused),
-    Helper: PlaceKind(steps.helper_ended, _delivered, _given_up, _refused, _refused, _refused),
-    Run: PlaceKind(_refused, _refused, _refused, budgets.answered, _refused, _refused),
+    Branch: PlaceKind(steps.ended, _given_up, starting.answered, starting.unanswered, _cannot_start),
+    Item: PlaceKind(maps.item_ended, _given_up, starting.answered, starting.unanswered, _item_cannot_start),
+    Turn: PlaceKind(_turn_ended, loops.turn_given_up, _refused, _refused, _refused, loops.turn_replied),
+    Call: PlaceKind(loops.call_ended, _call_given_up, loops.answered, loops.unanswered, _refused),
+    Helper: PlaceKind(steps.helper_ended, _given_up, _refused, _refused, _refused),
+    Run: PlaceKind(_refused, _refused, budgets.answered, _refused, _refused),
 }
 
 

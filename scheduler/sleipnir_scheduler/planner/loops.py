@@ -26,7 +26,7 @@ from sleipnir.runs.transitions import Fill, Forget, Take
 from sleipnir.runs.values import Wanted
 from sleipnir.runs.visits import Call, ChildWait, Item, Loop, Question, Receipt, Turn, Visit, Work
 from sleipnir_scheduler.planner import escalating, messaging, questions, spawning
-from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, outcome_of
+from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
 from sleipnir_scheduler.planner.ending import close, without_agents
 from sleipnir_scheduler.planner.known import require
 from sleipnir_scheduler.planner.model_loop import ModelLoop, change, loop_of, loops, node_of, now
@@ -40,12 +40,11 @@ def start(context: Context, visit: Visit, node: LlmNode) -> None:
     _open_turn(context, ModelLoop(context.begin(visit, loop), loop))
 
 
-def turn_delivered(context: Context, visit: Visit, header: ResultHeader, notes: tuple[str, ...]) -> None:
+def turn_replied(context: Context, visit: Visit, outcome: Outcome, header: ResultHeader) -> None:
     """The model has replied: its calls are opened, or its next turn is, or the node has ended, well or not."""
     model_loop, draft = loop_of(context, visit), context.draft
     loop, turn = model_loop.loop.id, model_loop.loop.turn
-    outcome, names = outcome_of(header, notes), tuple(call.name for call in header.calls)
-    draft.deliver(visit, header)
+    names = tuple(call.name for call in header.calls)
     close(draft, visit)
     draft.record.write(visit, ok=header.ok, error=header.error, calls=names, goes_on=header.goes_on, **outcome.how)
     if not (header.ok and (header.calls or header.goes_on)):
@@ -53,7 +52,7 @@ def turn_delivered(context: Context, visit: Visit, header: ResultHeader, notes: 
         return
     progress: dict[str, Any] = {"turn": turn, "calls": list(names), "took_ms": header.took_ms}
     if header.goes_on:
-        progress |= {"goes_on": True, "notes": list(notes)}
+        progress |= {"goes_on": True, "notes": list(outcome.notes)}
     _notice(context, "turn_ended", model_loop, **progress)
     if turn == 0:
         draft.record.item(Take(f"{loop}.first", MESSAGES))

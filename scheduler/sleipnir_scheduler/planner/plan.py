@@ -18,7 +18,7 @@ from typing import Final
 from sleipnir.graph.config_agent import AGENT, DYNAMIC
 from sleipnir.graph.model import Graph
 from sleipnir.graph.tools import INSTRUCTIONS
-from sleipnir.messages import DEFINITION
+from sleipnir.messages import DEFINITION, ResultHeader
 from sleipnir.runs.events import (
     RUN_DEADLINE,
     SLOT_GRANTED,
@@ -38,7 +38,7 @@ from sleipnir.runs.events import (
     Told,
 )
 from sleipnir.runs.run import RunView, changed
-from sleipnir.runs.transitions import Notice, Transition
+from sleipnir.runs.transitions import Drop, Notice, Transition
 from sleipnir.runs.values import NOTHING, Known, Wanted
 from sleipnir.runs.visits import Call, ChildWait, Loop, Turn, Visit, Work, seq_of_timer
 from sleipnir_scheduler.planner import (
@@ -56,7 +56,7 @@ from sleipnir_scheduler.planner import (
     retrying,
     steps,
 )
-from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Engine, RunFailed
+from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Engine, Outcome, RunFailed
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.ending import end_run
 from sleipnir_scheduler.planner.known import Missing
@@ -234,8 +234,26 @@ def _result(context: Context, event: Resulted) -> Ignore | None:
             retries.try_again(context.draft, visit, visit.body, header, verdict)
             return None
         notes = (*notes, verdict.why) if verdict.why else notes
-    kinds.PLACES[type(visit.place)].delivered(context, visit, header, notes)
+    context.draft.deliver(visit, header)
+    if visit.body.given is not None and not isinstance(visit.place, Call):
+        context.draft.record.item(Drop(visit.body.given))
+    kind, outcome = kinds.PLACES[type(visit.place)], _outcome_of(header, notes)
+    if kind.replied is not None:
+        kind.replied(context, visit, outcome, header)
+    else:
+        kind.ended(context, visit, outcome)
     return None
+
+
+def _outcome_of(header: ResultHeader, notes: tuple[str, ...]) -> Outcome:
+    """What a worker has delivered."""
+    how = {
+        "started_ms": header.started_ms,
+        "took_ms": header.took_ms,
+        "worker": header.worker,
+        "usage": header.usage,
+    }
+    return Outcome(header.ok, header.error, header.keys, None, {}, header.next, header.sends, notes, how)
 
 
 def _retry_or_not(context: Context, visit: Visit, work: Work, failure: Resulted) -> retries.Again | retries.GiveUp:

@@ -20,13 +20,17 @@ from sleipnir.messages import QUEUE_OF
 from sleipnir.runs.visits import Commands, Ended, Failed, Fan, Item, Run, Visit
 from sleipnir_scheduler.planner import joins, maps, steps
 from sleipnir_scheduler.planner.context import Context, RunFailed
+from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.entering import steps_are_used_up
+
+MOST_STARTS = 1_000
+"""Visits that one event may start: what a scheduler plans in 20 ms, and Redis commits in 10."""
 
 
 def settle(context: Context) -> None:
     """Leave nothing that could start or end; of a run that is held, nothing does. Raises RunFailed."""
     draft = context.draft
-    if waits_for_slot(context) or draft.clock.is_held:
+    if (draft.slot is not None and not draft.slot.granted) or draft.clock.is_held:
         return
     while draft.status is None:
         group = None if context.graph.engine == "bsp" else context.engine.next_to_reduce(context)
@@ -40,12 +44,6 @@ def settle(context: Context) -> None:
         _end_if_done(context)
 
 
-def waits_for_slot(context: Context) -> bool:
-    """Whether nothing of the run may start, as its agent has as many runs as it may have at once."""
-    slot = context.draft.slot
-    return slot is not None and not slot.granted
-
-
 def has_more_to_start(context: Context) -> bool:
     """Whether settle may find something that waits to be started."""
     frontier = context.draft.visits.frontier
@@ -57,6 +55,7 @@ class _Capacity:
 
     def __init__(self, context: Context) -> None:
         self._context, self._frontier = context, context.draft.visits.frontier
+        self._is_dag = context.graph.engine == "dag"
         self._most, self._overall = context.graph.max_concurrency, context.graph.limits.max_concurrency
 
     def is_used_up(self) -> bool:
@@ -70,7 +69,7 @@ class _Capacity:
             return self._has_room_of_map(place.map, place.of)
         if not place.is_branch:
             return True
-        if not self._context.engine.may_start(self._context, visit):
+        if self._is_dag and not self._context.engine.may_start(self._context, visit):
             return False
         return visit.kind not in QUEUE_OF or self._fits(self._frontier.branches, self._most)
 
@@ -108,13 +107,21 @@ def _start_some(context: Context) -> bool:
             continue  # as has_room would say, of hundreds in each event
         visit = frontier[seq]
         if capacity.has_room(visit) and not (isinstance(visit.place, Item) and _is_too_late(context)):
-            if not draft.visits.may_start():
+            if not _may_start(draft):
                 return False
             again = _start(context, visit) or again
             is_used_up = capacity.is_used_up()
     for seq in sorted(frontier.maps):
         again = _start_items(context, capacity, seq) or again
     return (again or _may_open_commands(context)) and not draft.visits.continues
+
+
+def _may_start(draft: Draft) -> bool:
+    """Whether this event may start one more visit. Otherwise the run goes on with an event of its own."""
+    draft.visits.starts += 1
+    if draft.visits.starts > MOST_STARTS:
+        draft.visits.continues = True
+    return draft.visits.starts <= MOST_STARTS
 
 
 def _open_commands(context: Context) -> None:
@@ -140,7 +147,7 @@ def _start(context: Context, visit: Visit) -> bool:
 def _start_items(context: Context, capacity: _Capacity, seq: int) -> bool:
     visits = context.draft.visits
     while (visit := visits.get(seq)) and isinstance(visit.body, Fan) and capacity.has_room_in(visit, visit.body):
-        if _is_too_late(context) or not visits.may_start():
+        if _is_too_late(context) or not _may_start(context.draft):
             return False
         if _start(context, maps.open_item(context, visit, visit.body)):
             return True

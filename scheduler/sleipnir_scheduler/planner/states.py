@@ -160,3 +160,44 @@ def check(before: State, after: State, visit: str) -> None:
     """Raise IllegalMove unless MOVES has this move. `visit` names the visit in the message."""
     if after not in MOVES[before]:
         raise IllegalMove(f"{visit} cannot go from {before.__name__} to {after.__name__}")
+
+
+_SHOWN_AS: Final[Mapping[State, str]] = {New: "-", Closed: "closed"}
+
+
+def name_of(state: State) -> str:
+    """The word for a state in pictures and tables: `Work`, `ChildWait`, `closed`."""
+    return _SHOWN_AS.get(state, state.__name__)
+
+
+def as_markdown() -> str:
+    """The states with their meaning, a picture of the moves, and who makes each, as scheduler/README.md has them."""
+    kinds = [f"| `{name_of(each)}` | {each.state} | {meaning} |" for each, meaning in MEANINGS.items()]  # type: ignore[union-attr]
+    arrows = [
+        f"    {'[*]' if before is New else before.__name__} --> {'[*]' if after is Closed else after.__name__}"
+        for before, moves in MOVES.items()
+        for after in moves
+        if after is not before
+    ]
+    moves = [
+        f"| `{name_of(before)}` | `{name_of(after)}` | {by} |"
+        for before, after_by in MOVES.items()
+        for after, by in after_by.items()
+    ]
+    return "\n".join(
+        [
+            "| body | state | what the visit does |",
+            "|---|---|---|",
+            *kinds,
+            "",
+            "```mermaid",
+            "stateDiagram-v2",
+            *arrows,
+            "```",
+            "",
+            "| from | to | moved by |",
+            "|---|---|---|",
+            *moves,
+            "",
+        ]
+    )

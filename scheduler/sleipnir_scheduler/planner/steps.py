@@ -35,7 +35,7 @@ WIDE = 128
 def ended(context: Context, visit: Visit, outcome: Outcome) -> None:
     """A branch has ended."""
     if outcome.ok or outcome.sends is not None or outcome.next is not None:
-        if _goes_straight_on(context, visit, outcome):
+        if context.engine.goes_straight_on(context, visit, outcome):
             return
         error = routing.dead_end(context, visit, outcome)
     else:
@@ -150,47 +150,6 @@ def go_on_after_hold(context: Context) -> None:
 def enter(context: Context, node: str) -> None:
     """The run begins at a node; or goes on at one, as a failed run of an older release does when it is retried."""
     context.engine.open_step(context, [Way(node)], [], {})
-
-
-def _goes_straight_on(context: Context, visit: Visit, outcome: Outcome) -> bool:
-    """The short way of a visit that is alone in its super-step and leads to one node by edges that need no value: what
-    it wrote counts, and the next step opens. False: the long way is needed, and nothing has changed."""
-    graph, draft = context.graph, context.draft
-    if (
-        graph.engine != "bsp"
-        or graph.joins
-        or outcome.sends is not None
-        or draft.visits.frontier.members.get(visit.group) != 1
-        or visit.kind == "end"
-        or graph.nodes[visit.node].branch is not None
-        or draft.clock.is_held
-        or _folds(context, outcome.written) is not None
-    ):
-        return False
-    ways = routing.ways_on(context, visit, Ended(0, outcome.ok, next=outcome.next), None)
-    if len(ways) != 1:
-        return False
-    step = draft.record.write(
-        visit,
-        ways[0].target,
-        delta=bool(outcome.keys),
-        collect=outcome.collect,
-        values=outcome.values,
-        keys=outcome.written,
-        notes=outcome.notes,
-        ok=outcome.ok,
-        error=outcome.error,
-        **outcome.how,
-    )
-    if outcome.written:
-        context.values.set_in(step, outcome.written)
-    if context.times_steps:
-        draft.clock.disarm(f"{STEP_TIMER}{visit.group}")
-    if visit.overlay is not None:
-        draft.record.drops.append(visit.overlay)
-    draft.visits.drop(visit)
-    context.engine.open_step(context, ways, [visit], {})
-    return True
 
 
 def _journal(context: Context, visit: Visit, outcome: Outcome, *, held: bool) -> int:

@@ -15,9 +15,6 @@ from sleipnir.runs.run import changed
 from sleipnir.runs.visits import BRANCH, READY, Body, Branch, Ended, Place, Rank, Ready, Visit
 from sleipnir_scheduler.planner.states import MOVES, Closed, IllegalMove, New, check
 
-MOST_STARTS = 1_000
-"""Visits that one event may start: what a scheduler plans in 20 ms, and Redis commits in 10."""
-
 
 class Member(NamedTuple):
     """A visit of a step, and what is asked of thousands when the step closes: each is looked at once. `rests`: it has
@@ -117,13 +114,6 @@ class Visits:
         if type(body) not in MOVES[type(visit.body)]:
             raise IllegalMove(_illegal(visit, type(body).__name__))
         return self._put(changed(visit, body=body, group=group, place=BRANCH, overlay=None))
-
-    def may_start(self) -> bool:
-        """Whether this event may start one more visit. Otherwise the run goes on with an event of its own."""
-        self.starts += 1
-        if self.starts > MOST_STARTS:
-            self.continues = True
-        return self.starts <= MOST_STARTS
 
     def _put(self, visit: Visit) -> Visit:
         self.frontier.put(visit)
