@@ -41,7 +41,7 @@ def test_a_value_that_a_scheduler_would_check_for_long_fails_its_node_with_that_
     """A gap after finding S1 of the second review: 200,000 steps held up all runs of a scheduler for a second."""
     driver = routed(5_000)
     assert driver.run.status == "failed"
-    assert "'rows' cannot be checked, it needs more than 10,000 steps; check a smaller value" in error_of(driver)
+    assert "'rows' cannot be checked, it needs more than 10,000 steps; use a smaller value" in error_of(driver)
     assert json_schema.violation({"items": {"required": ["n"]}}, [{"n": 1}] * 5_000) is None, "as before"
 
 
