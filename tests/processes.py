@@ -8,11 +8,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sleipnir.client.client import Client
 from sleipnir.local import launch
@@ -20,25 +18,12 @@ from sleipnir.local.supervisor import find_server
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
 from tests import starter
-
-T = TypeVar("T")
+from tests.waiting import wait_until
 
 FAULTY = Path(__file__).parent / "faulty_redis"
 
 FAST: Mapping[str, Any] = {"lease_s": 2.0, "heartbeat_s": 0.5, "redispatch_after_s": 2.0, "owner_ttl_s": 2.0}
 """Settings under which faults show within seconds."""
-
-
-def wait_until(condition: Callable[[], T], description: str, timeout_s: float = 60.0, *, every_s: float = 0.02) -> T:
-    """The first true value of `condition`; fails the test, naming what it waited for, after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {description}"
-        pause.wait(every_s)
 
 
 class RedisServer:

@@ -79,7 +79,7 @@ class Proxy:
 
         self._orders.append(order)
         self._wake.send(b"x")
-        assert done.wait(10), "the proxy stands still"
+        assert done.wait(60), "the proxy stands still"
         return count
 
     def _serve(self) -> None:

@@ -91,5 +91,5 @@ def free_port() -> int:
 
 def _has_tls(server: Path) -> bool:
     """A server without TLS does not know the option; none is started."""
-    done = subprocess.run([str(server), "--tls-port", "none"], capture_output=True, text=True, timeout=10)
+    done = subprocess.run([str(server), "--tls-port", "none"], capture_output=True, text=True, timeout=60)
     return "integer" in done.stdout + done.stderr

@@ -243,7 +243,7 @@ def test_a_stream_waits_for_a_run_that_has_not_begun_and_ends_with_it(story: Sto
     story.says("a", 0)
     wait_until(lambda: told(events) == ["run_started", "a"], "it reads as it happens")
     story.ends()
-    reader.join(10)
+    reader.join(60)
     assert told(events) == ["run_started", "a", "run_ended"]
 
 

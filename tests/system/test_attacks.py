@@ -108,7 +108,7 @@ nodes:
 def canary(client: Client, folder: Path) -> None:
     """Another run starts and ends."""
     run = client.submit(write_agent(folder / "canary", CANARY, a_sh='echo \'{"sings": "yes"}\'\n'))
-    assert (run.wait(30).status, run.output) == ("completed", "yes")
+    assert (run.wait(60).status, run.output) == ("completed", "yes")
 
 
 def submit(client: Client, folder: Path, graph: str, prompt: str = "", **files: str) -> Run:
@@ -276,7 +276,7 @@ def test_a_bundle_that_was_edited_in_redis_is_refused(client: Client, raw: Any, 
     client.store._client.set(Keys(PREFIX).bundle(bundle.digest), pack(other, limit_bytes=2**20).packed)
     raw.zadd(Keys(PREFIX).bundles, {bundle.digest: 2**42})
     run = client.submit(agent)
-    assert run.wait(30).status == "failed"
+    assert run.wait(60).status == "failed"
     assert run.output != "forged"
 
 
@@ -337,7 +337,7 @@ def test_a_run_cannot_change_what_the_next_run_executes(client: Client, tmp_path
     graph = one_script("changing", "a.sh").replace("{{said}}", "{{said}} {{last_error}}")
     for _ in range(2):  # the second one, if it were changed, would change nothing
         run = submit(client, tmp_path, graph, a_sh=script)
-        assert run.wait(30).status == "completed"
+        assert run.wait(60).status == "completed"
         assert "a.sh" in str(run.output).partition("written or removed while the visit ran: ")[2]
         assert not str(run.output).startswith("changed")
 
@@ -421,7 +421,7 @@ nodes:
   e: {type: end, output: "{{initial_prompt}}", state_updates: {copy: "{{initial_prompt}}"}}
 """
     run = submit(client, tmp_path, graph, prompt="{{hidden}}")
-    assert (run.wait(30).status, run.output) == ("completed", "{{hidden}}")
+    assert (run.wait(60).status, run.output) == ("completed", "{{hidden}}")
     assert run.state()["copy"] == "{{hidden}}"
 
 
@@ -439,7 +439,7 @@ def test_state_keys_of_any_text_stay_in_their_run(client: Client, raw: Any, tmp_
     values = {key: f"value {number}" for number, key in enumerate(KEYS)}
     script = f"import json\nprint(json.dumps({values!r}))\n"
     run = submit(client, tmp_path, one_script("keys"), a_py=script)
-    assert run.wait(30).status == "completed"
+    assert run.wait(60).status == "completed"
     assert {key: value for key, value in run.state().items() if key in values} == values
     added = {str(key) for key in raw.scan_iter(f"{PREFIX}:*", count=1000)} - before
     assert not [key for key in added if any(name and name in key for name in ("../x", "FLUSHALL", "__class__"))]
@@ -460,7 +460,7 @@ def test_output_made_for_the_parser_fails_its_node_and_nothing_else(
     client: Client, tmp_path: Path, printed: str
 ) -> None:
     run = submit(client, tmp_path, one_script("deep"), a_py=f"print({printed})\n")
-    info = run.wait(30)
+    info = run.wait(60)
     assert "Traceback" not in str(info.error) + str(run.state())
     assert "last_error" in run.state() or info.status == "failed"
     canary(client, tmp_path)
@@ -504,7 +504,7 @@ nodes:
     run.answer("yes; no", gate)
     with pytest.raises(GateError):
         run.answer("yes", gate)
-    assert (run.wait(30).status, run.output) == ("completed", "no")
+    assert (run.wait(60).status, run.output) == ("completed", "no")
 
 
 # What never ends
@@ -525,7 +525,7 @@ nodes:
     wait_until(run.gates, "the question is open")
     run.answer(BACKTRACKS)
     canary(client, tmp_path)
-    assert run.wait(30).status == "failed"
+    assert run.wait(60).status == "failed"
     assert "does not match its schema" in str(run.info().error)
 
 
@@ -585,7 +585,7 @@ def test_a_process_that_leaves_its_session_is_not_waited_for_and_dies(client: Cl
     """Finding S12 of the second review."""
     text = 'setsid sleep 1000 &\nuntil read -r name < /proc/$!/comm && [ "$name" = sleep ]; do :; done\n'
     run = submit(client, tmp_path, one_script("daemon", "a.sh"), a_sh=text + 'echo "{\\"said\\": \\"$!\\"}"\n')
-    assert run.wait(20).status == "completed"
+    assert run.wait(60).status == "completed"
     assert is_gone(str(run.output))
 
 
@@ -598,7 +598,7 @@ def test_a_script_sees_no_secret_in_its_environment_or_arguments(client: Client,
         "print(json.dumps({'said': json.dumps(found)}))\n"
     )
     run = submit(client, tmp_path, one_script("looking"), a_py=script)
-    assert run.wait(30).status == "completed"
+    assert run.wait(60).status == "completed"
     seen = json.loads(str(run.output))
     assert SECRET not in str(run.output)
     assert not [name for name in seen if name.startswith("SLEIPNIR_") or name.endswith("_API_KEY")]
@@ -759,7 +759,7 @@ def test_a_log_line_cannot_be_forged(attacked: Stack, client: Client, tmp_path: 
     forged = '\n{"level": "error", "event": "forged by a script"}\n'
     script = f"import sys\nsys.stderr.write({forged!r})\nsys.exit(1)\n"
     run = submit(client, tmp_path, one_script("forging"), a_py=script, prompt=forged)
-    run.wait(30)
+    run.wait(60)
     for name in ("worker", "scheduler"):
         assert not re.search(r'^\{"level": "error", "event": "forged', attacked.log(name), re.MULTILINE)
 
@@ -802,7 +802,7 @@ def test_a_value_does_not_reach_the_terminal_as_a_command(attacked: Stack, clien
     for words in commands:
         check_terminal(attacked.sleipnir(*words), words)
     run.answer(TITLES)
-    run.wait(30)
+    run.wait(60)
     for words in commands:  # `run`, `watch` and `wait` give a program the result as it is
         check_terminal(attacked.sleipnir(*words), words)
 

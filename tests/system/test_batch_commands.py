@@ -140,7 +140,7 @@ def test_rows_come_from_a_pipe_and_a_canary_waits_for_a_decision(fleet: Stack, t
         said += line
     assert f"batch resume {batch}" in said + watching.stderr.readline()
     watching.send_signal(signal.SIGINT)
-    assert watching.wait(30) == 130
+    assert watching.wait(60) == 130
     assert f"batch watch {batch}    to see it" in watching.stderr.read()
     watching.stderr.close()
     ok(fleet.sleipnir("batch", "resume", batch))

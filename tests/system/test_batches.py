@@ -120,7 +120,7 @@ def test_a_cancelled_batch_leaves_nothing_under_way(fleet: Stack, tmp_path: Path
         batch = client.batch(write_agent(tmp_path / "asks", ASKS), ({"prompt": str(n)} for n in range(40)), parallel=30)
         wait_until(lambda: len(client.gates()) == 30, "thirty rows ask, which takes no slot of the window")
         batch.cancel()
-        info = batch.wait(30)
+        info = batch.wait(60)
         assert (info.state, info.cancelled) == ("cancelled", 40)
         assert client.gates() == []
         assert list(verdict.leaks(client, client.store._client)) == []

@@ -549,7 +549,7 @@ def test_no_branch_starts_after_a_cancel(wide: Stack, tmp_path: Path, scratch: S
         run = scratch.start(client, agent(tmp_path / "starts", STARTS.replace("ENGINE", engine), STARTS_PY))
         wait_until(lambda: scratch.counts().get("work") == 4, "as many run as may")
         run.cancel()
-        assert run.wait(30).status == "cancelled"
+        assert run.wait(60).status == "cancelled"
         scratch.go("work")
         other = Scratch(tmp_path / "other")
         completed(client, other.start(client, known_agent(tmp_path, "diamond", engine)))

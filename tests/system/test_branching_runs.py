@@ -100,7 +100,7 @@ def test_a_stranger_sees_where_a_branching_run_is_what_failed_and_what_a_retry_r
     assert [line for line in shown if line.startswith("at b (runs on w@")]
 
     (tmp_path / "go").touch()
-    assert run.wait(30).status == "failed"
+    assert run.wait(60).status == "failed"
     assert "retry runs again 2 of 6 items of fan; a, b, c have ended" in words(command(stack, "show", run.id)[0])
     listed = command(stack, "history", run.id)[0]
     [row] = [line for line in words(listed) if "items 0-5: 6 visits, 2 failed, slowest " in line]
@@ -154,4 +154,4 @@ def test_where_nobody_answers_other_branches_go_on_until_the_run_only_waits(
     [gate] = client.gates()
     assert gate.node == "yes_no"
     client.run(gate.run).answer("y")
-    assert client.run(gate.run).wait(30).status == "completed"
+    assert client.run(gate.run).wait(60).status == "completed"

@@ -104,14 +104,14 @@ def test_a_run_over_its_budget_waits_and_does_as_it_is_told(own: Stack, client: 
     run.resume()
     asked(run, "cost 0.08 USD of 0.07 (60 tokens)")
     run.answer("no")
-    ended = run.wait(30)
+    ended = run.wait(60)
     assert ended.status == "failed"
     assert ended.error is not None
     assert ended.error.endswith("over budget: it has cost 0.08 USD of 0.07 (60 tokens)")
     run.retry()
     asked(run, "cost 0.10 USD of 0.07 (75 tokens)")
     run.answer("9.99")
-    assert (run.wait(30).status, run.output) == ("completed", "done")
+    assert (run.wait(60).status, run.output) == ("completed", "done")
     assert run.info().max_cost_usd == 9.99
 
 
@@ -130,4 +130,4 @@ def test_what_child_runs_have_cost_counts_when_they_end(client: Client) -> None:
     assert child.info is not None
     assert (child.info.status, child.info.max_cost_usd) == ("completed", None)
     run.answer("yes", "budget")
-    assert (run.wait(30).status, run.info().usage.cost_usd) == ("completed", 0.12)
+    assert (run.wait(60).status, run.info().usage.cost_usd) == ("completed", 0.12)

@@ -45,7 +45,7 @@ def test_a_run_changes_neither_what_it_nor_what_others_execute(
         stack.start_worker()
         for _ in range(3):
             run = client.submit(agent, caller_dir=tmp_path / "not-on-this-machine")
-            assert run.wait(30).status == "completed"
+            assert run.wait(60).status == "completed"
             assert run.output == "|original|original"
         assert (stack.home / UNPACKED).is_dir()
         assert not [path for path in (stack.home / UNPACKED).rglob("left-behind")]
@@ -78,7 +78,7 @@ def test_commands_work_where_the_caller_is_or_else_in_the_runs_own_folder(
 
         def output(**places: Path) -> str:
             run = client.submit(agent, **places)
-            assert run.wait(30).status == "completed"
+            assert run.wait(60).status == "completed"
             return str(run.output).replace(run.id, "RUN")
 
         project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"

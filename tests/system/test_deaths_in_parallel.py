@@ -122,7 +122,7 @@ def kill_while_it_hangs(own: Stack, client: Client, folder: Path, graph: str) ->
     wait_until(lambda: (folder / "hangs").exists(), "something hangs")
     own.kill("victim")
     own.start_worker("second", concurrency=4)
-    assert run.wait(30).status == "completed", run.error
+    assert run.wait(60).status == "completed", run.error
     return run
 
 
@@ -139,7 +139,7 @@ def test_the_scheduler_is_killed_when_the_last_branch_ends_and_the_step_closes(
         wait_until(lambda: victim.poll() is not None, f"the scheduler dies\n{own.log('victim')}")
         assert victim.returncode == -signal.SIGKILL
         own.start_scheduler("second")
-        assert run.wait(30).status == "completed", run.error
+        assert run.wait(60).status == "completed", run.error
         assert run.state()["saw"] == ["a", "b"]
         assert Counter(step.node for step in run.history() if step.node) == {"split": 1, "a": 1, "b": 1, "done": 1}
         assert ran(tmp_path) == {"a": 1, "b": 1, "done": 1}

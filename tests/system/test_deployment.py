@@ -143,7 +143,7 @@ def deployed(folder: Path, server: ModelServer) -> Iterator[Deployment]:
             process.terminate()
         for process in reversed(running):
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -223,7 +223,7 @@ def demo_run(deployment: Deployment) -> str:
         run = client.submit("log-triage", "server.log", caller_dir=ROOT / "agents" / "log-triage")
         wait_until(run.gates, "the report waits for approval", timeout_s=60)
         run.answer("yes")
-        info = run.wait(30)
+        info = run.wait(60)
         assert info.status == "completed", info.error
         assert run.output is not None
         assert "Redis ran out of memory." in run.output

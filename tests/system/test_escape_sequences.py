@@ -50,7 +50,7 @@ def runs(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
         (row,) = wait_until(lambda: client.runs(5, {"waiting"}, batch=batch.id), "the row asks")
         client.run(row.id).answer(HOSTILE)
         for run in (completed, failed, client.run(row.id)):
-            run.wait(30)
+            run.wait(60)
         wait_until(lambda: batch.info().failed == 1, "the batch is over")
         yield {
             "waiting": waiting.id, "completed": completed.id, "failed": failed.id, "batch": batch.id,

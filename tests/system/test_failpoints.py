@@ -368,7 +368,7 @@ def test_a_worker_dies_at_a_point_and_another_goes_on(shared: Stack, tmp_path: P
             shared.signal(f"{name}-1", signal.SIGTERM)
         dies(shared, f"{name}-1")
         shared.start_worker(f"{name}-2", name, pool="solo", ready=False)
-        assert run.wait(30).status == "completed", shared.log(f"{name}-2")
+        assert run.wait(60).status == "completed", shared.log(f"{name}-2")
         shared.kill(f"{name}-2")
         assert run.output == "done"
         assert [step.node for step in run.history()] == [None, "a", "done"]

@@ -112,7 +112,7 @@ def test_a_worker_that_is_busy_for_long_is_healthy(stack: Stack, tmp_path: Path)
         for pool in POOLS:
             assert health(stack, "-n", pool)[0] == 0
             (tmp_path / pool / "go").touch()
-        assert [run.wait(30).status for run in runs] == ["completed"] * 3
+        assert [run.wait(60).status for run in runs] == ["completed"] * 3
         for pool in POOLS:
             wait_for(stack, 0, f"consumes {pool}: 0 of 1 slots busy", "-n", pool)
 
@@ -150,7 +150,7 @@ def test_a_worker_whose_broker_connection_is_cut_connects_again_and_consumes(
         client.client_kill_filter(_type="normal", skipme=True)
     agent = write_agent(tmp_path / "watched", GRAPH, f_py="def f(state): pass\n")
     with stack.client() as sleipnir:
-        assert sleipnir.submit(agent).wait(30).status == "completed"
+        assert sleipnir.submit(agent).wait(60).status == "completed"
     wait_for(stack, 0, "consumes")
     client.close()
 

@@ -42,7 +42,7 @@ def test_a_scheduler_dies_while_it_archives_and_another_goes_on(
     with Stack(redis_server, tmp_path / "home", key_prefix=f"hk-{side}", **fast) as stack, stack.client() as client:
         stack.start_scheduler("victim", env={VARIABLE: f"archived.{side}=kill"})
         run = client.submit(quick)
-        run.wait(30)
+        run.wait(60)
         lines = list(run.export())
         soon(client, run)
         dies(stack, "victim")
@@ -66,7 +66,7 @@ def test_the_command_line_exports_reads_the_archive_and_sweeps_beside_a_live_run
         stack.start_scheduler()
         stack.start_worker()
         waiting, over = client.submit("ask"), client.submit("quick")
-        over.wait(30)
+        over.wait(60)
         wait_until(waiting.gates, "it asks")
 
         file = tmp_path / "run.jsonl"
@@ -93,4 +93,4 @@ def test_the_command_line_exports_reads_the_archive_and_sweeps_beside_a_live_run
         assert stack.sleipnir("gc").returncode == 0
         assert not client.store._client.exists(keys.state)
         waiting.answer("yes")
-        assert (waiting.wait(30).status, waiting.output) == ("completed", "done")
+        assert (waiting.wait(60).status, waiting.output) == ("completed", "done")

@@ -466,7 +466,7 @@ def test_a_builder_that_nobody_listens_to_stops(world: World) -> None:
     wait_until(world.asked, "it builds")
     os.close(read)
     world.server.release()
-    assert builder.wait(30) == -signal.SIGPIPE
+    assert builder.wait(60) == -signal.SIGPIPE
     assert (world.holder(), world.left(), world.file.exists()) == (None, [], False)
 
 

@@ -32,7 +32,7 @@ def run_logged(redis: RedisServer, folder: Path, level: str, settings: str = "")
         stack.start_scheduler()
         stack.start_worker()
         with stack.client() as client:
-            assert client.submit(agent).wait(30).status == "completed"
+            assert client.submit(agent).wait(60).status == "completed"
         if level != "warning":
             wait_until(lambda: "performance summary" in stack.log("scheduler"), "the end is logged")
         return stack.log("scheduler"), stack.log("worker")

@@ -58,7 +58,7 @@ def test_servers_and_all_they_started_end_with_their_worker(redis_server: RedisS
         assert all(is_alive(pid) for both in pids.values() for pid in both)
         for name, (_, signum) in WORKERS.items():
             stack.signal(name, signum)
-        codes = {name: stack.processes[name].wait(30) for name in WORKERS}
+        codes = {name: stack.processes[name].wait(60) for name in WORKERS}
         assert codes == {name: -signum if signum == signal.SIGKILL else 0 for name, (_, signum) in WORKERS.items()}
         for name, both in pids.items():
             wait_until(lambda both=both: not any(map(is_alive, both)), f"nothing of {name}'s is left")  # type: ignore[misc]

@@ -32,7 +32,7 @@ def test_a_node_runs_on_the_queue_that_it_names_in_every_pool(
         stack.start_worker("gpu", "gpu", pool=pool, concurrency=1)
         with stack.client() as client:
             run = client.submit(agent)
-            assert run.wait(30).status == "completed"
+            assert run.wait(60).status == "completed"
             pid, shell = str(run.output).split()
             assert shell == "bash"
             assert (int(pid) == _worker_pid(stack)) == (pool != "prefork")
@@ -64,6 +64,6 @@ def test_a_pool_child_that_is_killed_costs_one_lease_and_nothing_else(
             run = client.submit(agent)
             pid = int(wait_until(lambda: mark.exists() and mark.read_text(), "the function runs"))
             os.kill(pid, signal.SIGKILL)
-            assert run.wait(30).status == "completed"
+            assert run.wait(60).status == "completed"
             assert run.output == "second bash"
             assert [step.attempt for step in run.history()[1:3]] == [2, 1]

@@ -102,7 +102,7 @@ def test_queued_visits_say_their_queue_their_place_and_who_serves_it(
         "run": None, "agent": None, "spawned": None,
     }  # fmt: skip
     (tmp_path / "go").touch()
-    assert all(run.wait(30).status == "completed" for run in runs)
+    assert all(run.wait(60).status == "completed" for run in runs)
 
 
 def test_a_running_visit_says_whose_lease_it_has_and_until_when(stack: Stack, client: Client, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_running_visit_says_whose_lease_it_has_and_until_when(stack: Stack, cl
     assert abs(reason.until_ms - client.now_ms()) <= stack.settings.lease_s * 1000
     assert f"a (runs on {reason.worker}, lease expires in " in command(stack, "show", run.id)
     (tmp_path / "go").touch()
-    assert run.wait(30).status == "completed"
+    assert run.wait(60).status == "completed"
 
 
 def test_a_visit_that_waits_for_a_person_says_so(stack: Stack, client: Client, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_visit_that_waits_for_a_person_says_so(stack: Stack, client: Client, t
     assert reason_once(run, "person") == Reason("person")
     assert "a (waits for a person's answer)" in command(stack, "show", run.id)
     run.cancel()
-    assert run.wait(30).status == "cancelled"
+    assert run.wait(60).status == "cancelled"
 
 
 def test_a_held_visit_says_who_holds_it(stack: Stack, client: Client, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_held_visit_says_who_holds_it(stack: Stack, client: Client, tmp_path: 
     assert "a (paused by bob@desk)" in command(stack, "show", run.id)
     client.resume_all()
     run.cancel()
-    assert run.wait(30).status == "cancelled"
+    assert run.wait(60).status == "cancelled"
 
 
 def test_a_visit_that_is_tried_again_says_when_and_why(stack: Stack, client: Client, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_visit_that_is_tried_again_says_when_and_why(stack: Stack, client: Cli
     assert reason.until_ms is not None and reason.until_ms > client.now_ms()
     assert "a (tries again in " in command(stack, "show", run.id)
     run.cancel()
-    assert run.wait(30).status == "cancelled"
+    assert run.wait(60).status == "cancelled"
 
 
 def test_a_late_result_is_shown_between_the_steps_where_it_came(stack: Stack, client: Client, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_late_result_is_shown_between_the_steps_where_it_came(stack: Stack, cl
     wait_until((tmp_path / "mark").exists, "the function runs")
     stack.signal("frozen", signal.SIGSTOP)
     stack.start_worker("other", "work", pool="solo")
-    assert run.wait(30).status == "completed"
+    assert run.wait(60).status == "completed"
     (tmp_path / "go").touch()
     stack.signal("frozen", signal.SIGCONT)
     (late,) = wait_until(run.late_results, "the late result is refused")

@@ -160,7 +160,7 @@ def test_a_failed_run_goes_on_from_where_it_failed_when_it_is_retried(stack: Sta
     )
     with stack.client() as client:
         run = client.submit(agent)
-        assert run.wait(30).status == "failed"
+        assert run.wait(60).status == "failed"
         mended.touch()
         run.retry()
         wait_until(lambda: run.status == "completed", "the run is continued")

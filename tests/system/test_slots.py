@@ -66,4 +66,4 @@ def test_a_run_that_waits_for_a_slot_says_so_and_goes_on_when_the_one_before_it_
         first.cancel()
         wait_until(second.gates, "the second one asks")
         second.answer("yes")
-        assert second.wait(30).status == "completed"
+        assert second.wait(60).status == "completed"

@@ -156,7 +156,7 @@ def test_a_replica_is_promoted_and_the_old_server_refuses_to_write(trouble: Trou
         threading.Event().wait(2)  # the scheduler and the worker meet it too
         trouble.proxy.turn_to(trouble.server.socket)
         trouble.is_back()
-        assert run.wait(20).status == "completed"
+        assert run.wait(60).status == "completed"
         assert [step.node for step in run.history()] == [None, "a", "b", "done"]
 
 

@@ -39,7 +39,7 @@ def test_flower_is_told_when_a_visit_is_received_started_and_done(
         stack.start_worker("one", "work", pool=pool)
         with events_of(celery_app(redis_server, tmp_path, f"events-{pool}")) as events, stack.client() as client:
             run = client.submit(agent)
-            assert run.wait(30).status == "completed"
+            assert run.wait(60).status == "completed"
             wait_until(lambda: any(e["type"] == "task-succeeded" for e in events), "the events arrive")
             told = {event["type"]: event for event in events if event["type"].startswith("task-")}
             assert list(told) == ["task-received", "task-started", "task-succeeded"]
@@ -66,7 +66,7 @@ def test_task_events_can_be_left_out(redis_server: RedisServer, tmp_path: Path) 
         stack.start_scheduler()
         stack.start_worker("one", "work", pool="solo")
         with events_of(celery_app(redis_server, tmp_path, "no-events")) as events, stack.client() as client:
-            assert client.submit(agent).wait(30).status == "completed"
+            assert client.submit(agent).wait(60).status == "completed"
             wait_until(lambda: any(e["type"] == "worker-heartbeat" for e in events), "Flower sees the worker")
             assert not [event for event in events if event["type"].startswith("task-")]
 
@@ -90,7 +90,7 @@ def test_a_failed_node_is_a_failed_task_and_what_another_message_had_done_alread
         stack.start_worker("one", "work", pool=pool)
         with events_of(celery_app(redis_server, tmp_path, f"failing-{pool}")) as events, stack.client() as client:
             run = client.submit(agent)
-            assert run.wait(30).status == "completed"
+            assert run.wait(60).status == "completed"
             call = VisitCall(run.id, "a", 1, 1, "failing", "0" * 64)
             RedisDispatcher(client.store).publish([(call, "work")])
             wait_until(lambda: any(e["type"] == "task-revoked" for e in events), "the events arrive")
@@ -115,7 +115,7 @@ def test_inspect_counts_visits_by_their_name_in_flower(redis_server: RedisServer
         app = celery_app(redis_server, tmp_path, f"stats-{pool}")
         with stack.client() as client:
             for _ in range(3):
-                assert client.submit(agent).wait(30).status == "completed"
+                assert client.submit(agent).wait(60).status == "completed"
         (stats,) = app.control.inspect(timeout=5, limit=1).stats().values()
         assert stats["total"] == {"seen.a": 3}
 

@@ -40,7 +40,7 @@ def test_the_scripts_of_a_worker_process_have_one_launcher(
         stack.start_worker("worker", pool=pool, concurrency=1, env=PATH)
         with stack.client() as client:
             run = client.submit(agent)
-            assert run.wait(30).status == "completed"
+            assert run.wait(60).status == "completed"
             first, second, worker = (int(pid) for pid in str(run.output).split())
         assert first == second
         assert (worker == stack.processes["worker"].pid) == (pool == "threads")
@@ -57,7 +57,7 @@ def test_warm_starts_can_be_switched_off(redis_server: RedisServer, tmp_path: Pa
         stack.start_worker("worker", concurrency=1, env=PATH)
         with stack.client() as client:
             run = client.submit(agent)
-            assert run.wait(30).status == "completed"
+            assert run.wait(60).status == "completed"
             parents = {int(pid) for pid in str(run.output).split()[:2]}
         assert parents == {stack.processes["worker"].pid}
 
@@ -85,6 +85,6 @@ def test_a_visit_whose_launcher_is_killed_starts_again_at_once_as_the_next_attem
             run = client.submit(agent)
             wait_until(lambda: mark.exists() and mark.read_text().endswith("\n"), "the script runs")
             os.kill(int(mark.read_text()), signal.SIGKILL)
-            assert run.wait(30).status == "completed", "within the lease: it was handed back"
+            assert run.wait(60).status == "completed", "within the lease: it was handed back"
             assert str(run.output).startswith("second ")
             assert [step.attempt for step in run.history()[1:3]] == [2, 1]

@@ -71,7 +71,7 @@ def test_two_runs_side_by_side_do_not_see_each_others_files(
         stack.start_worker()
         runs = [client.submit(agent, caller_dir=tmp_path) for agent in agents]
         for run in runs:
-            assert run.wait(30).status == "completed"
+            assert run.wait(60).status == "completed"
             assert run.output == f"{run.id} "
         assert sorted(path.name for path in (stack.home / WORK).iterdir()) == sorted(run.id for run in runs)
         assert not (tmp_path / "notes.txt").exists()
@@ -85,7 +85,7 @@ def test_runs_of_the_callers_machine_work_in_its_directory(redis_server: RedisSe
         stack.start_scheduler()
         stack.start_worker()
         run = client.submit(agent, caller_dir=tmp_path / "project")
-        assert run.wait(30).status == "completed"
+        assert run.wait(60).status == "completed"
         assert (tmp_path / "project" / "notes.txt").read_text() == f"{run.id}\n"
 
 
@@ -101,7 +101,7 @@ def test_what_is_shared_by_agents_is_beside_them_on_a_worker(
         stack.start_scheduler()
         stack.start_worker()
         run = client.submit(agent)
-        assert (run.wait(30).status, run.output) == ("completed", "hello")
+        assert (run.wait(60).status, run.output) == ("completed", "hello")
 
 
 @pytest.mark.parametrize("warm", [True, False])
@@ -117,7 +117,7 @@ def test_an_agent_that_writes_to_its_folder_is_told_where_to_write(
         stack.start_scheduler()
         stack.start_worker()
         run = client.submit(agent, caller_dir=tmp_path)
-        assert run.wait(30).status == "completed"
+        assert run.wait(60).status == "completed"
         assert f"is read-only: write below the working directory, '{tmp_path}'," in str(run.output)
 
 
@@ -180,7 +180,7 @@ def test_a_scratch_folder_outlives_its_worker_and_goes_once_its_run_is_over(
         stack.start_worker("second")  # it looks for folders when it starts
         wait_until((folder / "met").exists, "the second node has begun again")
         (folder / "go").touch()
-        assert (run.wait(30).status, run.output) == ("completed", run.id)
+        assert (run.wait(60).status, run.output) == ("completed", run.id)
         stack.kill("second")
         stack.start_worker("third")
         wait_until(lambda: not folder.exists(), "the next worker has removed it")
@@ -195,7 +195,7 @@ def test_scratch_folders_of_runs_that_redis_forgot_go_when_they_are_old(
         stack.start_scheduler()
         stack.start_worker()
         runs = [client.submit(agent) for _ in range(2)]
-        assert [run.wait(30).status for run in runs] == ["completed"] * 2
+        assert [run.wait(60).status for run in runs] == ["completed"] * 2
     old, new = (tmp_path / "home" / WORK / run.id for run in runs)
     long_ago = time.time() - UNKNOWN_S - 60
     for path in (*old.iterdir(), old):
@@ -233,7 +233,7 @@ def test_another_directory_at_the_same_path_is_not_the_callers(redis_server: Red
         stack.start_scheduler()
         start_worker_elsewhere(stack, "worker", f"mount -t tmpfs tmpfs {tmp_path}/project")
         run = client.submit(agent, caller_dir=tmp_path / "project")
-        assert (run.wait(30).status, run.output) == ("completed", f"{run.id} ")
+        assert (run.wait(60).status, run.output) == ("completed", f"{run.id} ")
         assert (stack.home / WORK / run.id / "notes.txt").exists()
 
 
@@ -245,7 +245,7 @@ def test_the_callers_directory_is_used_where_it_is_mounted(redis_server: RedisSe
         stack.start_scheduler()
         start_worker_elsewhere(stack, "worker", f"mount --bind {tmp_path}/project {tmp_path}/project")
         run = client.submit(agent, caller_dir=tmp_path / "project")
-        assert (run.wait(30).status, run.output) == ("completed", f"{run.id} ")
+        assert (run.wait(60).status, run.output) == ("completed", f"{run.id} ")
         assert (tmp_path / "project" / "notes.txt").read_text() == f"{run.id}\n"
 
 

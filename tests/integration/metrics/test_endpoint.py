@@ -29,7 +29,7 @@ def endpoint() -> Iterator[MetricsEndpoint]:
 
 
 def ask(endpoint: MetricsEndpoint, path: str, method: str = "GET", **headers: str) -> tuple[int, str, bytes]:
-    with closing(http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=60)) as connection:
         connection.request(method, path, headers=headers)
         response = connection.getresponse()
         return response.status, response.headers["Content-Type"], response.read()

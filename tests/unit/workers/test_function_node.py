@@ -242,7 +242,7 @@ def test_a_timeout_interrupts_the_function(tmp_path: Path) -> None:
     started = time.monotonic()
     result = run(tmp_path, "def step(state):\n    while True: pass", timeout=1)
     assert result == failure("Function 'steps.py:step' timed out after 1s", "timeout")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_a_function_that_catches_every_exception_cannot_escape_its_timeout(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_lost_visit_stops_the_function_and_returns_nothing(tmp_path: Path) -> 
         module for module in list(sys.modules.values()) if getattr(module, "__file__", "") == str(tmp_path / "steps.py")
     )
     vars(module)["state_of_test"] = {"started": started}
-    loser = threading.Thread(target=lambda: started.wait(10) and lost.set())
+    loser = threading.Thread(target=lambda: started.wait(60) and lost.set())
     loser.start()
     with pytest.raises(VisitLost):
         run(tmp_path, body, lost=lost)

@@ -19,6 +19,7 @@ from sleipnir_workers.execution import Execution
 from sleipnir_workers.host import Host
 from sleipnir_workers.lazy_state import StoredState
 from sleipnir_workers.llm import node as llm
+from tests.waiting import wait_until
 
 # The interpreter of the test run first: a version manager's `python3` costs a tenth of a second per start.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -53,16 +54,6 @@ def script(folder: Path, name: str, text: str, **fields: Any) -> ScriptNode:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return ScriptNode(id="step", script=name, **fields)
-
-
-def wait_until(condition: Callable[[], Any], description: str, timeout_s: float = 10.0) -> Any:
-    """The first true value of `condition`."""
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"never happened: {description}"
-        pause.wait(0.01)
-    return value
 
 
 def text_of(path: Path) -> str:

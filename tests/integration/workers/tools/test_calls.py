@@ -15,7 +15,8 @@ from sleipnir_workers.tools.call import CATALOG, answer
 from sleipnir_workers.tools.repeated_calls import PastCall
 from tests.integration.workers.tools.places import Agent
 from tests.unit.workers import visits
-from tests.unit.workers.visits import PATH, When, is_gone, text_of, wait_until
+from tests.unit.workers.visits import PATH, When, is_gone, text_of
+from tests.waiting import wait_until
 
 
 @pytest.fixture
