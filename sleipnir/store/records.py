@@ -29,7 +29,7 @@ MOST_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
-class Record:
+class StoredRun:
     """A run at one moment. `spec` is JSON text, `fields` are those of the run's hash, `entries` the first of its
     journal, `children` the ids of the runs that it has started, `output` the text, if it is completed."""
 
@@ -68,7 +68,7 @@ class Records:
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client, self._keys = client, keys
 
-    def read(self, run_id: str) -> Record | None:
+    def read(self, run_id: str) -> StoredRun | None:
         """None: there is no such run (any more)."""
         run = self._keys.of_run(run_id)
         pipe = self._client.pipeline(transaction=True)
@@ -81,9 +81,9 @@ class Records:
         if spec is None or not fields:
             return None
         completed = fields["status"] == "completed"
-        return Record(run_id, spec, fields, tuple(entries), tuple(children), output if completed else None)
+        return StoredRun(run_id, spec, fields, tuple(entries), tuple(children), output if completed else None)
 
-    def entries(self, record: Record) -> Iterator[str]:
+    def entries(self, record: StoredRun) -> Iterator[str]:
         """The journal as it was when the record was read. It ends early when the run expires meanwhile."""
         at = min(len(record.entries), record.steps)
         yield from record.entries[:at]

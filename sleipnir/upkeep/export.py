@@ -23,7 +23,7 @@ from typing import Any, Final
 from sleipnir.errors import RunNotFound
 from sleipnir.redaction import is_secret_name
 from sleipnir.store.record_text import dumps
-from sleipnir.store.records import Record, Records
+from sleipnir.store.records import Records, StoredRun
 
 FORMAT: Final = "sleipnir-run"
 VERSION: Final = 1
@@ -49,7 +49,7 @@ def lines_of(records: Records, run_id: str, *, children: bool = False) -> Iterat
             waiting += [child for child in below if child is not None]
 
 
-def lines_of_record(records: Records, record: Record) -> Iterator[str]:
+def lines_of_record(records: Records, record: StoredRun) -> Iterator[str]:
     """The lines of one run that was read. Raises RunNotFound when it expires meanwhile."""
     yield dumps(_head(record)) + "\n"
     steps = 0
@@ -61,7 +61,7 @@ def lines_of_record(records: Records, record: Record) -> Iterator[str]:
     yield dumps(_outcome(record)) + "\n"
 
 
-def _head(record: Record) -> dict[str, Any]:
+def _head(record: StoredRun) -> dict[str, Any]:
     spec = json.loads(record.spec)
     spec["variables"] = _masked(spec.get("variables") or {})
     spec["presets"] = {agent: _masked(values) for agent, values in (spec.get("presets") or {}).items()}
@@ -89,7 +89,7 @@ def _step(run_id: str, entry: str) -> str:
     return f'{{"type":"step","run":{dumps(run_id)},{header.strip()[1:-1]},"writes":{{{writes}}}}}\n'
 
 
-def _outcome(record: Record) -> dict[str, Any]:
+def _outcome(record: StoredRun) -> dict[str, Any]:
     fields = record.fields
     return {
         "type": "outcome",

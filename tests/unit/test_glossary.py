@@ -25,6 +25,7 @@ TWO_MEANINGS = {
     "Branch": "graph.model's is named in the published JSON Schema; the other is the body of a visit",
     "Call": "sleipnir.testing's is public; the other is the body of a visit",
     "Run": "sleipnir.Run is public; the other is what a visit waits for",
+    "Visits": "parts of the store are called by what they store; the planner's are those of one run",
     "Settings": "sleipnir.Settings is public; graph.model's is named in the published JSON Schema",
 }
 """Names of two public classes each, with the reason why neither is renamed."""
@@ -33,30 +34,30 @@ STORED = {"Told", "TellBatch", "TellChild", "TellParent", "TellRoot", "TellRun"}
 """Names of events and effects with words that are not used: stored records and metrics have these names."""
 
 PROGRAMMING = words_of("""
-    addition address amount app area argument backlog bar bucket cache case check child choice collector compat
-    completion composer conductor config configuration connection consumer content context count counter creation
-    default delay demand descendant difference directory dispatcher duration effort environment error estimate
-    export expression extraction failure file format fusion gauge glob grammar guard header health histogram history
-    home host http import info init input install installation interpreter key knowledge language latch launch
-    leader limiter line link list lock log main mark matrix meaning memory module moment name narrator neighbour
-    page parameter parent parser patch path pattern picture place plan point position problem process program
+    addition address amount app area argument backlog bar bucket cache case check child choice clock collector
+    compat completion composer conductor config configuration connection consumer content context count counter
+    creation default delay demand descendant difference directory dispatcher duration effort environment error
+    estimate export expression extraction failure file format fusion gauge glob grammar guard header health
+    histogram history home host http import info init input install installation interpreter key knowledge language
+    latch launch leader limiter line link list lock log main mark matrix meaning memory module moment name narrator
+    neighbour page parameter parent parser patch path pattern picture plan point position problem process program
     protocol query reader reason reduction reference request response root second sentinel separator series server
     shape shaper shim sink size span splitter start steering strategy submit summary symbol syntax system table tag
-    tally terminal text time timeout total trace trait transport type upgrade use var walk warning watch way web
-    word writer
+    tally terminal text time timeout total trace trait transport type upgrade use var wait walk warning watch way
+    web word writer
 """)
 """Last words of names that are English or a programmer's, and no nouns of Sleipnir's own."""
 
 DRAWING = words_of("arrow colour curve layout mermaid outline palette svg dot")
 
-FORMATS = words_of("amqp celeryconfig gc github kb markdown pdf ps python rag spreadsheet typescript")
+FORMATS = words_of("amqp bsp celeryconfig dag gc github kb markdown pdf ps python rag spreadsheet typescript")
 """Formats, protocols, programs and commands."""
 
 NO_NOUNS = words_of("""
     advance again begun busy collect connect declare do doctor done draw drop fill follow forget found gather gone
-    ignore known large leave live load local long lost miss narrate off parallel parse plain put refuse render
-    salvage say scratch send settle show split spent submit take told unclear up validate without written
-    """)
+    ignore known large leave live load local long lost miss narrate new off parallel parse plain put ready refuse
+    render salvage say scratch send settle show spent split submit take told unclear up validate without written
+""")
 """Verbs (what a function, a command or an effect does), adjectives and participles."""
 
 

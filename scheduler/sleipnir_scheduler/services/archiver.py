@@ -20,7 +20,7 @@ import structlog
 
 from sleipnir.errors import RunNotFound
 from sleipnir.runs.views import ArchiveState
-from sleipnir.store.records import Record
+from sleipnir.store.records import StoredRun
 from sleipnir.store.store import Store
 from sleipnir.upkeep.archive import ArchiveWriter
 from sleipnir.upkeep.export import lines_of_record
@@ -69,7 +69,7 @@ class Archiver:
             if record is not None and record.is_final:
                 yield self._lines(record, (run_id, expires_ms), done)
 
-    def _lines(self, record: Record, run: tuple[str, int], done: list[tuple[str, int]]) -> Iterator[str]:
+    def _lines(self, record: StoredRun, run: tuple[str, int], done: list[tuple[str, int]]) -> Iterator[str]:
         with contextlib.suppress(RunNotFound):
             yield from lines_of_record(self._store.records, record)
             done.append(run)
