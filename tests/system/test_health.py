@@ -79,7 +79,7 @@ def wait_for(stack: Stack, code: int, words: str, *arguments: str, **settings: s
         return seen[-1][0] == code and words in seen[-1][1]
 
     try:
-        wait_until(said, f"the probe says {code} and {words!r}", timeout_s=45, every_s=1)
+        wait_until(said, f"the probe says {code} and {words!r}", timeout_s=120, every_s=0.5)
     except AssertionError as error:
         raise AssertionError(f"{error}; it said {seen[-1]}") from None
 
