@@ -74,7 +74,7 @@ class Unresolvable(NotChecked):
     """The schema has a reference to something outside it."""
 
 
-class _Work(threading.local):
+class _RemainingSteps(threading.local):
     """The steps left for the validation of this thread."""
 
     allowance: int | None = None
@@ -93,7 +93,7 @@ class _Work(threading.local):
             raise NotChecked(f"it needs more than {self.most:,} steps; use a smaller value or a simpler schema")
 
 
-_work = _Work()
+_work = _RemainingSteps()
 
 
 @contextmanager

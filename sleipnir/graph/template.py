@@ -60,7 +60,7 @@ class RenderedTooLarge(TemplateError):
         self.args = (f"Template interpolation failed: the text has more than {MOST_RENDERED:,} characters",)
 
 
-class _Room:
+class _RemainingChars:
     """The characters left for a text during rendering. Placeholders multiply: a thousand of 10 MB each are 10 GB."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ def lookup(path: str, state: Mapping[str, Json]) -> Any:
 def render(template: str, state: Mapping[str, Json]) -> str:
     """Strict rendering. Raises TemplateError when a placeholder is missing."""
     missing: list[str] = []
-    room = _Room()
+    room = _RemainingChars()
 
     def substitute(match: re.Match[str]) -> str:
         value = lookup(match[1], state)
@@ -117,7 +117,7 @@ def render(template: str, state: Mapping[str, Json]) -> str:
 
 def render_lenient(template: str, state: Mapping[str, Json]) -> str:
     """Rendering where a missing placeholder is the empty string. Raises RenderedTooLarge."""
-    room = _Room()
+    room = _RemainingChars()
 
     def substitute(match: re.Match[str]) -> str:
         value = lookup(match[1], state)

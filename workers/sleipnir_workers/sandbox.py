@@ -209,7 +209,7 @@ class _Command:
     def __init__(self, leader: Leader, lost: threading.Event, max_stdout_bytes: int | None) -> None:
         self._leader = leader
         self._lost = lost
-        self._stdout = _HeadAndTail(STDERR_BYTES) if max_stdout_bytes is None else _Whole(max_stdout_bytes)
+        self._stdout = _HeadAndTail(STDERR_BYTES) if max_stdout_bytes is None else _FirstBytes(max_stdout_bytes)
         self._stderr = _HeadAndTail(STDERR_BYTES)
         self._open_pipes = 2
         self._exited = False
@@ -297,7 +297,7 @@ class _Command:
             return
 
 
-class _Whole:
+class _FirstBytes:
     """Keeps `limit` bytes and one more, which shows that the limit was exceeded; the content is not used then."""
 
     def __init__(self, limit: int) -> None:

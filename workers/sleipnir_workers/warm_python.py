@@ -298,7 +298,7 @@ class Launcher:
                 raise LauncherLost(str(error)) from error
 
 
-class _Slot:
+class _EnvironmentLauncher:
     """The launcher for one environment, started when it is needed."""
 
     def __init__(self) -> None:
@@ -343,7 +343,7 @@ class WarmPython:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._slots: OrderedDict[Key, _Slot] = OrderedDict()
+        self._slots: OrderedDict[Key, _EnvironmentLauncher] = OrderedDict()
 
     def launch(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, mark: int = -1) -> WarmScript | None:
         """Start `python3 FILE`. None: start it cold. Raises OSError when descriptors or processes are exhausted."""
@@ -372,9 +372,9 @@ class WarmPython:
             while self._slots:
                 self._slots.popitem()[1].retire()
 
-    def _slot(self, key: Key) -> _Slot:
+    def _slot(self, key: Key) -> _EnvironmentLauncher:
         with self._lock:
-            slot = self._slots.setdefault(key, _Slot())
+            slot = self._slots.setdefault(key, _EnvironmentLauncher())
             self._slots.move_to_end(key)
             if len(self._slots) > MOST_LAUNCHERS:
                 self._slots.popitem(last=False)[1].retire()

@@ -86,7 +86,7 @@ def chat(
         if terminal.can_ask():
             _welcome(talk)
         try:
-            return _Loop(talk, options, stream).talk(typed)
+            return _ChatLines(talk, options, stream).talk(typed)
         except KeyboardInterrupt:  # there is no person, and nothing under way
             return exit_codes.INTERRUPTED
         finally:
@@ -107,7 +107,7 @@ def _forget_temporary(client: Client, session: SessionName) -> None:
             client.remove_session(session.agent, session.name)
 
 
-class _Loop:
+class _ChatLines:
     """Reads lines until the end of the input."""
 
     def __init__(self, talk: ChatState, options: GlobalOptions, stream: bool | None) -> None:

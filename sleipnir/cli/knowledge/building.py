@@ -195,7 +195,7 @@ def summary(base: Mapping[str, Any]) -> str:
 def asker(view: BuildView, *, yes: bool = False) -> Asker | None:
     """The prompter on the terminal, None without one. `yes`: no questions, every default is taken."""
     if yes:
-        return _Yes()
+        return _AlwaysYes()
     return _Person(view) if terminal.can_ask() else None
 
 
@@ -242,7 +242,7 @@ class _Person:
         return wanted
 
 
-class _Yes:
+class _AlwaysYes:
     def confirm(self, question: str, *, default: bool) -> bool:
         return default
 

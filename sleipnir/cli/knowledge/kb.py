@@ -73,7 +73,7 @@ def build(options: GlobalOptions, /, agent: str, node: str | None, as_data: bool
     Values that neither an option, the node nor Loki's config.yaml sets are asked on a terminal. Without an embedding
     model (`--embedding-model none`) a base is searched by keywords, without a provider.
     """
-    return _make(options, agent, node, _Wish(**wish), as_data=as_data)
+    return _make(options, agent, node, _BuildOptions(**wish), as_data=as_data)
 
 
 @kb.command()
@@ -85,7 +85,7 @@ def rebuild(options: GlobalOptions, /, agent: str, node: str | None, as_data: bo
     Those of AGENT, or that of NODE. Only changed chunks are embedded. Values that neither an option nor the node sets
     are kept. Existing runs keep their base.
     """
-    return _make(options, agent, node, _Wish(**wish, anew=True), as_data=as_data)
+    return _make(options, agent, node, _BuildOptions(**wish, anew=True), as_data=as_data)
 
 
 @kb.command()
@@ -309,7 +309,7 @@ def _view() -> Iterator[BuildView]:
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _BuildOptions:
     """The options of `build` and `rebuild` (`anew`). They take precedence over the node and the application."""
 
     embedding_model: str | None
@@ -329,7 +329,7 @@ class _Wish:
         return {name: getattr(self, name) for name in names}
 
 
-def _make(options: GlobalOptions, agent: str, node: str | None, wish: _Wish, *, as_data: bool) -> int:
+def _make(options: GlobalOptions, agent: str, node: str | None, wish: _BuildOptions, *, as_data: bool) -> int:
     from sleipnir.cli.knowledge.building import asker
     from sleipnir.knowledge.preparing import make
 
@@ -359,7 +359,7 @@ def _make(options: GlobalOptions, agent: str, node: str | None, wish: _Wish, *, 
     return exit_codes.COMPLETED
 
 
-def _order(found: _Bases, name: str, wish: _Wish, carry_out: CarryOut, person: Asker | None) -> Order:
+def _order(found: _Bases, name: str, wish: _BuildOptions, carry_out: CarryOut, person: Asker | None) -> Order:
     """The builder's task. Raises UsageError for missing values."""
     from sleipnir.knowledge.application import application
     from sleipnir.knowledge.preparing import documents_of

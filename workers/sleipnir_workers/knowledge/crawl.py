@@ -72,7 +72,7 @@ class FetchedPage:
     part: str | None
 
 
-class _Enough(Exception):
+class _BytesUsedUp(Exception):
     """The bytes of this crawl are used up."""
 
 
@@ -121,7 +121,7 @@ class _Crawl:
                             yield FetchedPage(self._origin + path, outcome, self._rules.part)
                         case Unloadable():
                             self._notice(f"{outcome}; this page is left out")
-                        case _Enough():
+                        case _BytesUsedUp():
                             skipped += 1
         skipped += len(self._paths) - done
         if skipped:
@@ -136,7 +136,7 @@ class _Crawl:
             response = self._web.get(
                 urlsplit(self._url)._replace(query="").geturl(), check=self._set_origin, count=self._count
             )
-        except _Enough:
+        except _BytesUsedUp:
             raise Unloadable(self._url, f"is larger than {size(self._limits.bytes_)} (SLEIPNIR_CRAWL_BYTES)") from None
         path = urlsplit(response.url).path or "/"
         self._paths.append((path, 0))
@@ -174,7 +174,7 @@ class _Crawl:
             return f"{self._limits.seconds:g} s (SLEIPNIR_CRAWL_S)"
         return None
 
-    def _fetch(self, item: tuple[str, int]) -> Response | Unloadable | _Enough:
+    def _fetch(self, item: tuple[str, int]) -> Response | Unloadable | _BytesUsedUp:
         path, _ = item
         left_s = max(0.1, self._deadline - time.monotonic())
         try:
@@ -184,7 +184,7 @@ class _Crawl:
                 check=self._check,
                 count=self._count,
             )
-        except (Unloadable, _Enough) as error:
+        except (Unloadable, _BytesUsedUp) as error:
             return error
 
     def _check(self, url: str) -> None:
@@ -200,7 +200,7 @@ class _Crawl:
         with self._lock:
             self._bytes += length
             if self._bytes > self._limits.bytes_:
-                raise _Enough
+                raise _BytesUsedUp
 
     def _follow(self, url: str, response: Response, depth: int) -> None:
         """Add the links of a page that are new and may be followed."""

@@ -63,7 +63,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _EmbeddingRequest:
     number: int
     keys: Sequence[bytes]
     texts: Sequence[str]
@@ -157,7 +157,7 @@ class Embedder:
         and ProcessLost when Redis cannot be asked for a permit.
         """
         began_s = time.monotonic()
-        work = _Work(texts, keys_of(self._model.id, embedding.settings(self._model.endpoint, purpose), texts))
+        work = _PendingTexts(texts, keys_of(self._model.id, embedding.settings(self._model.endpoint, purpose), texts))
         rows = _Rows(self._model.id, len(texts), dimensions)
         self._take_known(work, rows)
         spent = EmbeddingUsage(reused=rows.done)
@@ -188,7 +188,7 @@ class Embedder:
         cost_usd = prices.embedding_cost_usd(self._model.endpoint, tokens) if tokens else 0.0
         return Estimate(len(unknown), tokens, cost_usd)
 
-    def _take_known(self, work: _Work, rows: _Rows) -> None:
+    def _take_known(self, work: _PendingTexts, rows: _Rows) -> None:
         """Fill in the cached vectors. One with other dimensions than the base is of an earlier model with this id."""
         if self._cache is None:
             return
@@ -199,26 +199,26 @@ class Embedder:
                     rows.put(work.positions[key], vector)
                     work.known.add(key)
 
-    def _batches(self, work: _Work) -> Iterator[_Batch]:
+    def _batches(self, work: _PendingTexts) -> Iterator[_EmbeddingRequest]:
         """The batches of unknown texts, in the order of the texts."""
         keys: list[bytes] = []
         held_bytes = number = 0
         for key in work.unknown():
             size = len(work.text(key).encode(errors="replace"))
             if keys and (len(keys) == self.batch_size or held_bytes + size > embedding.MOST_BYTES):
-                yield _Batch(number, keys, [work.text(unknown) for unknown in keys])
+                yield _EmbeddingRequest(number, keys, [work.text(unknown) for unknown in keys])
                 keys, held_bytes, number = [], 0, number + 1
             keys.append(key)
             held_bytes += size
         if keys:
-            yield _Batch(number, keys, [work.text(unknown) for unknown in keys])
+            yield _EmbeddingRequest(number, keys, [work.text(unknown) for unknown in keys])
 
     def _answers(
-        self, batches: Sequence[_Batch], purpose: Purpose, tick: Callable[[], None]
-    ) -> Generator[tuple[_Batch, EmbeddedTexts], None, None]:
+        self, batches: Sequence[_EmbeddingRequest], purpose: Purpose, tick: Callable[[], None]
+    ) -> Generator[tuple[_EmbeddingRequest, EmbeddedTexts], None, None]:
         """The batches as they are answered, in any order. After a failure no other batch is started."""
         threads = min(self._in_flight, len(batches))
-        flight = _Flight(batches, lambda batch, stop: self._ask(batch, purpose, stop), threads)
+        flight = _RequestThreads(batches, lambda batch, stop: self._ask(batch, purpose, stop), threads)
         failed: BaseException | None = None
         until_s = float("inf")
         try:
@@ -236,7 +236,7 @@ class Embedder:
         if failed is not None:
             raise failed
 
-    def _ask(self, batch: _Batch, purpose: Purpose, stop: threading.Event) -> EmbeddedTexts:
+    def _ask(self, batch: _EmbeddingRequest, purpose: Purpose, stop: threading.Event) -> EmbeddedTexts:
         """Request and cache the vectors of a batch. Raises NodeFailed, PutOff, ProcessLost and _Stopped."""
         for attempt in range(1, self._attempts + 1):
             try:
@@ -255,7 +255,7 @@ class Embedder:
             return embedded
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _call(self, batch: _Batch, purpose: Purpose, attempt: int, stop: threading.Event) -> EmbeddedTexts:
+    def _call(self, batch: _EmbeddingRequest, purpose: Purpose, attempt: int, stop: threading.Event) -> EmbeddedTexts:
         """One call, as soon as the limits allow it. Only the first attempt of a batch is put off: later ones wait here,
         because the number of attempts would be lost."""
         while True:
@@ -281,7 +281,7 @@ class Embedder:
             except ConfigError as error:
                 raise NodeFailed(str(error), "config") from error
 
-    def _permit(self, batch: _Batch, attempt: int) -> AbstractContextManager[CallTokens]:
+    def _permit(self, batch: _EmbeddingRequest, attempt: int) -> AbstractContextManager[CallTokens]:
         if self._permits is None:
             return nullcontext(Permit())
         tokens = sum(estimated_tokens(len(text), 0) for text in batch.texts)
@@ -292,7 +292,7 @@ class Embedder:
         if self._pause(stop, seconds):
             raise _Stopped
 
-    def _check(self, batch: _Batch, embedded: EmbeddedTexts) -> None:
+    def _check(self, batch: _EmbeddingRequest, embedded: EmbeddedTexts) -> None:
         """Raises NodeFailed (`model`) for a vector without a direction."""
         for text, vector in zip(batch.texts, embedded.vectors, strict=True):
             if flaw := _flaw(vector):
@@ -300,7 +300,7 @@ class Embedder:
                 raise NodeFailed(f"embedding model '{self._model.id}' gave {flaw} for the text {quoted!r}", "model")
 
 
-class _Work:
+class _PendingTexts:
     """Texts and their positions; equal texts share a key. `known` are the keys that are done."""
 
     def __init__(self, texts: Sequence[str], keys: Sequence[bytes]) -> None:
@@ -350,18 +350,23 @@ class _Rows:
         self.done += len(positions)
 
 
-class _Flight:
+class _RequestThreads:
     """Requests of batches in several threads, until all are made or `stop` is set."""
 
     def __init__(
-        self, batches: Sequence[_Batch], ask: Callable[[_Batch, threading.Event], EmbeddedTexts], threads: int
+        self,
+        batches: Sequence[_EmbeddingRequest],
+        ask: Callable[[_EmbeddingRequest, threading.Event], EmbeddedTexts],
+        threads: int,
     ) -> None:
         self.stop = threading.Event()
         self._ask = ask
         self._pending = iter(batches)
         self._lock = threading.Lock()
         self._flying = threads
-        self._outcomes: queue.SimpleQueue[tuple[_Batch, EmbeddedTexts] | BaseException | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[_EmbeddingRequest, EmbeddedTexts] | BaseException | None] = (
+            queue.SimpleQueue()
+        )
         for _ in range(threads):
             start_thread(self._fly, "embedding")
 
@@ -369,7 +374,7 @@ class _Flight:
     def is_under_way(self) -> bool:
         return self._flying > 0
 
-    def outcome(self, wait_s: float) -> tuple[_Batch, EmbeddedTexts] | BaseException | None:
+    def outcome(self, wait_s: float) -> tuple[_EmbeddingRequest, EmbeddedTexts] | BaseException | None:
         """The outcome of a batch; None if there is none within `wait_s`."""
         try:
             outcome = self._outcomes.get(timeout=wait_s)
@@ -388,7 +393,7 @@ class _Flight:
         finally:
             self._outcomes.put(None)
 
-    def _next(self) -> _Batch | None:
+    def _next(self) -> _EmbeddingRequest | None:
         with self._lock:
             return None if self.stop.is_set() else next(self._pending, None)
 

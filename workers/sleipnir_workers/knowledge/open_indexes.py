@@ -21,7 +21,7 @@ TICK_S = 0.25  # between checks whether the caller still waits
 
 
 @dataclass
-class _Lent:
+class _OpenArtefact:
     index: Artefact
     stored: OpenIndex
     readers: int = 0
@@ -45,7 +45,7 @@ class OpenIndexes:
 
     def __init__(self, index_store: IndexStore, most: int = MOST_OPEN) -> None:
         self._index_store, self._most = index_store, most
-        self._lent: OrderedDict[str, _Lent] = OrderedDict()
+        self._lent: OrderedDict[str, _OpenArtefact] = OrderedDict()
         self._opening: dict[str, _Opening] = {}
         self._lock = threading.Lock()
 
@@ -61,7 +61,7 @@ class OpenIndexes:
         finally:
             self._give_back(lent)
 
-    def _take(self, digest: str, tick: Callable[[], None]) -> _Lent:
+    def _take(self, digest: str, tick: Callable[[], None]) -> _OpenArtefact:
         while True:
             with self._lock:
                 if (lent := self._lent.get(digest)) is not None:
@@ -82,11 +82,11 @@ class OpenIndexes:
         return opening
 
     def _open(self, digest: str, opening: _Opening) -> None:
-        lent: _Lent | None = None
+        lent: _OpenArtefact | None = None
         try:
             stored = self._index_store.open(digest)
             try:
-                lent = _Lent(Artefact.open(stored.folder), stored)
+                lent = _OpenArtefact(Artefact.open(stored.folder), stored)
             except BaseException:
                 stored.close()
                 raise
@@ -99,7 +99,7 @@ class OpenIndexes:
                 self._close_unused(keep=digest)
         opening.over.set()
 
-    def _give_back(self, lent: _Lent) -> None:
+    def _give_back(self, lent: _OpenArtefact) -> None:
         with self._lock:
             lent.readers -= 1
             self._close_unused()

@@ -156,7 +156,7 @@ class Connections:
         """Ask a server that runs. `repeat`: ask again, a new one, if it dies meanwhile."""
         try:
             return await self._ask(server, ask)
-        except _Died as death:
+        except _ConnectionDied as death:
             if not (repeat or death.unheard):
                 raise McpFailed(
                     f"{_broken(server)} during the call, and whether it did what it was asked is not known"
@@ -164,7 +164,7 @@ class Connections:
                 ) from death
         try:
             return await self._ask(server, ask)
-        except _Died as death:
+        except _ConnectionDied as death:
             raise McpFailed(f"{_broken(server)} twice{death.connection.why()}") from death
 
     async def _ask(self, server: McpServer, ask: Callable[[Connection], Awaitable[T]]) -> T:
@@ -179,7 +179,7 @@ class Connections:
             await connection.over()
             # One refused request ends the connection for all that are out, and of those others may have been heard.
             unheard = error.unheard or (connection.was_refused and connection.users == 1)
-            raise _Died(connection, unheard=unheard) from error
+            raise _ConnectionDied(connection, unheard=unheard) from error
         finally:
             connection.users -= 1
             if connection.users == 0 and not connection.has_ended:
@@ -237,7 +237,7 @@ def _broken(server: McpServer) -> str:
     return f"{name} died" if isinstance(server, StdioServer) else f"the connection to {name} broke"
 
 
-class _Died(Exception):
+class _ConnectionDied(Exception):
     def __init__(self, connection: Connection, *, unheard: bool) -> None:
         super().__init__(connection.server.name)
         self.connection, self.unheard = connection, unheard
