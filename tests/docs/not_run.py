@@ -49,7 +49,9 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     },
     "docs/performance.md": {"make bench": DEVELOPER},
     "docs/redis-servers.md": {"TESTED_REDIS=": DEVELOPER},
-    "docs/testing.md": {"python -m sleipnir.testing serve": SERVICE.replace("system/test_deployment", "integration/testing")},
+    "docs/testing.md": {
+        "python -m sleipnir.testing serve": SERVICE.replace("system/test_deployment", "integration/testing"),
+    },
     "scheduler/README.md": {"sleipnir scheduler": SERVICE},
     "workers/README.md": {"sleipnir worker": SERVICE},
 }

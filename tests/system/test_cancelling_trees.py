@@ -57,7 +57,7 @@ sleeps = subprocess.Popen(["sleep", "3600"])
 sleeps.wait()
 """
 DESCENDANTS = 30  # ten in the middle, and two below each of them
-OVER_WITHIN_MS = 10_000
+OVER_WITHIN_MS = 30_000  # on a machine with ten times as much to do as it has cores; a second or two on a quiet one
 
 
 @pytest.fixture

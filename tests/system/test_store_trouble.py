@@ -25,7 +25,7 @@ from sleipnir.store.connect import connect
 from tests.processes import RedisServer, Stack, wait_until, write_agent
 from tests.proxy import Proxy
 
-BACK_S = 10.0
+BACK_S = 30.0  # on a busy machine; some seconds on a quiet one
 
 QUICK = """
 name: quick
