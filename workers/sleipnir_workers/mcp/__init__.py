@@ -1,10 +1,10 @@
-"""MCP servers for llm nodes: connections kept alive in this process, and three functions of each for a model.
+"""MCP servers for llm nodes: the connections of this process, and three functions per server for a model.
 
-What others use: `configured` for the servers there are, `declarations` for the model's request, `answer` for a call,
-`process_connections` for this process's connections, `close` when the worker stops, `check` at start-up.
+`configured` reads the servers, `declarations` are for the model's request, `answer` handles a call,
+`process_connections` are this process's connections, `close` ends them, `check` is for start-up.
 
-The SDK (`mcp`) takes half a second and 60 MB to import, and workers without llm nodes never need it: it is imported
-inside functions only, by the first connection.
+The import of the SDK (`mcp`) takes half a second and 60 MB, and workers without llm nodes never need it. So the first
+connection imports it, inside functions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _connections: Connections | None = None
 
 
 def process_connections() -> Connections:
-    """The connections of this process. Opens none."""
+    """The connections of this process; opens none."""
     global _connections
     with _lock:
         if _connections is None:
@@ -58,7 +58,7 @@ def close() -> None:
 
 
 def _after_fork() -> None:
-    """The parent's connections, and the thread that serves them, are the parent's."""
+    """A child process must not use the connections and the thread of its parent."""
     global _lock, _connections
     _lock, _connections = threading.Lock(), None
 

@@ -1,7 +1,7 @@
-"""`python -m sleipnir_workers.mcp check FILE [--json]`: does every server of an mcp.json start and list its tools?
+"""`python -m sleipnir_workers.mcp check FILE [--json]`: check the servers of an mcp.json: start, list tools, stop.
 
-Secrets come from the environment, and from `--env-file`. Exit code 0: all of them do; 1: some do not; 2: the file or
-the command line is wrong.
+Secrets come from the environment, and from `--env-file`. Exit code 0: all servers work; 1: some do not; 2: the file or
+the command line is invalid.
 """
 
 from __future__ import annotations

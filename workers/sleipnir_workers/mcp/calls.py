@@ -28,11 +28,11 @@ def answer(
     timeout_s: float = CALL_S,
     lost: threading.Event | None = None,
 ) -> Any:
-    """The answer to a call of `name`, which is one of the three functions of a server of `servers`.
+    """The answer to a call of `name`, which is one of the three functions of a server in `servers`.
 
-    A failure is an answer too: `{"tool_call_error": "MCP search failed: ..."}`. No answer shows a secret of its server,
-    which a tool that prints its environment would. Answers may be large; to shorten them is the caller's. Raises
-    VisitLost, and ValueError for the name of no MCP function.
+    A failure is an answer too: `{"tool_call_error": "MCP search failed: ..."}`. Secrets of the server are removed from
+    answers, because a tool may print its environment. Answers may be large; the caller shortens them. Raises VisitLost,
+    and ValueError for a name that is no MCP function.
     """
     parts = split_name(name)
     if parts is None:
@@ -40,7 +40,7 @@ def answer(
     function, server_name = parts
     try:
         if (server := servers.get(server_name)) is None:
-            raise McpFailed(f"MCP server '{server_name}' is not in mcp.json; there are {_list(servers)}")
+            raise McpFailed(f"MCP server '{server_name}' is not in mcp.json; there are {', '.join(servers) or 'none'}")
         match function:
             case "search":
                 query, top_k = _query(arguments), _top_k(arguments)
@@ -49,8 +49,10 @@ def answer(
                 described = connections.describe(server, _tool(arguments), timeout_s=timeout_s, lost=lost)
                 return _cleaned(described, server)
             case "invoke":
-                tool, given = _tool(arguments), _arguments(arguments)
-                return _cleaned(connections.invoke(server, tool, given, timeout_s=timeout_s, lost=lost), server)
+                tool, tool_arguments = _tool(arguments), _arguments(arguments)
+                return _cleaned(
+                    connections.invoke(server, tool, tool_arguments, timeout_s=timeout_s, lost=lost), server
+                )
     except McpFailed as error:
         return {"tool_call_error": f"{FAILED[function]}: {error}"}
 
@@ -65,10 +67,6 @@ def _cleaned(value: Any, server: McpServer) -> Any:
             return {key: _cleaned(item, server) for key, item in value.items()}
         case _:
             return value
-
-
-def _list(servers: Mapping[str, McpServer]) -> str:
-    return ", ".join(servers) or "none"
 
 
 def _query(arguments: Mapping[str, Any]) -> str:
@@ -95,15 +93,15 @@ def _tool(arguments: Mapping[str, Any]) -> str:
 
 
 def _arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Models also write the object as a JSON text, as they write the arguments of the call itself."""
-    given = arguments.get("arguments")
-    if isinstance(given, str):
+    """The arguments for the tool: an object, or its JSON text, which some models write."""
+    value = arguments.get("arguments")
+    if isinstance(value, str):
         try:
-            given = json.loads(given)
+            value = json.loads(value)
         except ValueError:
             raise McpFailed("'arguments' must be an object") from None
-    if given is None:
+    if value is None:
         return {}
-    if not isinstance(given, dict):
+    if not isinstance(value, dict):
         raise McpFailed("'arguments' must be an object")
-    return given
+    return value

@@ -1,4 +1,4 @@
-"""The tools that an MCP server listed: found by words, described by name (spec 4.6). Knows no connection."""
+"""The tools of an MCP server: search by words, description by name (spec 4.6). Independent of connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sleipnir_workers.mcp.ranking import Ranking
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool of a server. `repeatable`: the server says that to call it twice is the same as once."""
+    """A tool of a server. `repeatable`: the server declares it idempotent or read-only."""
 
     name: str
     description: str
@@ -20,7 +20,7 @@ class Tool:
 
 
 class Catalogue:
-    """All tools of one server, in the order of its list. The first of two with one name is the one."""
+    """All tools of one server, in the order of its list. Of two tools with the same name, the first counts."""
 
     def __init__(self, server: str, tools: Sequence[Tool]) -> None:
         self.server = server
@@ -36,10 +36,10 @@ class Catalogue:
         return self._tools.get(name)
 
     def search(self, query: str, top_k: int) -> list[dict[str, str]]:
-        """The tools that fit best, as `mcp_search_<server>` gives them."""
+        """The best matches, in the form of `mcp_search_<server>`."""
         tools = list(self._tools.values())
-        found = [tools[position] for position in self._ranking.best(query, top_k)]
-        return [{"name": tool.name, "server": self.server, "description": tool.description} for tool in found]
+        matches = [tools[position] for position in self._ranking.best(query, top_k)]
+        return [{"name": tool.name, "server": self.server, "description": tool.description} for tool in matches]
 
 
 def described(tool: Tool) -> dict[str, Any]:

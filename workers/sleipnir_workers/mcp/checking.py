@@ -1,4 +1,4 @@
-"""Try every server of an mcp.json: start it, list its tools, end it. For start-up checks and for operators."""
+"""Check every server of an mcp.json: start it, list its tools, stop it. For start-up and for operators."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sleipnir.tools.mcp_config import McpServer
 from sleipnir_workers.mcp.connections import START_S, Connections
 from sleipnir_workers.mcp.failures import McpFailed
 
-AT_ONCE = 8  # servers that start together: each may be an npx that unpacks a package
+CONCURRENT_STARTS = 8  # each may be an npx that unpacks a package
 
 
 @dataclass(frozen=True)
 class CheckedServer:
-    """What came of one server: its number of tools, or what is wrong."""
+    """The result for one server: its number of tools, or its problem."""
 
     server: str
     tools: int | None = None
@@ -23,7 +23,7 @@ class CheckedServer:
 
 
 def check_each(servers: Mapping[str, McpServer], *, start_s: float = START_S) -> list[CheckedServer]:
-    """Start every server, at most `start_s` seconds each. Returns when all that was started is gone again."""
+    """Check every server, at most `start_s` seconds each. Returns after all of them have stopped."""
     connections = Connections(start_s=start_s)
 
     def check_one(server: McpServer) -> CheckedServer:
@@ -33,12 +33,12 @@ def check_each(servers: Mapping[str, McpServer], *, start_s: float = START_S) ->
             return CheckedServer(server.name, problem=str(error))
 
     try:
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="mcp-check") as pool:
+        with ThreadPoolExecutor(CONCURRENT_STARTS, thread_name_prefix="mcp-check") as pool:
             return list(pool.map(check_one, servers.values()))
     finally:
         connections.close()
 
 
 def check(servers: Mapping[str, McpServer], *, start_s: float = START_S) -> list[str]:
-    """What is wrong with the servers, one text each; nothing when all of them work."""
+    """The problems of the servers, one text each; empty if all servers work."""
     return [checked.problem for checked in check_each(servers, start_s=start_s) if checked.problem is not None]

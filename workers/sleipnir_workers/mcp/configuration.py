@@ -1,4 +1,4 @@
-"""The mcp.json of this worker, with the secrets that it names. Both stay here: neither bundles nor Redis hold them."""
+"""The mcp.json of this worker with its secrets. Neither is ever in a bundle or in Redis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sleipnir_workers.agent_environment import parse_env_file
 
 
 def configured(file: Path, env: Mapping[str, str], env_file: Path) -> dict[str, McpServer]:
-    """The servers of mcp.json, as the file is now. Secrets: the lines of `env_file`, then `env`.
+    """The servers in the current mcp.json. Secrets: the lines of `env_file`, then `env`.
 
     Raises McpConfigError.
     """
@@ -18,7 +18,7 @@ def configured(file: Path, env: Mapping[str, str], env_file: Path) -> dict[str, 
 
 
 def secrets_of(env: Mapping[str, str], env_file: Path | None) -> Mapping[str, str]:
-    """What `{{NAME}}` may stand for: variables, and before them the lines of a file, if it is there."""
+    """The values for `{{NAME}}`: the lines of a file if it exists, then variables."""
     if env_file is None or not env_file.is_file():
         return env
     return {**env, **parse_env_file(env_file.read_text(encoding="utf-8", errors="replace"))}

@@ -1,7 +1,7 @@
-"""One MCP server, connected: its catalogue and its calls. Everything here runs on one event loop.
+"""One connection to an MCP server: its catalogue and its calls. All code of this module runs on one event loop.
 
-The connection lives in a task of its own, because the SDK wants to be left where it was entered. It ends when the
-server does, when somebody stops it, or when it cannot be opened within the time for that.
+The connection has a task of its own, because the SDK requires enter and exit in the same task. It ends when the server
+ends, when it is stopped, or when opening it times out.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp.client import IncomingMessage, Transport
 
-MOST_TOOLS = 10_000  # a list that does not end must not fill the memory
+MOST_TOOLS = 10_000  # an endless list must not fill the memory
 CONNECT_S = 10.0  # of one HTTP connection
 PROBE_S = 2.0
-READ_S = 24 * 3600.0  # between two bytes; how long a call may take is its caller's to say
-_HIDDEN_STATUS = ("Server returned an error response", "Not Found")  # all that the SDK says of a 401, and of a 404
-_TERMINATED = "Session terminated"  # what it says of a server that does not know our session any more
+READ_S = 24 * 3600.0  # between two bytes; the timeout of a call is set by its caller
+_HIDDEN_STATUS = ("Server returned an error response", "Not Found")  # the SDK's only text for a 401, and for a 404
+_TERMINATED = "Session terminated"  # the SDK's text for a server that has forgotten our session
 
 
 class Connection:
-    """A connection that is opened at once. Use it after `opened`."""
+    """A connection, opened at once. Await `opened` before its use."""
 
     def __init__(self, server: McpServer, *, start_s: float, on_over: Callable[[Connection], None]) -> None:
         self.server = server
         self.users = 0
-        self.heard_at = 0.0
+        self.last_answer_at = 0.0
         self.has_ended = False
-        """It ended, and nothing is left of it."""
+        """It ended, and everything is cleaned up."""
         self.was_refused = False
-        """It ended because no connection could be made for a request: that one, nobody heard."""
+        """It ended because the network connection for a request was refused: the server did not get that request."""
         self._name = f"MCP server '{server.name}'"
         self._start_s = start_s
         self._on_over = on_over
@@ -60,50 +60,50 @@ class Connection:
         self._task = asyncio.create_task(self._live(), name=f"mcp {server.name}")
 
     async def opened(self) -> None:
-        """Wait until it is open. Raises McpFailed if it cannot be."""
+        """Wait until it is open. Raises McpFailed if opening fails."""
         await self._settled.wait()
         if self._failure is not None:
             raise self._failure
 
     async def catalogue(self, *, instead_of: Catalogue | None = None) -> Catalogue:
-        """The server's tools, as last listed; `instead_of`: list them again if that one is the last."""
+        """The server's tools as last listed; they are listed again if `instead_of` is the last list."""
         async with self._listing:
             if self._catalogue is None or self._catalogue is instead_of:
                 changes = self._changes
                 catalogue = Catalogue(self.server.name, await self._list())
                 if changes != self._changes:
-                    return catalogue  # true when it was asked; the next one asks again
+                    return catalogue  # correct at the time of the request; the next caller lists again
                 self._catalogue = catalogue
             return self._catalogue
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The server's CallToolResult as JSON. Raises ConnectionLost and McpFailed."""
-        result = await self._asked(lambda client: client.call_tool(tool, arguments))
-        if not result.is_error and (wrong := self._wrong_structure(tool, result)):
-            raise self._refused(RuntimeError(wrong))
+        result = await self._answer(lambda client: client.call_tool(tool, arguments))
+        if not result.is_error and (problem := self._structure_problem(tool, result)):
+            raise self._refused(RuntimeError(problem))
         answer: dict[str, Any] = result.model_dump(
             mode="json", by_alias=True, exclude_none=True, include={"content", "structured_content", "is_error"}
         )
         return answer
 
-    def _wrong_structure(self, tool: str, result: Any) -> str | None:
-        """What breaks the tool's own output schema. Both come from the server, so the check is bounded."""
+    def _structure_problem(self, tool: str, result: Any) -> str | None:
+        """How a result violates the tool's own output schema. Both come from the server, so the check is bounded."""
         schema = self._output_schemas.get(tool)
         if schema is None:
             return None
         if result.structured_content is None and "structured_content" not in result.model_fields_set:
             return f"Tool {tool} has an output schema but did not return structured content"
         try:
-            wrong = json_schema.violation(schema, result.structured_content)
+            violation = json_schema.violation(schema, result.structured_content)
         except json_schema.NotChecked as error:
             return f"The structured content returned by tool {tool} cannot be checked: {error}"
-        return wrong and f"Invalid structured content returned by tool {tool}: {wrong}"
+        return violation and f"Invalid structured content returned by tool {tool}: {violation}"
 
     async def answers(self) -> bool:
-        """Ask it something small, to tell a slow tool from a server that hangs."""
+        """Whether the server answers a small request; distinguishes a slow tool from a server that hangs."""
         try:
             async with asyncio.timeout(PROBE_S):
-                await self._asked(partial(_page, None))
+                await self._answer(partial(_page, None))
         except (TimeoutError, ConnectionLost):
             return False
         except McpFailed:
@@ -112,7 +112,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """It was opened, and nobody has ended it."""
+        """It was opened, and has neither been stopped nor ended."""
         return self._settled.is_set() and not self._stopping.is_set() and not self.has_ended
 
     @property
@@ -120,20 +120,20 @@ class Connection:
         return self._stopping.is_set() or self.has_ended
 
     def stop(self) -> None:
-        """End it. `over` waits until that is done."""
+        """Start to end it; `over` waits for the end."""
         self._stopping.set()
         if not self._settled.is_set():
             self._task.cancel()
 
     async def over(self) -> None:
-        """Wait until nothing is left of it: no process, no connection."""
+        """Wait until its process and its network connections are gone."""
         await asyncio.wait([self._task])
 
     def why(self) -> str:
-        """How it ended, and what the server wrote last, as the end of a sentence."""
+        """How it ended, and the last lines of the server, as the end of a sentence."""
         reason = f": {self._reason}" if self._reason else ""
-        said = str(self._words)
-        return self.server.clean(f"{reason}; its last lines:\n{said}" if said else reason)
+        last_lines = str(self._words)
+        return self.server.clean(f"{reason}; its last lines:\n{last_lines}" if last_lines else reason)
 
     async def _live(self) -> None:
         try:
@@ -164,7 +164,7 @@ class Connection:
         return "could not be started"
 
     def _explained(self, error: BaseException) -> str:
-        """The reason of an end in a few words."""
+        """The reason of an end, in short."""
         if isinstance(error, TimeoutError):
             return f"it did not answer within {self._start_s:g} s"
         text = self._text_of(error)
@@ -173,10 +173,10 @@ class Connection:
     async def _open(self, stack: AsyncExitStack) -> Client:
         from mcp import Client
 
-        client = Client(await self._transport(stack), cache=None, message_handler=self._heard)
+        client = Client(await self._transport(stack), cache=None, message_handler=self._on_message)
         opened = await stack.enter_async_context(client)
-        # The SDK checks results by jsonschema alone, whose patterns backtrack; `_wrong_structure` does it instead.
-        opened.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
+        # The SDK checks results with jsonschema, whose patterns backtrack; `_structure_problem` checks them instead.
+        opened.session.validate_tool_result = _no_check  # type: ignore[method-assign]
         return opened
 
     async def _transport(self, stack: AsyncExitStack) -> Transport:
@@ -206,7 +206,7 @@ class Connection:
         tools: list[Tool] = []
         cursor: str | None = None
         while True:
-            page = await self._asked(partial(_page, cursor))
+            page = await self._answer(partial(_page, cursor))
             self._output_schemas |= {tool.name: tool.output_schema for tool in page.tools}
             tools += [_tool(tool) for tool in page.tools]
             if len(tools) > MOST_TOOLS:
@@ -215,7 +215,7 @@ class Connection:
                 return tools
             cursor = page.next_cursor
 
-    async def _asked(self, ask: Callable[[Client], Any]) -> Any:
+    async def _answer(self, ask: Callable[[Client], Any]) -> Any:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
@@ -226,12 +226,12 @@ class Connection:
             if error.code == CONNECTION_CLOSED or self.has_ended:
                 raise ConnectionLost(str(error)) from error
             if str(error) == _TERMINATED:
-                raise ConnectionLost(str(error), unheard=True) from error
-            self.heard_at = asyncio.get_running_loop().time()
+                raise ConnectionLost(str(error), not_executed=True) from error
+            self.last_answer_at = asyncio.get_running_loop().time()
             raise self._refused(error) from error
-        except Exception as error:  # a result that is none, one that breaks the tool's schema
+        except Exception as error:  # an invalid result, or one that violates the tool's schema
             raise self._refused(error) from error
-        self.heard_at = asyncio.get_running_loop().time()
+        self.last_answer_at = asyncio.get_running_loop().time()
         return answer
 
     def _refused(self, error: Exception) -> McpFailed:
@@ -242,18 +242,20 @@ class Connection:
         text = str(error) or type(error).__name__
         return f"HTTP status {self._status}" if self._status and text in _HIDDEN_STATUS else text
 
-    async def _heard(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: IncomingMessage) -> None:
         from mcp.types import ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
             self._forget_catalogue()
 
     async def _watch(self, client: Client) -> None:
-        """Hear of changed tools where the protocol asks for a subscription. Without one we list again at a miss."""
+        """Subscribe to changes of tools, if the protocol needs a subscription. Without one, a missing tool causes a new
+        list."""
         capabilities = client.server_capabilities
         if capabilities is None or capabilities.tools is None or not capabilities.tools.list_changed:
             return
-        with suppress(Exception):  # an older protocol, which tells without being asked; or the connection has ended
+        # Fails with an older protocol, which notifies without a subscription, and at the end of the connection.
+        with suppress(Exception):
             async with client.listen(tools_list_changed=True) as changes:
                 async for _ in changes:
                     self._forget_catalogue()
@@ -265,7 +267,7 @@ class Connection:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The SDK's transports raise theirs in groups."""
+    """The SDK's transports raise exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -281,7 +283,7 @@ async def _page(cursor: str | None, client: Client) -> Any:
     return await client.list_tools(cursor=cursor)
 
 
-async def _unchecked(name: str, result: Any) -> None:
+async def _no_check(name: str, result: Any) -> None:
     pass
 
 

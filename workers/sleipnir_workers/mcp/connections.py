@@ -1,9 +1,9 @@
-"""The MCP servers that this process is connected to: opened at first use, kept, closed when nobody used them for long.
+"""The connections of this process to MCP servers: opened at first use, kept, closed after a long idle time.
 
-Rules. One event loop, on one thread, for all servers; any number of threads may ask. A server is its entry of mcp.json:
-a changed entry is another server, and the old one ends when it has been idle. A server that died is started again, once
-per request. A request that was out when it died is sent again if that does no harm: search and describe always, a call
-only if the server calls its tool idempotent or read-only. Nothing survives this process: child processes die with it.
+Rules. One event loop on one thread serves all servers; any number of threads may send requests. A server is its entry
+of mcp.json: a changed entry is another server, and the old server ends when idle. A server that died is restarted, once
+per request. A request in progress at its death is repeated if that is safe: search and describe always, a call only if
+the server declares its tool idempotent or read-only. Child processes die with this process.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from sleipnir_workers.mcp.connection import Connection
 from sleipnir_workers.mcp.declarations import MOST_TOP_K, TOP_K
 from sleipnir_workers.mcp.failures import ConnectionLost, McpFailed
 
-START_S = 30.0  # a server that npx has to download first takes half of that
+START_S = 30.0  # a server that npx first downloads takes half of it
 CALL_S = 120.0
 IDLE_S = 600.0
 CLOSE_S = 3.5  # a worker that stops has four seconds
-TICK_S = 0.1  # how late we may see that the visit was lost
+TICK_S = 0.1  # the longest time until a lost visit is noticed
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 
 class Connections:
-    """The connections of one process. Every method waits; they raise McpFailed, and VisitLost when `lost` is set."""
+    """The connections of one process. Every method blocks; they raise McpFailed, and VisitLost when `lost` is set."""
 
     def __init__(self, *, start_s: float = START_S, idle_s: float = IDLE_S) -> None:
         self._start_s, self._idle_s = start_s, idle_s
@@ -42,12 +42,12 @@ class Connections:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._connections: dict[McpServer, Connection] = {}  # this and all below: on the loop only
+        self._connections: dict[McpServer, Connection] = {}  # this and the attributes below: used on the loop only
         self._all: set[Connection] = set()
         self._idle: dict[Connection, asyncio.TimerHandle] = {}
 
     def count_tools(self, server: McpServer) -> int:
-        """How many tools it lists."""
+        """The number of its tools."""
         return len(self._run(partial(self._catalogue, server), None))
 
     def search(
@@ -59,7 +59,7 @@ class Connections:
         timeout_s: float = CALL_S,
         lost: threading.Event | None = None,
     ) -> list[dict[str, str]]:
-        """The tools that fit the query best, at most MOST_TOP_K."""
+        """The tools that match the query best, at most MOST_TOP_K."""
         work = partial(self._catalogue, server)
         catalogue = self._run(partial(self._within, timeout_s, server, "a search", work), lost)
         return catalogue.search(query, max(1, min(top_k, MOST_TOP_K)))
@@ -67,7 +67,7 @@ class Connections:
     def describe(
         self, server: McpServer, tool: str, *, timeout_s: float = CALL_S, lost: threading.Event | None = None
     ) -> dict[str, Any]:
-        """The schema of what `mcp_invoke_<server>` takes for this tool."""
+        """The schema of the arguments of `mcp_invoke_<server>` for this tool."""
         work = partial(self._tool, server, tool)
         return described(self._run(partial(self._within, timeout_s, server, f"a question about '{tool}'", work), lost))
 
@@ -80,12 +80,12 @@ class Connections:
         timeout_s: float = CALL_S,
         lost: threading.Event | None = None,
     ) -> dict[str, Any]:
-        """The CallToolResult as JSON: `content`, `isError`, `structuredContent` if there is any; however large."""
+        """The CallToolResult as JSON: `content`, `isError`, `structuredContent` if any; of any size."""
         work = partial(self._call, server, tool, arguments)
         return self._run(partial(self._within, timeout_s, server, f"a call of '{tool}'", work), lost)
 
     def close(self) -> None:
-        """End every connection and every child process. Whoever still waits gets McpFailed. Twice is safe."""
+        """End every connection and every child process. Waiting callers get McpFailed. Idempotent."""
         with self._lock:
             self._closed = True
             loop, thread, self._loop = self._loop, self._thread, None
@@ -112,13 +112,13 @@ class Connections:
             raise McpFailed("this worker is stopping") from None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        """To be called with the lock: then `close` finds what is submitted."""
+        """Requires the lock, so that `close` sees what is submitted."""
         if self._closed:
             raise McpFailed("this worker is stopping")
         if self._loop is None:
             _import_sdk()
             self._loop = asyncio.new_event_loop()
-            # A daemon: a program that forgets to close must still end. Its children end with it (server_process.py).
+            # A daemon thread, so that a program without `close` can exit. Its children die with it (server_process.py).
             self._thread = threading.Thread(target=_serve, args=(self._loop,), name="mcp", daemon=True)
             self._thread.start()
         return self._loop
@@ -138,7 +138,7 @@ class Connections:
         return await self._with(server, lambda connection: connection.catalogue(), repeat=True)
 
     async def _tool(self, server: McpServer, name: str) -> Tool:
-        """Raises McpFailed for one that is not there, also after a look at a fresh list."""
+        """Raises McpFailed for a tool that is missing from a fresh list too."""
         catalogue = await self._catalogue(server)
         if (tool := catalogue.get(name)) is None:
             catalogue = await self._with(
@@ -153,11 +153,11 @@ class Connections:
         return await self._with(server, lambda connection: connection.call(name, arguments), repeat=tool.repeatable)
 
     async def _with(self, server: McpServer, ask: Callable[[Connection], Awaitable[T]], *, repeat: bool) -> T:
-        """Ask a server that runs. `repeat`: ask again, a new one, if it dies meanwhile."""
+        """Send a request to a running server. `repeat`: if it dies, repeat the request to a new one."""
         try:
             return await self._ask(server, ask)
         except _ConnectionDied as death:
-            if not (repeat or death.unheard):
+            if not (repeat or death.not_executed):
                 raise McpFailed(
                     f"{_broken(server)} during the call, and whether it did what it was asked is not known"
                     f"{death.connection.why()}"
@@ -170,20 +170,20 @@ class Connections:
     async def _ask(self, server: McpServer, ask: Callable[[Connection], Awaitable[T]]) -> T:
         connection = self._connection(server)
         connection.users += 1
-        self._stop_clock(connection)
+        self._cancel_idle_timer(connection)
         try:
             await connection.opened()
             return await ask(connection)
         except ConnectionLost as error:
             connection.stop()
             await connection.over()
-            # One refused request ends the connection for all that are out, and of those others may have been heard.
-            unheard = error.unheard or (connection.was_refused and connection.users == 1)
-            raise _ConnectionDied(connection, unheard=unheard) from error
+            # A refused request ends the connection for all requests in progress; the server may have got the others.
+            not_executed = error.not_executed or (connection.was_refused and connection.users == 1)
+            raise _ConnectionDied(connection, not_executed=not_executed) from error
         finally:
             connection.users -= 1
             if connection.users == 0 and not connection.has_ended:
-                self._rest(connection)
+                self._start_idle_timer(connection)
 
     def _connection(self, server: McpServer) -> Connection:
         connection = self._connections.get(server)
@@ -197,30 +197,36 @@ class Connections:
             self._all.add(connection)
         return connection
 
-    def _rest(self, connection: Connection) -> None:
-        """Nobody uses it now."""
+    def _start_idle_timer(self, connection: Connection) -> None:
+        """Start the idle time of a connection without users, or end it if it was replaced."""
         if self._connections.get(connection.server) is not connection:
             connection.stop()
         else:
             self._idle[connection] = asyncio.get_running_loop().call_later(self._idle_s, connection.stop)
 
-    def _stop_clock(self, connection: Connection) -> None:
-        if (clock := self._idle.pop(connection, None)) is not None:
-            clock.cancel()
+    def _cancel_idle_timer(self, connection: Connection) -> None:
+        if (timer := self._idle.pop(connection, None)) is not None:
+            timer.cancel()
 
     async def _retire_if_it_hangs(self, server: McpServer, since: float) -> None:
-        """Give no new work to one that said nothing since then, and says nothing now. Those that wait may go on."""
+        """Stop sending requests to a server that has not answered since then, and does not answer now. Requests in
+        progress may continue."""
         connection = self._connections.get(server)
-        if connection is None or not connection.is_open or connection.heard_at >= since or await connection.answers():
+        if (
+            connection is None
+            or not connection.is_open
+            or connection.last_answer_at >= since
+            or await connection.answers()
+        ):
             return
         if self._connections.get(server) is connection:
             del self._connections[server]
-        self._stop_clock(connection)
+        self._cancel_idle_timer(connection)
         if connection.users == 0:
             connection.stop()
 
     def _drop(self, connection: Connection) -> None:
-        self._stop_clock(connection)
+        self._cancel_idle_timer(connection)
         self._all.discard(connection)
         if self._connections.get(connection.server) is connection:
             del self._connections[connection.server]
@@ -238,13 +244,13 @@ def _broken(server: McpServer) -> str:
 
 
 class _ConnectionDied(Exception):
-    def __init__(self, connection: Connection, *, unheard: bool) -> None:
+    def __init__(self, connection: Connection, *, not_executed: bool) -> None:
         super().__init__(connection.server.name)
-        self.connection, self.unheard = connection, unheard
+        self.connection, self.not_executed = connection, not_executed
 
 
 def _import_sdk() -> None:
-    """Takes half a second: not on the loop, where the clocks of servers run."""
+    """Takes half a second, so it runs outside the loop, which runs the timeouts of servers."""
     try:
         import mcp  # noqa: F401
     except ImportError as error:
@@ -252,7 +258,7 @@ def _import_sdk() -> None:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # at info it logs URLs, which may hold a secret
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # at info it logs URLs, which may contain a secret
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()

@@ -1,4 +1,4 @@
-"""What a model is told of MCP servers: three functions for each, not the tools of the server (spec 4.6)."""
+"""The declarations of MCP servers for a model: three functions per server instead of its tools (spec 4.6)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_TOP_K = 20
 
 
 def declarations(servers: Iterable[str]) -> list[dict[str, Any]]:
-    """The functions of these servers, in the form of OpenAI's `tools`. Asks no server anything."""
+    """The functions of these servers, in the form of OpenAI's `tools`. Makes no request to a server."""
     return [_declaration(function, server) for server in servers for function in FUNCTIONS]
 
 
@@ -22,7 +22,7 @@ def function_name(function: Function, server: str) -> str:
 
 
 def split_name(name: str) -> tuple[Function, str] | None:
-    """Function and server of a call's name; None if it is no call of an MCP function."""
+    """Function and server in a call's name; None if it is no MCP function."""
     for function in FUNCTIONS:
         prefix = function_name(function, "")
         if name.startswith(prefix) and len(name) > len(prefix):
@@ -43,7 +43,7 @@ def _declaration(function: Function, server: str) -> dict[str, Any]:
 
 
 def _contents(function: Function, server: str) -> tuple[str, dict[str, Any], str]:
-    """Description, parameters and the required one of these."""
+    """Description, parameters and the required parameter."""
     search, describe, invoke = (function_name(each, server) for each in FUNCTIONS)
     tool = {"type": "string", "description": f"The name of the tool, as {search} gives it."}
     match function:

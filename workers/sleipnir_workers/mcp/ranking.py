@@ -1,7 +1,7 @@
-"""BM25: which of some texts is most about the words of a query (k1 1.2, b 0.75).
+"""BM25: texts by their relevance to a query (k1 1.2, b 0.75).
 
-Words are split where identifiers are (`create_issue`, `createIssue`), in lower case and without a plural's `s`, because
-models search with "list issues" for what is called `issue_list`.
+Identifiers are split into words (`create_issue`, `createIssue`), in lower case and without a plural's `s`, because
+models search with "list issues" for `issue_list`.
 """
 
 from __future__ import annotations
@@ -19,40 +19,42 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class Ranking:
-    """The texts, counted once."""
+    """The word counts of the texts."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._counts = [Counter(words(text)) for text in texts]
         self._lengths = [count.total() for count in self._counts]
         self._average = sum(self._lengths) / len(texts) if texts else 0.0
-        self._holding = Counter(word for count in self._counts for word in count)
+        self._document_frequency = Counter(word for count in self._counts for word in count)
 
     def best(self, query: str, most: int) -> list[int]:
-        """Positions of the texts that hold a word of the query, best first; equals in their own order.
+        """Positions of the texts that contain a word of the query, best first; equal scores in the order of the texts.
 
-        A query without a word says nothing of what is wanted: then the first texts.
+        For a query without words, the first texts.
         """
-        wanted = list(dict.fromkeys(words(query)))
-        if not wanted:
+        query_words = list(dict.fromkeys(words(query)))
+        if not query_words:
             return list(range(min(most, len(self._counts))))
-        scored = [(self._score(position, wanted), position) for position in range(len(self._counts))]
+        scored = [(self._score(position, query_words), position) for position in range(len(self._counts))]
         scored = [(score, position) for score, position in scored if score > 0]
         return [position for _, position in sorted(scored, key=lambda pair: (-pair[0], pair[1]))[:most]]
 
-    def _score(self, position: int, wanted: Sequence[str]) -> float:
+    def _score(self, position: int, query_words: Sequence[str]) -> float:
         counts = self._counts[position]
         length = K1 * (1 - B + B * self._lengths[position] / self._average) if self._average else 0.0
         return sum(
-            self._rarity(word) * counts[word] * (K1 + 1) / (counts[word] + length) for word in wanted if word in counts
+            self._rarity(word) * counts[word] * (K1 + 1) / (counts[word] + length)
+            for word in query_words
+            if word in counts
         )
 
     def _rarity(self, word: str) -> float:
-        holding = self._holding[word]
-        return math.log(1 + (len(self._counts) - holding + 0.5) / (holding + 0.5))
+        frequency = self._document_frequency[word]
+        return math.log(1 + (len(self._counts) - frequency + 0.5) / (frequency + 0.5))
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, as they are compared."""
+    """The words of a text in the form for comparison."""
     return [_singular(part.lower()) for word in _WORD.findall(text) for part in _HUMP.split(word)]
 
 

@@ -1,11 +1,11 @@
-"""An MCP server that is a child process: started, spoken to in lines of JSON, and stopped with all it started.
+"""An MCP server that is a child process: it is started, exchanges lines of JSON, and stops with all its children.
 
-Rules. It sees a clean environment (sandbox.py) and what mcp.json gives it. It is the leader of its own process group,
-which dies with this worker, however that goes (sleipnir.local.launch, group_guard); its number is not let go before the
-group was killed. The last lines that it wrote to stderr are kept: they say why it died.
+Rules. Its environment is a clean one (sandbox.py) plus the variables of mcp.json. It leads its own process group, which
+dies with this worker in every case (sleipnir.local.launch, group_guard); the process is reaped only after its group
+was killed. The last lines of its stderr are kept, because they explain its death.
 
 The SDK's own stdio transport is not used: its children outlive a killed worker, and inherit more of the environment.
-Everything here runs on one event loop.
+All code of this module runs on one event loop.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
 GRACE_S = 1.0  # after its stdin was closed, and again after SIGTERM; a worker has four seconds to stop
-LINGER_S = 0.25  # for the last lines of stderr, when something else still holds it open
-LOOK_S = 0.02
+LINGER_S = 0.25  # for the last lines of stderr, if another process still has it open
+POLL_S = 0.02
 MESSAGE_BYTES = 64 * 2**20  # a server that writes a longer line is stopped
 TAIL_LINES = 10
 TAIL_CHARACTERS = 2_000
@@ -41,7 +41,7 @@ _CHUNK = 64 * 1024
 
 
 class LastWords:
-    """The last lines that a server wrote, and how it ended if it did so by itself: for messages."""
+    """The last lines of a server's output, and how it ended if it ended by itself; for messages."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -68,7 +68,7 @@ class ServerProcess:
             if isinstance(error, OSError) and error.errno in EXHAUSTED:
                 raise MachineFailed.of(error, "cannot start an MCP server") from error
             raise McpFailed(f"its command cannot be started: {error}") from error
-        # Not buffered, so they are plain files: they tell None from the end, and refuse once they are closed.
+        # Unbuffered, so they are plain files: a read returns None for "no data yet", and fails after they are closed.
         self.stdin = cast(FileIO, self._process.stdin)
         self.stdout = cast(FileIO, self._process.stdout)
         self.stderr = cast(FileIO, self._process.stderr)
@@ -101,9 +101,9 @@ class ServerProcess:
         return process
 
     async def stop(self, all_read: Callable[[], bool]) -> str:
-        """Close its stdin, wait, ask it to end, wait, kill what is left of its group. Returns how it ended.
+        """Close its stdin, wait, send SIGTERM, wait, kill the rest of its group. Returns how it ended.
 
-        `all_read`: stderr has ended.
+        `all_read` is true after the end of stderr.
         """
         _close(self.stdin)
         by_itself = await self._wait_for(self._has_exited, GRACE_S)
@@ -116,7 +116,7 @@ class ServerProcess:
         return _ended(self._process.returncode) if by_itself else "it closed its stdout and did not exit"
 
     def close(self) -> None:
-        """Let go of its pipes, and of itself if it was not stopped: whoever waited for that may have been cancelled."""
+        """Close its pipes, and kill and reap it if it was not stopped: `stop` may have been cancelled."""
         if self._process.returncode is None:
             self._signal(signal.SIGKILL)
             self._reap()
@@ -124,7 +124,7 @@ class ServerProcess:
             _close(pipe)
 
     def _reap(self) -> None:
-        # Dead, but not reaped yet: nobody else has the number of its group.
+        # Dead, but not reaped yet: its process group id is not reused before this.
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         group_guard.guard.remove(self._process.pid)
         self._process.wait()
@@ -136,14 +136,16 @@ class ServerProcess:
         while not condition():
             if anyio.current_time() >= deadline:
                 return False
-            await anyio.sleep(LOOK_S)
+            await anyio.sleep(POLL_S)
         return True
 
     def _has_exited(self) -> bool:
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def _signal(self, signum: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # gone; macOS says EPERM for a group of zombies
+        with suppress(
+            ProcessLookupError, PermissionError
+        ):  # the group has ended; macOS reports EPERM for a group of zombies
             os.killpg(self._process.pid, signum)
 
 
@@ -151,7 +153,7 @@ def _close(pipe: FileIO) -> None:
     import anyio
 
     if not pipe.closed:
-        anyio.notify_closing(pipe)  # who waits for it hears of it, and the loop does not watch a closed number
+        anyio.notify_closing(pipe)  # wakes its waiters, and the loop stops watching the descriptor
         pipe.close()
 
 
@@ -175,9 +177,9 @@ def _ended(code: int) -> str:
 async def child_transport(
     server: StdioServer, words: LastWords, on_end: Callable[[], None]
 ) -> AsyncIterator[TransportStreams]:
-    """Start a server; the streams to speak with it, as the SDK's Client wants them. Afterwards all of it is gone.
+    """Start a server, and yield its streams in the form of the SDK's Client. On exit the server is stopped.
 
-    `on_end` is called when it says no more, whoever ended it. Raises McpFailed when it cannot be started.
+    `on_end` is called at the end of its output. Raises McpFailed if it cannot be started.
     """
     import anyio
 
@@ -218,7 +220,8 @@ async def child_transport(
 
 
 async def _receive(child: ServerProcess, to_client: MemoryObjectSendStream[Any], words: LastWords) -> None:
-    """Hand on what the server says until its stdout ends. Read on when nobody listens: else it could not exit."""
+    """Pass on the server's messages until its stdout ends. Without a listener reading continues: else the server could
+    not exit."""
     import anyio
 
     lines = _Lines()
@@ -226,7 +229,7 @@ async def _receive(child: ServerProcess, to_client: MemoryObjectSendStream[Any],
         while chunk := await _read(child.stdout):
             for line in lines.add(chunk):
                 if (message := _parsed(line)) is None:
-                    words.add(line.decode(errors="replace") + "\n")  # a banner, or a print that should not be there
+                    words.add(line.decode(errors="replace") + "\n")  # a banner, or stray output
                     continue
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await to_client.send(message)
@@ -247,12 +250,12 @@ async def _send(child: ServerProcess, from_client: MemoryObjectReceiveStream[Any
                 OSError,
                 ValueError,
                 anyio.ClosedResourceError,
-            ):  # it is gone, or we stop it: the end of its stdout says more
+            ):  # it has exited or is being stopped; the end of its stdout gives the reason
                 return
 
 
 class _Lines:
-    """Cuts bytes into lines."""
+    """Splits bytes into lines."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -282,7 +285,7 @@ def _parsed(line: bytes) -> SessionMessage | None:
 
 
 async def _read(pipe: FileIO) -> bytes:
-    """What there is to read now, at least a byte; nothing at the end."""
+    """The available bytes, at least one; empty at the end."""
     import anyio
 
     while (chunk := pipe.read(_CHUNK)) is None:
@@ -291,7 +294,7 @@ async def _read(pipe: FileIO) -> bytes:
 
 
 async def _write(pipe: FileIO, data: bytes) -> None:
-    """Raises OSError and ValueError when the other or this end is closed."""
+    """Raises OSError if the other end is closed, ValueError if this end is."""
     import anyio
 
     left = memoryview(data)
