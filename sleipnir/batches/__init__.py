@@ -1,1 +1,1 @@
-"""Batches: what is kept of many runs that were submitted together, and where do their rows come from?"""
+"""Batches: what is stored of many runs that were submitted together, and where do their rows come from?"""

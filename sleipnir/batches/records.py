@@ -1,8 +1,8 @@
-"""Batches: many runs of one agent that were submitted together. What is kept of one, and what that means.
+"""Batches: many runs of one agent that were submitted together. The stored record of a batch, and its meaning.
 
-A row waits in its batch, where it costs a few hundred bytes, until the scheduler admits it: then it is a run like any
-other. Rows are admitted in order, those that are retried after all others. All are values: nothing here knows Redis or
-a clock.
+A row waits in its batch, where it takes a few hundred bytes, until the scheduler admits it: then it is a run like any
+other. Rows are admitted in order, retried ones after all others. All types are values: this module uses neither Redis
+nor a clock.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from sleipnir.runs.budgets import Budget, Spent
 from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH
 
 PRIORITIES: Final = range(1, 6)
-"""A batch gets so many times as many rows admitted as one of priority 1, where both have some."""
+"""A batch of this priority gets so many rows for each row of a batch with priority 1, while both have rows."""
 
 DEFAULT_PRIORITY: Final = 3
 
 DEFAULT_PARALLEL: Final = 1_000
-"""So many rows of a batch are under way at most, unless it says otherwise: those that wait for people too."""
+"""Default maximum of simultaneously active rows of a batch, including rows that wait for people."""
 
 RowState: TypeAlias = Literal["waiting", "active", "completed", "failed", "cancelled"]
 
 ROW_STATES: Final[Mapping[str, RowState]] = {
     "w": "waiting", "a": "active", "c": "completed", "f": "failed", "x": "cancelled",
 }  # fmt: skip
-"""By the byte that stands for it among the batch's states. `active` rows are runs that are not over."""
+"""By the byte of the state in the batch's states. `active` rows are unfinished runs."""
 
 BatchState: TypeAlias = Literal[
     "accepting", "running", "paused", "canary", "over_budget", "cancelling", "cancelled", "done", "unreadable"
@@ -50,9 +50,9 @@ unreadable  its record is damaged or of a newer release: no row is admitted unti
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How the rows of a batch are to be run. None: no limit, but DEFAULT_PARALLEL for `parallel`.
+    """How the rows of a batch are run. None: no limit, except DEFAULT_PARALLEL for `parallel`.
 
-    `canary` rows run first, and then a person is asked. `max_tokens` counts those of prompts and answers.
+    `canary` rows run first, then a person is asked. `max_tokens` counts tokens of prompts and answers.
     """
 
     name: str = ""
@@ -66,8 +66,8 @@ class BatchPlan:
 @dataclass(frozen=True)
 class BatchInfo:
     """One batch. Times are milliseconds since the epoch by Redis' clock; `now_ms` is when this was read. `started_ms`
-    is when its first row was admitted; `usage` is that of rows that are over; `changes` say who did what, in the order
-    of time."""
+    is when its first row was admitted; `usage` is that of ended rows; `changes` are the changes by people, in order of
+    time."""
 
     id: str
     agent: str
@@ -85,9 +85,9 @@ class BatchInfo:
     plan: BatchPlan = field(default_factory=BatchPlan)
     usage: Usage = field(default_factory=Usage)
     unreadable: str | None = None
-    """Why its record cannot be read. All else is not known then."""
+    """Why its record cannot be read. All other fields are then unknown."""
     failed_visits: int = 0
-    """Of the runs of rows that are over: visits that failed, and that nothing took over."""
+    """Failed visits of the runs of ended rows."""
     changes: tuple[Change, ...] = ()
 
     @property
@@ -96,17 +96,17 @@ class BatchInfo:
 
     @property
     def ended(self) -> int:
-        """Rows that are over."""
+        """Ended rows."""
         return self.completed + self.failed + self.cancelled
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing moves any more, unless somebody asks for it."""
+        """Whether the batch changes no more without a request."""
         return self.state in ("cancelled", "done")
 
     @property
     def question(self) -> str | None:
-        """What a person has to decide before it goes on."""
+        """The decision that it waits for."""
         match self.state:
             case "canary":
                 return f"{self.ended} rows are over, {self.failed} of them failed. Continue with {self.waiting} more?"
@@ -122,13 +122,13 @@ class BatchInfo:
 
     @property
     def eta_s(self) -> float | None:
-        """How long the rest takes at this rate. None: not known."""
+        """The remaining time at this rate. None: not known."""
         rate = self.rate_per_s
         return (self.waiting + self.active) / rate if rate and self.state in ("running", "accepting") else None
 
     @property
     def forecast_usd(self) -> float | None:
-        """What all rows will have cost, going by those that are over. None: not known."""
+        """The estimated cost of all rows, from the ended ones. None: not known."""
         run = self.completed + self.failed
         cost = self.usage.cost_usd
         return cost / run * (run + self.waiting + self.active) if run and cost is not None else None
@@ -136,8 +136,8 @@ class BatchInfo:
 
 @dataclass(frozen=True)
 class RowResult:
-    """How a row has ended. `row` counts from 0, `key` is what the submitter calls it; `node` is where a failed one
-    stopped. `position` is where reading results goes on after this one."""
+    """The result of a row. `row` counts from 0, `key` is the submitter's key; `node` is where a failed row stopped.
+    `position` is where reading continues after this result."""
 
     row: int
     key: str
@@ -151,7 +151,7 @@ class RowResult:
 
 @dataclass(frozen=True)
 class ErrorGroup:
-    """Rows that failed alike: at the same node with the same message. `keys` are those of the first rows."""
+    """Rows that failed at the same node with the same message. `keys` are those of the first rows."""
 
     node: str | None
     message: str
@@ -165,12 +165,12 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 
 
 def row_run_id(batch: str, row: int) -> str:
-    """The id of the run that a row becomes: always the same, so that nobody starts it twice."""
+    """The id of the run of a row: always the same, so that it cannot be started twice."""
     return _id_of(f"batch/{batch}/{row}")
 
 
 def submission_id(agent: str, *what: str) -> str:
-    """The id of a batch that is known by what is submitted: the same again is the same batch."""
+    """The id of a batch, derived from its submission: the same submission again is the same batch."""
     return _id_of(json.dumps(["submission", agent, *what]))
 
 
@@ -180,12 +180,12 @@ def _id_of(text: str) -> str:
 
 
 def row_digest(text: str) -> str:
-    """Tells the contents of rows with the same key apart."""
+    """A digest that distinguishes the contents of rows with the same key."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def row_text(prompt: str, state: Mapping[str, Any]) -> str:
-    """A row as it waits. Raises ValueError and TypeError for what JSON cannot say."""
+    """A waiting row as JSON. Raises ValueError and TypeError for values that JSON cannot represent."""
     fields: dict[str, Any] = {"p": prompt}
     if state:
         fields["s"] = state
@@ -193,13 +193,13 @@ def row_text(prompt: str, state: Mapping[str, Any]) -> str:
 
 
 def row_of(text: str) -> tuple[str, dict[str, Any]]:
-    """The prompt of a row, and the state that was given to it."""
+    """The prompt of a row, and its initial state."""
     fields = json.loads(text)
     return fields["p"], fields.get("s", {})
 
 
 def place_of(batch: str, row: int) -> str:
-    """How a run names the row that it is of."""
+    """The text with which a run names its row."""
     return f"{batch}/{row}"
 
 
@@ -210,8 +210,8 @@ def parse_place(text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class BatchCounts:
-    """What is counted and noted of a batch. `admitted` rows were under way at least once, `cost_usd` is what is known
-    of their costs; `sealed`: no more rows are to come; `has_work`: a cancel or a retry of many rows is under way."""
+    """The counts and flags of a batch. `admitted` rows were active at least once, `cost_usd` is their known cost;
+    `sealed`: no more rows will be added; `has_work`: a cancel or a retry of many rows is in progress."""
 
     waiting: int = 0
     active: int = 0
@@ -225,7 +225,7 @@ class BatchCounts:
 
 
 def state_of(kept: BatchCounts, plan: BatchPlan) -> BatchState:
-    """What this comes to."""
+    """The state that follows from the counts."""
     if kept.cancelling:
         return "cancelling" if kept.active or kept.waiting else "cancelled"
     if kept.sealed and not (kept.waiting or kept.active or kept.has_work):
@@ -240,7 +240,7 @@ def state_of(kept: BatchCounts, plan: BatchPlan) -> BatchState:
 
 
 def may_admit(kept: BatchCounts, plan: BatchPlan) -> int:
-    """How many more rows may be under way now, as far as the batch itself says."""
+    """How many more rows may be active now by the limits of the batch itself."""
     if state_of(kept, plan) not in ("running", "accepting"):
         return 0
     most = min(kept.waiting, (plan.parallel or DEFAULT_PARALLEL) - kept.active)

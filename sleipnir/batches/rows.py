@@ -1,7 +1,7 @@
 """Rows of a batch, read from JSONL and CSV files one by one: a file may be larger than the memory.
 
-A row's `prompt` becomes `{{initial_prompt}}`, its other columns are seeded into the state. What is wrong with one row
-is said of that row, with its file and line, and the rows after it are read all the same.
+A row's `prompt` becomes `{{initial_prompt}}`, its other columns are seeded into the state. A problem of one row is
+reported for that row, with its file and line, and the following rows are still read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ PROMPT: Final = "prompt"
 _TOO_LARGE = f"the row has more than {MAX_ROW_BYTES // 2**20} MB; store the data in a file and give its path in the row"
 _NO_UTF8 = "the row is not valid UTF-8 text; convert the file, for example with iconv -f ISO-8859-1 -t UTF-8"
 _NO_FILE_UTF8 = "{path} is encoded as {encoding}; convert it, for example with iconv -f {encoding} -t UTF-8"
-_NOT_CLOSED = "the row is not CSV: a quote that is opened in it is not closed; what follows belongs to it"
+_NOT_CLOSED = "the row is not CSV: a quote that is opened in it is not closed; the following text belongs to it"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run to be. `place` is where it comes from, for messages (`rows.jsonl:7`). `key` tells it from other rows of
-    its batch. `as_text`: its values are texts (cells of a CSV file); those of state keys that are declared as something
-    else are read as JSON."""
+    """One row. `place` is its origin, for messages (`rows.jsonl:7`). `key` identifies it within its batch. `as_text`:
+    its values are strings (cells of a CSV file); those of state keys with another declared type are read as JSON."""
 
     place: str
     key: str
@@ -42,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be run, and why."""
+    """A row that cannot be run, and the reason."""
 
     place: str
     message: str
@@ -52,10 +51,10 @@ class BadRow:
 
 
 def read(path: Path, key: str | None = None) -> Iterator[Row | BadRow]:
-    """The rows of a file, `.csv` or JSON lines, in order. `key` names the column that tells rows apart; None: rows are
-    told apart by their numbers, counted from 1.
+    """The rows of a file, `.csv` or JSON lines, in order. `key` names the column that identifies rows; None: their
+    numbers identify them, counted from 1.
 
-    Raises UsageError for a file that cannot be read, has no rows that could be, or no such column (CSV).
+    Raises UsageError for a file that cannot be read or has no such column (CSV).
     """
     try:
         file = path.open("rb")
@@ -68,7 +67,7 @@ def read(path: Path, key: str | None = None) -> Iterator[Row | BadRow]:
 def read_from(
     file: BufferedReader, path: str, key: str | None = None, *, as_csv: bool = False
 ) -> Iterator[Row | BadRow]:
-    """The same of a file that is open already, from its beginning; it may be a pipe. `path` is for messages."""
+    """The same for an open file, from its beginning; it may be a pipe. `path` is for messages."""
     try:
         first = file.peek(4)
         if encoding := _other_encoding(first):
@@ -81,7 +80,7 @@ def read_from(
 
 
 def _other_encoding(first: bytes) -> str | None:
-    """What a file is encoded as by its first bytes, if it is not UTF-8: no row has a zero byte."""
+    """The encoding of a file by its first bytes, if it is not UTF-8: no row has a zero byte."""
     if first.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16"
     if b"\0" in first[:2]:
@@ -90,7 +89,7 @@ def _other_encoding(first: bytes) -> str | None:
 
 
 def row_of(place: str, number: int, columns: Any, key: str | None, *, as_text: bool = False) -> Row | BadRow:
-    """The row that these columns make; `number` is its number among all, counted from 1."""
+    """The row of these columns; `number` is its number among all, counted from 1."""
     if not isinstance(columns, Mapping) or not all(isinstance(name, str) for name in columns):
         return BadRow(place, 'the row must be an object of columns, as {"prompt": "..."}')
     prompt = columns.get(PROMPT, "")
@@ -99,12 +98,12 @@ def row_of(place: str, number: int, columns: Any, key: str | None, *, as_text: b
     name: Any = str(number)
     if key is not None:
         if key not in columns:
-            return BadRow(place, f"the row has no column {key!r}, which tells it from others")
+            return BadRow(place, f"the row has no column {key!r}, which identifies it")
         name = columns[key]
         if isinstance(name, int) and not isinstance(name, bool):
             name = str(name)
         if not isinstance(name, str) or not name or len(name) > 500:
-            return BadRow(place, f"the column {key!r} must tell the row from others: a text or a whole number")
+            return BadRow(place, f"the column {key!r} must identify the row: a text or a whole number")
     state = {column: value for column, value in columns.items() if column != PROMPT}
     return Row(place, name, prompt, state, as_text)
 
@@ -163,7 +162,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Text:
-    """The lines of a file as texts for the CSV reader; notes what is wrong with those that were read since."""
+    """The lines of a file as strings for the CSV reader; collects the problems of lines that were read since."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._lines, self.problem, self.line = _lines(file), "", 0

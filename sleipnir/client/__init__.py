@@ -1,4 +1,4 @@
 """The client: what can a user do from Python?
 
-`from sleipnir import Client` is the way in.
+Use `from sleipnir import Client`.
 """

@@ -7,7 +7,8 @@
         for result in batch.results():
             print(result.key, result.output)
 
-Rows wait in the batch and are let into the queues a few at a time, so that thousands of them hold up nobody.
+Rows wait in the batch and are admitted to the queues a few at a time, so that thousands of them do not delay other
+runs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from sleipnir.runs.run import RunSpec
 from sleipnir.store.store import Store
 
 Given: TypeAlias = Mapping[str, Any] | Row | BadRow
-"""What a row may be given as: columns (`prompt`, and keys of the state), or what sleipnir.rows reads from files."""
+"""A row: columns (`prompt`, and keys of the state), or a row that sleipnir.rows read from a file."""
 
 FIRST_CHUNK, CHUNK, CHUNK_BYTES = 50, 500, 2**20
 """Rows that are added at once, and about how many bytes of them: the first ones begin while others are being read."""
@@ -51,7 +52,7 @@ OTHER_MESSAGES = "other messages"
 
 @dataclass(frozen=True)
 class SubmittedRows:
-    """How many rows of one submission are new, were in the batch already, and were refused."""
+    """The numbers of rows of one submission that are new, were already in the batch, or were refused."""
 
     added: int = 0
     known: int = 0
@@ -63,9 +64,10 @@ OnProgress: TypeAlias = Callable[[SubmittedRows], None]
 
 
 class Batch:
-    """A handle on one batch. Nothing is cached: every call asks Redis. All raise BatchNotFound where there is none.
+    """A handle on one batch. Nothing is cached: every call asks Redis. All methods raise BatchNotFound if it does not
+    exist.
 
-    `submitted` is what came of submitting, where this process did that.
+    `submitted` is the outcome of the submission, if this process did it.
     """
 
     def __init__(self, store: Store, batch_id: str, submitted: SubmittedRows | None = None) -> None:
@@ -80,8 +82,8 @@ class Batch:
             return self._store.batches.info(self.id)
 
     def watch(self, every_s: float = 0.5) -> Iterator[BatchInfo]:
-        """How it is now, and again whenever that has changed, until it is over. One that waits for a decision
-        (`info.question`) is not over."""
+        """The current state, and each later change, until the batch ends. A batch that waits for a decision
+        (`info.question`) has not ended."""
         shown: BatchInfo | None = None
         while True:
             info = self.info()
@@ -93,7 +95,7 @@ class Batch:
             time.sleep(every_s)
 
     def wait(self, timeout_s: float | None = None) -> BatchInfo:
-        """Block until it is over. Raises TimeoutError after `timeout_s`."""
+        """Block until it ends. Raises TimeoutError after `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not (info := self.info()).is_over:
             if deadline is not None and time.monotonic() > deadline:
@@ -106,13 +108,13 @@ class Batch:
         return row_run_id(self.id, row)
 
     def pause(self) -> None:
-        """Begin no more rows; those under way go on. Raises UsageError when it was cancelled."""
+        """Start no more rows; active rows continue. Raises UsageError if it was cancelled."""
         with self._store.errors():
             self._store.batches.hold(self.id)
 
     def resume(self, *, max_cost_usd: float | None = None, max_tokens: int | None = None) -> None:
-        """Go on: of a paused batch, of one that has run its canary rows, or of one that is over its budget, which needs
-        a larger one then. Raises UsageError when it was cancelled, or is over its budget still."""
+        """Resume a batch that is paused, has run its canary rows, or is over its budget; the last needs a larger
+        budget. Raises UsageError if it was cancelled, or is still over its budget."""
         info = self.info()
         plan = replace(info.plan, canary=None) if info.state == "canary" else info.plan
         if max_cost_usd is not None:
@@ -123,36 +125,36 @@ class Batch:
         with self._store.errors():
             self._store.batches.go_on(self.id, plan)
         if self.info().state == "over_budget":
-            raise UsageError(f"batch {self.id!r} has used what it may; name a larger budget (max_cost_usd, max_tokens)")
+            raise UsageError(f"batch {self.id!r} has used its budget; give a larger one (max_cost_usd, max_tokens)")
 
     def set_parallel(self, parallel: int | None) -> None:
-        """Let at most so many rows be under way at once, from now on; those under way go on. None: the default.
-        Raises UsageError when it was cancelled."""
+        """Set the maximum number of simultaneously active rows; active rows continue. None: the default. Raises
+        UsageError when it was cancelled."""
         plan = replace(self.info().plan, parallel=parallel)
         check_plan(plan)
         with self._store.errors():
             self._store.batches.replan(self.id, plan)
 
     def cancel(self) -> bool:
-        """Begin no more rows, and cancel those under way. Rows that are over stay as they are. Safe to repeat. False:
-        all rows were over already; nothing is changed then, and the batch may get more rows."""
+        """Start no more rows, and cancel active ones. Ended rows are not changed. Idempotent. False: all rows had
+        already ended; then nothing is changed, and the batch may get more rows."""
         with self._store.errors():
             return self._store.batches.cancel(self.id)
 
     def retry_failed(self) -> int:
-        """Let all rows that failed go on from where they failed, after those that wait. How many. Raises UsageError
-        when it was cancelled."""
+        """Let all failed rows continue from where they failed, after the waiting rows. Returns their number. Raises
+        UsageError if it was cancelled."""
         with self._store.errors():
             return self._store.batches.retry(self.id)
 
     def results(
         self, order: Literal["row", "done"] = "row", *, start: int = 0, follow: bool = False
     ) -> Iterator[RowResult]:
-        """The rows that are over, read from Redis as they are asked for: in their order, or as they ended.
+        """The ended rows, read lazily from Redis: in row order, or in the order in which they ended.
 
-        `start` is the `position` of the result to go on after, 0: from the beginning. With `follow` those that are not
-        over are waited for; in the order of rows each waits for the ones before it. Otherwise rows that are not over
-        are left out. In the order of ends a row that failed and was retried comes again when it ends again.
+        `start` is the `position` of the last result read, 0: from the beginning. With `follow` it waits for unfinished
+        rows; in row order each waits for the rows before it. Otherwise unfinished rows are omitted. In the order of
+        ends a retried row appears again when it ends again.
         """
         return self._in_order(start, follow) if order == "row" else self._by_end(start, follow)
 
@@ -209,7 +211,7 @@ class Batch:
 
 
 def check_plan(plan: BatchPlan) -> None:
-    """Raise UsageError for a plan that makes no sense."""
+    """Raises UsageError for an invalid plan."""
     if plan.priority not in PRIORITIES:
         raise UsageError(f"priority must be {PRIORITIES[0]} to {PRIORITIES[-1]}, not {plan.priority}")
     check_budget(plan.max_cost_usd, plan.max_tokens)
@@ -219,7 +221,7 @@ def check_plan(plan: BatchPlan) -> None:
 
 
 class RowSubmission:
-    """Rows on their way into a batch. `limits` are the most bytes of a prompt, and of a given state."""
+    """Adds rows to a batch. `limits` are the maximum bytes of a prompt and of an initial state."""
 
     def __init__(
         self,
@@ -242,8 +244,8 @@ class RowSubmission:
         self.so_far = SubmittedRows()
 
     def add_all(self, given: Iterable[Given], key: str | None) -> None:
-        """Add rows as they come, a chunk at a time, and seal the batch after the last one. When `given` raises, the
-        batch is not sealed: submitting again goes on from there. Raises UsageError when no row at all is good."""
+        """Add rows as they are read, a chunk at a time, and seal the batch after the last one. If `given` raises, the
+        batch is not sealed: submitting again continues from there. Raises UsageError if no row is valid."""
         for number, each in enumerate(given, 1):
             row = each if isinstance(each, Row | BadRow) else row_of(f"row {number}", number, each, key)
             self._take(row)
@@ -267,7 +269,7 @@ class RowSubmission:
             self._send()
 
     def _checked(self, row: Row | BadRow) -> str | BadRow:
-        """The row as it waits, or what is wrong with it."""
+        """The waiting row as JSON, or its problem."""
         if isinstance(row, BadRow):
             return row
         if row.key in self._keys:
@@ -289,7 +291,8 @@ class RowSubmission:
             return BadRow(row.place, str(error))
 
     def _typed(self, state: Mapping[str, str]) -> dict[str, Any]:
-        """Cells of keys that are declared as numbers, lists and the like; one that is none is refused as it is."""
+        """Parses cells of keys that are declared as numbers, lists and similar; an invalid one is kept and refused
+        later."""
         found: dict[str, Any] = dict(state)
         for name, cell in state.items():
             declared = self._graph.state.get(name)

@@ -69,7 +69,7 @@ class Client:
     """A connection to a deployment. Thread-safe. Opening it raises StoreUnavailable or ConfigError."""
 
     def __init__(self, settings: Settings | None = None, *, by: Actor | None = None) -> None:
-        """`by` is who acts through it, as journals and records say. None: the user of this process."""
+        """`by` is the actor for journals and records. None: the user of this process."""
         if settings is not None and not isinstance(settings, Settings):
             raise TypeError(
                 f"Client takes Settings, not {type(settings).__name__}; write Client(Settings(redis_url=...)), or set "
@@ -81,7 +81,7 @@ class Client:
 
     @cached_property
     def _preparation(self) -> Preparation:
-        """Read agents is what submitting needs; who only looks at runs imports none of it."""
+        """Prepares submissions. Imported lazily: programs that only read runs do not need it."""
         from sleipnir.client.preparation import Preparation
 
         return Preparation(self.settings, self.store)
@@ -103,24 +103,23 @@ class Client:
         ask_knowledge: knowledge.Asker | None = None,
         tell_knowledge: knowledge.Report | None = None,
     ) -> Run:
-        """Accept a run of `agent` (a name, or the path of its folder); the run then goes on by itself.
+        """Submit a run of `agent` (a name, or the path of its folder).
 
         `prompt` becomes `{{initial_prompt}}`. `variables` preset agent variables, the others get their values as
-        sleipnir.agents.variables says; `ask_variable` is asked for those that nothing sets. `state` holds values that
-        the run begins with, over the graph's `initial_state`: JSON, or datetime and bytes objects for keys declared so.
-        `cwd` is the working directory of scripts and tools; `caller_dir` is where relative paths in the prompt are
-        meant from (default: this process's working directory), and the working directory if there is no `cwd` and the
-        workers are on this machine. Without either, commands work in a scratch folder of the run. `session` names what
-        was said before: the run of a config.yaml agent goes on with it, and adds to it what is said, if it completes.
-        When the run, with the runs below that have ended, has cost `max_cost_usd` (calls without a known price are not
-        in it) or used `max_tokens` (of prompts and answers), it is held and asks whether it may go on: a gate of the
-        kind `budget`, answered with `yes` (as much again), `no` (it fails) or a number (what it may cost in all). A
-        `strict` run fails for every failed visit: one that no fallback, retry or `on_error` node has taken over (None:
-        as SLEIPNIR_STRICT says, and where models' answers are replayed). Knowledge bases that are missing are built
-        first, which may take long: `ask_knowledge` is asked for what nobody has said of them, and `tell_knowledge` is
-        told how far they are.
+        described in sleipnir.agents.variables; `ask_variable` is called for missing ones. `state` has initial values,
+        which override the graph's `initial_state`: JSON, or datetime and bytes objects for keys declared so. `cwd` is
+        the working directory of scripts and tools; `caller_dir` is the base of relative paths in the prompt (default:
+        this process's working directory), and the working directory if there is no `cwd` and the workers are on this
+        machine. Otherwise commands work in a scratch folder of the run. `session` names a conversation: the run of a
+        config.yaml agent continues it, and adds its messages to it if it completes. When the run, with the runs below
+        that have ended, has cost `max_cost_usd` (without calls of unknown price) or used `max_tokens` (of prompts and
+        answers), it is paused and asks whether it may continue: a gate of the kind `budget`, answered with `yes` (the
+        same amount again), `no` (it fails) or a number (the new total limit). A `strict` run fails at every failed
+        visit: one that no fallback, retry or `on_error` node handles (None: the value of SLEIPNIR_STRICT, or True if
+        models' answers are replayed). Missing knowledge bases are built first, which may take long: `ask_knowledge` is
+        called for their missing parameters, and `tell_knowledge` is told how far they are.
 
-        Nothing is stored when this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
+        Nothing is stored if this raises: AgentNotFound, GraphError (with all problems), BundleError, SessionBusy,
         KnowledgeError, UsageError (prompt or state too large, variable missing, state missing or of the wrong type, a
         session of a graph, a base that cannot be built as the agent stands), StoreUnavailable.
         """
@@ -174,24 +173,24 @@ class Client:
         on_bad: OnBad | None = None,
         on_progress: OnProgress | None = None,
     ) -> Batch:
-        """Accept a run of `agent` for each row; the batch then goes on by itself, and begins while rows are added.
+        """Submit a run of `agent` for each row; the batch starts while rows are added.
 
-        A row is a mapping of columns: `prompt`, and values of state keys that the run begins with; `sleipnir.rows.read`
-        reads rows from files. `rows` is gone through once and never held as a whole. `key` names the column that tells
-        rows apart, else their numbers do (the first one is 1).
+        A row is a mapping of columns: `prompt`, and initial values of state keys; `sleipnir.rows.read` reads rows from
+        files. `rows` is iterated once and never held as a whole. `key` names the column that identifies rows; default:
+        their numbers (the first one is 1).
 
-        `id` names the batch (None: by a new id). If there is one of that id, this goes on with it: rows whose keys it
-        has are not added again, and the others run as it was submitted, with the agent and the plan of then. So a
-        submission that was interrupted can be repeated. `name` is for people. Of two batches that have rows left, each
-        gets so many as its `priority` (1 to 5) says in proportion. `parallel` rows at most are under way at once (None:
-        1,000), those that wait for people too. `canary` rows run first, and then it waits for `resume`; so it does when
-        rows that are over have cost `max_cost_usd` or taken `max_tokens`. All else is as for `submit`; rows are in no
-        session, nor are the runs that they start.
+        `id` names the batch (None: by a new id). If a batch of that id exists, this continues it: rows whose keys it
+        has are not added again, and the others run with the agent and the plan of the first submission. So an
+        interrupted submission can be repeated. `name` is for people. Batches with waiting rows share the workers in
+        proportion to their `priority` (1 to 5). At most `parallel` rows are active at once (None: 1,000), including
+        rows that wait for people. `canary` rows run first, then the batch waits for `resume`; the same happens when
+        ended rows have cost `max_cost_usd` or used `max_tokens`. All other parameters are as for `submit`; rows, and
+        the runs that they start, are in no session.
 
-        A row that cannot run is left out and told to `on_bad`; `on_progress` is told after each few hundred rows.
+        A row that cannot run is left out and passed to `on_bad`; `on_progress` is called after each few hundred rows.
 
-        Raises as `submit` does, and nothing is stored then; also UsageError where no row at all is good. What the rows
-        themselves raise is passed on, and the rows before that stay in the batch.
+        Raises like `submit`, and then nothing is stored; also UsageError if no row is valid. Exceptions of the iterable
+        are passed on, and earlier rows stay in the batch.
         """
         from sleipnir.agents import finding
         from sleipnir.client.batch import Batch, RowSubmission, check_plan
@@ -226,7 +225,7 @@ class Client:
         return Batch(self.store, batch_id, submission.so_far)
 
     def _spec_of_batch(self, batch_id: str, agent: str) -> RunSpec | None:
-        """What the rows of a batch are submitted with that there is already. Raises UsageError for another agent's."""
+        """The specification of an existing batch. Raises UsageError for a batch of another agent."""
         if not BATCH_ID.fullmatch(batch_id):
             raise UsageError(f"{batch_id!r} cannot name a batch: up to 64 letters, digits, '.', '_' and '-' can")
         with self.store.errors():
@@ -263,8 +262,8 @@ class Client:
         ask_knowledge: knowledge.Asker | None = None,
         tell_knowledge: knowledge.Report | None = None,
     ) -> None:
-        """See to the knowledge bases that runs of `agent` need, as `submit` does, and with its errors: a program that
-        submits later need not wait then."""
+        """Build the missing knowledge bases of `agent`, like `submit`, and with its errors, so that a later submission
+        does not wait."""
         self._preparation.knowledge(self._preparation.roster(agent), ask_knowledge, tell_knowledge)
 
     def _new_id(self, spec: RunSpec) -> str:
@@ -279,8 +278,8 @@ class Client:
                 return run_id
 
     def definition(self, agent: str | Path) -> Graph:
-        """What the agent's folder and the environment say now, checked. Raises AgentNotFound, GraphError and
-        BundleError."""
+        """The agent's current definition from its folder and the environment, checked. Raises AgentNotFound, GraphError
+        and BundleError."""
         return self._preparation.agent(agent).graph
 
     def nodes(self, agent: str | Path) -> set[str]:
@@ -290,8 +289,8 @@ class Client:
         return {node for each in (roster.agent, *roster.children.values()) for node in each.graph.nodes}
 
     def warnings(self, agent: str | Path) -> list[Problem]:
-        """What is doubtful in an agent that can run, and in those that its nodes name. Raises as `submit` does for an
-        agent that cannot."""
+        """The warnings for an agent that can run, and for agents that its nodes name. Raises like `submit` for an agent
+        that cannot."""
         roster = self._preparation.roster(agent)
         return [problem for each in (roster.agent, *roster.named.values()) for problem in each.warnings]
 
@@ -308,21 +307,21 @@ class Client:
             return self.store.sessions.info(SessionName(agent, name))
 
     def said(self, agent: str, session: str) -> list[dict[str, Any]]:
-        """The messages of a session, oldest first, as models take them; none of a session that there is not."""
+        """The messages of a session, oldest first, in the format for models; none if the session does not exist."""
         from sleipnir.runs.sessions import SessionName
 
         with self.store.errors():
             return self.store.sessions.messages(SessionName(agent, session))
 
     def add_to_session(self, agent: str, session: str, messages: Sequence[Mapping[str, Any]]) -> bool:
-        """Add messages, as if they had been said. False: there is no such session. Raises SessionBusy."""
+        """Append messages to a session. False: there is no such session. Raises SessionBusy."""
         from sleipnir.runs.sessions import SessionName
 
         with self.store.errors():
             return self.store.sessions.add(SessionName(agent, session), messages)
 
     def remove_session(self, agent: str, session: str) -> bool:
-        """Forget what was said. False: there is no such session. Raises SessionBusy."""
+        """Delete a session. False: there is no such session. Raises SessionBusy."""
         from sleipnir.runs.sessions import SessionName
 
         with self.store.errors():
@@ -366,10 +365,9 @@ class Client:
         before_ms: int | None = None,
         rows: bool = True,
     ) -> list[RunInfo]:
-        """Runs, newest first, with `children` also those that runs have started. Of the newest `among`; `run_count`
-        tells how many there are. With `batch` those of its rows that have begun, the last first, and no children;
-        without `rows` no rows of batches. Of these `agents`, if any are named, and created at `since_ms` or later and
-        earlier than `before_ms`."""
+        """Runs, newest first, with `children` also those that runs have started. Only the newest `among` are read;
+        `run_count` is the total. With `batch` only its started rows, last first, and no children; without `rows` no
+        rows of batches. Only of these `agents`, if given, and created in [`since_ms`, `before_ms`)."""
         with self.store.errors():
             found = (
                 info
@@ -382,12 +380,12 @@ class Client:
             return self.store.explained(list(islice(found, limit)))
 
     def run_count(self) -> int:
-        """How many runs are kept, over or not, those included that runs have started."""
+        """The number of stored runs, ended or not, including child runs."""
         with self.store.errors():
             return self.store.runs.count()
 
     def _runs_of(self, batch: str, status: set[str] | None) -> Iterator[RunInfo]:
-        """The runs of rows that may have such a status: what is over is not read where nobody asks for it."""
+        """The runs of rows that may have such a status: ended ones are not read unless requested."""
         passed_over = {"w"} | {
             byte for byte, state in ROW_STATES.items() if state in FINAL and status is not None and state not in status
         }
@@ -414,7 +412,7 @@ class Client:
             return self.store.now_ms()
 
     def agents(self) -> list[AgentInfo]:
-        """Every agent that can be named."""
+        """All agents that can be run by name."""
         from sleipnir.agents import finding
 
         return finding.known_agents(self.settings)
@@ -425,25 +423,25 @@ class Client:
             return self.store.runs.open_gates()
 
     def pause_all(self, by: str | None = None, reason: str | None = None) -> None:
-        """Hold the deployment: nothing new starts on any worker until `resume_all`, runs submitted meanwhile included.
+        """Pause the deployment: no visit starts on any worker until `resume_all`, including runs submitted later.
 
-        What runs ends and is committed; answers and cancels are taken. Run timeouts go on.
+        Active visits finish and are committed; answers and cancels are accepted. Run timeouts continue.
         """
         with self.store.errors():
             self.store.runs.pause_all(Pause(by or self.by, self.store.now_ms(), reason))
 
     def resume_all(self) -> bool:
-        """Let a held deployment go on. False: it was not held."""
+        """Resume a paused deployment. False: it was not paused."""
         with self.store.errors():
             return self.store.runs.resume_all()
 
     def resumed(self) -> Change | None:
-        """Who let the deployment go on last, and when, if anybody did."""
+        """Who resumed the deployment last, and when; None if it was never resumed."""
         with self.store.errors():
             return self.store.runs.resumed()
 
     def held(self) -> Pause | None:
-        """Who holds the deployment, if anybody does."""
+        """Who paused the deployment; None if it is not paused."""
         with self.store.errors():
             return self.store.runs.held()
 
@@ -473,13 +471,13 @@ class Run:
         return f"Run({self.id!r})"
 
     def info(self) -> RunInfo:
-        """Status, live visits and why they are where they are, usage. Raises RunNotFound."""
+        """Status, live visits with their reasons, usage. Raises RunNotFound."""
         with self._store.errors():
             return self._store.explained([self._store.runs.info(self.id)])[0]
 
     def missing(self) -> MissingProcesses:
-        """What keeps the run, or one below it, from going on: processes that nobody has started. A process that ended
-        without a goodbye counts for 30 s as there. For people who wait: it costs a few round trips."""
+        """Missing processes that the run, or a descendant, needs. A process that ended without signing off counts as
+        present for 30 s. It takes a few round trips."""
         return missing_for(self._store, [self.id])
 
     def tree(self) -> RunTree:
@@ -493,7 +491,7 @@ class Run:
 
     @property
     def output(self) -> str | None:
-        """The result text; None before the end, and of a run that failed."""
+        """The result text; None before the end, and for a failed run."""
         with self._store.errors():
             return self._store.runs.output(self.id)
 
@@ -502,12 +500,12 @@ class Run:
         return self._record().error
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:
-        """Block until the run is over. Raises TimeoutError after `timeout_s`; a run that waits for an answer counts
-        as not over."""
+        """Block until the run ends. Raises TimeoutError after `timeout_s`; a run that waits for an answer has not
+        ended."""
         return next(iter(wait_all(self._store, [self.id], timeout_s)))
 
     def events(self, after: str = "0", follow: bool = True) -> Iterator[RunEvent]:
-        """What happened, from after event id `after` ("0": all that is kept); with `follow` until the run is over."""
+        """The events after event id `after` ("0": all stored ones); with `follow` until the run ends."""
         while True:
             with self._store.errors():
                 batch = self._store.runs.events(self.id, after, block_ms=_BLOCK_MS if follow else None)
@@ -521,15 +519,14 @@ class Run:
     def stream(
         self, modes: Collection[StreamMode] | None = DEFAULT_MODES, cursor: str | None = None
     ) -> Iterator[StreamEvent]:
-        """What happens and what models say, as it does, until the run is over: see views.StreamEvent for the modes.
+        """Events and streamed text of models, until the run ends: see views.StreamEvent for the modes.
 
-        `modes` None means all of them. Whatever they are, a visit that failed, a `gap` and the run's end are passed on,
-        so none at all asks for these. `cursor` is the `id` of the event to go on after; None: from the beginning, as
-        far back as it is kept.
+        `modes` None means all of them. Failed visits, a `gap` and the run's end are always included, so an empty list
+        selects only these. `cursor` is the `id` of the last event read; None: from the oldest stored one.
 
-        What was trimmed before it was read is announced by an event of type `gap`, whose `lost` is the number of pieces
-        (mode `messages`), or None for events, where it is not known, and may be none (mode `events`). A Redis that is
-        away for up to 30 s is waited for. A reader may be as slow as it likes; nobody waits for it.
+        Data that was trimmed before it was read is reported by an event of type `gap`, whose `lost` is the number of
+        pieces (mode `messages`), or None for events, where the number is unknown and may be 0 (mode `events`). It waits
+        up to 30 s for a Redis that is away. A slow reader blocks no other process.
 
         Raises RunNotFound, StoreUnavailable, and UsageError for a mode or a cursor that is none.
         """
@@ -539,27 +536,27 @@ class Run:
 
     def history(self, *, after: int | None = None, limit: int | None = None) -> list[StepInfo]:
         """The journal: one entry per visit that ended, oldest first. A run may have millions: `limit` entries after the
-        step `after` are a page, and the next one begins after its last step. Of visits that ended before their
-        super-step did, `next` is known once the page has that one's last step."""
+        step `after` are a page, and the next one begins after its last step. For visits that ended before their
+        super-step, `next` is known if the page has the last step of that super-step."""
         with self._store.errors():
             return self._store.runs.history(self.id, after, limit)
 
     def export(self, *, children: bool = False) -> Iterator[str]:
-        """The run as lines of JSON (sleipnir/upkeep/export.py has the format), with `children` all runs below too;
-        read as they are asked for. Raises RunNotFound, and StoreUnavailable."""
+        """The run as lines of JSON (sleipnir/upkeep/export.py has the format), with `children` also all descendants;
+        read lazily. Raises RunNotFound, and StoreUnavailable."""
         from sleipnir.upkeep.export import lines_of
 
         with self._store.errors():
             yield from lines_of(self._store.records, self.id, children=children)
 
     def graph(self) -> Graph:
-        """The definition that the run goes by, whatever its agent's folder holds today. Raises BundleError when it is
-        not in Redis any more."""
+        """The definition of the run, independent of its agent's current folder. Raises BundleError if it is no longer
+        in Redis."""
         with self._store.errors():
             return _pinned_graph(self._store, self._store.runs.spec(self.id))
 
     def late_results(self) -> list[LateResult]:
-        """Results that came when their visit was another attempt's, or over, and were refused; oldest first."""
+        """Refused results, which arrived when their visit had ended or belonged to another attempt; oldest first."""
         with self._store.errors():
             return self._store.runs.late_results(self.id)
 
@@ -569,18 +566,18 @@ class Run:
             return self._store.runs.state(self.id)
 
     def gates(self) -> list[GateInfo]:
-        """The open questions, in the order they were asked; those of child runs too."""
+        """The open questions, in the order in which they were asked, including those of child runs."""
         with self._store.errors():
             return self._store.runs.gates_below(self.id)
 
     def answer(self, text: str, gate: GateInfo | int | str | None = None) -> None:
-        """Answer an open question, of this run or of one below; `gate` (itself, its visit's number, its node, or the
-        path to it, `review/approve`) may be left out when just one is open. Named by itself, no other question can be
-        answered by mistake, however late this arrives.
+        """Answer an open question of this run or of a descendant; `gate` (the Gate, its visit's number, its node, or
+        the path to it, `review/approve`) may be omitted if only one is open. With a Gate no other question can be
+        answered by mistake, even if the answer arrives late.
 
-        Raises GateError when there is no such question, several fit, or it was answered before. Raises UsageError when
-        the question about a lost `effect: once` is answered with something else than `run again`, `fail` or a JSON
-        object, or the one about a budget with something else than `yes`, `no` or a number.
+        Raises GateError when there is no such question, several fit, or it was answered before. Raises UsageError if
+        the answer to the question about a lost `effect: once` is not `run again`, `fail` or a JSON object, or the
+        answer to a budget question is not `yes`, `no` or a number.
         """
         refuse_text("the answer", text, self._settings.max_prompt_bytes)
         with self._store.errors():
@@ -592,14 +589,14 @@ class Run:
             self._store.runs.answer(meant.run, meant.seq, text, meant.attempt)
 
     def cancel(self) -> None:
-        """Ask for the run's end; running scripts and model calls stop within one heartbeat. Raises UsageError when
-        the run is over already."""
+        """Cancel the run; running scripts and model calls stop within one heartbeat. Raises UsageError if the run has
+        already ended."""
         with self._store.errors():
             self._store.runs.cancel(self.id)
 
     def retry(self, *, fresh_children: bool = False) -> None:
-        """Continue a failed run from the visit that failed, with the state as it is; its deadline starts anew. Where
-        that waited for a child run, the child goes on in its turn; with `fresh_children` another one is started.
+        """Continue a failed run from the failed visit, with the current state; its deadline restarts. If that visit
+        waited for a child run, the child also continues; with `fresh_children` a new one is started.
 
         Raises UsageError when the run did not fail.
         """
@@ -607,24 +604,25 @@ class Run:
             self._store.runs.retry(self.id, fresh_children=fresh_children)
 
     def pause(self, by: str | None = None, reason: str | None = None) -> None:
-        """Hold the run: what runs ends and is committed, answers are taken, and nothing new starts. Its timeout stands
-        still. `by` is shown to others (None: who acts through the client). Raises UsageError when the run is over."""
+        """Pause the run: active visits finish and are committed, answers are accepted, and no visit starts. Its timeout
+        is suspended. `by` is shown to others (None: the client's actor). Raises UsageError if the run has ended."""
         with self._store.errors():
             self._store.runs.pause(self.id, by, reason)
 
     def resume(self) -> None:
-        """End the holds that persons have of the run. It goes on unless its parent, its budget or the deployment holds
-        it too. Raises UsageError when it is over."""
+        """End the holds of persons on the run. It continues unless its parent, its budget or the deployment also holds
+        it. Raises UsageError if it has ended."""
         with self._store.errors():
             self._store.runs.resume(self.id)
 
     def _record(self) -> RunInfo:
-        """Like `info`, in one round trip: without leases and places in line."""
+        """Like `info`, in one round trip: without leases and positions in queues."""
         with self._store.errors():
             return self._store.runs.info(self.id)
 
     def _gate(self, gate: int | str | None) -> GateInfo | int:
-        """The open question that is meant; a number that names none is given back: it may have been answered."""
+        """The open question that `gate` refers to; an unknown number is returned, because its question may have been
+        answered."""
         still_open = self._store.runs.gates_below(self.id)
         if isinstance(gate, int) or (isinstance(gate, str) and gate.isdigit()):
             own = [found for found in still_open if found.run == self.id and found.seq == int(gate)]
@@ -650,7 +648,7 @@ class Run:
 
 
 def _refuse_unreadable(gate: GateInfo, text: str) -> None:
-    """Where the run could make nothing of the answer and would ask again, tell who answers at once."""
+    """Raises UsageError for an answer that the run could not use and would ask for again."""
     try:
         if gate.kind == "effect":
             read_effect_answer(text)
@@ -661,7 +659,7 @@ def _refuse_unreadable(gate: GateInfo, text: str) -> None:
 
 
 def missing_for(store: Store, run_ids: Sequence[str]) -> MissingProcesses:
-    """See Run.missing, of several runs and of the runs that they wait for. A run that is gone is left out."""
+    """See Run.missing, for several runs and the runs that they wait for. A run that no longer exists is left out."""
     top, level, queues = set(run_ids), list(run_ids), dict[str, str]()
     with store.errors():
         for _ in range(_LEVELS):
@@ -680,9 +678,9 @@ def missing_for(store: Store, run_ids: Sequence[str]) -> MissingProcesses:
 
 
 def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = None) -> Iterator[RunInfo]:
-    """Yield each run's info as it ends; thousands of runs cost one blocking read.
+    """Yield each run's info when it ends; thousands of runs need one blocking read.
 
-    Raises RunNotFound at once for an unknown run, TimeoutError after `timeout_s`.
+    Raises RunNotFound immediately for an unknown run, TimeoutError after `timeout_s`.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     left_over = dict.fromkeys(run_ids)
@@ -718,7 +716,7 @@ def _pinned_graph(store: Store, spec: RunSpec) -> Graph:
 
 
 def refuse_text(what: str, text: str, limit_bytes: int) -> None:
-    """Raise UsageError for a text that is too large, or that is no text (bytes of another encoding)."""
+    """Raises UsageError for a text that is too large, or not valid text (bytes of another encoding)."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:

@@ -1,9 +1,8 @@
-"""What runs of an agent go by, made ready before they are submitted: graphs, bundles, knowledge bases, variables.
+"""Prepares the submission of runs of an agent: graphs, bundles, knowledge bases, variables.
 
-Rules. All is as the folders and this process's environment are at that moment; what changes later is of no account to
-runs that are there. Agents are found and refused first, people are asked next, then missing bases are built, and
-nothing is stored by then but bases. An agent's folder is read again only when it, or what the environment says of it,
-has changed.
+Rules. The folders and this process's environment are read at that time; later changes do not affect existing runs.
+Agents are found and checked first, people are asked next, then missing bases are built; before the submission only
+bases are stored. An agent's folder is read again only if it, or its environment variables, have changed.
 """
 
 from __future__ import annotations
@@ -38,14 +37,15 @@ from sleipnir.store.store import Store
 from sleipnir.tools.folder import custom_tools
 
 SHOWN_CHARS: Final = 300
-"""Of an agent's description a model that chooses among agents reads so much."""
+"""Maximum characters of an agent's description for models that choose among agents."""
 
 OFFERED_FOR_S: Final = 60.0  # Redis is not asked again so soon for what it had: nobody drops what was used lately
 
 
 @dataclass(frozen=True)
 class PreparedAgent:
-    """An agent's folder ready to submit, as of `signature` and `overrides`; `written` is the graph without these."""
+    """An agent's folder, ready to submit, as of `signature` and `overrides`; `written` is the graph without
+    overrides."""
 
     folder: AgentFolder
     signature: tuple[tuple[str, int, int], ...]
@@ -58,8 +58,8 @@ class PreparedAgent:
 
 @dataclass(frozen=True)
 class Roster:
-    """An agent, and all that its runs and theirs may start, by name: those that agent nodes name, and those that a
-    model may choose."""
+    """An agent, and all agents that its runs and their children may start, by name: those that agent nodes name, and
+    those that a model may choose."""
 
     agent: PreparedAgent
     named: Mapping[str, PreparedAgent]
@@ -70,12 +70,12 @@ class Roster:
         return {**self.chosen, **self.named}
 
     def descriptions(self) -> dict[str, str]:
-        """What the agents are for that a model may choose, in a line each."""
+        """One-line descriptions of the agents that a model may choose."""
         told = {name: " ".join(each.graph.description.split()) for name, each in self.chosen.items()}
         return {name: text[:SHOWN_CHARS] for name, text in told.items() if text}
 
     def sessions(self) -> dict[str, str]:
-        """The sessions in which children go on; a temporary one is of no use to a single run."""
+        """The sessions of children; a temporary one has no use for a single run."""
         loops = {name: child.graph.loop for name, child in self.children.items()}
         wanted = {name: loop.agent_session for name, loop in loops.items() if loop is not None}
         return {name: session for name, session in wanted.items() if session is not None and session != sessions.TEMP}
@@ -95,7 +95,8 @@ class Preparation:
         return self._prepare(finding.look_up(agent, self._settings))
 
     def roster(self, agent: str | Path) -> Roster:
-        """An agent and those that its runs may start. Raises as `agent` does, also for one that an agent node names."""
+        """An agent and those that its runs may start. Raises like `agent`, also for an agent that an agent node
+        names."""
         top = self.agent(agent)
         named = self._named(top.graph)
         may_choose = any(may_spawn(each.graph) for each in (top, *named.values()))
@@ -113,7 +114,7 @@ class Preparation:
         ask_knowledge: knowledge.Asker | None,
         tell_knowledge: knowledge.Report | None,
     ) -> RunSpec:
-        """What runs are submitted with, in no session. Client.submit says what is asked for, built and refused."""
+        """The specification of runs, without a session. Client.submit describes the questions, builds and errors."""
         if strict is None:
             strict = self._settings.strict or self._settings.replay is not None
         agent, children = roster.agent, roster.children
@@ -137,8 +138,8 @@ class Preparation:
         )
 
     def knowledge(self, roster: Roster, ask: knowledge.Asker | None, report: knowledge.Report | None) -> dict[str, str]:
-        """The knowledge bases that runs may ask, as RunSpec has them. Those that the agent and named ones lack are
-        built; of agents that a model may choose those count that are there and can be used.
+        """The knowledge bases that runs may use, as in RunSpec. Missing ones of the agent and of agents that nodes name
+        are built; of agents that a model may choose only existing usable ones are included.
 
         Raises UsageError, KnowledgeError and ConfigError.
         """
@@ -161,7 +162,7 @@ class Preparation:
             self._offer(each.bundle)
 
     def _named(self, graph: Graph) -> dict[str, PreparedAgent]:
-        """The agents that agent nodes of a graph start, and those in their turn, by name."""
+        """The agents that agent nodes of a graph start, recursively, by name."""
         found: dict[str, PreparedAgent] = {}
         names = agents_of(graph)
         while names:
@@ -172,7 +173,7 @@ class Preparation:
         return found
 
     def _all_that_work(self) -> dict[str, PreparedAgent]:
-        """All agents that there are, but for broken ones, by name."""
+        """All agents except broken ones, by name."""
         found: dict[str, PreparedAgent] = {}
         for name in finding.names(self._settings):
             with contextlib.suppress(AgentNotFound, GraphError, BundleError, UsageError):
@@ -209,7 +210,7 @@ class Preparation:
         return PreparedAgent(agent, signature, loaded.graph, overrides, graph, bundle, tuple(problems))
 
     def _problems(self, loaded: LoadedGraph, agent: AgentFolder, graph: Graph | None) -> Sequence[Problem]:
-        """Everything that is wrong with an agent, but for tools and MCP servers that only this machine lacks."""
+        """All problems of an agent, except tools and MCP servers that may be missing only on this machine."""
         return check_loaded(
             loaded,
             agent.file,
@@ -229,7 +230,7 @@ class Preparation:
         self._offered_s[bundle.digest] = time.monotonic()
 
     def _is_shared(self, digest: str) -> bool:
-        """Whether workers find the index of a base."""
+        """Whether workers can find the index of a base."""
         if self._was_offered(digest):
             return True
         with self._store.errors():

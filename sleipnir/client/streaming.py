@@ -1,7 +1,7 @@
-"""A run's stream: its events and what its models say, as one sequence that can be resumed.
+"""A run's stream: its events and streamed text of models, as one resumable sequence.
 
-Two Redis streams lie below, and one read gives both as of one moment, so they are merged by time. A `Position` says how
-far a reader is in each. Nothing is left out in silence: where a stream was trimmed before it was read, a `gap` says so.
+It is based on two Redis streams; one read returns both at the same time, so they are merged by time. A `Position` is a
+reader's position in each. Losses are reported: if a stream was trimmed before it was read, there is a `gap`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _MODE_OF: dict[str, StreamMode] = {
 
 @dataclass(frozen=True)
 class Position:
-    """How far a reader is: all of the events up to entry `event`, of that one the first `seen` (None: all); the pieces
-    up to entry `piece`, which was the run's `number`th."""
+    """A reader's position: all events up to entry `event`, of that entry the first `seen` (None: all); the pieces up to
+    entry `piece`, which is the run's piece `number`."""
 
     event: str = "0-0"
     seen: int | None = None
@@ -48,10 +48,10 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Raises UsageError for a text that no event of a stream has as its id."""
+        """Raises UsageError for a text that is not the id of an event."""
         match = _CURSOR.fullmatch(text)
         if match is None:
-            raise UsageError(f"{text!r} is no place in a run's stream; give the `id` of one of its events")
+            raise UsageError(f"{text!r} is not a position in a run's stream; give the `id` of one of its events")
         event, seen, piece, number = match.groups()
         return cls(event, int(seen) if seen else None, piece, int(number))
 
@@ -72,7 +72,7 @@ def stream(
 
 
 class _Reader:
-    """Follows one run for one caller. `_at` moves with every entry, whether it is passed on or not."""
+    """Follows one run for one caller. `_at` advances with every entry, whether it is passed on or not."""
 
     def __init__(self, store: Store, run_id: str, wanted: frozenset[StreamMode], at: Position) -> None:
         self._store, self._run_id, self._wanted, self._at = store, run_id, wanted, at
@@ -100,7 +100,7 @@ class _Reader:
             yield from self._merged(found)
 
     def _merged(self, found: StreamEntries) -> Iterator[StreamEvent]:
-        """In the order of time; of one millisecond, what was said comes before what happened."""
+        """In order of time; within one millisecond, text comes before events."""
         entries: list[EventEntry | PieceEntry] = [*found.pieces, *found.events]
         for entry in sorted(entries, key=lambda entry: ms_of(entry.id)):
             if isinstance(entry, EventEntry):
@@ -139,7 +139,8 @@ class _Reader:
         return StreamEvent(str(self._at), ms_of(self._at.event), "gap", {"lost": None}, "events")
 
     def _has_missed_events(self, found: StreamEntries, is_resumed: bool) -> bool:
-        """Whether events were dropped before they were read. So few that one read has all, and none can have been."""
+        """Whether events were dropped before they were read. If one read returns all of a short stream, none can have
+        been dropped."""
         if not (is_resumed or found.events_full):
             return False
         if self._at.event == "0-0":
@@ -147,7 +148,7 @@ class _Reader:
         return not _patiently(self._store, lambda: self._store.live.has_event(self._run_id, self._at.event))
 
     def _has_missed_pieces(self, found: StreamEntries, standing: StreamState) -> bool:
-        """Whether pieces that were there before this read are not any more. `_said` sees it when others follow."""
+        """Whether pieces were trimmed before this read. `_said` detects it if others follow."""
         none_left = not found.pieces and not found.pieces_full
         return "messages" in self._wanted and none_left and standing.pieces > self._at.number
 
@@ -169,18 +170,18 @@ class _Reader:
 
 
 def _ends_run(found: StreamEntries) -> bool:
-    """Whether the last of all events is the end of the run. It may have been retried since."""
+    """Whether the last event is the end of the run, which may have been retried since."""
     return bool(found.events) and not found.events_full and found.events[-1].events[-1][0] == "run_ended"
 
 
 def _without_afterthoughts(found: StreamEntries) -> StreamEntries:
-    """Without what attempts said that did not count any more when the run ended."""
+    """Without text of attempts that were obsolete when the run ended."""
     end_ms = ms_of(found.events[-1].id)
     return replace(found, pieces=[entry for entry in found.pieces if ms_of(entry.id) <= end_ms])
 
 
 def _settled(found: StreamEntries) -> StreamEntries:
-    """Without what lies after the end of a stream that was not read to its end: that one's next may come before it."""
+    """Without entries after the end of a stream that was not read completely, because its next entry may be earlier."""
     ends = [
         ms_of(entries[-1].id)
         for entries, is_full in ((found.events, found.events_full), (found.pieces, found.pieces_full))
@@ -208,7 +209,7 @@ _PIECE_FIELDS = tuple(field.name for field in fields(Piece) if field.name != "v"
 
 
 def _patiently(store: Store, ask: Callable[[], T]) -> T:
-    """The reply, whatever becomes of Redis meanwhile. Raises StoreUnavailable when it stays away for PATIENCE_S."""
+    """The reply, repeated while Redis is away. Raises StoreUnavailable after PATIENCE_S."""
     deadline: float | None = None
     while True:
         try:

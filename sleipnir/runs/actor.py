@@ -1,6 +1,6 @@
-"""Who wants something of a run or a batch, and from where: what journals and records say of wishes.
+"""The actor of a request on a run or a batch, and its origin, for journals and records.
 
-It is stored as the text that people read, `ann@desk (cli)`. A record of an older release has none, or no `via`.
+It is stored as readable text, `ann@desk (cli)`. A record of an older release has none, or no `via`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ MOST = 200
 
 @dataclass(frozen=True)
 class Actor:
-    """`via` is the way in: `cli`, `python`, `api`. The user is who the system says that it is: no proof."""
+    """`via` is the interface: `cli`, `python`, `api`. The user is the one that the operating system reports: no proof
+    of identity."""
 
     user: str
     host: str
@@ -42,8 +43,9 @@ class Actor:
 
 @dataclass(frozen=True)
 class Change:
-    """What somebody last did with a run or a batch: `paused`, `resumed`, `retried`, `cancelled`, `answered` (a run's
-    question) or `replanned` (a batch's limits). `by` is Actor as text; `reason` and `answer` where there is one."""
+    """The last change of a kind by a person to a run or a batch: `paused`, `resumed`, `retried`, `cancelled`,
+    `answered` (a run's question) or `replanned` (a batch's limits). `by` is Actor as text; `reason` and `answer` if
+    there is one."""
 
     what: str
     by: str
@@ -53,13 +55,13 @@ class Change:
 
 
 def change_text(change: Change) -> str:
-    """As it is stored, under the name `by:<what>`."""
+    """The stored form, under the name `by:<what>`."""
     fields = {name: value for name, value in vars(change).items() if value is not None and name != "what"}
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def changes_of(texts: Mapping[str, str | None]) -> tuple[Change, ...]:
-    """The changes among stored fields, in the order of time. Raises RecordUnreadable."""
+    """The changes among stored fields, in order of time. Raises RecordUnreadable."""
     stored = ((name.removeprefix("by:"), text) for name, text in texts.items() if name.startswith("by:") and text)
     found = [read(Change, {**decoded_object(text, "change"), "what": what}, "change") for what, text in stored]
     return tuple(sorted(found, key=lambda change: change.at_ms))

@@ -1,7 +1,7 @@
-"""What a person needs of an error's text when there is one line for it: where it happened, and the cause.
+"""Shortens an error's text to one line: where it happened, and the cause.
 
-The text of a failed run begins with the agent, the node and the script. What the script printed last, the cause, comes
-at its end, where a narrow column cuts it off.
+The text of a failed run begins with the agent, the node and the script. The cause, the last output of the script, is at
+its end, where a narrow column cuts it off.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _WRAPPING = re.compile(
     r"(?:Agent '[^'\n]+' failed: )?Graph execution failed for agent '[^'\n]+'(?: \([^)\n]*\))?: |at node '([^'\n]+)': "
 )
 _NO_CAUSE = re.compile(r"[\W_]*|at \S.*|Node\.js v\S+", re.DOTALL)
-"""Lines at the end of an output that are no cause: marks below a line of code, frames and the version of Node.js."""
+"""Lines at the end of an output that are not a cause: marks below a line of code, frames and the version of Node.js."""
 
 
 def cause_of(error: str) -> str:
-    """The first line; where that only introduces what follows (`failed with exit code 1:`), the last line that says
-    something comes before it: `TypeError: ... (Script 'a.py' failed with exit code 1)`."""
+    """The first line; if it only introduces the output (`failed with exit code 1:`), the last significant line is put
+    before it: `TypeError: ... (Script 'a.py' failed with exit code 1)`."""
     first, *rest = _unwrapped(error)[1].strip().splitlines() or [""]
     if not first.endswith(":"):
         return first
@@ -28,7 +28,7 @@ def cause_of(error: str) -> str:
 
 
 def failure_of(error: str) -> tuple[str | None, str]:
-    """The node at which a run failed, going by its error, and the cause."""
+    """The node at which a run failed, according to its error, and the cause."""
     found = _AT_NODE.search(error)
     message = error[found.end() :] if found else error
     return found and found[1], cause_of(message)
@@ -41,7 +41,7 @@ def in_one_line(error: str) -> str:
 
 
 def without_output(error: str) -> str:
-    """The text with the cause in place of all that a script printed: who reads it has seen that."""
+    """The text with the cause instead of the script's whole output, for readers who have seen the output."""
     _, text = _unwrapped(error)
     if not text.strip().partition("\n")[0].endswith(":"):
         return error
@@ -49,7 +49,7 @@ def without_output(error: str) -> str:
 
 
 def _unwrapped(error: str) -> tuple[list[str], str]:
-    """The nodes that the text begins with, outermost first, and what is left of it."""
+    """The nodes at the beginning of the text, outermost first, and the remaining text."""
     nodes, at = [], 0
     while found := _WRAPPING.match(error, at):
         nodes += [found[1]] if found[1] else []

@@ -1,4 +1,4 @@
-"""What a run's state begins with. For runs that people submit, and for child runs."""
+"""The initial state of a run. For submitted runs and child runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sleipnir.messages import MOST_KEYS
 
 
 class WrongState(UsageError):
-    """A run cannot begin with the state that was given. `problems` holds everything that is wrong, one line each."""
+    """A run cannot start with the given state. `problems` has all problems, one line each."""
 
     def __init__(self, agent: str, problems: Sequence[str]) -> None:
         listed = "".join(f"\n  - {problem}" for problem in problems)
@@ -24,8 +24,8 @@ class WrongState(UsageError):
 def state_at_start(
     graph: Graph, prompt: str, given: Mapping[str, Any], limit_bytes: int, unchecked: Collection[str] = ()
 ) -> dict[str, Any]:
-    """What the run's state begins with; the schemas of `unchecked` keys were applied before. Raises UsageError:
-    WrongState with all that is missing or of the wrong type."""
+    """The run's initial state; the schemas of `unchecked` keys were applied before. Raises UsageError: WrongState with
+    all missing keys and keys of the wrong type."""
     if not isinstance(given, Mapping):
         raise UsageError(f"state must be a mapping of keys to values, not {type(given).__qualname__}")
     for key in given:
@@ -46,5 +46,5 @@ def state_at_start(
     return begin
 
 
-_NOT_GIVEN = {"initial_prompt": "it is the prompt", "_next": "it is how nodes choose the way"}
+_NOT_GIVEN = {"initial_prompt": "it is the prompt", "_next": "nodes use it to select the next node"}
 _HOW_TO_GIVE = "Give each with --state NAME=JSON, in Python with submit(..., state={...})"

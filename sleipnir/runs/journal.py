@@ -1,13 +1,13 @@
-"""The state of a run at a step, from its journal alone: what the scheduler has made of the same writes, once more.
+"""The state of a run at a step, computed from its journal alone, as the scheduler computes it from the same writes.
 
 An entry of the journal is a line with a transitions.Step, then lines of a key as a JSON string and its JSON text.
 Rules:
 
-* What a step wrote counts from that step on; of a `held` one, from the step that `applies` it, `skips` left out.
+* Writes of a step apply from that step on; those of a `held` one from the step that `applies` it, without `skips`.
 * A key that the step `folds` got an update for that reducer; other keys got a value. A reducer of the agent's own is
-  not called again: what a visit with the role `reduce` wrote is what it made of the updates.
-* Steps with a `rank` (those of a `dag`) may end in another order than the visit order, which is the one that counts: an
-  update is folded where its rank puts it, and a value of a lower rank comes too late.
+not called again: the writes of a visit with the role `reduce` are its result.
+* Steps with a `rank` (those of a `dag`) may end in another order than the visit order, which decides: an update is
+folded at the position of its rank, and a value of a lower rank is ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def state_after(elements: Iterable[str]) -> dict[str, Any]:
 
 @dataclass
 class _Key:
-    """What a key is made of: its last value as JSON text, and the updates since, each with its rank."""
+    """A key's last value as JSON text, and the updates since, each with its rank."""
 
     base: str | None = None
     rank: tuple[Any, ...] = ()

@@ -1,8 +1,8 @@
-"""Names of sessions: what was said before in an agent's conversations (spec 2.14, 3.6).
+"""Names of sessions, the stored conversations of agents (spec 2.14, 3.6).
 
-A session is a list of messages, kept by agent and name. One run at a time may go on with it; a run that completes adds
-what was said in it, one that fails or is cancelled adds nothing. Agents with a config.yaml have sessions, graphs have
-none: they manage their own state.
+A session is a list of messages, kept by agent and name. One run at a time may use it; a run that completes adds its
+messages, one that fails or is cancelled adds nothing. Agents with a config.yaml have sessions; graphs have none: they
+manage their own state.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Final
 from sleipnir.errors import UsageError
 
 TEMP: Final = "temp"
-"""Asks for a session that nobody else has, for as long as it is used."""
+"""Requests a new session that is kept only while it is in use."""
 
 TEMPORARY_MS: Final = 24 * 3600 * 1000
-"""A temporary session is kept so long after its last run: who was disconnected can go on with it."""
+"""A temporary session is kept this long after its last run, so that a disconnected user can continue it."""
 
 _TEMPORARY = f"{TEMP}-"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -34,7 +34,7 @@ NO_SESSION_HERE = "Graph-based agent '{agent}' does not support sessions. The gr
 
 @dataclass(frozen=True)
 class SessionName:
-    """Which session: names are the agent's own."""
+    """A session: names are unique per agent."""
 
     agent: str
     name: str
@@ -49,17 +49,17 @@ class SessionName:
 
 
 def instructions_of(bundle: str, variables: Mapping[str, str]) -> str:
-    """What dynamic instructions were made of: a session keeps them as long as this stays (spec 3.4)."""
+    """A digest of the inputs of dynamic instructions: a session keeps them while it is unchanged (spec 3.4)."""
     return hashlib.sha256(json.dumps([bundle, dict(variables)], sort_keys=True).encode()).hexdigest()
 
 
 def checked(name: str) -> str:
-    """The name of a session as a person wrote it; TEMP becomes a name that is free. Raises UsageError."""
+    """The session of a given name; TEMP becomes an unused name. Raises UsageError."""
     if name == TEMP:
         return _TEMPORARY + secrets.token_hex(6)
     if _NAME.fullmatch(name) is None:
         raise UsageError(
             f"{name!r} cannot name a session: a name has up to 64 letters, digits, '.', '_' and '-', and begins with a "
-            f"letter or a digit; {TEMP!r} stands for a new one that is not kept"
+            f"letter or a digit; {TEMP!r} means a new one that is not kept"
         )
     return name
