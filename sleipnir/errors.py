@@ -1,7 +1,7 @@
-"""What can go wrong, sorted by who must act.
+"""Errors, sorted by who must act.
 
 SleipnirError
-├── UsageError            the caller asked for something that does not exist or makes no sense
+├── UsageError            the caller asked for something that does not exist or is invalid
 │   ├── AgentNotFound     no agent folder of that name
 │   ├── RunNotFound       no run of that id (it may have expired)
 │   ├── BatchNotFound     no batch of that id (it may have expired)
@@ -37,15 +37,15 @@ from typing import Literal
 
 
 class SleipnirError(Exception):
-    """Base of every error that Sleipnir raises on purpose. `str(error)` is fit for a terminal."""
+    """Base of all errors that Sleipnir raises itself. `str(error)` is safe for a terminal."""
 
 
 class UsageError(SleipnirError):
-    """The caller asked for something that does not exist or makes no sense."""
+    """The caller asked for something that does not exist or is invalid."""
 
 
 class AgentNotFound(UsageError):
-    """No folder of that name in any of the places agents are looked up."""
+    """No folder of that name in any of the search directories of agents."""
 
 
 class RunNotFound(UsageError):
@@ -53,7 +53,7 @@ class RunNotFound(UsageError):
 
 
 class BatchNotFound(UsageError):
-    """No batch of that id: never submitted, or over longer ago than the retention."""
+    """No batch of that id: never submitted, or ended longer ago than the retention."""
 
 
 class GateError(UsageError):
@@ -89,7 +89,7 @@ class Problem:
         return self._text("")
 
     def with_code(self) -> str:
-        """As `str` gives it, with the code behind the message: by it `validate --explain` tells more."""
+        """As `str`, with the code after the message: `validate --explain` explains it."""
         return self._text(f" ({self.code})" if self.code else "")
 
     def _text(self, code: str) -> str:
@@ -101,7 +101,7 @@ class Problem:
 
 
 class GraphError(SleipnirError):
-    """A graph definition that cannot run. `problems` holds all errors and warnings, in file order."""
+    """A graph definition that cannot run. `problems` has all errors and warnings, in file order."""
 
     def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
         super().__init__(message)
@@ -109,7 +109,7 @@ class GraphError(SleipnirError):
 
 
 class ToolFileError(SleipnirError):
-    """A tools file that cannot be used. `line` counts from 1; None where the file as a whole is meant."""
+    """A tools file that cannot be used. `line` counts from 1; None for the file as a whole."""
 
     def __init__(self, path: Path, line: int | None, message: str) -> None:
         super().__init__(f"{path}: {message}" if line is None else f"{path}:{line}: {message}")
@@ -122,8 +122,8 @@ class BundleError(SleipnirError):
 
 class KnowledgeError(SleipnirError):
     """A knowledge base cannot be built, shared or read. `kind` says who must act: `usage` (the agent or the command
-    must be changed), `sources` (documents), `model`, `store` (Redis, the index store or a disk) or `bug`; `transient`
-    that the same may succeed a little later. `machine`: it is a failure of the machine that it was tried on."""
+    must be changed), `sources` (documents), `model`, `store` (Redis, the index store or a disk) or `bug`; `transient`:
+    the same may succeed a little later. `machine`: it is a failure of the machine."""
 
     def __init__(
         self, message: str, kind: str = "usage", *, transient: bool = False, machine: MachineFailed | None = None
@@ -133,8 +133,8 @@ class KnowledgeError(SleipnirError):
 
 
 class NodeFailed(SleipnirError):
-    """A node gave up. `kind` is one word a program can branch on (`timeout`, `exit`, `output`, ...); `transient` says
-    that the same may succeed a little later."""
+    """A node gave up. `kind` is one word a program can branch on (`timeout`, `exit`, `output`, ...); `transient`: the
+    same may succeed a little later."""
 
     def __init__(self, message: str, kind: str = "failed", *, transient: bool = False) -> None:
         super().__init__(message)
@@ -142,9 +142,9 @@ class NodeFailed(SleipnirError):
 
 
 class RecordUnreadable(SleipnirError):
-    """A stored record or a message that this release cannot read. `record` says of which kind it is, `key` which one
-    (empty: not known), `why` what is wrong; `newer`: a newer release has written it and can read it. Nothing was
-    changed: what the record belongs to is set aside, and goes on when the record can be read."""
+    """A stored record or a message that this release cannot read. `record` is its kind, `key` its key (empty: unknown),
+    `why` the problem; `newer`: a newer release wrote it and can read it. Nothing was changed: the owner of the record
+    is set aside, and continues when the record can be read."""
 
     def __init__(self, record: str, key: str, why: str, *, newer: bool = False) -> None:
         super().__init__(f"{record}{f' of {key}' if key else ''} cannot be read: {why}")
@@ -156,13 +156,13 @@ EXHAUSTED: Mapping[int, str] = {
     errno.EMFILE: "descriptors", errno.ENFILE: "descriptors",
     errno.ENOMEM: "memory", errno.EAGAIN: "processes",
 }  # fmt: skip
-"""What of a machine is exhausted, by the number of the error. EAGAIN is what fork says at the limit of processes."""
+"""The exhausted resource of a machine, by error number. fork fails with EAGAIN at the limit of processes."""
 
 
 class MachineFailed(SleipnirError):
-    """The machine of a worker cannot run a visit: no room on a disk, no memory, no process, no file descriptor. It is
-    never the node's failure. `part` is one word for what is missing (`disk`, `memory`, `processes`, `descriptors`,
-    `interpreter`, `sandbox`); `begun` says that the node's own work may have run before."""
+    """The machine of a worker cannot run a visit: no disk space, no memory, no process, no file descriptor. It is never
+    the node's failure. `part` is one word for the missing resource (`disk`, `memory`, `processes`, `descriptors`,
+    `interpreter`, `sandbox`); `begun`: the node's own work may have started."""
 
     def __init__(self, part: str, message: str, *, begun: bool = False) -> None:
         super().__init__(message)
@@ -170,7 +170,7 @@ class MachineFailed(SleipnirError):
 
     @classmethod
     def of(cls, error: OSError, doing: str, *, part: str | None = None) -> MachineFailed:
-        """The machine's failure that an error on our own files and processes is. `doing` begins the message."""
+        """The machine failure for an error on our own files and processes. `doing` begins the message."""
         reason = error.strerror or str(error)
         where = f": {error.filename}" if error.filename else ""
         return cls(part or EXHAUSTED.get(error.errno or 0, "disk"), f"{doing}: {reason}{where}")
@@ -184,7 +184,7 @@ class ConfigError(SleipnirError):
 
 
 class StoreUnavailable(SleipnirError):
-    """Redis did not answer. Nothing is known to have changed; calling again is safe."""
+    """Redis did not answer. It is unknown whether anything changed; calling again is safe."""
 
 
 class StoreUnsuitable(StoreUnavailable):

@@ -1,7 +1,7 @@
-"""The wire contract between client, scheduler and workers: names, and what a visit's call and result look like.
+"""The wire contract between client, scheduler and workers: names, and the format of a visit's call and result.
 
-Everything here is JSON on the wire and carries `v`, so that a rolling upgrade can read what the previous
-release wrote. Names are constants, never module paths: files may move while messages are in flight.
+Everything here is JSON on the wire and carries `v`, so that a rolling upgrade can read messages of the previous
+release. Names are constants, never module paths: files may move while messages are in flight.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ QUEUE_OF: Mapping[str, str] = {
 QUEUES: tuple[str, ...] = ("scripts", "functions", "llm", "rag")
 
 MOST_KEYS = 2_000
-"""State keys that one step may write: Lua's stack holds a few thousand values, and more keys want a nested object."""
+"""Maximum number of state keys that one step may write: Lua's stack has room for a few thousand values; use a nested
+object for more."""
 
 RunStatus: TypeAlias = Literal["submitted", "running", "waiting", "paused", "completed", "failed", "cancelled"]
 STATUSES: frozenset[str] = frozenset(get_args(RunStatus))
@@ -36,21 +37,21 @@ FINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 
 Role: TypeAlias = Literal["node", "branch", "reduce", "turn", "tool", "summary"]
-"""What of a node a visit executes: its body; what chooses its conditional edge (`branch.call`, and conditions that cost
-too much for the scheduler); the agent's own reducers, for what its step has written; of an llm node with tools, one
-turn of the model, one call of a tool, or the summary of what an agent has said that a call collects."""
+"""The part of a node that a visit executes: its body; the choice of its conditional edge (`branch.call`, and conditions
+that are too expensive for the scheduler); the agent's own reducers, for the writes of its step; for an llm node with
+tools, one turn of the model, one tool call, or the summary of the output of an agent that a call collects."""
 
 
 DEFINITION = "bundle"
-"""`error_kind` of a result that says that the definition cannot be used: the run fails, no fallback hides it."""
+"""`error_kind` of a result if the definition cannot be used: the run fails without using a fallback."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisitCall:
-    """What a Celery message carries: ids only, never state. One visit, one attempt.
+    """The contents of a Celery message: ids only, never state. One visit, one attempt.
 
-    `batch` is the batch that the run is of, or the one at its top; it stands in line behind runs without one, and is
-    shown, but is no part of what workers are told.
+    `batch` is the batch of the run or of its root; it lowers the priority and is displayed, but is not part of the
+    message for workers.
     """
 
     run: str
@@ -65,7 +66,7 @@ class VisitCall:
 
     @property
     def task_id(self) -> str:
-        """`run:node:visit:attempt`, the Celery task id and what Flower shows."""
+        """`run:node:visit:attempt`, the Celery task id, also in Flower."""
         return f"{self.run}:{self.node}:{self.seq}:{self.attempt}"
 
     @property
@@ -75,7 +76,7 @@ class VisitCall:
 
     @property
     def shown_args(self) -> str:
-        """The arguments in Flower, whose search finds what stands here: `args:run=<id>`, `args:batch=<id>`."""
+        """The arguments in Flower, for its search: `args:run=<id>`, `args:batch=<id>`."""
         shown = f"run={self.run} node={self.node} visit={self.seq} attempt={self.attempt} agent={self.agent}"
         return f"{shown} batch={self.batch}" if self.batch else shown
 
@@ -84,7 +85,7 @@ class VisitCall:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> VisitCall:
-        """Raises RecordUnreadable; `batch` is no part of a message."""
+        """Raises RecordUnreadable; `batch` is not part of a message."""
         return read(VisitCall, data, "message")
 
 
@@ -93,7 +94,8 @@ _CALL_FIELDS = ("run", "node", "seq", "attempt", "agent", "bundle", "role", "v")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a model call cost. `cost_usd` is None where the price of the model is unknown (never 0 for unknown)."""
+    """The tokens and cost of model calls. `cost_usd` is None if the price of the model is unknown (never 0 for
+    unknown)."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -104,23 +106,23 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One visit that a node asks for (spec/graph-package.md F14): of node `to` (a node or a named end; empty: the same
-    node again), with `update` laid over the state for that visit alone."""
+    """One visit that a node requests (spec/graph-package.md F14): of node `to` (a node or a named end; empty: the same
+    node again), with `update` on top of the state only for that visit."""
 
     to: str
     update: Mapping[str, Any] = field(default_factory=dict)
 
 
 BATCH_PRIORITY: Final = 9
-"""Of visits of batches, for brokers that are a Redis: Celery takes those of priority 0 first there."""
+"""The priority of visits of batches, if the broker is Redis: Celery takes priority 0 first there."""
 
 MOST_SENDS = 10_000
-"""Visits that one node may ask for by a list of commands; a map node takes more."""
+"""Maximum number of visits of a list of commands; a map node allows more."""
 
 OVERLAYS: Final = "_next"
 """The field of a delivered delta that holds the updates of its sends, as overlay_text: `_next` is never a state key."""
 
-OVERLAY_END: Final = "\x1e"  # JSON text holds no control character
+OVERLAY_END: Final = "\x1e"  # JSON text has no control character
 
 
 def overlay_text(values: Mapping[str, str]) -> str:
@@ -129,7 +131,7 @@ def overlay_text(values: Mapping[str, str]) -> str:
 
 
 def overlay_of(text: str) -> dict[str, str]:
-    """JSON text by key. A key that comes twice counts as it comes last."""
+    """JSON text by key. Of a repeated key the last value counts."""
     lines = text.split("\n") if text else []
     return {json.loads(key): value for key, value in zip(lines[::2], lines[1::2], strict=True)}
 
@@ -140,9 +142,9 @@ AGENTS: Final = "agents"
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that a model has asked for in a turn. `id` is the model's own name of it; `where` the queue of the workers
-    that run it, PERSON where a person answers, AGENTS where the scheduler does, which knows of the run's agents, or
-    empty where the turn's worker has answered it already."""
+    """A tool call that a model requested in a turn. `id` is the model's own id; `where` the queue of the workers that
+    run it, PERSON if a person answers, AGENTS if the scheduler answers, or empty if the turn's worker has already
+    answered it."""
 
     id: str
     name: str
@@ -153,21 +155,21 @@ MESSAGES: Final = "_messages"
 ANSWER: Final = "_answer"
 RESULT: Final = "_result"
 FOLLOW_UP: Final = "_follow_up"
-"""Fields of what a turn or a tool delivers, none of them a state key: what the model was told first, the message it
-replied with, and the result of a call; of calls that the turn's worker answers, `_result.<number>`. The follow-up is
-what the model is told next after a reply without calls, a message of the user's."""
+"""Fields of the delivery of a turn or a tool, none of them a state key: the first messages for the model, its reply,
+and the result of a call; for calls that the turn's worker answers, `_result.<number>`. The follow-up is the user
+message for the model after a reply without calls."""
 
 
 SAID: Final = "_said"
-"""The field of a delivered delta that holds what a run adds to its session: lines, INSTEAD first if what was there is
-dropped, then a message as JSON text each. Never a state key of a run in a session."""
+"""The field of a delivered delta with the messages that a run adds to its session: lines, first INSTEAD if the old
+messages are dropped, then one message as JSON text per line. Never a state key of a run in a session."""
 
 INSTEAD: Final = "instead"
 
 
 @dataclass(frozen=True, slots=True)
 class SessionAddition:
-    """What a run adds to its session, should it complete; `instead` of all that is there."""
+    """The messages that a run adds to its session if it completes; `instead`: they replace all others."""
 
     messages: tuple[Mapping[str, Any], ...]
     instead: bool = False
@@ -175,22 +177,19 @@ class SessionAddition:
 
 @dataclass(frozen=True, slots=True)
 class VisitResult:
-    """What an executor returns: the state delta and the next edge.
+    """The result of an executor: the state delta and the next edge.
 
-    `delta` maps state keys to JSON-ready Python values. `next` is the routing the node itself chose
-    (a script's `_next`): a node or named end, or several; None for the declared edges. `sends`, where it is not None,
-    is a list of commands: one visit each, and no other edge. A visit with role `branch` returns its labels as `next`.
-    On failure `ok` is False, `error` is the message,
-    and the planner decides between fallback, next and failing the run; `delta` is still applied
-    (an llm node's state_updates hold the error text; a script's failure writes `_error`).
-    `calls` are what the model asks for in a turn: the node goes on, and `delta` holds fields of the conversation.
-    `goes_on` says the same of a turn without calls: the next turn begins with the FOLLOW_UP, and `notes` say why.
-    `later_ms` puts the visit off until then, as if it had not begun (`ok` is False, and says nothing more): `error`
-    says which limit it met.
-    `said` is for the run's session.
-    `notes` are narration lines of the body, without the leading marker (`merged: a, b`). `error_kind` is one word,
-    `error_type` the exception behind it (`package.module:Name`), and `transient` says that another try may succeed:
-    what retry policies ask for.
+    `delta` maps state keys to JSON-ready Python values. `next` is the routing the node itself chose (a script's
+    `_next`): a node or named end, or several; None for the declared edges. `sends`, where it is not None, is a list of
+    commands: one visit each, and no other edge. A visit with role `branch` returns its labels as `next`. On failure
+    `ok` is False, `error` is the message, and the planner decides between fallback, next and failing the run; `delta`
+    is still applied (an llm node's state_updates hold the error text; a script's failure writes `_error`). `calls` are
+    the model's tool calls in a turn: the node continues, and `delta` has fields of the conversation. `goes_on` means
+    the same for a turn without calls: the next turn begins with the FOLLOW_UP, and `notes` give the reason. `later_ms`
+    postpones the visit until then, as if it had not started (`ok` is False without further meaning): `error` names the
+    limit. `said` is for the run's session. `notes` are narration lines of the body, without the leading marker
+    (`merged: a, b`). `error_kind` is one word, `error_type` the exception behind it (`package.module:Name`), and
+    `transient` means that another try may succeed, for retry policies.
     """
 
     ok: bool
@@ -211,7 +210,7 @@ class VisitResult:
 
 @dataclass(frozen=True, slots=True)
 class ResultHeader:
-    """A delivered result as the scheduler reads it: everything but the values, which stay in Redis.
+    """A delivered result as the scheduler reads it: everything except the values, which stay in Redis.
 
     `sends` are the targets of a list of commands; their updates are in the delta's field OVERLAYS, one text each,
     separated by OVERLAY_END.
@@ -262,7 +261,7 @@ class ResultHeader:
             if not fields[flag]:
                 del fields[flag]
         if self.sends == ():
-            fields["sends"] = ()  # commanded to go nowhere, which is not the same as no command
+            fields["sends"] = ()  # an empty list of commands, which differs from no list
         if self.calls:
             fields["calls"] = [(call.id, call.name, call.where) for call in self.calls]
         return fields
@@ -279,7 +278,7 @@ class ResultHeader:
 
 
 def _call_fields(call: Any) -> Any:
-    """A tool call is sent as a list of its fields; a newer worker may say more of it."""
+    """A tool call is sent as a list of its fields; a newer worker may add fields."""
     return dict(zip(("id", "name", "where"), call, strict=False)) if type(call) is list else call
 
 

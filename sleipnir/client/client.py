@@ -700,7 +700,7 @@ def wait_all(store: Store, run_ids: Iterable[str], timeout_s: float | None = Non
             raise TimeoutError(f"not over after {timeout_s:g} s: {', '.join(left_over)}")
         with store.errors():
             ended = store.runs.ended_since(position, max(1, min(_BLOCK_MS, int(left_s * 1000))))
-        # A quiet moment is a chance to look at all: the streams of ended runs are capped.
+        # Without new entries check all runs: the streams of ended runs are capped.
         look_at = [run_id for run_id in ended if run_id in left_over] if ended else list(left_over)
 
 

@@ -1,4 +1,4 @@
-"""Which clients of models are configured on this machine, by name alone: no key and no address is kept."""
+"""The clients of models that are configured on this machine, by name only: no key or address is kept."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from sleipnir.errors import ConfigError
 from sleipnir.graph.check_case import KnownClients
 
 _BASE: Final = "_API_BASE"
-"""What ends the name of the variable with a client's address."""
+"""The suffix of the variable with a client's address."""
 
 
 def clients_here(env: Mapping[str, str], *, is_local: bool) -> KnownClients:
-    """What `validate` goes by. `is_local`: the workers are on this machine, with this environment."""
+    """The clients for `validate`. `is_local`: the workers are on this machine, with this environment."""
     secrets = Path(env.get("SLEIPNIR_SECRETS") or config_dir(env) / "secrets.env")
     return KnownClients(configured_clients(env), complete=is_local and not secrets.exists())
 
 
 def configured_clients(env: Mapping[str, str]) -> frozenset[str]:
-    """The clients that config.yaml lists, and those whose address `env` has, in each spelling that leads to them."""
+    """The clients in config.yaml, and those whose address is in `env`, in all their spellings."""
     prefixes = [name.removesuffix(_BASE).lower() for name, text in env.items() if name.endswith(_BASE) and text]
     found = {spelling for prefix in prefixes for spelling in (prefix, prefix.replace("_", "-"))}
     try:
         document = read_config(config_file(env))
     except ConfigError:
-        return frozenset(found)  # `doctor` says what is wrong with the file
+        return frozenset(found)  # `doctor` reports problems of the file
     data = None if document is None else document.data
     clients = data.get("clients") if isinstance(data, dict) else None
     for client in clients if isinstance(clients, list) else ():

@@ -1,9 +1,11 @@
-"""How often models may be called, for all workers of a deployment together: `limits.yaml` and what follows from it.
+"""Model limits for all workers of a deployment together: `limits.yaml` and its meaning.
 
 Rules.
-1. A limit bounds all models that its pattern matches, together. Every limit that matches a model bounds its calls.
-2. All problems of a file are found in one pass. Unknown keys are a warning; with an error, no limit of the file holds.
-3. This module decides and does nothing: what is used now is in Redis (sleipnir/store/limits.py).
+1. A limit applies to all models that its pattern matches, together. Every limit that matches a model applies to its
+calls.
+2. All problems of a file are found in one pass. Unknown keys are a warning; with an error, no limit of the file
+applies.
+3. This module has no effects: the current use is in Redis (sleipnir/store/limits.py).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ Cause: TypeAlias = Literal["requests", "tokens", "parallel", "cooling"]
 
 @dataclass(frozen=True)
 class Limit:
-    """What models whose ids match `pattern` may use together. None: not bounded."""
+    """The limits of all models whose ids match `pattern`, together. None: no limit."""
 
     pattern: str
     requests_per_minute: int | None = None
@@ -37,7 +39,7 @@ class Limit:
     max_parallel: int | None = None
 
     def matches(self, model: str) -> bool:
-        """`*` stands for any text, also none; everything else for itself."""
+        """`*` matches any text, including none; all other characters match themselves."""
         first, *others = self.pattern.split("*")
         if not others:
             return model == first
@@ -54,7 +56,7 @@ class Limit:
 
     @property
     def specificity(self) -> tuple[bool, int]:
-        """Greater for a pattern that says more about the model: one without `*`, then the one with more characters."""
+        """Greater for a more specific pattern: one without `*`, then the longer one."""
         return "*" not in self.pattern, len(self.pattern.replace("*", ""))
 
 
@@ -73,7 +75,7 @@ class ModelLimits:
 
 @dataclass(frozen=True)
 class LoadedLimits:
-    """What a text says. `limits` is None when `problems` holds an error; problems are in file order."""
+    """The parsed file. `limits` is None if `problems` has an error; problems are in file order."""
 
     limits: ModelLimits | None
     problems: tuple[Problem, ...]
@@ -89,10 +91,10 @@ class GrantedPermit:
 
 @dataclass(frozen=True)
 class LimitReached:
-    """Not now: come back at `retry_at_ms`, by Redis' clock, and hold nothing until then. A normal outcome.
+    """The call may not be made now: retry at `retry_at_ms`, by Redis' clock. A normal outcome.
 
-    `limit` is the one that lets it pass last, because of `cause`, of which `used` is taken; `ahead` callers come first.
-    `holders` are up to three of those who hold permits.
+    `limit` is the one that allows it last, because of `cause`, of which `used` is used; `ahead` callers are before it.
+    `holders` are up to three holders of permits.
     """
 
     limit: Limit
@@ -124,7 +126,7 @@ class LimitReached:
 
 @dataclass(frozen=True)
 class HeldPermit:
-    """A permit that is held. `until_ms` is when its lease ends, unless that is renewed."""
+    """A permit that is held. `until_ms` is the end of its lease, unless it is renewed."""
 
     holder: str
     until_ms: int
@@ -132,7 +134,8 @@ class HeldPermit:
 
 @dataclass(frozen=True)
 class LimitUse:
-    """What is used of a limit at `at_ms`: calls and tokens of the last minute, permits, and how many callers wait."""
+    """The use of a limit at `at_ms`: calls and tokens of the last minute, permits, and the number of waiting
+    callers."""
 
     limit: Limit
     at_ms: int
@@ -144,7 +147,7 @@ class LimitUse:
 
 
 def parse(text: str, file: str) -> LoadedLimits:
-    """The limits in a text. `file` is what problems call it. Never raises, whatever the text."""
+    """The limits in a text. `file` is its name in problems. Never raises."""
     if _says_nothing(text):
         return LoadedLimits(ModelLimits(), ())
     document = read(text, file)
@@ -156,7 +159,7 @@ def parse(text: str, file: str) -> LoadedLimits:
 
 
 def limits_file(settings: Settings) -> Path:
-    """Where the limits of a deployment are written."""
+    """The path of the limits of a deployment."""
     return settings.limits or config_dir() / LIMITS_FILE
 
 
@@ -184,8 +187,8 @@ def load(settings: Settings) -> tuple[ModelLimits, tuple[Problem, ...]]:
 
 
 def retry_after_ms(header: str, now_s: float) -> int | None:
-    """What a Retry-After header asks for: a number of seconds, or a date (`now_s` is our time). None if it is neither;
-    never below 0."""
+    """The seconds of a Retry-After header, which has a number of seconds or a date (`now_s` is our time). None if it is
+    neither; never below 0."""
     try:
         seconds = float(header)
     except ValueError:
@@ -197,7 +200,8 @@ def retry_after_ms(header: str, now_s: float) -> int | None:
 
 
 def estimated_tokens(characters: int, answer_tokens: int) -> int:
-    """What a call may use: its messages, at four characters a token, and the longest answer that it may get."""
+    """The estimated tokens of a call: its messages, at four characters per token, and the maximum length of its
+    answer."""
     return -(-characters // 4) + answer_tokens
 
 
@@ -245,11 +249,11 @@ def _limit(pattern: str, bounds: Any, findings: Findings) -> Limit:
         elif value is not None:
             findings.error((*path, key), f"'{key}' must be a whole number from 1 to 10**12, not {value!r}", _LEAVE_OUT)
     if not found and not any(closest(key, _BOUNDS) for key in bounds):
-        findings.warning(path, f"the limit of '{pattern}' bounds nothing", f"Its keys are: {', '.join(_BOUNDS)}.")
+        findings.warning(path, f"the limit of '{pattern}' has no bounds", f"Its keys are: {', '.join(_BOUNDS)}.")
     return Limit(pattern, **found)
 
 
-_LEAVE_OUT: Final = "Leave the key out where there is no bound."
+_LEAVE_OUT: Final = "Omit keys without a bound."
 
 
 def _is_bound(value: Any) -> bool:
@@ -257,7 +261,7 @@ def _is_bound(value: Any) -> bool:
 
 
 def _says_nothing(text: str) -> bool:
-    """Whether there is no YAML document in it, which is fine here and an error of a graph."""
+    """Whether it has no YAML document, which is allowed here but not for a graph."""
     return all(line.split("#")[0].strip() in ("", "---", "...") for line in text.removeprefix("\ufeff").splitlines())
 
 

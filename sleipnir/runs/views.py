@@ -1,4 +1,4 @@
-"""What people see of a run: values, as `Client` returns them and `--json` prints them."""
+"""Views of a run: values that `Client` returns and `--json` prints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ ReasonCode: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a visit is where it is, for programs; `cli.reasons.in_words` says it to people. None: does not apply.
+    """The reason of a visit's position, for programs; `cli.reasons.in_words` formats it for people. None: does not
+    apply.
 
     queued      waits for a worker of `queue`, which `consumers` live ones serve; `position` 1 is next in line, None
                 when that is not known (far back, on its way to a worker, a broker that cannot be asked)
@@ -71,7 +72,7 @@ VisitState: TypeAlias = Literal["ready", "queued", "started", "waiting", "ended"
 class VisitInfo:
     """A live visit. `state` is ready (for a slot of its run), queued, started, waiting, or ended (and the others of its
     super-step have not); `since_ms` when that began, or when the visit was opened. `item` is the number of the map's
-    visit and that of the item that it works on, `part` the turn or the call of an llm node's loop that it is.
+    visit and of the item, `part` the turn or the call of an llm node's loop.
     """
 
     seq: int
@@ -88,15 +89,15 @@ class VisitInfo:
 
     @property
     def progress(self) -> tuple[int, int] | None:
-        """Of a map: how many of its items have ended, and how many there are."""
+        """For a map: the number of its ended items, and of all items."""
         return self.reason.progress if self.kind == "map" else None
 
 
 @dataclass(frozen=True)
 class KeptVisit:
-    """A visit of a failed run that is kept. `again`: `retry` runs it again; else it has ended, and counts when its
-    super-step ends. Of a map, `left` are the items to do and how many there are; `child` is the child run that goes on
-    with it."""
+    """A visit of a failed run that is kept. `again`: `retry` runs it again; else it has ended, and is applied when its
+    super-step ends. For a map, `left` are the numbers of unfinished and of all items; `child` is the child run that
+    continues with it."""
 
     seq: int
     node: str
@@ -110,7 +111,7 @@ class KeptVisit:
 
 @dataclass(frozen=True)
 class SlotInfo:
-    """The slot of its agent that a run has, or waits for: of the runs with this `key` at most `limit` go on at once."""
+    """The slot of its agent that a run has or waits for: at most `limit` runs with this `key` are active at once."""
 
     key: str
     limit: int
@@ -122,9 +123,9 @@ HoldOwner: TypeAlias = Literal["person", "parent", "budget", "deployment"]
 
 @dataclass(frozen=True)
 class HoldInfo:
-    """Why nothing of a run starts: a `person` holds it, or its `parent` run is held, it has used its `budget`, or a
-    person holds the `deployment`. Each ends by itself, and the run goes on when none is left. Of `parent`, `by` is who
-    holds the parent."""
+    """Why no visit of a run starts: a `person` paused it, its `parent` run is paused, it has used its `budget`, or a
+    person paused the `deployment`. Each ends independently, and the run continues when none is left. For `parent`, `by`
+    is who paused the parent."""
 
     owner: HoldOwner
     by: str
@@ -139,15 +140,13 @@ class HoldInfo:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """One run. Times are milliseconds since the epoch by Redis' clock; `visits` are the live ones, `kept` those that
-    `retry` goes on from. A child run has a `parent`, and the run at the top is its `root`; usage counts children that
-    have ended. `session` is the one that it goes on with and adds to, `batch` the row (batches.place_of)
-    that it, or the run at its top, is. It was over and went on so many times
-    (`retries`). `holds` say why nothing of it starts, oldest first; `slot` is of an agent that may have few runs at
-    once; while the run waits for it, it has no visits. `max_cost_usd` and `max_tokens` are what it may use by now;
-    None: as much as it likes. `stopped_by` is the limit that has ended a completed run before all was done
-    (`max_steps`). `failed_visits` are those that nothing took over, so a run that has completed with some may lack
-    what they should have done. `changes` are the last wishes of each kind: who has paused, resumed, retried or
+    """One run. Times are milliseconds since the epoch by Redis' clock; `visits` are the live ones, `kept` those from
+    which `retry` continues. A child run has a `parent` and a `root`; usage includes ended children. `session` is its
+    session, `batch` the row (batches.place_of) of it or of its root. `retries` is the number of its retries. `holds`
+    are the reasons why none of its visits start, oldest first; `slot` is set if its agent limits concurrent runs; while
+    the run waits for it, it has no visits. `max_cost_usd` and `max_tokens` are its current limits; None: no limit.
+    `stopped_by` is the limit that ended a completed run early (`max_steps`). `failed_visits` are unhandled failures, so
+    a completed run may lack their work. `changes` are the last requests of each kind: who paused, resumed, retried or
     cancelled it, or answered its questions."""
 
     id: str
@@ -175,9 +174,9 @@ class RunInfo:
     changes: tuple[Change, ...] = ()
 
     parked: Parked | None = None
-    """Why it is set aside, if a scheduler cannot read or plan something of it."""
+    """Why it is parked, if a scheduler cannot read or plan part of it."""
     unreadable: str | None = None
-    """Why its records cannot be read here; little more than `id` and `status` is known then."""
+    """Why its records cannot be read by this release; then little more than `id` and `status` is known."""
 
     @property
     def is_final(self) -> bool:
@@ -185,12 +184,12 @@ class RunInfo:
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether it is held until somebody says if it may use more."""
+        """Whether it is paused until a person decides about its budget."""
         return any(visit.kind == BUDGET for visit in self.visits)
 
     @property
     def awaits(self) -> tuple[str, ...]:
-        """The child runs that it waits for, or will."""
+        """The child runs that it waits for or will wait for."""
         reasons = [visit.reason for visit in self.visits]
         runs = [reason.run for reason in reasons] + [run for reason in reasons for run in reason.spawned or ()]
         return tuple(dict.fromkeys(run for run in runs if run is not None))
@@ -202,7 +201,7 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class ChildInfo:
-    """A run that another one has started, for its visit `seq`."""
+    """A run that another run started, for its visit `seq`."""
 
     id: str
     agent: str
@@ -211,7 +210,7 @@ class ChildInfo:
 
 @dataclass(frozen=True)
 class RunTree:
-    """A run and the runs that it has started, in the order of their visits. `info` is None of one that has expired."""
+    """A run and the runs that it started, in the order of their visits. `info` is None for an expired one."""
 
     id: str
     agent: str
@@ -221,12 +220,12 @@ class RunTree:
 
 @dataclass(frozen=True)
 class StepInfo:
-    """One journal entry: a visit that ended, or (no `seq`) what somebody wanted of the run: paused, resumed, cancelled,
-    retried, answered. `by` says who and from where, `reason` why, `answer` what was answered (`[redacted]` where its
-    name says secret), `gate` to the question of which visit where that did not end. Step 0 is the submission. `keys`
-    are the state keys it wrote, `next` the node or nodes it led to (of a visit among parallel ones known when all of
-    them have ended), `item` the number of the map's visit and that of the item that it worked on. `goes_on`: a turn
-    without calls that was not the last of its loop (auto-continuation).
+    """One journal entry: a visit that ended, or (no `seq`) a request on the run: paused, resumed, cancelled, retried,
+    answered. `by` is the actor, `reason` its reason, `answer` the answer (`[redacted]` if its name is secret-like),
+    `gate` the visit of the question if that visit did not end. Step 0 is the submission. `keys` are the state keys it
+    wrote, `next` the node or nodes it led to (for parallel visits known when all of them have ended), `item` the number
+    of the map's visit and of the item. `goes_on`: a turn without calls that was not the last of its loop
+    (auto-continuation).
     """
 
     step: int
@@ -260,7 +259,8 @@ class StepInfo:
 
 @dataclass(frozen=True)
 class LateResult:
-    """A result that came after its visit was given to another attempt, or was over: refused. Nothing changed."""
+    """A result that arrived after its visit was given to another attempt or had ended: it was refused without any
+    change."""
 
     at_ms: int
     seq: int
@@ -273,8 +273,8 @@ class LateResult:
 
 @dataclass(frozen=True)
 class GateInfo:
-    """An open question to a person. It is asked by an attempt of a visit, and answers are for that attempt. `path` are
-    the nodes of the runs above that lead to its run; empty where nobody started it."""
+    """An open question to a person. An attempt of a visit asks it, and answers are for that attempt. `path` are the
+    nodes of the ancestors that lead to its run; empty for a root run."""
 
     run: str
     seq: int
@@ -289,13 +289,13 @@ class GateInfo:
 
     @property
     def place(self) -> str:
-        """`review/approve`: its node, and the nodes that lead there."""
+        """`review/approve`: its node, after the nodes that lead to it."""
         return "/".join((*self.path, self.node))
 
 
 @dataclass(frozen=True)
 class RunEvent:
-    """Something that happened to a run, as watchers see it. `id` resumes a stream after this event."""
+    """An event of a run, for watchers. `id` resumes a stream after this event."""
 
     id: str
     at_ms: int
@@ -336,8 +336,8 @@ class AgentInfo:
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """A session of an agent: how many messages it holds, and the run that is under way in it. `dropped` are older
-    messages that it holds no more, as there were too many."""
+    """A session of an agent: the number of its messages, and its active run. `dropped` is the number of older messages
+    that were removed because there were too many."""
 
     agent: str
     name: str
@@ -353,11 +353,11 @@ class WorkerInfo:
     """A worker, as it last announced itself at `seen_ms`; its ages were true then.
 
     `busy` of its `slots` are taken, `leased` of them by visits under a lease. `loop_age_ms`: since its loop last
-    turned; `broker_age_ms`: since it last heard from a broker that it polls (None: it should not poll now);
+    turned; `broker_age_ms`: since the last answer of a broker that it polls (None: it should not poll now);
     `broker_lost_for_ms`: since it has no connection to the broker; `wedged_for_ms`: since all slots are taken, none by
     a visit. `stopped` has, by queue that it does not take now, why its machine cannot run visits; it tries again
-    automatically. `dropped` counts messages that it cannot read as a call of a visit. What a worker of an older release
-    does not say is None, 0 or empty.
+    automatically. `dropped` counts messages that it cannot read as a call of a visit. Fields that a worker of an older
+    release does not report are None, 0 or empty.
     """
 
     name: str
@@ -379,8 +379,8 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class ArchiveState:
-    """How a scheduler's archiving goes. `error`: why the last write failed, None when it went well; `written` runs are
-    in the archive, `lost` runs have expired without, both since it was started."""
+    """The state of a scheduler's archiving. `error`: why the last write failed, None if it succeeded; `written` runs
+    are in the archive, `lost` runs expired unarchived, both since its start."""
 
     folder: str
     error: str | None = None
@@ -401,11 +401,12 @@ _WHY_A_GENERATION_BEGAN: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Generation:
-    """The life of Redis' data set between restarts, fail-overs, restores and steps of its clock (store/generations.py).
+    """The lifetime of Redis' data set between restarts, fail-overs, restores and steps of its clock
+    (store/generations.py).
 
     `data` is the id of the last generation that may have begun with a loss of acknowledged writes. Leases can be
-    trusted from `steady_ms` on. Times are Redis'; `pulse_ms` is when some scheduler pulsed last before this was read
-    (0: none had).
+    trusted from `steady_ms` on. Times are Redis'; `pulse_ms` is the time of the last pulse of any scheduler before this
+    was read (0: none).
     """
 
     id: str
@@ -419,7 +420,7 @@ class Generation:
 
     @property
     def is_steady(self) -> bool:
-        """Whether a lease that has lapsed means that its worker did not renew it though it could."""
+        """Whether an expired lease means that its worker could have renewed it but did not."""
         return self.now_ms >= self.steady_ms
 
     @property
@@ -430,8 +431,8 @@ class Generation:
 
 @dataclass(frozen=True)
 class MissingProcesses:
-    """Processes that runs need and that are not there: whether a scheduler is, and by queue the place (`run/node`, or
-    the node of the run that was asked for) of a visit that no live worker takes."""
+    """Missing processes that runs need: whether there is no scheduler, and by queue the place (`run/node`, or the node
+    of the requested run) of a visit that no live worker serves."""
 
     scheduler: bool
     queues: Mapping[str, str]
@@ -439,7 +440,7 @@ class MissingProcesses:
 
 @dataclass(frozen=True)
 class Health:
-    """What `doctor` asks of the store."""
+    """The data of the store for `doctor`."""
 
     version: str
     appendonly: bool
@@ -452,18 +453,18 @@ class Health:
     """Whether Redis' last write to its append-only file, and its last snapshot, went well."""
     used_memory: int = 0
     maxmemory: int = 0
-    """Bytes; 0: no bound of Redis' own."""
+    """Bytes; 0: Redis has no limit of its own."""
     valkey: str = ""
-    """Its version, if it is a Valkey; `version` is that of the Redis it is compatible with."""
+    """Its version, if it is Valkey; `version` is that of the compatible Redis."""
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Short digests of the settings that all schedulers must share, by scheduler and name."""
     archives: Mapping[str, ArchiveState] = field(default_factory=dict)
-    """What schedulers that archive say of it, by their names."""
+    """The archive reports of schedulers, by their names."""
     generation: Generation | None = None
-    """None: no scheduler of a release that has generations has run yet."""
+    """None: no scheduler of a release with generations has run yet."""
     parked: int = 0
-    """Runs that are set aside because a scheduler cannot read or plan something of them."""
+    """Runs that are parked because a scheduler cannot read or plan part of them."""
     parked_reasons: tuple[str, ...] = ()
-    """Of a few of these, `run: reason`."""
+    """`run: reason` for a few of these."""
     dead_letters: int = 0
     """Effects that cannot be delivered."""

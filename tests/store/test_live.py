@@ -299,7 +299,7 @@ def test_a_redis_that_is_full_refuses_pieces_for_now(story: Story, tmp_path: Pat
     [
         (("message",), None, "no stream mode 'message'; there are messages, updates, tools, events"),
         ("messages", None, "no stream mode"),
-        (None, "1-0", "'1-0' is no place in a run's stream"),
+        (None, "1-0", "'1-0' is not a position in a run's stream"),
         (None, "1-0:/2-0:x", "no place"),
         (None, "0-0:1/0-0:0", "no place"),
         (None, f"{10**19}-0:/0-0:0", "no place"),

@@ -86,7 +86,7 @@ def test_csv_rows_with_wrong_columns_or_quotes_are_told(tmp_path: Path) -> None:
         "3: the row has 3 columns, the header has 2",
         "5: the row is not CSV: ',' expected after '\"'",
         "6: the row is not valid UTF-8 text; convert the file, for example with iconv -f ISO-8859-1 -t UTF-8",
-        "8: the row is not CSV: a quote that is opened in it is not closed; what follows belongs to it",
+        "8: the row is not CSV: a quote that is opened in it is not closed; the following text belongs to it",
     ]
 
 
