@@ -111,7 +111,7 @@ def test_every_limit_that_matches_bounds_a_model_and_the_most_specific_comes_fir
         (
             "models:\n  'a:*':\n    max_parallel: 0\n",
             "limits.yaml:3:5: 'max_parallel' must be a whole number from 1 to 10**12, not 0\n"
-            "    Leave the key out where there is no bound.",
+            "    Omit keys without a bound.",
         ),
         (
             "models:\n  gpt-5: {max_parallel: 2}\n",
@@ -125,7 +125,7 @@ def test_every_limit_that_matches_bounds_a_model_and_the_most_specific_comes_fir
         ),
         (
             "models:\n  'a:*': {}\n",
-            "limits.yaml:2:3: warning: the limit of 'a:*' bounds nothing\n"
+            "limits.yaml:2:3: warning: the limit of 'a:*' has no bounds\n"
             "    Its keys are: requests_per_minute, tokens_per_minute, max_parallel.",
         ),
         (

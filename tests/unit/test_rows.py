@@ -54,7 +54,7 @@ def test_each_bad_line_is_told_with_its_place_and_the_others_are_kept(tmp_path: 
 def test_keys_must_be_there(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     assert [text[:25] for text in said(file, '{"a": 1}\n{"id": ""}\n{"id": true}', "id")] == [
-        "1: the row has no column ", "2: the column 'id' must t", "3: the column 'id' must t"
+        "1: the row has no column ", "2: the column 'id' must i", "3: the column 'id' must i"
     ]  # fmt: skip
 
 
