@@ -67,7 +67,7 @@ EXECUTORS = (script, function, llm, rag, turn, extraction, summary, tool, condit
 """Importing one registers it. litellm itself is imported only where it is used."""
 
 drain = Drain()  # before any fork: the children of a prefork pool share it
-intake = Intake()  # and this
+intake = Intake()  # before any fork as well
 consumer_health = ConsumerHealth(has_stopped_queues=lambda: bool(intake.stopped()))
 _worker: tuple[int, Worker] | None = None
 _consumer: Any = None

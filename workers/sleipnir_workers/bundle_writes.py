@@ -21,8 +21,8 @@ _QUOTES = {"'": "'", '"': '"', "‘": "’"}
 
 
 def advice(text: str, folder: Path, cwd: Path | None) -> str:
-    """A line to add to an error message, if `text` (a program's stderr, or an exception) says that a file of the
-    agent's tree, or of the working directory, or one named by a relative path, could not be written; else nothing."""
+    """A line for an error message, if `text` (a program's stderr, or an exception) reports a failed write to a file of
+    the agent's tree, of the working directory, or with a relative path; else an empty text."""
     tree = folder.parent.parent if folder.parent.name == "agents" else folder
     for line in text.splitlines():
         for phrase in _REFUSED:

@@ -52,7 +52,7 @@ class Host:
     def agent_env_file(self, agent: str) -> Path | None:
         """The `.env` of an agent in this worker's own agents directories; None without one.
 
-        It is read here because it never travels: bundles and Redis hold no secrets.
+        It is read on this machine, because bundles and Redis hold no secrets.
         """
         if Path(agent).name != agent:
             return None

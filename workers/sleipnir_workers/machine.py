@@ -22,8 +22,8 @@ from pathlib import Path
 from sleipnir.errors import EXHAUSTED, MachineFailed
 from sleipnir_workers.host import this_host
 
-ROOM_BYTES = 1 << 20  # less on a disk, and the next visit fails: its state file alone may be larger
-DESCRIPTORS = 16  # what the start of one command takes, with its pipes, its pidfd and its selector
+ROOM_BYTES = 1 << 20  # with less on its disk the next visit fails: its state file alone may be larger
+DESCRIPTORS = 16  # for the start of one command, with its pipes, its pidfd and its selector
 MEMORY_BYTES = 16 << 20
 FORK_S = 10.0
 

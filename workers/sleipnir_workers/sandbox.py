@@ -177,7 +177,7 @@ class _ColdStart:
             self._guard.add(self.pid)
             if hasattr(os, "pidfd_open"):
                 self.exit_fd = os.pidfd_open(self.pid)
-        except OSError:  # out of processes or file descriptors
+        except OSError:  # no process or file descriptor left
             os.killpg(self.pid, signal.SIGKILL)
             self.reap()
             raise
@@ -215,7 +215,7 @@ class _Command:
         self._exited = False
         try:
             self._selector = selectors.DefaultSelector()
-        except OSError:  # out of file descriptors
+        except OSError:  # no file descriptor left
             self._kill()
             raise
         for pipe, keep in ((leader.stdout, self._stdout.add), (leader.stderr, self._stderr.add)):

@@ -35,7 +35,7 @@ def folder_of(run: str, home: Path) -> Path:
 
 
 def sweep(folders: WorkFolders, store: Store) -> int:
-    """Remove the folders that can go. Returns how many. Safe to run twice at once."""
+    """Remove expired folders, on a full disk those of all ended runs. Returns how many. Safe to run twice at once."""
     removed = sum(remove(folder) for folder in folders.expired(store))
     if machine.has_room(folders.home):
         return removed

@@ -89,7 +89,7 @@ def _damaged(why: str) -> RecordUnreadable:
 
 
 class VisitConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
-    """Lets messages through that carry a call of a visit, and drops all others."""
+    """Passes on messages that carry a call of a visit, and drops all others."""
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         handle: Callable[[Any], Any] = super().create_task_handler(*args, **kwargs)

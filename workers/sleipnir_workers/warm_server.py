@@ -100,7 +100,7 @@ class Server:
         launcher = os.getpid()
         try:
             pid = os.fork()
-        except OSError:  # out of processes or memory: the worker sees the channel close
+        except OSError:  # no process or memory left: the worker sees the channel close
             channel.close()
             for fd in outputs:
                 os.close(fd)
@@ -159,7 +159,7 @@ def become_script(channel: _socket.socket, outputs: list[int]) -> tuple[int, byt
 
     A request is `cwd \\0 argv[0] \\0 path \\0 name=value \\0 ...`; without one this process was not needed.
     """
-    # Both ends are non-blocking where the worker made them while it had a default timeout for sockets, as Celery has
+    # Both ends are non-blocking if the worker made them while it had a default timeout for sockets, as Celery sets one
     # while it connects.
     channel.setblocking(True)
     send(channel, b"ready %d" % os.getpid())

@@ -158,6 +158,11 @@ class Worker:
     ) -> dict[str, Any]:
         """Execute a claimed visit and deliver its result. Without a graph or its node, it fails with `problem`."""
         lost, started = threading.Event(), time.monotonic()
+
+        def deliver(result: VisitResult) -> dict[str, Any]:
+            took_ms = int((time.monotonic() - started) * 1000)
+            return self._deliver(call, result, claim, node, token=token, took_ms=took_ms)
+
         self.heartbeat.hold(call, lost)
         try:
             if unpacked is None or node is None:
@@ -178,12 +183,9 @@ class Worker:
                     result = _unless_changed(execution, unpacked, result)
             if result is None:
                 return self._end_without_result(call, token)
-            took_ms = int((time.monotonic() - started) * 1000)
-            return self._deliver(call, result, claim, node, token=token, took_ms=took_ms)
+            return deliver(result)
         except (BundleError, GraphError) as error:
-            result = VisitResult(ok=False, error=f"{type(error).__name__}: {error}", error_kind=DEFINITION)
-            took_ms = int((time.monotonic() - started) * 1000)
-            return self._deliver(call, result, claim, node, token=token, took_ms=took_ms)
+            return deliver(VisitResult(ok=False, error=f"{type(error).__name__}: {error}", error_kind=DEFINITION))
         except ProcessLost:
             return self._end_without_result(call, token, "process_lost")
         except MachineFailed as failure:

@@ -36,7 +36,7 @@ _WORDS_PER_STATEMENT: Final = 500
 
 
 def write(database: sqlite3.Connection, texts: Iterable[str]) -> int:
-    """Write the lists of the chunks' words, and return how many words there are."""
+    """Write the lists of the chunks' words, and return the number of words."""
     vocabulary: dict[str, int] = {}
     word_ids, chunk_ids, counts, lengths = array("I"), array("I"), array("f"), array("f")
     words = WordSplitter()

@@ -101,7 +101,8 @@ class _Loading:
                 case sources.PageSource(url):
                     yield self._page(url)
                 case sources.LoaderSource(loader, path):
-                    yield from self._protocol(loader, path)
+                    output = self._run(self._commands[loader], path)
+                    yield from commands.documents(output, f"{loader}:{path}", path)
                 case sources.FileSource(path):
                     yield self._file(path)
         except Unloadable as failure:
@@ -141,9 +142,6 @@ class _Loading:
             return Document(fetched.url, self._response(fetched.url, fetched.response).text, "md")
         content = Content(fetched.response.body, fetched.response.charset, self._max_bytes)
         return Document(fetched.url, self._parser.part(content, fetched.part), "md")
-
-    def _protocol(self, loader: str, path: str) -> list[Document]:
-        return commands.documents(self._run(self._commands[loader], path), f"{loader}:{path}", path)
 
     def _response(self, url: str, response: Response) -> Document:
         """The downloaded content, loaded as a file of its kind."""

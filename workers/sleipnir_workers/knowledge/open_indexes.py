@@ -59,7 +59,9 @@ class OpenIndexes:
         try:
             yield lent.index
         finally:
-            self._give_back(lent)
+            with self._lock:
+                lent.readers -= 1
+                self._close_unused()
 
     def _take(self, digest: str, tick: Callable[[], None]) -> _OpenArtefact:
         while True:

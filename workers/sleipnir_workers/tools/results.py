@@ -118,7 +118,7 @@ def _cut(kept: bytes, size: int) -> Json:
 
 
 def _read(output: Path, limit_bytes: int) -> tuple[bytes, int]:
-    """At most `limit_bytes` of the file, and its size. The tool may have removed it, or put something else there."""
+    """At most `limit_bytes` of the file, and its size. The tool may have removed or replaced it."""
     try:
         fd = os.open(output, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
