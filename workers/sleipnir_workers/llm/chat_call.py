@@ -133,7 +133,7 @@ class _ChatCall:
         usage, model = None, None
         for piece in pieces:
             if self.is_abandoned:
-                raise CallFailed("nobody waits for this answer any more")
+                raise CallFailed("the caller no longer waits for this answer")
             usage, model = part_of(piece, "usage") or usage, part_of(piece, "model") or model
             for choice in _first_choice(piece):
                 reply.finish = part_of(choice, "finish_reason") or reply.finish

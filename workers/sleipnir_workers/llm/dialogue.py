@@ -79,7 +79,7 @@ class Dialogue:
             if is_asked:
                 endpoint = models.resolve(model_id, self._keys.env, litellm_compat.providers(), configured)
             else:
-                endpoint = models.unreached(model_id, configured)
+                endpoint = models.replayed_endpoint(model_id, configured)
             effort = reasoning_effort.configured(self._node, self._execution.graph, configured, self._host.env)
             sent = reasoning_effort.effort_to_send(effort, model_id, endpoint, self.notes.append) if is_asked else None
             self._efforts = effort, sent

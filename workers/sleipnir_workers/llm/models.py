@@ -1,12 +1,11 @@
-"""Model ids: `client:model` as graphs write it, and what litellm must be told to reach it (spec 10.2, 10.3).
+"""Model ids, `client:model` in graphs, and the endpoints that they stand for (spec 10.2, 10.3).
 
 Rules. The id is split at its first colon. A client is one of config.yaml's, a provider (or an alias of one), a preset
-of Loki, or any name of your own with NAME_API_BASE set: then it speaks the OpenAI protocol. Key and base come from
+of Loki, or any other name with NAME_API_BASE set: then it speaks the OpenAI protocol. Key and base come from
 config.yaml, else from {CLIENT}_API_KEY and {CLIENT}_API_BASE, CLIENT in upper case with `-` as `_`; the canonical
-provider's names are tried after the client's own. `client` alone is the first model of the wanted kind that config.yaml
-lists for it. A model that a client does not list may be asked all the same; one for embeddings only if litellm's price
-list has it, or if the client lists no models, because every base is bound to its model for good.
-Nothing here imports litellm.
+provider's names are tried after the client's own. `client` alone is the first model of the required kind that
+config.yaml lists for it. A model that a client does not list may be called too. For embeddings this applies only if
+litellm's price list has the model, or if the client lists no models: a knowledge base keeps its model forever.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ALIASES: Mapping[str, str] = {
 }
 
 LITELLM_NAMES: Mapping[str, str] = {"cohere": "cohere_chat", "ollama": "ollama_chat", "ai21": "ai21_chat"}
-"""Where litellm's name of a provider's chat protocol is not the provider's."""
+"""litellm's names of chat protocols that differ from the name of the provider."""
 
 PRESET_BASES: Mapping[str, str] = {
     "ernie": "https://qianfan.baidubce.com/v2",
@@ -38,7 +37,7 @@ PRESET_BASES: Mapping[str, str] = {
     "voyageai": "https://api.voyageai.com/v1",
     "zhipuai": "https://open.bigmodel.cn/api/paas/v4",
 }
-"""Presets that speak the OpenAI protocol and that litellm does not know by that name."""
+"""Presets that speak the OpenAI protocol, and whose names litellm does not know."""
 
 EXTRA_KEYS: Mapping[str, tuple[str, ...]] = {
     "gemini": ("GOOGLE_API_KEY",),
@@ -59,7 +58,7 @@ OPTIONS: Mapping[str, str] = {
     "session_token": "aws_session_token",
     "region": "aws_region_name",
 }
-"""What else a client of config.yaml may say, and litellm's name of it."""
+"""Other settings of a client in config.yaml, with litellm's names."""
 
 EXAMPLES: Mapping[str, str] = {
     "chat": "openai:gpt-5-mini",
@@ -67,14 +66,14 @@ EXAMPLES: Mapping[str, str] = {
     "reranker": "cohere:rerank-v3.5",
 }
 
-NO_KEY = "none"  # the OpenAI client refuses an empty key, and a local server wants none
+NO_KEY = "none"  # the OpenAI client refuses an empty key, and a local server needs none
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What a litellm call needs: its model name, base and key where they are known, and more `options`.
+    """The target of a call: the model by litellm's name, base and key if known, and other `options`.
 
-    `traits` is what config.yaml says of the model.
+    `traits` are the settings of the model in config.yaml.
     """
 
     model: str
@@ -89,12 +88,12 @@ class Endpoint:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """What must not be shown of it."""
+        """The values that texts must not show."""
         return frozenset(value for value in (self.api_key, *self.options.values()) if value and value != NO_KEY)
 
 
 def model_of(node: str | None, graph: str | None, default: str | None) -> str:
-    """The id of the model to ask: the node's, else the graph's, else the `default`. Raises NodeFailed (`model`)."""
+    """The id of the model to call: the node's, else the graph's, else the `default`. Raises NodeFailed (`model`)."""
     model = node or graph or default
     if model is None:
         raise NodeFailed(
@@ -110,31 +109,31 @@ def resolve(
     env: Mapping[str, str],
     providers: Collection[str],
     clients: Clients = NO_CLIENTS,
-    wanted: Kind = "chat",
+    kind: Kind = "chat",
 ) -> Endpoint:
-    """The endpoint of `model_id`; `providers` are the names litellm knows, `clients` what config.yaml lists, `wanted`
-    what it is asked for.
+    """The endpoint of `model_id`; `providers` are litellm's names, `clients` those of config.yaml, `kind` is the
+    model's purpose.
 
-    `env` is the worker's environment with its secrets file. Raises NodeFailed (`model`) for an id, a client or a key
-    that is missing, and ConfigError for a secret that is.
+    `env` is the worker's environment with its secrets file. Raises NodeFailed (`model`) for an invalid id, an unknown
+    client or a missing key, and ConfigError for a missing secret.
     """
     name, _, model = model_id.partition(":")
     client = _configured(clients, name)
     if client is not None:
-        traits = _traits_of(client, model, model_id, wanted)
-        endpoint = _endpoint(model_id, name, traits.sent_as, env, providers, client, wanted)
+        traits = _traits_of(client, model, model_id, kind)
+        endpoint = _endpoint(model_id, name, traits.sent_as, env, providers, client, kind)
     else:
-        name, model = _split(model_id, wanted)
-        traits = ModelTraits(type=wanted)
-        endpoint = _endpoint(model_id, name, model, env, providers, None, wanted)
+        name, model = _split(model_id, kind)
+        traits = ModelTraits(type=kind)
+        endpoint = _endpoint(model_id, name, model, env, providers, None, kind)
     prices = clients.prices_of(f"{name}:{model or traits.name}") or traits.prices
     return replace(endpoint, traits=replace(traits, prices=prices))
 
 
-def unreached(model_id: str, clients: Clients = NO_CLIENTS) -> Endpoint:
-    """What is known of a model that nobody will ask, because its answers are recorded. It needs no key.
+def replayed_endpoint(model_id: str, clients: Clients = NO_CLIENTS) -> Endpoint:
+    """The endpoint of a model that is never called, because its answers are recorded. It needs no key.
 
-    Raises NodeFailed (`model`) for an id that is none.
+    Raises NodeFailed (`model`) for an invalid id.
     """
     name, _, model = model_id.partition(":")
     if (client := _configured(clients, name)) is not None:
@@ -150,97 +149,96 @@ def _endpoint(
     env: Mapping[str, str],
     providers: Collection[str],
     client: ConfiguredClient | None,
-    wanted: Kind,
+    kind: Kind,
 ) -> Endpoint:
-    """Where `model` of client `name` is reached."""
-    said = {} if client is None else client.values(env)
+    """The endpoint of `model` of client `name`."""
+    settings = {} if client is None else client.values(env)
     provider = _provider(name, client)
     names = (name, provider) if client is None else (client.name, name, provider)
-    base = said.get("api_base") or _first(env, names, "_API_BASE") or PRESET_BASES.get(provider)
-    key = said.get("api_key") or _key(env, names, provider)
-    options = {OPTIONS[key]: value for key, value in said.items() if key in OPTIONS}
+    base = settings.get("api_base") or _first(env, names, "_API_BASE") or PRESET_BASES.get(provider)
+    key = settings.get("api_key") or _key(env, names, provider)
+    options = {OPTIONS[key]: value for key, value in settings.items() if key in OPTIONS}
     if _speaks_openai(provider, base, providers):
         return Endpoint(f"openai/{model}", base, key or NO_KEY, options)
     if provider not in providers:
         raise NodeFailed(
-            f"{_unknown(model_id, wanted)}: no provider is called '{name}'; "
-            f"for an OpenAI-compatible server set {_prefix(name)}_API_BASE on {_place(wanted)}",
+            f"{_unknown(model_id, kind)}: no provider is called '{name}'; "
+            f"for an OpenAI-compatible server set {_prefix(name)}_API_BASE on {_place(kind)}",
             "model",
         )
     if key is None and base is None and provider not in KEYLESS:
         raise NodeFailed(
-            f"No API key for model '{model_id}': set {_prefix(name)}_API_KEY in the environment of {_place(wanted)}",
+            f"No API key for model '{model_id}': set {_prefix(name)}_API_KEY in the environment of {_place(kind)}",
             "model",
         )
     if base is not None and key is None and provider == "openai":
         key = NO_KEY
-    known_as = LITELLM_NAMES.get(provider, provider) if wanted == "chat" else provider
-    return Endpoint(f"{known_as}/{model}", base, key, options)
+    protocol = LITELLM_NAMES.get(provider, provider) if kind == "chat" else provider
+    return Endpoint(f"{protocol}/{model}", base, key, options)
 
 
 def _configured(clients: Clients, name: str) -> ConfiguredClient | None:
-    """The client of config.yaml that `name` means: the one that is called so, else one of that provider."""
+    """The client of config.yaml with this name, else a client of that provider."""
     exact = next((client for client in clients.clients if client.name == name), None)
     if exact is not None:
         return exact
-    wanted = ALIASES.get(name, name)
-    return next((client for client in clients.clients if ALIASES.get(client.name, client.name) == wanted), None)
+    provider = ALIASES.get(name, name)
+    return next((client for client in clients.clients if ALIASES.get(client.name, client.name) == provider), None)
 
 
 def _provider(name: str, client: ConfiguredClient | None) -> str:
-    """litellm's name of the provider; of a compatible server, the name by which a preset may be known."""
-    if client is None or client.type == "openai-compatible":
-        known_as = name if client is None else client.name
-        return ALIASES.get(known_as, known_as)
-    return ALIASES.get(client.type, client.type)
+    """litellm's name of the provider; for a compatible server, the name that may be a preset's."""
+    if client is not None:
+        name = client.name if client.type == "openai-compatible" else client.type
+    return ALIASES.get(name, name)
 
 
-def _traits_of(client: ConfiguredClient, model: str, model_id: str, wanted: Kind) -> ModelTraits:
-    """What config.yaml says of a model. One that it does not list is taken as it is named."""
+def _traits_of(client: ConfiguredClient, model: str, model_id: str, kind: Kind) -> ModelTraits:
+    """The settings of a model in config.yaml; the defaults for a model that it does not list."""
     if not model:
-        first = next((traits for traits in client.models if traits.type == wanted), None)
+        first = next((traits for traits in client.models if traits.type == kind), None)
         if first is None:
-            raise _not_split(model_id, wanted)
+            raise _not_split(model_id, kind)
         return first
-    names = [f"{client.name}:{traits.name}" for traits in client.models if traits.type == wanted]
-    alike = [traits for traits in client.models if traits.name == model]
-    listed = next((traits for traits in alike if traits.type == wanted), None)
-    if listed is None and alike:
-        hint = suggestion(model_id, names, f"{wanted} models")
-        raise NodeFailed(f"Model '{model_id}' is not a {wanted} model" + (f"; {hint}" if hint else ""), "model")
-    if listed is None and wanted == "embedding" and client.models and not _is_embedding(client, model):
+    names = [f"{client.name}:{traits.name}" for traits in client.models if traits.type == kind]
+    same_name = [traits for traits in client.models if traits.name == model]
+    listed = next((traits for traits in same_name if traits.type == kind), None)
+    if listed is None and same_name:
+        hint = suggestion(model_id, names, f"{kind} models")
+        raise NodeFailed(f"Model '{model_id}' is not a {kind} model" + (f"; {hint}" if hint else ""), "model")
+    if listed is None and kind == "embedding" and client.models and not _is_embedding(client, model):
         hint = suggestion(model_id, names, "embedding models")
         raise NodeFailed(
             f"Unknown embedding model '{model_id}': list it as `type: embedding` below its client in config.yaml"
             + (f"; {hint}" if hint else ""),
             "model",
         )
-    return listed or client.with_patch(ModelTraits(model, type=wanted))
+    return listed or client.with_patch(ModelTraits(model, type=kind))
 
 
 def _is_embedding(client: ConfiguredClient, model: str) -> bool:
     return litellm_compat.listed(f"{_provider(client.name, client)}/{model}", "embedding") is not None
 
 
-def _split(model_id: str, wanted: Kind) -> tuple[str, str]:
+def _split(model_id: str, kind: Kind) -> tuple[str, str]:
     client, _, name = model_id.partition(":")
     if client and name:
         return client, name
-    raise _not_split(model_id, wanted)
+    raise _not_split(model_id, kind)
 
 
-def _not_split(model_id: str, wanted: Kind) -> NodeFailed:
-    example = model_id.replace("/", ":", 1) if "/" in model_id and ":" not in model_id else EXAMPLES[wanted]
-    return NodeFailed(f"{_unknown(model_id, wanted)}; write it as client:model, like '{example}'", "model")
+def _not_split(model_id: str, kind: Kind) -> NodeFailed:
+    example = model_id.replace("/", ":", 1) if "/" in model_id and ":" not in model_id else EXAMPLES[kind]
+    return NodeFailed(f"{_unknown(model_id, kind)}; write it as client:model, like '{example}'", "model")
 
 
-def _unknown(model_id: str, wanted: Kind) -> str:
-    return f"Unknown model '{model_id}' on llm node" if wanted == "chat" else f"Unknown {wanted} model '{model_id}'"
+def _unknown(model_id: str, kind: Kind) -> str:
+    return f"Unknown model '{model_id}' on llm node" if kind == "chat" else f"Unknown {kind} model '{model_id}'"
 
 
-def _place(wanted: Kind) -> str:
-    """Whose environment needs a variable."""
-    return "the llm workers" if wanted == "chat" else "the rag workers and the builder"
+def _place(kind: Kind) -> str:
+    """The workers whose environment needs a variable."""
+    return "the llm workers" if kind == "chat" else "the rag workers and the builder"
 
 
 def _speaks_openai(provider: str, base: str | None, providers: Collection[str]) -> bool:
@@ -250,8 +248,8 @@ def _speaks_openai(provider: str, base: str | None, providers: Collection[str]) 
 
 
 def _key(env: Mapping[str, str], clients: Collection[str], provider: str) -> str | None:
-    if found := _first(env, clients, "_API_KEY"):
-        return found
+    if key := _first(env, clients, "_API_KEY"):
+        return key
     return next((env[name] for name in EXTRA_KEYS.get(provider, ()) if env.get(name)), None)
 
 

@@ -20,8 +20,8 @@ from sleipnir_workers.llm.models import Endpoint
 
 def configured(node: LlmNode, graph: Graph, clients: Clients, env: Mapping[str, str]) -> str | None:
     """The configured effort, before the model is considered; None: none."""
-    of_application = variable(env, "REASONING_EFFORT") or clients.reasoning_effort
-    return node.reasoning_effort or graph.reasoning_effort or of_application or None
+    application_effort = variable(env, "REASONING_EFFORT") or clients.reasoning_effort
+    return node.reasoning_effort or graph.reasoning_effort or application_effort or None
 
 
 def effort_to_send(effort: str | None, model_id: str, endpoint: Endpoint, note: Callable[[str], None]) -> str | None:

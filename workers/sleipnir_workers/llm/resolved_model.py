@@ -30,12 +30,12 @@ class ResolvedModel:
         return self._keys.clean(text, self._literal_keys | self.endpoint.secrets)
 
 
-def resolve_model(model_id: str, host: Host, wanted: Kind) -> ResolvedModel:
+def resolve_model(model_id: str, host: Host, kind: Kind) -> ResolvedModel:
     """The model with this id, for a purpose. Raises NodeFailed (`model`, `config`)."""
     try:
         configured = clients.clients_of(host)
         keys = keyring.keyring_of(host)
-        endpoint = models.resolve(model_id, keys.env, litellm_compat.listed_providers(), configured, wanted)
+        endpoint = models.resolve(model_id, keys.env, litellm_compat.listed_providers(), configured, kind)
     except ConfigError as error:
         raise NodeFailed(str(error), "config") from error
     except NodeFailed as error:

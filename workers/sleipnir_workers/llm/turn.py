@@ -89,7 +89,8 @@ def run_turn(node: LlmNode, execution: Execution, host: Host | None = None) -> V
         return _turn_with_calls(node, answer, execution, start, dialogue, host, local_tools)
     if offered and (further := _further(answer, execution, conversation)) is not None:
         return _continued_turn(answer, execution, start, dialogue, further)
-    result = dialogue.finish("\n".join(text for text in [*_texts(execution.talk), answer.text] if text))
+    earlier_texts = [json.loads(reply).get("content") or "" for reply, _ in execution.talk.turns]
+    result = dialogue.finish("\n".join(text for text in [*earlier_texts, answer.text] if text))
     if execution.session is None or not result.ok:
         return result
     first = [*start[:-1], user_message(question(node, execution))]
@@ -177,10 +178,6 @@ def _earlier_turns(talk: StoredConversation) -> Iterator[Message]:
             yield tool_message(call["id"], result)
         if number in talk.follow_ups:
             yield json.loads(talk.follow_ups[number])
-
-
-def _texts(talk: StoredConversation) -> list[str]:
-    return [json.loads(reply).get("content") or "" for reply, _ in talk.turns]
 
 
 class _Todos:
