@@ -27,8 +27,8 @@ for profile in ("default", "slow", "ci", "unit"):
     )
 hypothesis.settings.load_profile("default")
 
-LONG_FIRST = ("tests/chaos/", "tests/docs/", "tests/system/")
-"""Folders whose tests take seconds each. What begins last is quick, so that all pytest workers end together."""
+LONG_FIRST = ("tests/chaos/", "tests/docs/", "tests/system/", "tests/unit/planner/test_plan_properties.py")
+"""Where tests take seconds or minutes each. What begins last is quick, so that all pytest workers end together."""
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,7 +5,10 @@ import pytest
 from sleipnir.cli import main
 
 
-@pytest.mark.parametrize("command", [["ps"], ["gates"], ["show", "abcdef"], ["run", "hello", "x"], ["wait", "abcdef"]])
+@pytest.mark.parametrize(
+    "command",
+    [["ps"], ["gates"], ["show", "abcdef"], ["run", "hello", "x"], ["submit", "hello", "x"], ["wait", "abcdef"]],
+)
 def test_a_redis_that_is_down_is_named_without_its_password(
     command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
