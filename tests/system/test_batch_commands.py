@@ -120,7 +120,7 @@ def test_rows_come_from_a_pipe_and_a_canary_waits_for_a_decision(fleet: Stack, t
     broken.stdin.flush()
     assert broken.stderr.readline().startswith("standard input:61:1: the row is not JSON")
     broken.send_signal(signal.SIGINT)  # the first fifty rows have been sent
-    out, told = broken.communicate(timeout=30)
+    out, told = broken.communicate(timeout=60)
     assert (broken.returncode, out) == (130, "")
     assert " has 50 rows of these, which run" in told
     done = subprocess.run(

@@ -96,7 +96,7 @@ class Deployment:
     def flower(self, path: str) -> Any:
         request = urllib.request.Request(f"{self.flower_url}{path}")
         request.add_header("Authorization", "Basic " + base64.b64encode(AUTH.encode()).decode())
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     def logs(self) -> str:
@@ -363,7 +363,7 @@ def test_redis_refused_nothing(deployment: Deployment, demo_run: str, batch: tup
 
 def test_flower_asks_for_a_password(deployment: Deployment) -> None:
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(f"{deployment.flower_url}/api/workers", timeout=10)
+        urllib.request.urlopen(f"{deployment.flower_url}/api/workers", timeout=60)
 
 
 def test_no_service_but_the_llm_worker_loads_litellm(deployment: Deployment, demo_run: str) -> None:

@@ -96,7 +96,7 @@ def waiting_agent(folder: Path, kind: str = "function") -> tuple[Path, Path, Pat
     return agent, folder / "mark", folder / "go"
 
 
-def exit_code(stack: Stack, name: str, timeout_s: float = 30) -> int:
+def exit_code(stack: Stack, name: str, timeout_s: float = 60) -> int:
     process = stack.processes[name]
     try:
         return process.wait(timeout_s)
@@ -204,7 +204,7 @@ def test_the_answer_of_a_model_that_is_not_there_yet_is_dropped(stack: Stack, tm
         env = server.env("openai", "sk-test") | {"SLEIPNIR_MODEL": "openai:gpt-test"}
         stack.start_worker("old", "work", env=env)
         run = client.submit(write_agent(tmp_path / "drained", graph))
-        wait_until(lambda: server.requests, "litellm is loaded and the model asked", timeout_s=50)
+        wait_until(lambda: server.requests, "litellm is loaded and the model asked")
         stack.signal("old", signal.SIGTERM)
         assert exit_code(stack, "old") == 0
         stack.start_worker("new", "work", env=env)

@@ -100,7 +100,7 @@ class Busy:
 
     def tasks(self) -> list[Any]:
         """Tasks that workers execute, or have taken to do so."""
-        inspect = self._celery.control.inspect(timeout=10, limit=1)
+        inspect = self._celery.control.inspect(timeout=60, limit=1)
         replies = [inspect.active(), inspect.reserved()]
         assert all(replies), "the worker answers"
         return [task for reply in replies for tasks in (reply or {}).values() for task in tasks]

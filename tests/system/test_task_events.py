@@ -116,7 +116,7 @@ def test_inspect_counts_visits_by_their_name_in_flower(redis_server: RedisServer
         with stack.client() as client:
             for _ in range(3):
                 assert client.submit(agent).wait(60).status == "completed"
-        (stats,) = app.control.inspect(timeout=5, limit=1).stats().values()
+        (stats,) = app.control.inspect(timeout=60, limit=1).stats().values()
         assert stats["total"] == {"seen.a": 3}
 
 
@@ -129,7 +129,7 @@ def test_a_revoked_task_is_not_executed(redis_server: RedisServer, tmp_path: Pat
         app = celery_app(redis_server, tmp_path, f"revoke-{pool}")
         with stack.client() as client, events_of(app) as events:
             run = client.submit(agent)
-            app.control.revoke(f"{run.id}:a:1:1", reply=True, timeout=5, limit=1)
+            app.control.revoke(f"{run.id}:a:1:1", reply=True, timeout=60, limit=1)
             stack.start_scheduler()
             wait_until(lambda: any(e["type"] == "task-revoked" for e in events), "the task is revoked")
             assert run.info().status == "running"
@@ -150,12 +150,12 @@ def events_of(app: Celery) -> Iterator[list[dict[str, Any]]]:
         ready = threading.Event()
         thread = threading.Thread(target=_capture, args=(receiver, ready))
         thread.start()
-        ready.wait(10)
+        ready.wait(60)
         try:
             yield events
         finally:
             receiver.should_stop = True
-            thread.join(10)
+            thread.join(60)
 
 
 def _capture(receiver: Any, ready: threading.Event) -> None:

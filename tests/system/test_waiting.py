@@ -279,9 +279,9 @@ def ended_by_timeout(run: Run, *, timeout_s: int = 1) -> bool:
 def test_the_run_s_timeout_interrupts_a_node_where_the_graph_says_so(stack: Stack, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with stack.client() as client:
-        run = client.submit(hanging(tmp_path, mark, "true", 60, timeout_s=5))  # time enough to begin
+        run = client.submit(hanging(tmp_path, mark, "true", 60, timeout_s=10))  # time enough to begin
         pid = int(wait_until(lambda: mark.exists() and mark.read_text().strip(), "the script runs"))
-        assert ended_by_timeout(run, timeout_s=5)
+        assert ended_by_timeout(run, timeout_s=10)
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the script is dead")
 
 

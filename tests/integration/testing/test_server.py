@@ -161,7 +161,7 @@ def test_an_answer_waits_until_it_is_released(reply: Reply, stream: bool) -> Non
         assert ask(server).message["content"] == "other"
         assert not waiting.done()
         assert post(server, "", "/release").status == 200
-        answer = waiting.result(timeout=20)
+        answer = waiting.result(timeout=60)
         assert (answer.events[-1] == "[DONE]") if stream else (answer.message["content"] == reply.text)
 
 
@@ -171,12 +171,12 @@ def test_latency_is_waited_for_and_ends_with_the_server() -> None:
             waiting = pool.submit(ask, server)
             server.wait_for_requests(1)
             assert not waiting.done()
-        waiting.exception(timeout=20)  # answered or cut off, but not an hour later
+        waiting.exception(timeout=60)  # answered or cut off, but not an hour later
 
 
 def test_a_connection_that_was_kept_is_not_answered_by_a_server_that_has_stopped() -> None:
     with ModelServer(["hi"]) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server._http.server_address[1], timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", server._http.server_address[1], timeout=60)
         connection.request("GET", "/requests")
         assert connection.getresponse().read() == b"[]"
     with pytest.raises(OSError):
@@ -190,7 +190,7 @@ def test_it_says_how_many_calls_were_under_way_together() -> None:
         asked = [pool.submit(ask, server) for _ in range(16)]
         server.wait_for_requests(16)
         server.release()
-        assert {one.result(timeout=20).status for one in asked} == {200}
+        assert {one.result(timeout=60).status for one in asked} == {200}
         assert server.most_at_once == 16
 
 

@@ -71,7 +71,7 @@ def turns(prompt: str, *calls: tuple[str, str]) -> list[dict[str, Any]]:
 
 
 def _exchange(server: ModelServer, method: str, path: str, content: str | None = None) -> Answer:
-    connection = http.client.HTTPConnection(str(urlsplit(server.url).netloc), timeout=20)
+    connection = http.client.HTTPConnection(str(urlsplit(server.url).netloc), timeout=60)
     try:
         connection.request(method, path, content, {"Authorization": "Bearer k"})
         response = connection.getresponse()
