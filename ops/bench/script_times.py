@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sleipnir.batches.records import BatchPlan, place_of
 from sleipnir.messages import ResultHeader, Usage
-from sleipnir.runs.run import Pause, RunSpec
+from sleipnir.runs.run import Hold, RunSpec
 from sleipnir.runs.transitions import Step, Transition, Write
 from sleipnir.runs.visits import Visit
 from sleipnir.settings import Settings
@@ -50,7 +50,7 @@ def resume_all(store: Store) -> None:
     outbox = store.keys.of_partition(0).outbox
     for at in range(0, 10_000, 1000):
         store._client.zadd(outbox, {f"run{number:09}/1/1": T for number in range(at, at + 1000)})
-    store.runs.pause_all(Pause("me", 1))
+    store.runs.pause_all(Hold("me", 1))
     store.runs.resume_all()
 
 

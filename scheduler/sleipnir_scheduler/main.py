@@ -17,7 +17,7 @@ from sleipnir import hardening, tracing
 from sleipnir.errors import ConfigError, SleipnirError
 from sleipnir.logs import configure
 from sleipnir.models.limits import load
-from sleipnir.runs.run import Pause
+from sleipnir.runs.run import Hold
 from sleipnir.settings import Settings
 from sleipnir.store.address import safe_url
 from sleipnir.store.gauges import Gauges
@@ -53,7 +53,7 @@ def main() -> None:
 
 def _hold(store: Store) -> None:
     with store.errors():
-        store.runs.pause_all(Pause(f"scheduler {socket.gethostname()}:{os.getpid()}", store.now_ms(), "started paused"))
+        store.runs.pause_all(Hold(f"scheduler {socket.gethostname()}:{os.getpid()}", store.now_ms(), "started paused"))
 
 
 def serve(settings: Settings, store: Store, stop: threading.Event) -> None:

@@ -30,7 +30,7 @@ from sleipnir.errors import BatchNotFound, BundleError, GateError, Problem, RunN
 from sleipnir.messages import FINAL, RunStatus
 from sleipnir.runs.actor import Actor, Change
 from sleipnir.runs.budgets import BUDGET, check_budget, read_budget_answer
-from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, Pause, RunSpec, read_effect_answer
+from sleipnir.runs.run import ID_ALPHABET, ID_LENGTH, Hold, RunSpec, read_effect_answer
 from sleipnir.runs.views import (
     DEFAULT_MODES,
     AgentInfo,
@@ -428,7 +428,7 @@ class Client:
         Active visits finish and are committed; answers and cancels are accepted. Run timeouts continue.
         """
         with self.store.errors():
-            self.store.runs.pause_all(Pause(by or self.by, self.store.now_ms(), reason))
+            self.store.runs.pause_all(Hold(by or self.by, self.store.now_ms(), reason))
 
     def resume_all(self) -> bool:
         """Resume a paused deployment. False: it was not paused."""
@@ -440,7 +440,7 @@ class Client:
         with self.store.errors():
             return self.store.runs.resumed()
 
-    def held(self) -> Pause | None:
+    def held(self) -> Hold | None:
         """Who paused the deployment; None if it is not paused."""
         with self.store.errors():
             return self.store.runs.held()

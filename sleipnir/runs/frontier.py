@@ -20,10 +20,10 @@ from sleipnir.runs.visits import (
     Helper,
     Item,
     Loop,
-    Run,
     Turn,
     Visit,
     VisitState,
+    WholeRun,
     Work,
 )
 
@@ -32,7 +32,7 @@ FEW = 64
 
 _ABSENT: Any = object()
 _NOTHING: Mapping[int, Visit] = {}
-_SLOTLESS = (Turn, Call, Run)
+_SLOTLESS = (Turn, Call, WholeRun)
 _HOLD_A_SLOT = (Work, Loop, ChildWait)
 
 

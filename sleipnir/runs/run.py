@@ -162,7 +162,7 @@ not tell them apart; whoever resumes the run ends it."""
 
 
 @dataclass(frozen=True)
-class Pause:
+class Hold:
     """Who holds a run, or all of a deployment, and since when. What runs ends and is committed; nothing new starts. A
     run has one hold of each owner at most, and goes on when none is left."""
 
@@ -310,7 +310,7 @@ class RunView:
     step: int = 0
     started_ms: int = 0
     failed_at: str | None = None
-    holds: tuple[Pause, ...] = ()
+    holds: tuple[Hold, ...] = ()
     idle_ms: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     timings: Mapping[str, Timing] = field(default_factory=dict)

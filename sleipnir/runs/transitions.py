@@ -15,7 +15,7 @@ from sleipnir.errors import RecordUnreadable
 from sleipnir.messages import VERSION, Role, RunStatus
 from sleipnir.runs.budgets import NOTHING_SPENT, Budget, Spent
 from sleipnir.runs.frontier import Frontier
-from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Gate, Pause, RunView, Slot, Timing, changed
+from sleipnir.runs.run import NO_FAILED_VISITS, FailedVisits, Gate, Hold, RunView, Slot, Timing, changed
 from sleipnir.runs.visits import Part, Rank, Visit
 
 
@@ -359,7 +359,7 @@ class Transition:
     error: str | None = None
     stopped_by: str | None = None
     failed_at: str | None = None
-    holds: tuple[Pause, ...] = ()
+    holds: tuple[Hold, ...] = ()
     slot: Slot | None = None
     idle_ms: int = 0
     revives: bool = False

@@ -133,7 +133,7 @@ class Helper:
 
 
 @dataclass(frozen=True)
-class Run:
+class WholeRun:
     """The run itself: the question whether it may use more than its budget. Of no super-step."""
 
     is_branch: ClassVar[bool] = False
@@ -141,9 +141,9 @@ class Run:
     part: ClassVar[Part | None] = None
 
 
-RUN: Final = Run()
+WHOLE_RUN: Final = WholeRun()
 
-Place: TypeAlias = Branch | Item | Turn | Call | Helper | Run
+Place: TypeAlias = Branch | Item | Turn | Call | Helper | WholeRun
 
 
 # Bodies: what a visit does now

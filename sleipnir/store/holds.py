@@ -12,28 +12,28 @@ from typing import Any
 
 from sleipnir.decoding import decoded, read, read_text
 from sleipnir.errors import RecordUnreadable
-from sleipnir.runs.run import Pause
+from sleipnir.runs.run import Hold
 
 FIELDS = ("paused", "holds")
 """Of a run's hash."""
 
 
-def holds_of(paused: str | None, holds: str | None, key: str = "") -> tuple[Pause, ...]:
+def holds_of(paused: str | None, holds: str | None, key: str = "") -> tuple[Hold, ...]:
     """The holds of a run, oldest first. Raises RecordUnreadable."""
     if not paused:
         return ()
-    oldest = read_text(Pause, paused, "hold", key)
+    oldest = read_text(Hold, paused, "hold", key)
     if not holds:
         return (oldest,)
     listed = decoded(holds, "holds", key)
     if not isinstance(listed, list):
         raise RecordUnreadable("holds", key, "damaged: a list is needed")
-    found = tuple(read(Pause, each, "hold", key) for each in listed)
+    found = tuple(read(Hold, each, "hold", key) for each in listed)
     is_current = bool(found) and (found[0].by, found[0].at_ms) == (oldest.by, oldest.at_ms)
     return found if is_current else (oldest,)
 
 
-def hold_fields(holds: Sequence[Pause]) -> dict[str, str]:
+def hold_fields(holds: Sequence[Hold]) -> dict[str, str]:
     """What is stored of at least one hold."""
     stored = [{name: value for name, value in vars(hold).items() if value} for hold in holds]
     oldest = {name: value for name, value in stored[0].items() if name != "owner"}

@@ -192,7 +192,7 @@ class PartitionKeys:
 
     @property
     def paused(self) -> str:
-        """STRING JSON (runs.Pause) while the deployment is held: no visit is claimed. Gone once it is resumed."""
+        """STRING JSON (run.Hold) while the deployment is held: no visit is claimed. Gone once it is resumed."""
         return f"{self.tag}:paused"
 
     @property

@@ -23,8 +23,8 @@ from sleipnir.runs.run import (
     NO_FAILED_VISITS,
     FailedVisits,
     Gate,
+    Hold,
     Parked,
-    Pause,
     RunSpec,
     Slot,
 )
@@ -563,7 +563,7 @@ class Runs:
         args: dict[str, Arg] = {"run_id": run_id, "type": type_, "source": fence.source, "number": fence.number}
         return keys, {**args, "version": "" if version is None else version}
 
-    def pause_all(self, pause: Pause) -> None:
+    def pause_all(self, pause: Hold) -> None:
         """Hold the deployment: no visit is claimed until `resume_all`. A pause that is in place is kept as it is."""
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
@@ -593,12 +593,12 @@ class Runs:
         found = [Change("resumed", by, int(at_ms)) for by, at_ms in pipe.execute() if by is not None and at_ms]
         return max(found, key=lambda change: change.at_ms, default=None)
 
-    def held(self) -> Pause | None:
+    def held(self) -> Hold | None:
         """Who holds the deployment, if anybody does."""
         pipe = self._client.pipeline(transaction=False)
         for partition in range(self._keys.partitions):
             pipe.get(self._keys.of_partition(partition).paused)
-        found = [read_text(Pause, text, "hold of the deployment") for text in pipe.execute() if text]
+        found = [read_text(Hold, text, "hold of the deployment") for text in pipe.execute() if text]
         return min(found, key=lambda pause: pause.at_ms, default=None)
 
 
@@ -861,7 +861,7 @@ def _has_commands_left(visit: Visit) -> bool:
 def _deployment_hold(text: str | None) -> HoldInfo | None:
     if not text:
         return None
-    pause = read_text(Pause, text, "hold of the deployment")
+    pause = read_text(Hold, text, "hold of the deployment")
     return HoldInfo("deployment", pause.by, pause.at_ms, pause.reason)
 
 

@@ -15,7 +15,7 @@ from sleipnir.runs.budgets import BUDGET
 from sleipnir.runs.visits import (
     BRANCH,
     READY,
-    RUN,
+    WHOLE_RUN,
     Backoff,
     Body,
     Branch,
@@ -254,7 +254,7 @@ def _place(stored: _StoredVisit) -> Place:
     if stored.item is not None:
         return stored.item
     if stored.kind == BUDGET:
-        return RUN
+        return WHOLE_RUN
     if stored.role == "branch" or stored.role == "reduce":
         return Helper(stored.role, stored.batch or 0)
     return BRANCH if stored.batch is None else Branch(stored.batch)

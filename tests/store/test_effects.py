@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
 from sleipnir.errors import BundleError, UsageError
-from sleipnir.runs.run import Pause, RunSpec, child_id
+from sleipnir.runs.run import Hold, RunSpec, child_id
 from sleipnir.runs.sessions import SessionName
 from sleipnir.store import dead_letters
 from sleipnir.store.effects import OwedEffect
@@ -189,9 +189,9 @@ def test_holds_that_older_releases_have_written_or_ended_are_read(store: Store) 
     key = store.keys.of_run(CHILD).run
     old = {"by": "ann@host", "at_ms": 5, "v": 1}
     store._client.hset(key, mapping={"paused": json.dumps(old), "status": "paused"})
-    assert store.partitions.load([CHILD])[CHILD].holds == (Pause("ann@host", 5),)
+    assert store.partitions.load([CHILD])[CHILD].holds == (Hold("ann@host", 5),)
     store._client.hset(key, "holds", json.dumps([{"by": "bob", "at_ms": 4, "owner": "parent"}]))
-    assert store.partitions.load([CHILD])[CHILD].holds == (Pause("ann@host", 5),), "those `holds` have ended"
+    assert store.partitions.load([CHILD])[CHILD].holds == (Hold("ann@host", 5),), "those `holds` have ended"
     store._client.hdel(key, "paused")
     assert store.partitions.load([CHILD])[CHILD].holds == ()
 

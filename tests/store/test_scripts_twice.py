@@ -263,10 +263,10 @@ def put_back(store: Store) -> Act:
 
 
 def resume_all(store: Store) -> Act:
-    from sleipnir.runs.run import Pause
+    from sleipnir.runs.run import Hold
 
     queued(store)
-    store.runs.pause_all(Pause("me", 1))
+    store.runs.pause_all(Hold("me", 1))
     return lambda: store.runs.resume_all()
 
 

@@ -10,7 +10,7 @@ import pytest
 from sleipnir.batches.records import BatchPlan
 from sleipnir.client.batch import Batch
 from sleipnir.runs.actor import Change
-from sleipnir.runs.run import Pause, RunSpec
+from sleipnir.runs.run import Hold, RunSpec
 from sleipnir.store.batches import Batches
 from sleipnir.store.runs import _ANSWER, _RESUME_ALL, Runs
 from sleipnir.store.scripts import run_batch
@@ -37,7 +37,7 @@ def test_a_deployment_goes_on_in_pieces_and_says_who_let_it(store: Store) -> Non
     part = store.keys.of_partition(0)
     visits = {f"run{number:09}/1/1": 5.5 + number for number in range(4500)}
     store._client.zadd(part.outbox, visits)
-    store.runs.pause_all(Pause(ANN, 1))
+    store.runs.pause_all(Hold(ANN, 1))
     assert bob.resumed() is None
     keys = {"paused": part.paused, "outbox": part.outbox, "resumed": part.resumed}
     piece = _RESUME_ALL.vector(keys, {"by": "died@desk (cli)"})

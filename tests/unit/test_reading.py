@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,16 @@ from sleipnir.batches import records
 from sleipnir.decoding import decoded, read, read_text
 from sleipnir.errors import RecordUnreadable
 from sleipnir.runs import budgets, run, transitions, views
+from sleipnir.store.visit_records import read_visit
 from tests.unreadable import Unreadable, cases
 
-KINDS: dict[str, type[Any]] = {"run_spec": run.RunSpec, "visit": run.Visit, "gate": run.Gate}
+KINDS: dict[str, Callable[[str, str], Any]] = {
+    "run_spec": lambda text, key: read_text(run.RunSpec, text, "run_spec", key),
+    "visit": read_visit,
+    "gate": lambda text, key: read_text(run.Gate, text, "gate", key),
+}
 STORED = [
-    run.RunSpec, run.Visit, run.Pause, run.Slot, run.Gate, messages.ResultHeader, messages.VisitCall,
+    run.RunSpec, run.Hold, run.Slot, run.Gate, messages.ResultHeader, messages.VisitCall,
     messages.Usage, transitions.Step, budgets.Budget, records.BatchPlan, views.WorkerInfo, views.ArchiveState,
     *transitions._EFFECTS.values(),
 ]  # fmt: skip
@@ -41,7 +47,7 @@ def test_a_record_of_the_corpus_is_refused_with_its_key_and_the_reason(case: Unr
     """Finding C1."""
     text = case.of("run000000001").decode(errors="surrogateescape")
     with pytest.raises(RecordUnreadable, match=f"^{case.kind} of run000000001 cannot be read: ") as caught:
-        read_text(KINDS[case.kind], text, case.kind, "run000000001")
+        KINDS[case.kind](text, "run000000001")
     assert caught.value.newer == (case.why == "newer")
 
 

@@ -22,8 +22,8 @@ from sleipnir.runs.visits import (
     Question,
     Ready,
     Receipt,
-    Run,
     Turn,
+    WholeRun,
     Work,
 )
 from sleipnir.store.visit_records import read_visit, visit_text
@@ -42,7 +42,7 @@ def test_every_place_and_every_body_is_among_the_stored_visits() -> None:
     visits = list(map(read_visit, STORED))
     places = {type(visit.place) for visit in visits}
     bodies = {type(visit.body) for visit in visits}
-    assert places >= {Item, Turn, Call, Helper, Run}
+    assert places >= {Item, Turn, Call, Helper, WholeRun}
     assert bodies == {
         Backoff, ChildWait, Commands, Doubt, Ended, Failed, Fan, Loop, Question, Ready, Receipt, Work,
     }  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 from sleipnir.runs.budgets import BUDGET, NO, YES, in_words, question, raised, read_budget_answer
 from sleipnir.runs.run import Gate, changed
 from sleipnir.runs.values import Wanted
-from sleipnir.runs.visits import RUN, Question, Visit
+from sleipnir.runs.visits import WHOLE_RUN, Question, Visit
 from sleipnir_scheduler.planner import holds, steps
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.known import require
@@ -31,7 +31,7 @@ def count(context: Context) -> None:
     tokens, cost_usd = _of_call(usage) if child is None else _of_child(context, usage, child)
     draft.spent = draft.spent.plus(tokens, cost_usd)
     if (tokens or cost_usd) and budget.asked is None and budget.is_used_up(draft.spent):
-        visit = draft.visits.open(BUDGET, BUDGET, place=RUN, group=-1)
+        visit = draft.visits.open(BUDGET, BUDGET, place=WHOLE_RUN, group=-1)
         holds.hold_for_budget(draft, budget, visit)
         _ask(context, visit)
 

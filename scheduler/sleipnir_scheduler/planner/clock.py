@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sleipnir.runs.budgets import Budget
 from sleipnir.runs.events import RUN_DEADLINE
-from sleipnir.runs.run import Pause
+from sleipnir.runs.run import Hold
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Clock:
     now_ms: int
     started_ms: int
     idle_ms: int
-    holds: tuple[Pause, ...]
+    holds: tuple[Hold, ...]
     budget: Budget | None
     is_held: bool
     is_started: bool = False
@@ -34,7 +34,7 @@ class Clock:
         self.is_started, self.started_ms = True, self.now_ms
         self.idle_ms = 0 if self.held_since_ms is None else self.held_since_ms - self.now_ms
 
-    def hold(self, holds: tuple[Pause, ...]) -> None:
+    def hold(self, holds: tuple[Hold, ...]) -> None:
         """From here on these hold the run, besides its budget."""
         self.holds = holds
         self._count_holds()

@@ -23,8 +23,8 @@ from sleipnir.runs.transitions import Transition
 from sleipnir.runs.visits import ChildWait, Fan, Rank, Visit
 from sleipnir_scheduler.planner.clock import Clock
 from sleipnir_scheduler.planner.owed import Changes, Owed, all_of
-from sleipnir_scheduler.planner.record import Record
-from sleipnir_scheduler.planner.visits import Visits
+from sleipnir_scheduler.planner.record import EventRecord
+from sleipnir_scheduler.planner.visits import LiveVisits
 
 
 @dataclass
@@ -34,9 +34,9 @@ class Draft:
 
     run: RunView
     now_ms: int
-    visits: Visits
+    visits: LiveVisits
     clock: Clock
-    record: Record
+    record: EventRecord
     steps: int
     arrived: Mapping[str, Mapping[str, int]]
     tops: dict[str, Rank]
@@ -64,9 +64,9 @@ class Draft:
         return cls(
             run,
             now_ms,
-            Visits(run.frontier, now_ms, Frontier.of(run.frontier), run.seq),
+            LiveVisits(run.frontier, now_ms, Frontier.of(run.frontier), run.seq),
             Clock(run.id, now_ms, run.started_ms, run.idle_ms, run.holds, run.budget or run.spec.budget, run.is_held),
-            Record(run, now_ms, run.step),
+            EventRecord(run, now_ms, run.step),
             steps=run.steps,
             arrived=run.arrived,
             tops=dict(run.tops),

@@ -15,9 +15,9 @@ from sleipnir.runs.visits import (
     Fan,
     Loop,
     Ready,
-    Run,
     Turn,
     Visit,
+    WholeRun,
     Work,
 )
 from sleipnir_scheduler.planner.draft import Draft
@@ -30,7 +30,7 @@ def end_run(
     are to be run again."""
     keeps = keeps or status == "failed"
     for visit in draft.visits.all():
-        if not keeps or isinstance(visit.place, (Turn, Call, Run)):
+        if not keeps or isinstance(visit.place, (Turn, Call, WholeRun)):
             close(draft, visit)
         elif visit.state not in ("ended", "failed"):
             visit = without_agents(draft, visit)

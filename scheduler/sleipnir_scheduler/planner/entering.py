@@ -9,7 +9,7 @@ from sleipnir_scheduler.planner.context import Context, RunFailed, Way
 
 
 def open_visit(context: Context, way: Way, source: Visit | None, **fields: Any) -> Visit:
-    """A visit that `source` leads to. `fields` as in Visits.open."""
+    """A visit that `source` leads to. `fields` as in LiveVisits.open."""
     node = context.graph.nodes.get(way.target)
     if way.command is not None and source is not None:
         batch = source.body.of if isinstance(source.body, Commands) else source.seq

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from sleipnir.runs.budgets import Budget
-from sleipnir.runs.run import HoldOwner, Pause, changed
+from sleipnir.runs.run import Hold, HoldOwner, changed
 from sleipnir.runs.transitions import TellChild
 from sleipnir.runs.visits import ChildWait, Loop, Visit
 from sleipnir_scheduler.planner.draft import Draft
@@ -21,7 +21,7 @@ def pause(draft: Draft, by: str, reason: str | None, owner: HoldOwner) -> None:
     clock = draft.clock
     if not clock.is_held:
         _notify_children(draft, "paused", by)
-    clock.hold((*clock.holds, Pause(by, draft.now_ms, reason, owner)))
+    clock.hold((*clock.holds, Hold(by, draft.now_ms, reason, owner)))
     draft.record.write_request("paused", _requester(draft, by, owner), reason=reason)
     draft.record.notice("run_paused", by=by, reason=reason, owner=owner)
 

@@ -43,9 +43,9 @@ from sleipnir.runs.visits import (
     Question,
     Ready,
     Receipt,
-    Run,
     Turn,
     Visit,
+    WholeRun,
     Work,
 )
 from sleipnir_scheduler.planner import agents, budgets, failing, loops, maps, once, starting, steps
@@ -120,7 +120,7 @@ PLACES: Final[Mapping[type[Place], PlaceKind]] = {
     Turn: PlaceKind(_turn_ended, loops.turn_given_up, _refused, _refused, _refused, loops.turn_replied),
     Call: PlaceKind(loops.call_ended, _call_given_up, loops.answered, loops.unanswered, _refused),
     Helper: PlaceKind(steps.helper_ended, _given_up, _refused, _refused, _refused),
-    Run: PlaceKind(_refused, _refused, budgets.answered, _refused, _refused),
+    WholeRun: PlaceKind(_refused, _refused, budgets.answered, _refused, _refused),
 }
 
 

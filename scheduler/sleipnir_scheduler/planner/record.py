@@ -16,7 +16,7 @@ from sleipnir.runs.visits import Call, Turn, Visit
 
 
 @dataclass
-class Record:
+class EventRecord:
     """`items` are operations on the run's items in order. `changed_items` are the items that Take and Fill have changed
     in this event, `overlays` those that Put has, by field: the store does not have them yet. `split` is the visit whose
     commands this event follows. Of the steps that are applied, `copies` are those whose writes the store copies (None:

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from sleipnir.graph.model import MapNode
 from sleipnir.messages import QUEUE_OF
-from sleipnir.runs.visits import Commands, Ended, Failed, Fan, Item, Run, Visit
+from sleipnir.runs.visits import Commands, Ended, Failed, Fan, Item, Visit, WholeRun
 from sleipnir_scheduler.planner import joins, maps, steps
 from sleipnir_scheduler.planner.context import Context, RunFailed
 from sleipnir_scheduler.planner.draft import Draft
 from sleipnir_scheduler.planner.entering import steps_are_used_up
 
 MOST_STARTS = 1_000
-"""Visits that one event may start: what a scheduler plans in 20 ms, and Redis commits in 10."""
+"""LiveVisits that one event may start: what a scheduler plans in 20 ms, and Redis commits in 10."""
 
 
 def settle(context: Context) -> None:
@@ -176,7 +176,7 @@ def _end_if_done(context: Context) -> None:
         first = min(failures, key=lambda visit: visit.rank).body
         context.fail((first.error if isinstance(first, Failed) else None) or "failed")
         return
-    if any(not isinstance(visit.place, Run) for visit in frontier.values()) or not draft.steps:
+    if any(not isinstance(visit.place, WholeRun) for visit in frontier.values()) or not draft.steps:
         return  # something is live, or the run has not begun
     is_stopped = steps_are_used_up(context)
     starved = None if is_stopped else joins.starved(graph, draft.arrived)

@@ -1,6 +1,6 @@
 """The life of a visit, as one table: every legal move between bodies (runs/visits.py), and who makes it.
 
-Rule 1. A move that is not in MOVES cannot happen: Visits.move refuses it.
+Rule 1. A move that is not in MOVES cannot happen: LiveVisits.move refuses it.
 Rule 2. An event that does not concern the body of its visit (CONCERNS) changes nothing: messages repeat, and come late.
 Rule 3. A visit that is CLOSED is in no frontier any more. Its number is never used again.
 

@@ -38,7 +38,7 @@ def member(visit: Visit) -> Member:
 
 
 @dataclass
-class Visits:
+class LiveVisits:
     """Never leaves one call of plan(). Each method that changes a visit returns it as it is from then on.
 
     `last_seq` is the number that was given last; `touched` are the visits that this event has opened (None), moved or

@@ -32,7 +32,7 @@ from sleipnir.runs.visits import Call, ChildWait, Loop, Question, Receipt, Visit
 from sleipnir_scheduler.planner import states
 from sleipnir_scheduler.planner.plan import Ignore
 from sleipnir_scheduler.planner.states import MEANINGS, MOVES, Closed, IllegalMove, New, check
-from sleipnir_scheduler.planner.visits import Visits
+from sleipnir_scheduler.planner.visits import LiveVisits
 from tests.model_store import Driver, graph_of
 
 README = Path(__file__).parents[3] / "scheduler" / "README.md"
@@ -223,9 +223,9 @@ def test_the_planner_makes_every_move_of_the_table_and_no_other(monkeypatch: pyt
     made: set[tuple[str, str]] = set()
 
     def noting(name: str) -> None:
-        original = getattr(Visits, name)
+        original = getattr(LiveVisits, name)
 
-        def method(self: Visits, *args: Any, **kwargs: Any) -> Any:
+        def method(self: LiveVisits, *args: Any, **kwargs: Any) -> Any:
             before = New if name == "open" else type(args[0].body)
             result = original(self, *args, **kwargs)
             after = Closed if name == "drop" else type(result.body)
@@ -233,7 +233,7 @@ def test_the_planner_makes_every_move_of_the_table_and_no_other(monkeypatch: pyt
                 made.add((before.__name__, after.__name__))
             return result
 
-        monkeypatch.setattr(Visits, name, method)
+        monkeypatch.setattr(LiveVisits, name, method)
 
     for name in ("open", "move", "begin", "stay", "drop"):
         noting(name)
