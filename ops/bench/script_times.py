@@ -17,7 +17,7 @@ from sleipnir.batches.records import BatchPlan, place_of
 from sleipnir.messages import ResultHeader, Usage
 from sleipnir.runs.run import Hold, RunSpec
 from sleipnir.runs.transitions import Step, Transition, Write
-from sleipnir.runs.visits import Visit
+from sleipnir.runs.visits import Visit, Work
 from sleipnir.settings import Settings
 from sleipnir.store.scripts import LuaScript, run_in_order
 from sleipnir.store.store import Store
@@ -63,7 +63,7 @@ def deliver_and_commit(store: Store) -> None:
     store.visits.deliver(call, ResultHeader(ok=True, keys=("x",), worker="w"), {"x": f'"{MB}"'}, worker="w", token="t1")
     [entry] = bench.entries()
     write = Write(Step(step=1, kind="script", at_ms=5, seq=1, node="a"), delta=True)
-    opened = tuple(Visit(number, "b", "script", 1, 5, "scripts") for number in range(2, 502))
+    opened = tuple(Visit(number, "b", "script", 1, 5, body=Work("scripts")) for number in range(2, 502))
     live = tuple(store.partitions.load([RUN])[RUN].frontier.values())
     assert bench.commit(entry, Transition(close=live, open=opened, writes=(write,), delivered=1)) == 1
 

@@ -19,10 +19,11 @@ from ops.bench.figures import Values
 from ops.bench.processes import redis_server
 from sleipnir.graph.load import load_graph
 from sleipnir.runs.run import RunSpec, changed
+from sleipnir.runs.visits import Fan
 from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
-from sleipnir.store.record_text import record
 from sleipnir.store.store import Store
+from sleipnir.store.visit_records import visit_text
 from sleipnir_scheduler.planner.maps import CHUNK
 from sleipnir_scheduler.services.advance import Advance
 
@@ -123,10 +124,10 @@ def all_have_ended(store: Store, run: str, items: int) -> None:
     """Leave a map that has begun as it is when all of its items have ended."""
     client: Any = store._client
     keys, visits = store.keys.of_run(run), store.partitions.load([run])[run].frontier
-    of = next(visit for visit in visits.values() if visit.fan)
-    ended = changed(of, fan=changed(of.fan, next=items, done=items, put=items))
+    of = next(visit for visit in visits.values() if isinstance(visit.body, Fan))
+    ended = changed(of, body=changed(of.body, next=items, done=items, put=items))
     client.delete(keys.items, keys.frontier)
-    client.hset(keys.frontier, str(of.seq), record(ended))
+    client.hset(keys.frontier, str(of.seq), visit_text(ended))
     for first in range(0, items, CHUNK):
         client.hset(keys.items, mapping={f"{of.seq}.{n}": str(n) for n in range(first, min(items, first + CHUNK))})
     client.xadd(store.keys.of_partition(store.keys.partition_of(run)).inbox, {"t": "continued", "run": run})

@@ -20,7 +20,7 @@ from sleipnir.models.limits import GrantedPermit, Limit
 from sleipnir.runs.run import Gate, RunSpec
 from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import Transition
-from sleipnir.runs.visits import Visit, Work
+from sleipnir.runs.visits import Question, Visit, Work
 from sleipnir.store import scripts
 from sleipnir.store.keys import lines_of
 from sleipnir.store.live import Piece
@@ -67,7 +67,7 @@ def asking(store: Store) -> Bench:
     bench = Bench(store)
     bench.create()
     entry = bench.entries()[0]
-    visit = Visit(1, "ask", "input", 1, entry.at_ms)
+    visit = Visit(1, "ask", "input", 1, entry.at_ms, body=Question())
     gate = Gate(1, "ask", "input", "who?")
     assert bench.commit(entry, Transition(open=(visit,), gates=(gate,), status="waiting", timers={"t": 1})) == 1
     return bench

@@ -13,7 +13,7 @@ from sleipnir.store.partitions import Commit, Entry
 from sleipnir_scheduler.counters.series import Counter, Histogram
 from sleipnir_scheduler.counters.tally import Tally
 from sleipnir_scheduler.planner.plan import plan
-from tests.model_store import graph_of
+from tests.model_store import graph_of, work_of
 
 GRAPH = """
 name: g
@@ -96,7 +96,7 @@ def test_a_failure_that_is_tried_again_is_no_end_and_the_last_one_is() -> None:
     watched.result(ok=False, error="no", error_kind="script")
     assert values(watched.tally.visits) == {("script", "node", "retried"): 1}
     [visit] = watched.run.frontier.values()
-    watched.run = replace(watched.run, frontier={visit.seq: replace(visit, wake_ms=None)})  # its timer has fired
+    watched.run = replace(watched.run, frontier={visit.seq: replace(visit, body=work_of(visit))})  # its timer has fired
     watched.result(ok=False, error="no", error_kind="script")
     assert values(watched.tally.visits) == {("script", "node", "retried"): 1, ("script", "node", "failed"): 1}
     assert seen(watched.tally.queue_wait) == {("scripts",): (1, 0.5)}, "only of first attempts is it known"
