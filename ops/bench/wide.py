@@ -24,7 +24,7 @@ from sleipnir.settings import Settings
 from sleipnir.store.connect import connect
 from sleipnir.store.store import Store
 from sleipnir.store.visit_records import visit_text
-from sleipnir_scheduler.planner.maps import CHUNK
+from sleipnir_scheduler.planner.nodes.maps import CHUNK
 from sleipnir_scheduler.services.advance import Advance
 
 COMMANDS = 10_000

@@ -262,7 +262,7 @@ class Loop:
     `id` is the number of the visit, and names the conversation among the run's items. `turn` is under way, counted from
     0; of the `calls` that the model asked for in it, `open` have not ended. `agents` are those that it has spawned.
     `has_tasks`: its model has a task queue. `escalations` are questions of child runs that it may answer
-    (planner/escalating.py). Its time ends at `due_ms`.
+    (planner/loops/escalating.py). Its time ends at `due_ms`.
     """
 
     id: int

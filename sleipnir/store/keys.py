@@ -330,9 +330,9 @@ class RunKeys:
     def items(self) -> str:
         """HASH of values that belong to single visits: `<seq>.<i>`, the overlay of the i-th item of the map `seq` until
         that is done, then its result; of the i-th command of visit `seq` until the visit it asked for is over. An
-        overlay is lines of a key as a JSON string, then its JSON text. And what was said in loops: planner/loops.py
-        has the names; of a run in a session also `history`, its messages when the run was accepted, as a JSON list, and
-        `said`, what the run adds to it, once its loop has ended and the run has not. Dies: run."""
+        overlay is lines of a key as a JSON string, then its JSON text. And the conversations of loops, whose names are
+        in planner/loops/turns.py; of a run in a session also `history`, its messages when the run was accepted, as a
+        JSON list, and `said`, what the run adds to it, once its loop has ended and the run has not. Dies: run."""
         return f"{self.run}:items"
 
     @property

@@ -15,8 +15,8 @@ from sleipnir.store import partitions
 from sleipnir.store.store import Store
 from sleipnir.store.visit_records import visit_text
 from sleipnir.store.visits import Claim
-from sleipnir_scheduler.planner.maps import CHUNK
-from sleipnir_scheduler.planner.steps import WIDE
+from sleipnir_scheduler.planner.engines.steps import WIDE
+from sleipnir_scheduler.planner.nodes.maps import CHUNK
 from sleipnir_scheduler.services.advance import Advance
 from tests.store.test_advance import advance_of
 

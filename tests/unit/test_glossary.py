@@ -24,8 +24,6 @@ def words_of(text: str) -> frozenset[str]:
 TWO_MEANINGS = {
     "Branch": "graph.model's is named in the published JSON Schema; the other is the place of a visit in a super-step",
     "Call": "sleipnir.testing's is public; the other is the place of a visit in a loop",
-    "Run": "sleipnir.Run is public; the other is the place of a visit that asks about the whole run",
-    "Visits": "parts of the store are called by what they store; the planner's are those of one run",
     "Settings": "sleipnir.Settings is public; graph.model's is named in the published JSON Schema",
 }
 """Names of two public classes each, with the reason why neither is renamed."""

@@ -16,8 +16,9 @@ from sleipnir.runs.budgets import BUDGET, NO, YES, in_words, question, raised, r
 from sleipnir.runs.run import Gate, changed
 from sleipnir.runs.values import Wanted
 from sleipnir.runs.visits import WHOLE_RUN, Question, Visit
-from sleipnir_scheduler.planner import holds, steps
+from sleipnir_scheduler.planner import holds
 from sleipnir_scheduler.planner.context import Context
+from sleipnir_scheduler.planner.engines import steps
 from sleipnir_scheduler.planner.known import require
 
 

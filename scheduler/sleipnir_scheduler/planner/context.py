@@ -18,7 +18,7 @@ from sleipnir.runs.sessions import SessionName
 from sleipnir.runs.transitions import Collect, Notice
 from sleipnir.runs.values import Known
 from sleipnir.runs.visits import Body, Branch, Commands, Visit
-from sleipnir_scheduler.planner.draft import Draft
+from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.ending import end_run
 from sleipnir_scheduler.planner.folding import Folded, Writer
 from sleipnir_scheduler.planner.values import Values

@@ -20,7 +20,7 @@ from sleipnir.runs.visits import (
     WholeRun,
     Work,
 )
-from sleipnir_scheduler.planner.draft import Draft
+from sleipnir_scheduler.planner.draft.draft import Draft
 
 
 def end_run(

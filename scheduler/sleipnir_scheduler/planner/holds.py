@@ -12,8 +12,8 @@ from sleipnir.runs.budgets import Budget
 from sleipnir.runs.run import Hold, HoldOwner, changed
 from sleipnir.runs.transitions import TellChild
 from sleipnir.runs.visits import ChildWait, Loop, Visit
-from sleipnir_scheduler.planner.draft import Draft
-from sleipnir_scheduler.planner.owed import children_of
+from sleipnir_scheduler.planner.draft.draft import Draft
+from sleipnir_scheduler.planner.draft.owed import children_of
 
 
 def pause(draft: Draft, by: str, reason: str | None, owner: HoldOwner) -> None:

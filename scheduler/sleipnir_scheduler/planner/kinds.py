@@ -48,8 +48,11 @@ from sleipnir.runs.visits import (
     WholeRun,
     Work,
 )
-from sleipnir_scheduler.planner import agents, budgets, failing, loops, maps, once, starting, steps
+from sleipnir_scheduler.planner import budgets, failing
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed, at_node
+from sleipnir_scheduler.planner.engines import steps
+from sleipnir_scheduler.planner.loops import turns
+from sleipnir_scheduler.planner.nodes import agents, maps, once, starting
 
 
 class PlaceKind(NamedTuple):
@@ -103,11 +106,11 @@ def _item_cannot_start(context: Context, visit: Visit, node: Node, error: str) -
 
 
 def _call_given_up(context: Context, visit: Visit, error: str) -> None:
-    loops.call_ended(context, visit, Outcome(ok=False, error=error))
+    turns.call_ended(context, visit, Outcome(ok=False, error=error))
 
 
 def _turn_ended(context: Context, visit: Visit, outcome: Outcome) -> None:
-    loops.turn_given_up(context, visit, outcome.error or "failed")
+    turns.turn_given_up(context, visit, outcome.error or "failed")
 
 
 def _refused(context: Context, visit: Visit, *_: Any) -> None:
@@ -117,8 +120,8 @@ def _refused(context: Context, visit: Visit, *_: Any) -> None:
 PLACES: Final[Mapping[type[Place], PlaceKind]] = {
     Branch: PlaceKind(steps.ended, _given_up, starting.answered, starting.unanswered, _cannot_start),
     Item: PlaceKind(maps.item_ended, _given_up, starting.answered, starting.unanswered, _item_cannot_start),
-    Turn: PlaceKind(_turn_ended, loops.turn_given_up, _refused, _refused, _refused, loops.turn_replied),
-    Call: PlaceKind(loops.call_ended, _call_given_up, loops.answered, loops.unanswered, _refused),
+    Turn: PlaceKind(_turn_ended, turns.turn_given_up, _refused, _refused, _refused, turns.turn_replied),
+    Call: PlaceKind(turns.call_ended, _call_given_up, turns.answered, turns.unanswered, _refused),
     Helper: PlaceKind(steps.helper_ended, _given_up, _refused, _refused, _refused),
     WholeRun: PlaceKind(_refused, _refused, budgets.answered, _refused, _refused),
 }
@@ -144,14 +147,14 @@ def _backoff_due(context: Context, visit: Visit, backoff: Backoff) -> None:
 
 def _receipt_due(context: Context, visit: Visit, receipt: Receipt) -> None:
     context.draft.unless_answered = True
-    loops.unreported(context, visit, receipt)
+    turns.unreported(context, visit, receipt)
 
 
 BODIES: Final[Mapping[type[Body], BodyKind]] = {
     Question: BodyKind(answered=_question_answered, due=_question_due),
     Doubt: BodyKind(answered=once.answered),
     Backoff: BodyKind(due=_backoff_due),
-    Loop: BodyKind(due=loops.timed_out, stands_still=True),
+    Loop: BodyKind(due=turns.timed_out, stands_still=True),
     ChildWait: BodyKind(due=agents.timed_out, stands_still=True),
     Receipt: BodyKind(due=_receipt_due),
 }
@@ -164,7 +167,7 @@ NODES: Final[Mapping[type[Node], Start]] = {
     FunctionNode: starting.work_once,
     ToolNode: starting.work,
     RagNode: starting.rag,
-    LlmNode: lambda context, visit, node: (loops.start if node.tools else starting.work)(context, visit, node),
+    LlmNode: lambda context, visit, node: (turns.start if node.tools else starting.work)(context, visit, node),
     AgentNode: agents.start,
     ApprovalNode: starting.ask,
     InputNode: starting.ask,

@@ -41,25 +41,14 @@ from sleipnir.runs.run import RunView, changed
 from sleipnir.runs.transitions import Drop, Notice, Transition
 from sleipnir.runs.values import NOTHING, Known, Wanted
 from sleipnir.runs.visits import Call, ChildWait, Loop, Turn, Visit, Work, seq_of_timer
-from sleipnir_scheduler.planner import (
-    agents,
-    bsp,
-    budgets,
-    concurrency,
-    dag,
-    holds,
-    kinds,
-    loops,
-    maps,
-    once,
-    retries,
-    retrying,
-    steps,
-)
+from sleipnir_scheduler.planner import budgets, concurrency, holds, kinds, retries, retrying
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Engine, Outcome, RunFailed
-from sleipnir_scheduler.planner.draft import Draft
+from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.ending import end_run
+from sleipnir_scheduler.planner.engines import bsp, dag, steps
 from sleipnir_scheduler.planner.known import Missing
+from sleipnir_scheduler.planner.loops import turns
+from sleipnir_scheduler.planner.nodes import agents, maps, once
 from sleipnir_scheduler.planner.settle import has_more_to_start, settle
 from sleipnir_scheduler.planner.states import CONCERNS
 from sleipnir_scheduler.planner.values import Values
@@ -200,7 +189,7 @@ def _decide(context: Context, event: Event) -> Ignore | None:
         case Continued():
             return None if maps.gather(context) or has_more_to_start(context) else Ignore("nothing is left to start")
         case Told():
-            return None if loops.notified(context, event) else Ignore("no visit here waits for that")
+            return None if turns.notified(context, event) else Ignore("no visit here waits for that")
         case _:
             return Ignore(f"unknown event {event!r}")
 
@@ -311,7 +300,7 @@ def _why_given_up(context: Context, work: Work, event: LeaseLost) -> str:
 
 
 def _child_ended(context: Context, event: ChildEnded) -> Ignore | None:
-    if loops.agent_ended(context, event):
+    if turns.agent_ended(context, event):
         return None
     visit = _addressee(context, event)
     if visit is None or not isinstance(visit.body, ChildWait) or visit.body.child.run != event.child:

@@ -15,7 +15,7 @@ from sleipnir.graph.model import Retry
 from sleipnir.messages import ResultHeader
 from sleipnir.runs.run import changed
 from sleipnir.runs.visits import Backoff, Visit, Work
-from sleipnir_scheduler.planner.draft import Draft
+from sleipnir_scheduler.planner.draft.draft import Draft
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from sleipnir.runs.visits import (
     Visit,
     Work,
 )
-from sleipnir_scheduler.planner import maps, once, steps
 from sleipnir_scheduler.planner.context import Context
+from sleipnir_scheduler.planner.engines import steps
+from sleipnir_scheduler.planner.nodes import maps, once
 
 
 def go_on(context: Context, fresh_children: bool, by: str) -> None:

@@ -18,10 +18,11 @@ from __future__ import annotations
 from sleipnir.graph.model import MapNode
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs.visits import Commands, Ended, Failed, Fan, Item, Visit, WholeRun
-from sleipnir_scheduler.planner import joins, maps, steps
 from sleipnir_scheduler.planner.context import Context, RunFailed
-from sleipnir_scheduler.planner.draft import Draft
-from sleipnir_scheduler.planner.entering import steps_are_used_up
+from sleipnir_scheduler.planner.draft.draft import Draft
+from sleipnir_scheduler.planner.engines import joins, steps
+from sleipnir_scheduler.planner.engines.entering import steps_are_used_up
+from sleipnir_scheduler.planner.nodes import maps
 
 MOST_STARTS = 1_000
 """LiveVisits that one event may start: what a scheduler plans in 20 ms, and Redis commits in 10."""

@@ -17,7 +17,7 @@ from sleipnir.messages import overlay_of
 from sleipnir.runs.transitions import Collect, Fill, Take, piece_field
 from sleipnir.runs.values import Known, Wanted
 from sleipnir.runs.visits import Visit
-from sleipnir_scheduler.planner.draft import Draft
+from sleipnir_scheduler.planner.draft.draft import Draft
 from sleipnir_scheduler.planner.folding import Writer
 from sleipnir_scheduler.planner.known import require
 

@@ -30,9 +30,9 @@ from sleipnir.runs.events import (
 from sleipnir.runs.run import FAIL, RUN_AGAIN, changed
 from sleipnir.runs.visits import Call, ChildWait, Loop, Question, Receipt, Visit
 from sleipnir_scheduler.planner import states
+from sleipnir_scheduler.planner.draft.visits import LiveVisits
 from sleipnir_scheduler.planner.plan import Ignore
 from sleipnir_scheduler.planner.states import MEANINGS, MOVES, Closed, IllegalMove, New, check
-from sleipnir_scheduler.planner.visits import LiveVisits
 from tests.model_store import Driver, graph_of
 
 README = Path(__file__).parents[3] / "scheduler" / "README.md"

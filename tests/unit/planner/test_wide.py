@@ -18,10 +18,10 @@ from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import Fill, Gather, Put, Transition
 from sleipnir.runs.visits import Fan, Visit
-from sleipnir_scheduler.planner.maps import CHUNK
+from sleipnir_scheduler.planner.engines.steps import WIDE
+from sleipnir_scheduler.planner.nodes.maps import CHUNK
 from sleipnir_scheduler.planner.plan import plan
 from sleipnir_scheduler.planner.settle import MOST_STARTS
-from sleipnir_scheduler.planner.steps import WIDE
 from tests.model_store import Driver, fetch_and_plan
 
 both = pytest.mark.parametrize("engine", ["bsp", "dag"])

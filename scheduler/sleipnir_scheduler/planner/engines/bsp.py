@@ -11,9 +11,9 @@ from typing import Any
 from sleipnir.runs.run import changed
 from sleipnir.runs.visits import Backoff, Commands, Ended, Fan, Visit
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, Way
-from sleipnir_scheduler.planner.entering import check_entries, open_visit, stops_before
+from sleipnir_scheduler.planner.engines.entering import check_entries, open_visit, stops_before
+from sleipnir_scheduler.planner.engines.routing import ways_on
 from sleipnir_scheduler.planner.folding import Folded, Writer, fold_step
-from sleipnir_scheduler.planner.routing import ways_on
 from sleipnir_scheduler.planner.values import InStep
 
 

@@ -19,7 +19,7 @@ from sleipnir.graph.template import TemplateError
 from sleipnir.runs.visits import Ended, Visit
 from sleipnir_scheduler.planner import failing
 from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, Way
-from sleipnir_scheduler.planner.visits import Member
+from sleipnir_scheduler.planner.draft.visits import Member
 
 
 def dead_end(context: Context, visit: Visit, outcome: Outcome) -> str | None:

@@ -23,10 +23,11 @@ from sleipnir.messages import QUEUE_OF
 from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import Drop, Put, Split
 from sleipnir.runs.visits import Branch, Child, ChildWait, Commands, Ended, Failed, Fan, Helper, Ready, Visit, Work
-from sleipnir_scheduler.planner import failing, joins, routing
+from sleipnir_scheduler.planner import failing
 from sleipnir_scheduler.planner.context import STEP_TIMER, Context, Outcome, RunFailed, VisitFailed, Way, at_node
+from sleipnir_scheduler.planner.draft.visits import Member, member
+from sleipnir_scheduler.planner.engines import joins, routing
 from sleipnir_scheduler.planner.folding import Folded, Unfoldable, Writer
-from sleipnir_scheduler.planner.visits import Member, member
 
 WIDE = 128
 """A longer list of commands becomes visits as others end: so many of them wait for slots at once."""

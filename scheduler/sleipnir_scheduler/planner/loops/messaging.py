@@ -19,7 +19,7 @@ from sleipnir.runs.run import agent_id
 from sleipnir.runs.transitions import Fill, TellRun
 from sleipnir.runs.visits import Loop, Receipt, Spawned, Visit
 from sleipnir_scheduler.planner.context import Context
-from sleipnir_scheduler.planner.model_loop import loops
+from sleipnir_scheduler.planner.loops.model_loop import loops
 
 SENT, PASSED_ON, ARRIVED = "sent", "passed_on", "arrived"
 """What runs tell each other: a message for the run that hears it, one for an agent that it has spawned, and whether

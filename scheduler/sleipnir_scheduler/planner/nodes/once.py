@@ -9,7 +9,7 @@ from sleipnir.runs.events import LeaseLost
 from sleipnir.runs.run import FAIL, RUN_AGAIN, Gate, changed, read_effect_answer
 from sleipnir.runs.visits import Doubt, Failed, Ready, Visit, Work
 from sleipnir_scheduler.planner.context import Context, Outcome
-from sleipnir_scheduler.planner.starting import queue_of
+from sleipnir_scheduler.planner.nodes.starting import queue_of
 
 _WHAT_TO_DO = (
     f"Find out whether it happened. Then answer '{RUN_AGAIN}', '{FAIL}', or with the result that it would have "

@@ -17,9 +17,9 @@ from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import RetryChild, StartChild, Take, TellChild
 from sleipnir.runs.values import Wanted
 from sleipnir.runs.visits import Child, ChildWait, Item, Ready, Visit, Work
-from sleipnir_scheduler.planner import maps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
 from sleipnir_scheduler.planner.known import require
+from sleipnir_scheduler.planner.nodes import maps
 
 
 def start(context: Context, visit: Visit, node: AgentNode) -> None:

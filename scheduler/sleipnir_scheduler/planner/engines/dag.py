@@ -17,8 +17,8 @@ from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import Drop
 from sleipnir.runs.visits import BRANCH, Branch, Commands, Ended, Failed, Rank, Visit
 from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed, Way, at_node
-from sleipnir_scheduler.planner.dag_folding import FoldedVisit, Window, fold_visit
-from sleipnir_scheduler.planner.entering import check_limit, count_entry, open_visit, stops_before
+from sleipnir_scheduler.planner.engines.dag_folding import FoldedVisit, Window, fold_visit
+from sleipnir_scheduler.planner.engines.entering import check_limit, count_entry, open_visit, stops_before
 from sleipnir_scheduler.planner.folding import Folded, Writer
 
 OUTPUT = "\0output"

@@ -23,12 +23,13 @@ from sleipnir.runs.run import agent_id, changed
 from sleipnir.runs.transitions import Drop, Fill, StartChild, Take
 from sleipnir.runs.values import Wanted
 from sleipnir.runs.visits import Call, Child, ChildWait, Spawned, Visit, Work
-from sleipnir_scheduler.planner import agents, escalating, messaging
 from sleipnir_scheduler.planner.context import Context
 from sleipnir_scheduler.planner.known import require
-from sleipnir_scheduler.planner.model_loop import ModelLoop, change, now
-from sleipnir_scheduler.planner.questions import storable
-from sleipnir_scheduler.planner.tasks import Task, Tasks, task_id
+from sleipnir_scheduler.planner.loops import escalating, messaging
+from sleipnir_scheduler.planner.loops.model_loop import ModelLoop, change, now
+from sleipnir_scheduler.planner.loops.questions import storable
+from sleipnir_scheduler.planner.loops.tasks import Task, Tasks, task_id
+from sleipnir_scheduler.planner.nodes import agents
 
 
 class CannotDo(Exception):

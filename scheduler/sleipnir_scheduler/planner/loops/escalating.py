@@ -17,7 +17,7 @@ from sleipnir.runs.run import agent_id, question_id
 from sleipnir.runs.transitions import TellRun
 from sleipnir.runs.visits import Loop, Visit
 from sleipnir_scheduler.planner.context import Context
-from sleipnir_scheduler.planner.model_loop import ModelLoop, change, loops, node_of
+from sleipnir_scheduler.planner.loops.model_loop import ModelLoop, change, loops, node_of
 
 ASKED, REPLIED = "asked", "replied"
 """What runs tell each other: a question to the top, an answer from there."""

@@ -19,8 +19,8 @@ from sleipnir.graph.template import TemplateError, keys_read, render, render_len
 from sleipnir.messages import QUEUE_OF
 from sleipnir.runs.run import Gate, changed
 from sleipnir.runs.visits import Question, Ready, Visit, Work
-from sleipnir_scheduler.planner import steps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
+from sleipnir_scheduler.planner.engines import steps
 
 
 def work(context: Context, visit: Visit, node: ScriptNode | FunctionNode | LlmNode | ToolNode | RagNode) -> None:

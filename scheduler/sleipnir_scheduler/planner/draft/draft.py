@@ -21,10 +21,10 @@ from sleipnir.runs.frontier import Frontier
 from sleipnir.runs.run import FailedVisits, RunView, Slot
 from sleipnir.runs.transitions import Transition
 from sleipnir.runs.visits import ChildWait, Fan, Rank, Visit
-from sleipnir_scheduler.planner.clock import Clock
-from sleipnir_scheduler.planner.owed import Changes, Owed, all_of
-from sleipnir_scheduler.planner.record import EventRecord
-from sleipnir_scheduler.planner.visits import LiveVisits
+from sleipnir_scheduler.planner.draft.clock import Clock
+from sleipnir_scheduler.planner.draft.owed import Changes, Owed, all_of
+from sleipnir_scheduler.planner.draft.record import EventRecord
+from sleipnir_scheduler.planner.draft.visits import LiveVisits
 
 
 @dataclass

@@ -21,8 +21,8 @@ from sleipnir.messages import overlay_text
 from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import Collect, Drop, Fill, Gather, Put, Take
 from sleipnir.runs.visits import Failed, Fan, Item, Ready, Visit
-from sleipnir_scheduler.planner import steps
 from sleipnir_scheduler.planner.context import Context, Outcome, VisitFailed
+from sleipnir_scheduler.planner.engines import steps
 
 CHUNK = 1_000
 """Items that one commit puts aside, or whose results it gathers: 2 ms of Redis."""

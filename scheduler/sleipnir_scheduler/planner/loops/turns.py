@@ -25,12 +25,12 @@ from sleipnir.runs.run import changed
 from sleipnir.runs.transitions import Fill, Forget, Take
 from sleipnir.runs.values import Wanted
 from sleipnir.runs.visits import Call, ChildWait, Item, Loop, Question, Receipt, Turn, Visit, Work
-from sleipnir_scheduler.planner import escalating, messaging, questions, spawning
 from sleipnir_scheduler.planner.context import Context, Outcome, RunFailed
+from sleipnir_scheduler.planner.draft.owed import SETTLED
 from sleipnir_scheduler.planner.ending import close, without_agents
 from sleipnir_scheduler.planner.known import require
-from sleipnir_scheduler.planner.model_loop import ModelLoop, change, loop_of, loops, node_of, now
-from sleipnir_scheduler.planner.owed import SETTLED
+from sleipnir_scheduler.planner.loops import escalating, messaging, questions, spawning
+from sleipnir_scheduler.planner.loops.model_loop import ModelLoop, change, loop_of, loops, node_of, now
 
 
 def start(context: Context, visit: Visit, node: LlmNode) -> None:
